@@ -1,0 +1,1 @@
+"""What CPU variants share: threads, lazy compilation, the register-tile microkernel."""

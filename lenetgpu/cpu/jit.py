@@ -1,0 +1,27 @@
+"""Numba compilation on first call, so that importing a variant costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class LazyJit:
+    """A function compiled by Numba (nopython, no GIL, cached on disk) when first called."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._compiled: Callable[..., Any] | None = None
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any) -> Any:
+        if self._compiled is None:
+            import numba
+
+            self._compiled = numba.njit(cache=True, nogil=True)(self._function)
+        return self._compiled(*args)
+
+
+def lazy_njit(function: Callable[..., Any]) -> LazyJit:
+    """Decorator: compile `function` with Numba on its first call."""
+    return LazyJit(function)

@@ -1,0 +1,1 @@
+"""The GPU: which one, compiling kernels for it, launching them, memory."""

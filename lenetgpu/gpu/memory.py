@@ -1,0 +1,42 @@
+"""Device and pinned host memory, workspace sizes, and cuBLAS at full fp32 precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WORKSPACE_BYTES = 1 << 30
+
+
+def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
+    """How many of `batch` images fit into `limit` bytes of workspace, at least one."""
+    return max(1, min(batch, limit // max(1, bytes_per_image)))
+
+
+def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Uninitialised page-locked NumPy array, which the copy engine reads at full speed."""
+    import cupyx
+
+    return cupyx.empty_pinned(shape, dtype)
+
+
+def exact_sgemm(a: Any, b: Any, out: Any) -> None:
+    """out (m, n) = a (m, k) @ b (k, n), float32, row-major, by cuBLAS SGEMM with TF32 off.
+
+    cuBLAS is column-major, so it is asked for out^T = b^T a^T on the same memory.
+    """
+    import numpy as np
+    from cupy.cuda import cublas, device, get_current_stream
+
+    m, k = a.shape
+    n = b.shape[1]
+    handle = device.get_cublas_handle()
+    cublas.setStream(handle, get_current_stream().ptr)
+    previous = cublas.getMathMode(handle)
+    cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+    one, zero = np.ones((), np.float32), np.zeros((), np.float32)
+    none = cublas.CUBLAS_OP_N
+    cublas.sgemm(
+        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, n, a.data.ptr, k,
+        zero.ctypes.data, out.data.ptr, n,
+    )  # fmt: skip
+    cublas.setMathMode(handle, previous)

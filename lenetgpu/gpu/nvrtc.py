@@ -1,0 +1,198 @@
+"""CUDA C++ source to cubin through NVRTC, cached on disk; needs no GPU.
+
+The cache key covers the source, every header it includes, the options, the architecture and
+NVRTC's version, so that a changed header never meets an old binary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+
+HEADERS = Path(__file__).resolve().parent
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+_OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One entry point of one `.cu` file with its `-D` definitions."""
+
+    source: Path
+    entry: str
+    defines: tuple[tuple[str, int | str], ...] = ()
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The `-D` options; ENTRY_<entry> selects this entry point in its file."""
+        return (f"-DENTRY_{self.entry}=1", *(f"-D{k}={v}" for k, v in self.defines))
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas says a kernel uses, per thread or per block."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A cubin on disk, its resources and the compiler's remarks."""
+
+    path: Path
+    resources: Resources
+    log: str
+
+
+class CompileError(LenetError):
+    """NVRTC refused a kernel; the message holds its log."""
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels and measured device facts are kept (LENETGPU_CACHE overrides)."""
+    override = os.environ.get("LENETGPU_CACHE")
+    if override:
+        return Path(override)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "lenetgpu"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` through a temporary file, never half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def source_files(source: Path) -> list[Path]:
+    """`source` and every project header it includes, directly or not."""
+    found, todo = [], [source]
+    while todo:
+        path = todo.pop()
+        if path in found:
+            continue
+        found.append(path)
+        for name in _INCLUDE.findall(path.read_text()):
+            beside = path.parent / name
+            todo.append(beside if beside.is_file() else HEADERS / name)
+    return found
+
+
+@cache
+def source_hash(source: Path) -> str:
+    """SHA-256 of a kernel source together with its headers."""
+    digest = hashlib.sha256()
+    for path in sorted(source_files(source)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+@cache
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        status = nvrtc.nvrtcVersion()[0]
+    except (ImportError, RuntimeError) as error:
+        raise LenetError(
+            "compiling kernels: expected NVRTC through cuda-bindings, found none "
+            f"({error}); pip install 'lenetgpu[cuda13-ctk]'"
+        ) from error
+    if int(status) != 0:
+        raise LenetError(f"compiling kernels: NVRTC does not answer ({status})")
+    return nvrtc
+
+
+@cache
+def version() -> tuple[int, int]:
+    """NVRTC's (major, minor)."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return int(major), int(minor)
+
+
+@cache
+def supported(arch: str) -> bool:
+    """Whether this NVRTC compiles for `arch`."""
+    _, archs = _nvrtc().nvrtcGetSupportedArchs()
+    return int(re.sub(r"\D", "", arch)) in archs
+
+
+def _parse_resources(log: str, entry: str) -> Resources:
+    section = log.split(f"Compiling entry function '{entry}'")[-1]
+    frame = re.search(
+        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", section
+    )
+    used = re.search(r"Used (\d+) registers(.*)", section)
+    if frame is None or used is None:
+        raise CompileError(f"{entry}: expected ptxas to report resources, found:\n{log}")
+    shared = re.search(r"(\d+) bytes smem", used.group(2))
+    return Resources(
+        registers=int(used.group(1)),
+        shared_bytes=int(shared.group(1)) if shared else 0,
+        stack_bytes=int(frame.group(1)),
+        spill_bytes=int(frame.group(2)) + int(frame.group(3)),
+    )
+
+
+def _run_nvrtc(kernel: Kernel, options: list[str]) -> tuple[bytes, str]:
+    nvrtc = _nvrtc()
+
+    def read(size_of: Any, get: Any) -> bytes:
+        buffer = b" " * int(size_of(program)[1])
+        get(program, buffer)
+        return buffer
+
+    text = kernel.source.read_bytes()
+    _, program = nvrtc.nvrtcCreateProgram(text, kernel.source.name.encode(), 0, [], [])
+    try:
+        encoded = [option.encode() for option in options]
+        status = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]
+        log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
+        message = log.rstrip(b"\0 ").decode(errors="replace")
+        if int(status) != 0:
+            raise CompileError(f"{kernel.source.name}, {kernel.entry}: {status.name}\n{message}")
+        return read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), message
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
+    """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache.
+
+    Raises CompileError with NVRTC's log, or LenetError where NVRTC is not installed.
+    """
+    options = [*_OPTIONS, f"-arch={arch}", f"-I{HEADERS}", f"-I{kernel.source.parent}"]
+    options += kernel.macros
+    named = [option for option in options if not option.startswith("-I")]
+    key = hashlib.sha256(
+        json.dumps([source_hash(kernel.source), kernel.entry, named, version()]).encode()
+    ).hexdigest()[:32]
+    cubin = cache_dir() / "kernels" / f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}.cubin"
+    facts = cubin.with_suffix(".json")
+    if cubin.is_file() and facts.is_file():
+        stored = json.loads(facts.read_text())
+        return Compiled(cubin, Resources(**stored["resources"]), stored["log"])
+    binary, log = _run_nvrtc(kernel, options)
+    resources = _parse_resources(log, kernel.entry)
+    write_atomically(cubin, binary)
+    write_atomically(facts, json.dumps({"resources": asdict(resources), "log": log}).encode())
+    return Compiled(cubin, resources, log)

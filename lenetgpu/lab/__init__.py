@@ -1,0 +1,1 @@
+"""Instruments: measure, check, compare, report."""

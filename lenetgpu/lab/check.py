@@ -1,0 +1,165 @@
+"""Is it right? Every variant and pipeline against float64 references, one table of tolerances.
+
+An error is the largest absolute difference over the largest absolute reference value. Outputs are
+poisoned before the run, and NaN never passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.network import STAGES
+from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.stages import Variant
+from lenetgpu.stages.argmax.reference import reference as argmax_reference
+from lenetgpu.stages.conv.reference import reference as conv_reference
+from lenetgpu.stages.fc.reference import reference as fc_reference
+from lenetgpu.stages.pool.reference import reference as pool_reference
+from lenetgpu.stages.support.reference import relayout_reference, scale_reference
+from lenetgpu.weights import Weights
+
+TOLERANCE = {"fp32": 1e-5}
+_CHUNK = 500
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`error` is what the tolerance would have to be; NaN where an output is NaN or unwritten."""
+
+    passed: bool
+    error: float
+    tolerance: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        word = "PASS" if self.passed else "WRONG"
+        return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
+
+
+def judge(found: Any, expected: Any, precision: str) -> Verdict:
+    """Compare float arrays by the precision's tolerance, integer arrays for equality."""
+    import numpy as np
+
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
+    if expected.dtype.kind in "iu":
+        flips = int(np.count_nonzero(found != expected))
+        return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
+    tolerance = TOLERANCE[precision]
+    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0)) / scale
+    bad = int(np.count_nonzero(~np.isfinite(found)))
+    if bad:
+        return Verdict(False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten")
+    return Verdict(error <= tolerance, error, tolerance)
+
+
+def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
+    """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,)."""
+    if kind == "conv":
+        return conv_reference(x, w, problem)
+    if kind == "fc":
+        return fc_reference(x, w, problem)
+    plain = {
+        "pool": pool_reference,
+        "argmax": argmax_reference,
+        "scale": scale_reference,
+        "relayout": relayout_reference,
+    }
+    return plain[kind](x, problem)
+
+
+def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
+    """Fresh input in NHWC or (N, K) and weights (None without) for `problem`."""
+    import numpy as np
+
+    shape = (n, *problem.in_shape)
+    if kind == "scale":
+        return rng.integers(0, 256, shape, dtype=np.uint8), None
+    x = rng.standard_normal(shape).astype(np.float32)
+    if kind == "argmax":
+        x = np.round(x, 1)
+    if not hasattr(problem, "weight_shape"):
+        return x, None
+    return x, rng.standard_normal(problem.weight_shape).astype(np.float32)
+
+
+def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
+    """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it."""
+    import numpy as np
+
+    n = len(x)
+    held = x if problem.reads == "NC" else from_nhwc(x, problem.reads)
+    held = np.ascontiguousarray(held)
+    shape = physical_shape(problem.writes, n, problem.out_shape)
+    is_label = problem.writes == "N"
+    out = np.full(shape, -1 if is_label else np.nan, np.int32 if is_label else np.float32)
+    if variant.needs.device == "cuda":
+        import cupy
+
+        held, out = cupy.asarray(held), cupy.asarray(out)
+        state = None if w is None else cupy.asarray(w)
+    else:
+        state = w
+    if variant.prepare is not None:
+        state = variant.prepare(w, problem, n)
+    variant.launch(held, state, out, problem)
+    found = out.get() if variant.needs.device == "cuda" else out
+    if problem.writes not in ("NC", "N"):
+        found = to_nhwc(found, problem.writes, problem.out_shape)
+    return judge(found, expected, variant.precision)
+
+
+def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
+    """Float64 output of every stage, by name, for `images` (N, 28, 28, 1)."""
+    import numpy as np
+
+    x = np.asarray(images, np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
+    outputs = {}
+    for stage in STAGES:
+        w = None if stage.weight is None else weights[stage.weight]
+        x = x.reshape(len(x), *stage.problem.in_shape)
+        x = reference(stage.kind, x, w, stage.problem)
+        outputs[stage.name] = x
+    return outputs
+
+
+def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
+    """Float64 scores (N, 10) and labels (N,) of the whole network, in memory-sized parts."""
+    import numpy as np
+
+    parts = [
+        reference_stages(images[lo : lo + _CHUNK], weights) for lo in range(0, len(images), _CHUNK)
+    ]
+    scores = np.concatenate([part["fc2"] for part in parts])
+    return scores, np.concatenate([part["argmax"] for part in parts])
+
+
+def first_bad_stage(pipeline: Pipeline, images: Any, weights: Weights) -> tuple[str, Verdict] | None:
+    """The first stage of `pipeline` whose output is wrong on one chunk of host `images`, or None."""
+    expected = reference_stages(images, weights)
+    on_gpu = pipeline.plan.device == "cuda"
+    found: dict[str, Any] = {}
+
+    def keep(step: Step, output: Any) -> None:
+        if step.stages:
+            found[step.stages[-1]] = (step, output.get() if step.device == "cuda" else output.copy())
+
+    if on_gpu:
+        import cupy
+
+        pipeline.run(cupy.asarray(images), keep)
+    else:
+        pipeline.run(images, keep)
+    for name, (step, output) in found.items():
+        layout, shape = step.writes
+        if layout not in ("NC", "N"):
+            output = to_nhwc(output, layout, shape)
+        verdict = judge(output, expected[name], pipeline.plan.precision)
+        if not verdict.passed:
+            return name, verdict
+    return None

@@ -1,0 +1,64 @@
+"""How an activation lies in memory.
+
+| layout | physical shape of (N, H, W, C) | what |
+|---|---|---|
+| NHWC | (N, H, W, C) | the files' own order |
+| NCHW | (N, C, H, W) | the report's second transformation (section 3.2.4) |
+| QUAD | (N, C, 2H, W/2) | both of the report's: each 2x2 window becomes a 4x1 column (Fig. 5, Table 10) |
+| NC | (N, K) | a vector per image; NHWC flattened |
+| N | (N,) | a label per image |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+MAP_LAYOUTS = ("NHWC", "NCHW", "QUAD")
+
+
+def physical_shape(layout: str, n: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Array shape that holds `n` images of logical `shape` in `layout`."""
+    if layout in ("NC", "N"):
+        return (n, *shape) if len(shape) < 2 else (n, shape[0] * shape[1] * shape[2])
+    h, w, c = shape
+    return {
+        "NHWC": (n, h, w, c),
+        "NCHW": (n, c, h, w),
+        "QUAD": (n, c, 2 * h, w // 2),
+    }[layout]
+
+
+def equivalent(a: str, b: str, shape: Sequence[int]) -> bool:
+    """Whether layouts `a` and `b` of logical `shape` are the same bytes in memory."""
+    if a == b:
+        return True
+    flat = {"NHWC", "NC"}
+    if len(shape) == 3 and (shape[2] == 1 or shape[0] == shape[1] == 1):
+        flat.add("NCHW")
+    return {a, b} <= flat
+
+
+def from_nhwc(x: Any, layout: str) -> Any:
+    """Return (N, H, W, C) array `x` (NumPy or CuPy) rearranged to `layout`, a view where it can."""
+    if layout == "NHWC":
+        return x
+    n, h, w, c = x.shape
+    if layout == "NC":
+        return x.reshape(n, h * w * c)
+    if layout == "NCHW":
+        return x.transpose(0, 3, 1, 2)
+    windows = x.reshape(n, h // 2, 2, w // 2, 2, c)
+    return windows.transpose(0, 5, 1, 2, 4, 3).reshape(n, c, 2 * h, w // 2)
+
+
+def to_nhwc(x: Any, layout: str, shape: Sequence[int]) -> Any:
+    """Inverse of `from_nhwc` for logical `shape` (H, W, C)."""
+    h, w, c = shape
+    n = x.shape[0]
+    if layout in ("NHWC", "NC"):
+        return x.reshape(n, h, w, c)
+    if layout == "NCHW":
+        return x.transpose(0, 2, 3, 1)
+    windows = x.reshape(n, c, h // 2, 2, 2, w // 2)
+    return windows.transpose(0, 2, 3, 5, 4, 1).reshape(n, h, w, c)

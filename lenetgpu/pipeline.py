@@ -1,0 +1,255 @@
+"""A plan bound to weights: owns every buffer, runs batches, inserts conversions and copies.
+
+Activations stay on the device between stages (report, section 3.4). Intermediate buffers are two
+arenas per device used in turn, allocated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.layouts import equivalent, physical_shape
+from lenetgpu.network import CLASSES, IMAGE_SHAPE, STAGES, Problem, Relayout, Scale
+from lenetgpu.plan import Plan, Slot
+from lenetgpu.stages import Variant, variants
+from lenetgpu.weights import Weights
+
+CPU_CHUNK = 64
+_SCORES_AT = STAGES[-1].problem.in_shape
+
+
+@dataclass
+class Step:
+    """One row of the report: a stage, a conversion of layout or type, or a copy.
+
+    `device` is where its output lies. `state` is the prepared weights or workspace.
+    """
+
+    name: str
+    stages: tuple[str, ...]
+    variant: Variant | None
+    problem: Problem | None
+    device: str
+    dtype: str
+    reads: tuple[str, tuple[int, ...]]
+    writes: tuple[str, tuple[int, ...]]
+    state: Any = None
+
+    @property
+    def label(self) -> str:
+        """The variant's name, or what moves where."""
+        if self.variant is not None:
+            return self.variant.full_name
+        return "host to device" if self.device == "cuda" else "device to host"
+
+    def run(self, x: Any, y: Any) -> None:
+        """Compute y from x."""
+        if self.variant is not None:
+            self.variant.launch(x, self.state, y, self.problem)
+        elif self.device == "cuda":
+            y.set(x)
+        else:
+            x.get(out=y, blocking=True)
+
+
+Observer = Callable[[Step, Any], None]
+
+
+def _support(kind: str, device: str) -> Variant:
+    (only,) = variants(kind, device)
+    return only
+
+
+def build_steps(plan: Plan, input_dtype: str) -> list[Step]:
+    """The plan's stages in order, with the conversions and copies they need between them."""
+    steps: list[Step] = []
+    device, layout, dtype = plan.device, "NHWC", input_dtype
+    shape: tuple[int, ...] = IMAGE_SHAPE
+
+    def move(to: str) -> None:
+        nonlocal device
+        if device != to:
+            at = (layout, shape)
+            steps.append(Step(f"copy to {to}", (), None, None, to, dtype, at, at))
+            device = to
+
+    if input_dtype == "uint8":
+        scale = Scale(*IMAGE_SHAPE, input_dtype)
+        at = (layout, shape)
+        dtype = "float32"
+        steps.append(Step("input", (), _support("scale", device), scale, device, dtype, at, at))
+    for slot in plan.slots:
+        problem, home = slot.problem, slot.variant.needs.device
+        if home == "cuda":
+            move(home)
+        if not equivalent(layout, problem.reads, shape):
+            to = problem.reads if problem.reads != "NC" else "NHWC"
+            change = Relayout(*shape, reads=layout, writes=to)
+            copier = _support("relayout", device)
+            name = f"{layout} to {to}"
+            ends = (layout, shape), (to, shape)
+            steps.append(Step(name, (), copier, change, device, dtype, *ends))
+            layout = to
+        move(home)
+        layout, shape = problem.writes, problem.out_shape
+        dtype = "int32" if layout == "N" else "float32"
+        reads = (problem.reads, problem.in_shape)
+        steps.append(
+            Step(slot.stages[0], slot.stages, slot.variant, problem, home, dtype, reads,
+                 (layout, shape))
+        )  # fmt: skip
+    move(plan.device)
+    return steps
+
+
+def _array_module(device: str) -> Any:
+    if device == "cuda":
+        import cupy
+
+        return cupy
+    import numpy
+
+    return numpy
+
+
+@dataclass
+class Arena:
+    """A flat buffer on one device that steps view in the shape they need."""
+
+    raw: Any
+    views: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+
+    def view(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A contiguous array of `shape` at the start of the arena."""
+        key = (shape, dtype)
+        if key not in self.views:
+            items = 1
+            for extent in shape:
+                items *= extent
+            typed = self.raw.view(dtype)
+            self.views[key] = typed[:items].reshape(shape)
+        return self.views[key]
+
+
+class Pipeline:
+    """`plan` with `weights`, for up to `batch` images a run.
+
+    `chunk` images pass through all stages before the next chunk starts: the whole batch on a
+    GPU, a cache-sized part of it on a CPU. `input_dtype` is "uint8" (pixels) or "float32" (0..1).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        batch: int,
+        input_dtype: str = "uint8",
+        chunk: int | None = None,
+    ) -> None:
+        if batch < 1:
+            raise LenetError(f"batch: expected at least 1 image, found {batch}")
+        if chunk is not None and chunk < 1:
+            raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
+        self.plan = plan
+        self.batch = batch
+        default = CPU_CHUNK if plan.device == "cpu" else batch
+        self.chunk = min(batch, chunk or default)
+        self.input_dtype = input_dtype
+        self.steps = build_steps(plan, input_dtype)
+        self._devices = {step.device for step in self.steps}
+        self._allocate()
+        self._prepare(weights)
+
+    def _allocate(self) -> None:
+        sizes: dict[tuple[str, int], int] = {}
+        self._places: list[tuple[str, int] | str] = []
+        at, turn = self.plan.device, 1
+        for index, step in enumerate(self.steps):
+            if index == len(self.steps) - 1:
+                self._places.append("labels")
+                break
+            turn = 1 - turn if step.device == at else 0
+            at = step.device
+            if step.writes == ("NC", _SCORES_AT) and step.stages:
+                self._places.append("scores")
+                self._scores_device = step.device
+                continue
+            layout, shape = step.writes
+            items = 1
+            for extent in physical_shape(layout, self.chunk, shape):
+                items *= extent
+            place = (at, turn)
+            self._places.append(place)
+            sizes[place] = max(sizes.get(place, 0), 4 * items)
+        self._arenas = {place: Arena(self._empty(size, place[0])) for place, size in sizes.items()}
+        self.labels = _array_module(self.plan.device).empty(self.batch, "int32")
+        self._scores = _array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
+
+    def _empty(self, size: int, device: str) -> Any:
+        if device == "cpu" and self.plan.device == "cuda":
+            from lenetgpu.gpu.memory import pinned_empty
+
+            return pinned_empty((size,), "uint8")
+        return _array_module(device).empty(size, "uint8")
+
+    def _prepare(self, weights: Weights) -> None:
+        by_stage = {stage.name: stage.weight for stage in STAGES}
+        for step in self.steps:
+            if step.variant is None:
+                continue
+            name = by_stage[step.stages[0]] if step.stages else None
+            tensor = None if name is None else weights[name]
+            if step.variant.prepare is not None:
+                step.state = step.variant.prepare(tensor, step.problem, self.chunk)
+            elif tensor is not None:
+                step.state = _array_module(step.variant.needs.device).asarray(tensor)
+
+    def poison(self) -> None:
+        """Fill every buffer the pipeline writes with NaN (labels with -1)."""
+        for arena in self._arenas.values():
+            arena.raw.view("float32").fill(float("nan"))
+        self._scores.fill(float("nan"))
+        self.labels.fill(-1)
+
+    def _output(self, place: tuple[str, int] | str, step: Step, lo: int, n: int) -> Any:
+        if place == "labels":
+            return self.labels[lo : lo + n]
+        if place == "scores":
+            return self._scores[lo : lo + n]
+        layout, shape = step.writes
+        assert isinstance(place, tuple)
+        return self._arenas[place].view(physical_shape(layout, n, shape), step.dtype)
+
+    def run(self, x: Any, observer: Observer | None = None) -> Any:
+        """Labels of `x` (n, 28, 28, 1) on the plan's device: an int32 view of its label buffer.
+
+        On a GPU the work is queued on the current stream; the host does not wait for it.
+        `observer(step, output)` is called after each step is queued.
+        """
+        n = len(x)
+        if n > self.batch:
+            raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
+        for lo in range(0, n, self.chunk):
+            count = min(self.chunk, n - lo)
+            current = x[lo : lo + count]
+            for step, place in zip(self.steps, self._places, strict=True):
+                out = self._output(place, step, lo, count)
+                shape = physical_shape(step.reads[0], count, step.reads[1])
+                step.run(current.reshape(shape), out)
+                if observer is not None:
+                    observer(step, out)
+                current = out
+        return self.labels[:n]
+
+    def scores(self, n: int) -> Any:
+        """Scores (n, 10) float32 of the last run, as a NumPy array."""
+        part = self._scores[:n]
+        return part.get() if self._scores_device == "cuda" else part.copy()
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """What runs each stage."""
+        return self.plan.slots

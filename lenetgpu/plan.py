@@ -1,0 +1,174 @@
+"""Plans: which variant runs each stage, on which device, in which layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.layouts import equivalent
+from lenetgpu.network import IMAGE_SHAPE, STAGE_NAMES, STAGES, Stage
+from lenetgpu.stages import Variant, find, variants
+
+_FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
+_FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
+
+# plan -> device -> kind (or stage) -> variant or family
+NAMED: dict[str, dict[str, dict[str, str]]] = {
+    "serial": {
+        "cpu": {"conv": "serial", "pool": "serial", "fc": "serial", "argmax": "serial"},
+    },
+    "tiled": {
+        "cpu": {**_FAST_CPU, "conv": "tiled"},
+        "cuda": {**_FAST_CUDA, "conv": "tiled"},
+    },
+    "unrolled": {
+        "cpu": {**_FAST_CPU, "conv": "unrolled", "fc": "unrolled"},
+        "cuda": {**_FAST_CUDA, "conv": "unrolled"},
+    },
+    "cublas": {
+        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
+    },
+    "fft": {
+        "cpu": {**_FAST_CPU, "conv": "fft"},
+        "cuda": {**_FAST_CUDA, "conv": "fft"},
+    },
+    "report": {
+        "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
+    },
+    "fp32": {
+        "cpu": {**_FAST_CPU, "conv": "tiled"},
+        "cuda": {**_FAST_CUDA, "conv1": "tiled", "conv2": "cublas", "fc": "cublas"},
+    },
+}
+AUTO = "auto"
+_AUTO_PLAN = "fp32"
+_CONV_PREFERENCE = 10
+_CONVERSION_COST = 1000
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A variant and the stage it runs, with the problem (layouts chosen) it is launched with."""
+
+    stages: tuple[str, ...]
+    variant: Variant
+    problem: Any
+
+    @property
+    def stage(self) -> Stage:
+        """The stage it runs."""
+        return STAGES[STAGE_NAMES.index(self.stages[0])]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A named choice of variants for one device ("cpu" or "cuda"), in network order."""
+
+    name: str
+    device: str
+    slots: tuple[Slot, ...]
+
+    @property
+    def precision(self) -> str:
+        """The precision of its least precise variant."""
+        found = {slot.variant.precision for slot in self.slots}
+        return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
+
+
+PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp8")
+
+
+def plan_names(device: str) -> list[str]:
+    """Named plans that run on `device`, `auto` included."""
+    return [name for name, devices in NAMED.items() if device in devices] + [AUTO]
+
+
+def available_precisions(device: str) -> list[str]:
+    """Precisions that some variant of `device` has, most precise first."""
+    found = {variant.precision for variant in variants(device=device)}
+    return [precision for precision in PRECISIONS if precision in found]
+
+
+def _negotiate(chosen: list[tuple[Stage, Variant]]) -> list[Any]:
+    """Problems with layouts such that the fewest conversions are needed between stages."""
+    best: dict[str, tuple[int, list[Any]]] = {"NHWC": (0, [])}
+    shape: tuple[int, ...] = IMAGE_SHAPE
+    for stage, variant in chosen:
+        following: dict[str, tuple[int, list[Any]]] = {}
+        weight = _CONV_PREFERENCE if stage.kind == "conv" else 1
+        for (at, (cost, problems)), (i, reads), (j, writes) in product(
+            best.items(), enumerate(variant.reads), enumerate(variant.writes)
+        ):
+            convert = 0 if equivalent(at, reads, shape) else _CONVERSION_COST
+            total = cost + convert + weight * (i + j)
+            if writes not in following or total < following[writes][0]:
+                problem = replace(stage.problem, reads=reads, writes=writes)
+                following[writes] = (total, [*problems, problem])
+        best, shape = following, stage.problem.out_shape
+    return min(best.values(), key=lambda entry: entry[0])[1]
+
+
+def resolve(
+    name: str,
+    device: str,
+    overrides: Mapping[str, str] | None = None,
+    precision: str | None = None,
+    compute_capability: int | None = None,
+) -> Plan:
+    """The plan called `name` for `device` with `overrides` (stage name -> variant or family).
+
+    Raises LenetError with the valid choices where a plan, stage, variant or precision does not
+    exist there, or a variant needs a newer GPU.
+    """
+    overrides = dict(overrides or {})
+    if name != AUTO and name not in NAMED:
+        raise LenetError(f"plan {name!r} does not exist; choose from: "
+                         f"{', '.join([*NAMED, AUTO])}")
+    mapping = NAMED[_AUTO_PLAN if name == AUTO else name].get(device)
+    if mapping is None:
+        raise LenetError(f"plan {name} does not run on {device}; plans that do: "
+                         f"{', '.join(plan_names(device))}")
+    for stage_name in overrides:
+        if stage_name not in STAGE_NAMES:
+            raise LenetError(f"stage {stage_name!r} does not exist; choose from: "
+                             f"{', '.join(STAGE_NAMES)}")
+    chosen = []
+    for stage in STAGES:
+        wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]
+        variant = find(stage.kind, wanted, device, stage.name)
+        needed = variant.needs.compute_capability
+        if compute_capability is not None and needed > compute_capability:
+            raise LenetError(
+                f"variant {variant.full_name} of stage {stage.name}: expected a GPU of compute "
+                f"capability {needed / 10:.1f} or later, found {compute_capability / 10:.1f}"
+            )
+        refusal = variant.refusal(stage.problem)
+        if refusal is not None:
+            raise LenetError(f"variant {variant.full_name} of stage {stage.name} {refusal}")
+        chosen.append((stage, variant))
+    slots = tuple(
+        Slot((stage.name,), variant, problem)
+        for (stage, variant), problem in zip(chosen, _negotiate(chosen), strict=True)
+    )
+    plan = Plan(name, device, slots)
+    if precision is not None and precision != plan.precision:
+        have = available_precisions(device)
+        raise LenetError(
+            f"precision {precision}: plan {name} on {device} computes in {plan.precision}; "
+            f"precisions there: {', '.join(have)}"
+        )
+    return plan
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, str]:
+    """`conv2=fft` pairs to a mapping; LenetError where a pair has another form."""
+    found = {}
+    for pair in pairs:
+        stage, equals, variant = pair.partition("=")
+        if not equals or not stage or not variant:
+            raise LenetError(f"{pair!r}: expected STAGE=VARIANT, as in conv2=fft")
+        found[stage] = variant
+    return found

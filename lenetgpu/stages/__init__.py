@@ -1,0 +1,17 @@
+"""Every way to compute a stage. Importing this package registers all variants, and is cheap."""
+
+from lenetgpu.stages import argmax, conv, fc, pool, support
+from lenetgpu.stages.registry import Variant, choices, families, find, variants
+
+__all__ = [
+    "Variant",
+    "argmax",
+    "choices",
+    "conv",
+    "families",
+    "fc",
+    "find",
+    "pool",
+    "support",
+    "variants",
+]

@@ -1,0 +1,76 @@
+"""Argmax by a library on a CPU, and the report's GPU versions (section 3.3)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import Argmax
+from lenetgpu.stages.registry import cpu, cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREAD_IMAGES = 128
+_LIST_THREADS = 256
+
+
+@variant(kind="argmax", family="numpy", reads="NC", writes="N", needs=cpu(), paper="")
+def argmax(x: Any, y: Any, problem: Argmax) -> None:
+    """NumPy's argmax over the rows."""
+    y[:] = x.argmax(axis=1)
+
+
+@cache
+def _thread(problem: Argmax) -> tuple[Kernel, ...]:
+    defines = (("K", problem.K), ("IMAGES", _THREAD_IMAGES))
+    return (Kernel(_SOURCE, "argmax_thread", defines),)
+
+
+@variant(
+    kind="argmax",
+    family="thread",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=_thread,
+    paper="report 3.3.1, table 12",
+)
+def per_image(x: Any, y: Any, problem: Argmax) -> None:
+    """One thread scans the scores of one image."""
+    import numpy as np
+
+    (kernel,) = _thread(problem)
+    grid = (blocks_for(len(x), _THREAD_IMAGES),)
+    launch(kernel, grid, (_THREAD_IMAGES,), (x, y, np.int32(len(x))))
+
+
+def _list_images(problem: Argmax) -> int:
+    return max(1, _LIST_THREADS // ((problem.K + 1) // 2))
+
+
+@cache
+def _list(problem: Argmax) -> tuple[Kernel, ...]:
+    defines = (("K", problem.K), ("IMAGES", _list_images(problem)))
+    return (Kernel(_SOURCE, "argmax_list", defines),)
+
+
+@variant(
+    kind="argmax",
+    family="reduction",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=_list,
+    supports=lambda problem: None if problem.K <= 512 else "supports at most 512 scores",
+    paper="report 3.3.2, which left it unbuilt",
+)
+def list_(x: Any, y: Any, problem: Argmax) -> None:
+    """Half as many threads as scores reduce the list pair by pair in shared memory."""
+    import numpy as np
+
+    (kernel,) = _list(problem)
+    images = _list_images(problem)
+    block = ((problem.K + 1) // 2, images)
+    launch(kernel, (blocks_for(len(x), images),), block, (x, y, np.int32(len(x))))

@@ -1,0 +1,28 @@
+"""What the CUDA convolutions share: the shape as `-D` definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import Conv
+
+_HERE = Path(__file__).resolve().parent
+MAPS = ("NHWC", "NCHW")
+
+
+def conv_kernel(file: str, entry: str, problem: Conv, **tile: int) -> Kernel:
+    """Kernel `entry` of `file` specialised to the problem's shape, layouts and tile sizes."""
+    shape = {
+        "CH": problem.C,
+        "H": problem.H,
+        "W": problem.W,
+        "M": problem.M,
+        "R": problem.R,
+        "S": problem.S,
+        "STRIDE": problem.stride,
+        "PAD": problem.pad,
+        "READS": problem.reads,
+        "WRITES": problem.writes,
+    }
+    return Kernel(_HERE / file, entry, tuple((shape | tile).items()))

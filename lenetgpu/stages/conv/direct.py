@@ -1,0 +1,177 @@
+"""Direct convolution on the GPU: the report's section 2.1, one output per thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import Conv
+from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_CONSTANT_BYTES = 64 * 1024
+_SHARED_BYTES = 48 * 1024
+_MAX_THREADS = 1024
+
+
+@cache
+def _basic(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel("direct.cu", "conv_map", problem, BLOCK_W=32, BLOCK_H=32),)
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads=MAPS,
+    writes=MAPS,
+    needs=cuda(),
+    kernels=_basic,
+    default=True,
+    paper="report 2.1.1, table 1",
+)
+def basic(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A 32x32 block per output map, from global memory, threads past the map idle."""
+    (kernel,) = _basic(problem)
+    launch(kernel, (len(x) * problem.M,), (32, 32), (x, w, y))
+
+
+def _tight_block(problem: Conv) -> tuple[int, int]:
+    width = min(problem.OW, 32)
+    return width, min(problem.OH, _MAX_THREADS // width)
+
+
+@cache
+def _tight(problem: Conv) -> tuple[Kernel, ...]:
+    width, height = _tight_block(problem)
+    return (conv_kernel("direct.cu", "conv_map", problem, BLOCK_W=width, BLOCK_H=height),)
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads=MAPS,
+    writes=MAPS,
+    needs=cuda(),
+    kernels=_tight,
+    paper="report 2.1.2, table 2",
+)
+def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A block with as many threads as the map has outputs, from global memory."""
+    (kernel,) = _tight(problem)
+    launch(kernel, (len(x) * problem.M,), _tight_block(problem), (x, w, y))
+
+
+def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
+    """(tile height, tile width, block height, block width): a thread per input element."""
+
+    def side(outputs: int, taps: int) -> tuple[int, int]:
+        tile = min(outputs, max(1, (32 - taps) // problem.stride + 1))
+        return tile, max(tile, min(32, (tile - 1) * problem.stride + taps))
+
+    tile_h, block_h = side(problem.OH, problem.R)
+    tile_w, block_w = side(problem.OW, problem.S)
+    return tile_h, tile_w, block_h, block_w
+
+
+def _fits_constant(problem: Conv) -> bool:
+    return 4 * problem.depth * problem.M <= _CONSTANT_BYTES
+
+
+@cache
+def _shared_constant(problem: Conv) -> tuple[Kernel, ...]:
+    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
+    kernel = conv_kernel(
+        "direct.cu",
+        "conv_shared_constant",
+        problem,
+        TILE_H=tile_h,
+        TILE_W=tile_w,
+        BLOCK_H=block_h,
+        BLOCK_W=block_w,
+        CONSTANT_FILTERS=int(_fits_constant(problem)),
+    )
+    return (kernel,)
+
+
+def _tile_fits(problem: Conv) -> str | None:
+    tile_h, tile_w, _, _ = _shared_tile(problem)
+    rows = (tile_h - 1) * problem.stride + problem.R
+    columns = (tile_w - 1) * problem.stride + problem.S
+    if 4 * rows * columns > _SHARED_BYTES:
+        return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {4 * rows * columns}"
+    return None
+
+
+@dataclass
+class _Filters:
+    """Filters in global memory, and the function whose module holds them in constant memory."""
+
+    array: Any
+    function: Any
+
+
+def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
+    import cupy
+
+    array = cupy.asarray(w)
+    if not _fits_constant(problem):
+        return _Filters(array, None)
+    (kernel,) = _shared_constant(problem)
+    module = load_module(kernel)
+    pointer = module.get_global("filters")
+    pointer.copy_from_device(array.data, array.nbytes)
+    return _Filters(array, module.get_function(kernel.entry))
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
+    needs=cuda(),
+    prepare=_load_constant,
+    kernels=_shared_constant,
+    supports=_tile_fits,
+    also="tiled.shared_constant",
+    paper="report 2.1.3, table 3",
+)
+def shared_constant(x: Any, w: _Filters, y: Any, problem: Conv) -> None:
+    """Input tile in shared memory, filters in constant memory where they fit."""
+    (kernel,) = _shared_constant(problem)
+    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
+    tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
+    grid = (len(x) * problem.M * tiles,)
+    launch(kernel, grid, (block_w, block_h), (x, w.array, y), loaded=w.function)
+
+
+@cache
+def _four_maps(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel("direct.cu", "conv_four_maps", problem, TILE_H=8, TILE_W=8),)
+
+
+def _eight_by_eight_fits(problem: Conv) -> str | None:
+    needed = 4 * (7 * problem.stride + problem.R) * (7 * problem.stride + problem.S)
+    if needed > _SHARED_BYTES:
+        return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {needed}"
+    return None
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
+    needs=cuda(),
+    kernels=_four_maps,
+    supports=_eight_by_eight_fits,
+    also="tiled.four_maps",
+    paper="report 2.1.4, table 4",
+)
+def four_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """256 threads compute an 8x8 part of four maps that share one input tile."""
+    (kernel,) = _four_maps(problem)
+    tiles = blocks_for(problem.OH, 8) * blocks_for(problem.OW, 8)
+    launch(kernel, (len(x) * blocks_for(problem.M, 4) * tiles,), (256,), (x, w, y))

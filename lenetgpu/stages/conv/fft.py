@@ -1,0 +1,180 @@
+"""Convolution by FFT: what the report's server could not run (section 2.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.memory import images_within
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import Conv
+from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
+from lenetgpu.stages.registry import cpu, cuda, variant
+
+_CPU_WORKSPACE_BYTES = 32 << 20
+_THREADS = 128
+_IMAGES_EACH = 4
+_MAPS_EACH = 4
+_RADICES = (2, 3, 5, 7)
+
+
+def fast_length(n: int) -> int:
+    """Smallest even number >= `n` whose prime factors are all at most 7."""
+    length = n + n % 2
+    while True:
+        rest = length
+        for radix in _RADICES:
+            while rest % radix == 0:
+                rest //= radix
+        if rest == 1:
+            return length
+        length += 2
+
+
+def fft_size(problem: Conv) -> tuple[int, int]:
+    """Transform size: the padded image, so that no valid output wraps around."""
+    return fast_length(problem.H + 2 * problem.pad), fast_length(problem.W + 2 * problem.pad)
+
+
+@dataclass
+class _CpuSpectrum:
+    """Conjugate filter spectrum, (frequencies, C, M) complex64."""
+
+    filters: Any
+    size: tuple[int, int]
+    chunk: int
+
+
+def _prepare_cpu(w: Any, problem: Conv, batch: int) -> _CpuSpectrum:
+    import numpy as np
+
+    size = fft_size(problem)
+    spectrum = np.fft.rfft2(w.astype(np.float64), s=size, axes=(0, 1)).conj()
+    filters = np.ascontiguousarray(spectrum.reshape(-1, problem.C, problem.M), np.complex64)
+    per_image = 8 * size[0] * (size[1] // 2 + 1) * (problem.C + problem.M)
+    return _CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
+
+
+@variant(
+    kind="conv",
+    family="fft",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    prepare=_prepare_cpu,
+    paper="report 2.4 on a CPU",
+)
+def pocketfft(x: Any, w: _CpuSpectrum, y: Any, problem: Conv) -> None:
+    """Real FFTs of NumPy, a complex matrix product per frequency, inverse FFT."""
+    import numpy as np
+
+    rows, columns = w.size
+    pad, t = problem.pad, problem.stride
+    for lo in range(0, len(x), w.chunk):
+        part = x[lo : lo + w.chunk]
+        n = len(part)
+        if pad:
+            part = np.pad(part, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        spectrum = np.fft.rfft2(part, s=w.size, axes=(1, 2))
+        by_frequency = spectrum.reshape(n, -1, problem.C).transpose(1, 0, 2)
+        product = np.matmul(by_frequency.astype(np.complex64, copy=False), w.filters)
+        folded = product.transpose(1, 0, 2).reshape(n, rows, columns // 2 + 1, problem.M)
+        maps = np.fft.irfft2(folded, s=w.size, axes=(1, 2))
+        y[lo : lo + n] = maps[:, : t * problem.OH : t, : t * problem.OW : t]
+
+
+@dataclass
+class _GpuSpectrum:
+    """Filter spectrum (C, M, frequencies), plans and workspaces for `chunk` images."""
+
+    filters: Any
+    padded: Any
+    spectrum: Any
+    product: Any
+    maps: Any
+    forward: Any
+    inverse: Any
+    chunk: int
+
+
+@cache
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    rows, columns = fft_size(problem)
+    size = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
+    each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
+    return (
+        conv_kernel("fft.cu", "pad_image", problem, **size),
+        conv_kernel("fft.cu", "spectrum_product", problem, **size, **each),
+        conv_kernel("fft.cu", "crop_image", problem, **size),
+    )
+
+
+def _plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
+    from cupy.cuda import cufft
+
+    rows, columns = size
+    real, half = (rows, columns), (rows, columns // 2 + 1)
+    into, out = (half, real) if inverse else (real, half)
+    kind = cufft.CUFFT_C2R if inverse else cufft.CUFFT_R2C
+    return cufft.PlanNd(
+        size, into, 1, into[0] * into[1], out, 1, out[0] * out[1], kind, batch, "C", 1, out[1]
+    )
+
+
+def _prepare_gpu(w: Any, problem: Conv, batch: int) -> _GpuSpectrum:
+    import cupy
+
+    size = fft_size(problem)
+    rows, columns = size
+    half = columns // 2 + 1
+    per_image = 8 * rows * (half + columns // 2) * (problem.C + problem.M)
+    chunk = images_within(batch, per_image)
+    by_map = cupy.asarray(w.transpose(2, 3, 0, 1), cupy.float64)
+    filters = cupy.fft.rfft2(by_map, s=size).astype(cupy.complex64)
+    return _GpuSpectrum(
+        filters=filters,
+        padded=cupy.zeros((chunk, problem.C, rows, columns), cupy.float32),
+        spectrum=cupy.empty((chunk, problem.C, rows, half), cupy.complex64),
+        product=cupy.zeros((chunk, problem.M, rows, half), cupy.complex64),
+        maps=cupy.empty((chunk, problem.M, rows, columns), cupy.float32),
+        forward=_plan(size, chunk * problem.C, inverse=False),
+        inverse=_plan(size, chunk * problem.M, inverse=True),
+        chunk=chunk,
+    )
+
+
+@variant(
+    kind="conv",
+    family="fft",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
+    needs=cuda(),
+    prepare=_prepare_gpu,
+    kernels=_kernels,
+    paper="report 2.4",
+)
+def cufft(x: Any, w: _GpuSpectrum, y: Any, problem: Conv) -> None:
+    """cuFFT of the images, a complex product per frequency, inverse cuFFT."""
+    import numpy as np
+
+    pad, product, crop = _kernels(problem)
+    frequencies = w.filters.shape[2] * w.filters.shape[3]
+    for lo in range(0, len(x), w.chunk):
+        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
+        n = len(part)
+        elements = n * w.padded[0].size
+        grid = (blocks_for(elements, _THREADS),)
+        launch(pad, grid, (_THREADS,), (part, w.padded, elements))
+        w.forward.fft(w.padded, w.spectrum, -1)
+        blocks = (
+            blocks_for(frequencies, _THREADS)
+            * blocks_for(problem.M, _MAPS_EACH)
+            * blocks_for(n, _IMAGES_EACH)
+        )
+        args = (w.spectrum, w.filters, w.product, np.int32(n))
+        launch(product, (blocks,), (_THREADS,), args)
+        w.inverse.fft(w.product, w.maps, 1)
+        grid = (blocks_for(out.size, _THREADS),)
+        launch(crop, grid, (_THREADS,), (w.maps, out, int(out.size)))

@@ -1,0 +1,41 @@
+"""Serial convolution: one thread, scalar loops (the report's baseline; the book's Figure 16.4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lenetgpu.cpu.jit import lazy_njit
+from lenetgpu.network import Conv
+from lenetgpu.stages.registry import cpu, variant
+
+
+@lazy_njit
+def _loops(x, w, y, stride, pad):  # type: ignore[no-untyped-def]
+    for n in range(y.shape[0]):
+        for m in range(y.shape[3]):
+            for oy in range(y.shape[1]):
+                for ox in range(y.shape[2]):
+                    total = y.dtype.type(0)
+                    for c in range(w.shape[2]):
+                        for r in range(w.shape[0]):
+                            iy = oy * stride + r - pad
+                            if iy < 0 or iy >= x.shape[1]:
+                                continue
+                            for s in range(w.shape[1]):
+                                ix = ox * stride + s - pad
+                                if 0 <= ix < x.shape[2]:
+                                    total += x[n, iy, ix, c] * w[r, s, c, m]
+                    y[n, oy, ox, m] = total
+
+
+@variant(
+    kind="conv",
+    family="serial",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    paper="report 2.1, table 13: the serial code",
+)
+def loops(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """Seven nested scalar loops on one CPU thread."""
+    _loops(x, w, y, problem.stride, problem.pad)

@@ -1,0 +1,32 @@
+"""Serial fully connected layer: one thread, scalar loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lenetgpu.cpu.jit import lazy_njit
+from lenetgpu.network import Fc
+from lenetgpu.stages.registry import cpu, variant
+
+
+@lazy_njit
+def _loops(x, w, y, relu):  # type: ignore[no-untyped-def]
+    for n in range(x.shape[0]):
+        for m in range(w.shape[1]):
+            total = y.dtype.type(0)
+            for k in range(w.shape[0]):
+                total += x[n, k] * w[k, m]
+            y[n, m] = 0 if relu and not total > 0 else total
+
+
+@variant(
+    kind="fc",
+    family="serial",
+    reads="NC",
+    writes="NC",
+    needs=cpu(),
+    paper="report 1: the serial code",
+)
+def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:
+    """Three nested scalar loops on one CPU thread."""
+    _loops(x, w, y, problem.relu)

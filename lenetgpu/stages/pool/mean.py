@@ -1,0 +1,125 @@
+"""ReLU and 2x2 mean on every core, and the report's GPU versions (sections 3.1 and 3.2)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cpu.jit import lazy_njit
+from lenetgpu.cpu.threads import parallel_ranges
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import Pool
+from lenetgpu.stages.registry import cpu, cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+_MAPS = ("NHWC", "NCHW")
+
+
+@lazy_njit
+def _rows(x, y, lo, hi):  # type: ignore[no-untyped-def]
+    zero, quarter = y.dtype.type(0), y.dtype.type(0.25)
+    for line in range(lo, hi):
+        n, oy = line // y.shape[1], line % y.shape[1]
+        for ox in range(y.shape[2]):
+            for c in range(y.shape[3]):
+                a, b = x[n, 2 * oy, 2 * ox, c], x[n, 2 * oy, 2 * ox + 1, c]
+                d, e = x[n, 2 * oy + 1, 2 * ox, c], x[n, 2 * oy + 1, 2 * ox + 1, c]
+                top = (a if a > zero else zero) + (b if b > zero else zero)
+                bottom = (d if d > zero else zero) + (e if e > zero else zero)
+                y[n, oy, ox, c] = (top + bottom) * quarter
+
+
+@variant(
+    kind="pool",
+    family="fused",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    paper="report 3.2.2 on a CPU",
+)
+def rows(x: Any, y: Any, problem: Pool) -> None:
+    """ReLU inside the mean, vectorised along channels, every core."""
+    parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
+
+
+def _kernel(problem: Pool, entry: str) -> Kernel:
+    shape = {
+        "CH": problem.C,
+        "H": problem.H,
+        "W": problem.W,
+        "READS": problem.reads,
+        "WRITES": problem.writes,
+        "THREADS": _THREADS,
+    }
+    return Kernel(_SOURCE, entry, tuple(shape.items()))
+
+
+def _launch(kernel: Kernel, x: Any, y: Any) -> None:
+    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (x, y, int(y.size)))
+
+
+@cache
+def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
+    return _kernel(problem, "relu"), _kernel(problem, "mean")
+
+
+@cache
+def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
+    return (_kernel(problem, "relu_mean"),)
+
+
+def _rectified(w: None, problem: Pool, batch: int) -> Any:
+    import cupy
+
+    return cupy.empty((batch, *problem.in_shape), cupy.float32)
+
+
+@variant(
+    kind="pool",
+    family="basic",
+    reads=_MAPS,
+    writes=_MAPS,
+    needs=cuda(),
+    prepare=_rectified,
+    kernels=_two_passes,
+    paper="report 3.1.1 and 3.2.1, tables 9 and 11",
+)
+def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
+    """ReLU over the whole map, then the mean, in two launches."""
+    relu, mean = _two_passes(problem)
+    between = rectified[: len(x)]
+    _launch(relu, x, between)
+    _launch(mean, between, y)
+
+
+@variant(
+    kind="pool",
+    family="fused",
+    reads=_MAPS,
+    writes=_MAPS,
+    needs=cuda(),
+    kernels=_one_pass,
+    also="tiled.relu_in_mean",
+    paper="report 3.1.2 and 3.2.2",
+)
+def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
+    """ReLU taken while the mean reads, one launch, one output per thread."""
+    (kernel,) = _one_pass(problem)
+    _launch(kernel, x, y)
+
+
+@variant(
+    kind="pool",
+    family="layout",
+    reads="QUAD",
+    writes=_MAPS,
+    needs=cuda(),
+    kernels=_one_pass,
+    paper="report 3.2.4, table 11, fig. 5",
+)
+def quad(x: Any, y: Any, problem: Pool) -> None:
+    """ReLU inside the mean from the QUAD layout that the convolution wrote."""
+    relu_in_mean(x, y, problem)

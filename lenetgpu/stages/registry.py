@@ -1,0 +1,207 @@
+"""Variants: how they are registered, named and found.
+
+A variant is one algorithm for one kind of stage on one kind of device. Its function writes a
+pre-allocated output and returns nothing; what the CLI, the tests and the tables need to know
+about it is data in its registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+
+if TYPE_CHECKING:
+    from lenetgpu.gpu.nvrtc import Kernel
+
+KINDS = ("conv", "pool", "fc", "argmax")
+SUPPORT_KINDS = ("scale", "relayout")
+WEIGHTED = ("conv", "fc")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The device a variant runs on: "cpu", or "cuda" with a least compute capability (75 = 7.5)."""
+
+    device: str
+    compute_capability: int = 0
+
+    def __str__(self) -> str:
+        if self.device == "cpu":
+            return "cpu"
+        return f"cuda {self.compute_capability // 10}.{self.compute_capability % 10}"
+
+
+def cpu() -> Needs:
+    """Runs anywhere."""
+    return Needs("cpu")
+
+
+def cuda(compute_capability: int = 75) -> Needs:
+    """Runs on an NVIDIA GPU of at least this compute capability."""
+    return Needs("cuda", compute_capability)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One algorithm for one kind of stage.
+
+    `reads` and `writes` list the layouts it takes and makes, preferred first; the problem it is
+    launched with names the pair in use. `prepare(w, problem, batch)` turns a float32 weight array
+    into what `launch` receives (and may allocate workspace for `batch` images). `kernels(problem)`
+    lists the CUDA kernels it launches. `supports(problem)` is None, or a sentence saying why not.
+    `local_memory` declares that its kernels use per-thread local memory on purpose.
+    """
+
+    kind: str
+    family: str
+    name: str
+    run: Callable[..., None]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    needs: Needs
+    precision: str
+    paper: str
+    also: tuple[str, ...]
+    default: bool
+    prepare: Callable[[Any, Any, int], Any] | None
+    kernels: Callable[[Any], tuple[Kernel, ...]] | None
+    supports: Callable[[Any], str | None] | None
+    local_memory: bool
+
+    @property
+    def full_name(self) -> str:
+        """`family.name`."""
+        return f"{self.family}.{self.name}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The full name and the other full names it answers to."""
+        return (self.full_name, *self.also)
+
+    @property
+    def summary(self) -> str:
+        """First line of its docstring."""
+        return (self.run.__doc__ or "").strip().splitlines()[0]
+
+    def refusal(self, problem: Any) -> str | None:
+        """None where it can solve `problem`, else a sentence saying what it supports."""
+        return self.supports(problem) if self.supports is not None else None
+
+    def launch(self, x: Any, w: Any, y: Any, problem: Any) -> None:
+        """Compute `problem`: input `x`, prepared weights `w` (None without), output `y`."""
+        if self.kind in WEIGHTED or self.prepare is not None:
+            self.run(x, w, y, problem)
+        else:
+            self.run(x, y, problem)
+
+
+_REGISTRY: dict[tuple[str, str], Variant] = {}
+
+
+def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def variant(
+    *,
+    kind: str,
+    family: str,
+    reads: str | tuple[str, ...],
+    writes: str | tuple[str, ...],
+    needs: Needs,
+    precision: str = "fp32",
+    paper: str = "",
+    also: str | tuple[str, ...] = (),
+    default: bool = False,
+    prepare: Callable[[Any, Any, int], Any] | None = None,
+    kernels: Callable[[Any], tuple[Kernel, ...]] | None = None,
+    supports: Callable[[Any], str | None] | None = None,
+    local_memory: bool = False,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the decorated function as variant `family.<function name>` of `kind`."""
+
+    def register(run: Callable[..., None]) -> Callable[..., None]:
+        made = Variant(
+            kind=kind,
+            family=family,
+            name=run.__name__.rstrip("_"),
+            run=run,
+            reads=_tuple(reads),
+            writes=_tuple(writes),
+            needs=needs,
+            precision=precision,
+            paper=paper,
+            also=_tuple(also),
+            default=default,
+            prepare=prepare,
+            kernels=kernels,
+            supports=supports,
+            local_memory=local_memory,
+        )
+        for name in made.names:
+            if (kind, name) in _REGISTRY:
+                raise ValueError(f"{kind} variant {name} is registered twice")
+            _REGISTRY[kind, name] = made
+        return run
+
+    return register
+
+
+def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
+    """Registered variants by kind, then registration order; of one kind and device where given."""
+    order = (*KINDS, *SUPPORT_KINDS)
+    found = []
+    for (_, name), candidate in _REGISTRY.items():
+        if name != candidate.full_name:
+            continue
+        if kind in (None, candidate.kind) and device in (None, candidate.needs.device):
+            found.append(candidate)
+    return sorted(found, key=lambda candidate: order.index(candidate.kind))
+
+
+def families(kind: str, device: str) -> dict[str, list[Variant]]:
+    """Family name to its variants, aliases included, for one kind and device."""
+    found: dict[str, list[Variant]] = {}
+    for candidate in variants(kind, device):
+        for name in candidate.names:
+            members = found.setdefault(name.split(".")[0], [])
+            if candidate not in members:
+                members.append(candidate)
+    return found
+
+
+def choices(kind: str, device: str) -> list[str]:
+    """Every name `find` accepts for a stage of `kind` on `device`, families first."""
+    names = list(families(kind, device))
+    if device != "cpu" and "serial" not in names:
+        names.append("serial")
+    for candidate in variants(kind, device):
+        names.extend(candidate.names)
+    return names
+
+
+def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:
+    """The variant called `name`: a full name, or a family's name for its default variant.
+
+    On a GPU, `serial` and any CPU variant's full name mean the CPU variant, run with copies.
+    Raises LenetError with the valid choices where there is none.
+    """
+    exact = _REGISTRY.get((kind, name))
+    if exact is not None and exact.needs.device in (device, "cpu"):
+        return exact
+    members = families(kind, device).get(name)
+    if members is None and name == "serial":
+        members = families(kind, "cpu").get(name)
+    if members:
+        return next((member for member in members if member.default), members[0])
+    where = f"stage {stage}" if stage else f"a {kind} stage"
+    if exact is not None:
+        raise LenetError(f"variant {name} of {where} needs a GPU; on this device choose from: "
+                         f"{', '.join(choices(kind, device))}")
+    raise LenetError(
+        f"{where} has no variant {name!r} on {device}; choose from: "
+        f"{', '.join(choices(kind, device))}"
+    )

@@ -1,0 +1,51 @@
+"""uint8 pixels to float32 in 0..1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import PIXEL_SCALE, Scale
+from lenetgpu.stages.registry import cpu, cuda, variant
+
+_THREADS = 256
+_KERNEL = Kernel(
+    Path(__file__).with_suffix(".cu").resolve(),
+    "scale_pixels",
+    (("THREADS", _THREADS), ("PIXEL_SCALE", f"{PIXEL_SCALE}f")),
+)
+
+
+def _pixels_only(problem: Scale) -> str | None:
+    return None if problem.dtype == "uint8" else f"supports uint8 pixels, not {problem.dtype}"
+
+
+@variant(
+    kind="scale",
+    family="numpy",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    supports=_pixels_only,
+)
+def divide(x: Any, y: Any, problem: Scale) -> None:
+    """NumPy division by 255."""
+    import numpy as np
+
+    np.divide(x, np.float32(PIXEL_SCALE), out=y, dtype=np.float32)
+
+
+@variant(
+    kind="scale",
+    family="cuda",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    kernels=lambda problem: (_KERNEL,),
+    supports=_pixels_only,
+)
+def pixels(x: Any, y: Any, problem: Scale) -> None:
+    """Four pixels per thread."""
+    launch(_KERNEL, (blocks_for(y.size, 4 * _THREADS),), (_THREADS,), (x, y, int(y.size)))

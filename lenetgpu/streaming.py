@@ -1,0 +1,78 @@
+"""Images in host memory to labels in host memory, copies under kernels (report, section 3.5).
+
+Chunks go round-robin over streams; each stream has its own buffers, so that one chunk's copies
+overlap another's kernels. Host arrays are page-locked, which the copy engine needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.memory import pinned_empty
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.pipeline import Pipeline
+
+
+def pinned_copy(array: Any) -> Any:
+    """`array` in page-locked memory."""
+    copy = pinned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+class Streamer:
+    """Runs host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams."""
+
+    def __init__(
+        self, make_pipeline: Callable[[int], Pipeline], chunk: int, streams: int = 1
+    ) -> None:
+        import cupy
+
+        if streams < 1:
+            raise LenetError(f"streams: expected at least 1, found {streams}")
+        self.chunk = chunk
+        self._lanes = []
+        for _ in range(streams):
+            stream = cupy.cuda.Stream(non_blocking=True)
+            with stream:
+                pipeline = make_pipeline(chunk)
+                images = cupy.empty((chunk, *IMAGE_SHAPE), pipeline.input_dtype)
+            stream.synchronize()
+            self._lanes.append((stream, pipeline, images))
+        cupy.cuda.runtime.deviceSynchronize()
+
+    def run(
+        self,
+        images: Any,
+        labels: Any,
+        scores: Any = None,
+        on_chunk: Callable[[int], None] | None = None,
+    ) -> None:
+        """Fill pinned `labels` (n,) int32, and `scores` (n, 10) where given, from pinned `images`.
+
+        Returns when the labels are in host memory. `on_chunk(count)` is called as each chunk is
+        queued.
+        """
+        for index, lo in enumerate(range(0, len(images), self.chunk)):
+            stream, pipeline, buffer = self._lanes[index % len(self._lanes)]
+            part = images[lo : lo + self.chunk]
+            n = len(part)
+            with stream:
+                buffer[:n].set(part)
+                found = pipeline.run(buffer[:n])
+                found.get(out=labels[lo : lo + n], blocking=False)
+                if scores is not None:
+                    stream.synchronize()
+                    scores[lo : lo + n] = pipeline.scores(n)
+            if on_chunk is not None:
+                on_chunk(n)
+        for stream, _, _ in self._lanes:
+            stream.synchronize()
+
+
+def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
+    """Pinned label and score arrays for `n` images; no scores unless asked."""
+    labels = pinned_empty((n,), "int32")
+    return labels, pinned_empty((n, CLASSES), "float32") if with_scores else None
