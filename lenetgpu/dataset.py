@@ -99,9 +99,11 @@ def _class_numbers(labels: Array, path: Path, where: str) -> Array:
         one_hot = (labels == 1).sum(axis=1) == 1
         if not (one_hot & ((labels == 0).sum(axis=1) == CLASSES - 1)).all():
             raise LenetError(f"{path}: expected {where} to be one-hot rows, found other values")
-        return labels.argmax(axis=1).astype(np.int64)
+        one_hot_classes: Array = labels.argmax(axis=1).astype(np.int64)
+        return one_hot_classes
     flat = labels.reshape(-1)
-    numbers = flat.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        numbers: Array = flat.astype(np.int64)
     if (numbers != flat).any() or numbers.min() < 0 or numbers.max() >= CLASSES:
         raise LenetError(
             f"{path}: expected {where} to hold class numbers 0..{CLASSES - 1}, "

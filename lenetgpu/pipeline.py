@@ -87,7 +87,7 @@ def build_steps(plan: Plan, input_dtype: str) -> list[Step]:
             move(home)
         if not equivalent(layout, problem.reads, shape):
             to = problem.reads if problem.reads != "NC" else "NHWC"
-            change = Relayout(*shape, reads=layout, writes=to)
+            change = Relayout(shape[0], shape[1], shape[2], reads=layout, writes=to)
             copier = _support("relayout", device)
             name = f"{layout} to {to}"
             ends = (layout, shape), (to, shape)

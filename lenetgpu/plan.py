@@ -40,7 +40,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp32": {
         "cpu": {**_FAST_CPU, "conv": "tiled"},
-        "cuda": {**_FAST_CUDA, "conv1": "tiled", "conv2": "cublas", "fc": "cublas"},
+        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
     },
 }
 AUTO = "auto"
@@ -125,16 +125,17 @@ def resolve(
     """
     overrides = dict(overrides or {})
     if name != AUTO and name not in NAMED:
-        raise LenetError(f"plan {name!r} does not exist; choose from: "
-                         f"{', '.join([*NAMED, AUTO])}")
+        raise LenetError(f"plan {name!r} does not exist; choose from: {', '.join([*NAMED, AUTO])}")
     mapping = NAMED[_AUTO_PLAN if name == AUTO else name].get(device)
     if mapping is None:
-        raise LenetError(f"plan {name} does not run on {device}; plans that do: "
-                         f"{', '.join(plan_names(device))}")
+        raise LenetError(
+            f"plan {name} does not run on {device}; plans that do: {', '.join(plan_names(device))}"
+        )
     for stage_name in overrides:
         if stage_name not in STAGE_NAMES:
-            raise LenetError(f"stage {stage_name!r} does not exist; choose from: "
-                             f"{', '.join(STAGE_NAMES)}")
+            raise LenetError(
+                f"stage {stage_name!r} does not exist; choose from: {', '.join(STAGE_NAMES)}"
+            )
     chosen = []
     for stage in STAGES:
         wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]

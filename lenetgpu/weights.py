@@ -36,8 +36,7 @@ def load_weights(path: Path) -> Weights:
     tensors = {}
     with hdf5.open_hdf5(path) as file:
         for name, shape in weight_shapes().items():
-            expected = f"floats of shape {shape}"
-            raw = hdf5.read_array(file, name, expected, lambda found, s=shape: found == s, "f")
+            raw = hdf5.read_array(file, name, f"floats of shape {shape}", shape.__eq__, "f")
             with np.errstate(over="ignore"):
                 tensor = np.ascontiguousarray(raw, dtype=np.float32)
             bad = int(np.count_nonzero(~np.isfinite(tensor)))

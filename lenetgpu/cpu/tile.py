@@ -38,14 +38,12 @@ def _emit_tile(context: Any, builder: Any, args: Any, pixels: int) -> Any:
     x_addr, w_addr, y_addr, rows, x_row, depth, x_pixel, y_pixel = args
     f32, i64 = ir.FloatType(), ir.IntType(64)
     vector = ir.VectorType(f32, WIDTH)
-    fma = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{WIDTH}f32"
-    )
+    declare: Any = cgutils.get_or_insert_function
+    fma = declare(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{WIDTH}f32")
     zero = ir.Constant(vector, None)
     four = ir.Constant(i64, 4)
-    sums = [
-        [cgutils.alloca_once_value(builder, zero) for _ in range(VECTORS)] for _ in range(pixels)
-    ]
+    allocate: Any = cgutils.alloca_once
+    sums = [[allocate(builder, vector) for _ in range(VECTORS)] for _ in range(pixels)]
     for row in sums:
         for slot in row:
             builder.store(zero, slot)

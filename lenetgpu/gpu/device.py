@@ -62,8 +62,10 @@ def require_gpu(index: int = 0) -> Gpu:
     """The GPU called cuda:`index`; LenetError where it, or CuPy, is missing."""
     gpus = driver_gpus()
     if not gpus:
-        raise LenetError("device cuda: expected an NVIDIA GPU and its driver, found none; "
-                         "use --device cpu or auto")
+        raise LenetError(
+            "device cuda: expected an NVIDIA GPU and its driver, found none; "
+            "use --device cpu or auto"
+        )
     if index >= len(gpus):
         have = ", ".join(f"cuda:{gpu.index}" for gpu in gpus)
         raise LenetError(f"device cuda:{index}: expected one of {have}, found no such GPU")
@@ -84,7 +86,7 @@ def current_arch() -> str:
     """NVRTC's name for the current device's architecture."""
     import cupy
 
-    index = cupy.cuda.runtime.getDevice()
+    index: int = cupy.cuda.runtime.getDevice()
     return driver_gpus()[index].arch
 
 

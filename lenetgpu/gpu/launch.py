@@ -40,10 +40,12 @@ def record() -> Iterator[list[Launch]]:
 
 
 def load_module(kernel: Kernel) -> Any:
-    """A fresh CuPy module of `kernel`, with constant memory of its own."""
-    import cupy
+    """A fresh module of `kernel`, with constant memory of its own (CuPy's RawModule shares it)."""
+    from cupy.cuda.function import Module
 
-    return cupy.RawModule(path=str(nvrtc.compile_kernel(kernel, current_arch()).path))
+    module = Module()
+    module.load(nvrtc.compile_kernel(kernel, current_arch()).path.read_bytes())
+    return module
 
 
 @cache

@@ -21,6 +21,7 @@ from lenetgpu.errors import LenetError
 HEADERS = Path(__file__).resolve().parent
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
+_NO_CACHE = "--no-cache"
 _OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
 
 
@@ -130,6 +131,16 @@ def version() -> tuple[int, int]:
 
 
 @cache
+def _no_cache() -> tuple[str, ...]:
+    """The option against NVRTC's own cache, whose hits come without ptxas' report."""
+    nvrtc = _nvrtc()
+    _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
+    status = nvrtc.nvrtcCompileProgram(program, 1, [_NO_CACHE.encode()])[0]
+    nvrtc.nvrtcDestroyProgram(program)
+    return (_NO_CACHE,) if int(status) == 0 else ()
+
+
+@cache
 def supported(arch: str) -> bool:
     """Whether this NVRTC compiles for `arch`."""
     _, archs = _nvrtc().nvrtcGetSupportedArchs()
@@ -180,7 +191,13 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
 
     Raises CompileError with NVRTC's log, or LenetError where NVRTC is not installed.
     """
-    options = [*_OPTIONS, f"-arch={arch}", f"-I{HEADERS}", f"-I{kernel.source.parent}"]
+    options = [
+        *_OPTIONS,
+        *_no_cache(),
+        f"-arch={arch}",
+        f"-I{HEADERS}",
+        f"-I{kernel.source.parent}",
+    ]
     options += kernel.macros
     named = [option for option in options if not option.startswith("-I")]
     key = hashlib.sha256(

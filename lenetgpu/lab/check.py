@@ -6,6 +6,7 @@ poisoned before the run, and NaN never passes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,9 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
         error = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0)) / scale
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
-        return Verdict(False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten")
+        return Verdict(
+            False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten"
+        )
     return Verdict(error <= tolerance, error, tolerance)
 
 
@@ -64,7 +67,7 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
         return conv_reference(x, w, problem)
     if kind == "fc":
         return fc_reference(x, w, problem)
-    plain = {
+    plain: dict[str, Callable[[Any, Any], Any]] = {
         "pool": pool_reference,
         "argmax": argmax_reference,
         "scale": scale_reference,
@@ -97,7 +100,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     held = np.ascontiguousarray(held)
     shape = physical_shape(problem.writes, n, problem.out_shape)
     is_label = problem.writes == "N"
-    out = np.full(shape, -1 if is_label else np.nan, np.int32 if is_label else np.float32)
+    out: Any = np.full(shape, -1 if is_label else np.nan, np.int32 if is_label else np.float32)
     if variant.needs.device == "cuda":
         import cupy
 
@@ -139,15 +142,21 @@ def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
     return scores, np.concatenate([part["argmax"] for part in parts])
 
 
-def first_bad_stage(pipeline: Pipeline, images: Any, weights: Weights) -> tuple[str, Verdict] | None:
-    """The first stage of `pipeline` whose output is wrong on one chunk of host `images`, or None."""
+def first_bad_stage(
+    pipeline: Pipeline, images: Any, weights: Weights
+) -> tuple[str, Verdict] | None:
+    """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
+    images = images[: pipeline.chunk]
     expected = reference_stages(images, weights)
     on_gpu = pipeline.plan.device == "cuda"
     found: dict[str, Any] = {}
 
     def keep(step: Step, output: Any) -> None:
         if step.stages:
-            found[step.stages[-1]] = (step, output.get() if step.device == "cuda" else output.copy())
+            found[step.stages[-1]] = (
+                step,
+                output.get() if step.device == "cuda" else output.copy(),
+            )
 
     if on_gpu:
         import cupy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -144,6 +145,6 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
         pipeline.run(part, observe)
     events[-1].synchronize()
     totals = [0.0] * len(pipeline.steps)
-    for index, (before, after) in enumerate(zip(events, events[1:], strict=False)):
+    for index, (before, after) in enumerate(itertools.pairwise(events)):
         totals[index % len(totals)] += cupy.cuda.get_elapsed_time(before, after)
     return list(zip(totals, launches, strict=True))

@@ -105,7 +105,8 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def variant(
+def make_variant(
+    run: Callable[..., None],
     *,
     kind: str,
     family: str,
@@ -120,31 +121,36 @@ def variant(
     kernels: Callable[[Any], tuple[Kernel, ...]] | None = None,
     supports: Callable[[Any], str | None] | None = None,
     local_memory: bool = False,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register the decorated function as variant `family.<function name>` of `kind`."""
+) -> Variant:
+    """`run` as variant `family.<function name>`, not registered; the fields are Variant's."""
+    return Variant(
+        kind=kind,
+        family=family,
+        name=run.__name__.rstrip("_"),
+        run=run,
+        reads=_tuple(reads),
+        writes=_tuple(writes),
+        needs=needs,
+        precision=precision,
+        paper=paper,
+        also=_tuple(also),
+        default=default,
+        prepare=prepare,
+        kernels=kernels,
+        supports=supports,
+        local_memory=local_memory,
+    )
+
+
+def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the decorated function as a variant; takes `make_variant`'s keywords."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
-        made = Variant(
-            kind=kind,
-            family=family,
-            name=run.__name__.rstrip("_"),
-            run=run,
-            reads=_tuple(reads),
-            writes=_tuple(writes),
-            needs=needs,
-            precision=precision,
-            paper=paper,
-            also=_tuple(also),
-            default=default,
-            prepare=prepare,
-            kernels=kernels,
-            supports=supports,
-            local_memory=local_memory,
-        )
+        made = make_variant(run, **fields)
         for name in made.names:
-            if (kind, name) in _REGISTRY:
-                raise ValueError(f"{kind} variant {name} is registered twice")
-            _REGISTRY[kind, name] = made
+            if (made.kind, name) in _REGISTRY:
+                raise ValueError(f"{made.kind} variant {name} is registered twice")
+            _REGISTRY[made.kind, name] = made
         return run
 
     return register
@@ -199,8 +205,10 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
         return next((member for member in members if member.default), members[0])
     where = f"stage {stage}" if stage else f"a {kind} stage"
     if exact is not None:
-        raise LenetError(f"variant {name} of {where} needs a GPU; on this device choose from: "
-                         f"{', '.join(choices(kind, device))}")
+        raise LenetError(
+            f"variant {name} of {where} needs a GPU; on this device choose from: "
+            f"{', '.join(choices(kind, device))}"
+        )
     raise LenetError(
         f"{where} has no variant {name!r} on {device}; choose from: "
         f"{', '.join(choices(kind, device))}"

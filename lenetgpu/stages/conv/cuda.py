@@ -13,7 +13,7 @@ MAPS = ("NHWC", "NCHW")
 
 def conv_kernel(file: str, entry: str, problem: Conv, **tile: int) -> Kernel:
     """Kernel `entry` of `file` specialised to the problem's shape, layouts and tile sizes."""
-    shape = {
+    shape: dict[str, int | str] = {
         "CH": problem.C,
         "H": problem.H,
         "W": problem.W,

@@ -8,7 +8,7 @@
 #include "shape.cuh"
 
 #ifdef ENTRY_conv_map
-extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H)
+extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, 1)
     conv_map(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y) {
     const size_t n = blockIdx.x / M;
     const int m = blockIdx.x % M;
@@ -50,7 +50,7 @@ static_assert(DEPTH * M * 4 <= 64 * 1024, "constant memory holds 64 KiB");
 __constant__ float filters[DEPTH * M];
 #endif
 
-extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H)
+extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, 1)
     conv_shared_constant(const float* __restrict__ x, const float* __restrict__ w,
                          float* __restrict__ y) {
     __shared__ float tile[IN_H][IN_W];
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H)
 constexpr int MAPS = 4;
 constexpr int GROUPS = (M + MAPS - 1) / MAPS;
 
-extern "C" __global__ void __launch_bounds__(TILE_H* TILE_W* MAPS)
+extern "C" __global__ void __launch_bounds__(TILE_H* TILE_W* MAPS, 4)
     conv_four_maps(const float* __restrict__ x, const float* __restrict__ w,
                    float* __restrict__ y) {
     __shared__ float tile[IN_H][IN_W];

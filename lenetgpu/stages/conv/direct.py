@@ -121,7 +121,7 @@ def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
         return _Filters(array, None)
     (kernel,) = _shared_constant(problem)
     module = load_module(kernel)
-    pointer = module.get_global("filters")
+    pointer = module.get_global_var("filters")
     pointer.copy_from_device(array.data, array.nbytes)
     return _Filters(array, module.get_function(kernel.entry))
 

@@ -10,7 +10,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.memory import images_within
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import Conv
-from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
+from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.registry import cpu, cuda, variant
 
 _CPU_WORKSPACE_BYTES = 32 << 20

@@ -46,7 +46,7 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
 
 
 def _kernel(problem: Pool, entry: str) -> Kernel:
-    shape = {
+    shape: dict[str, int | str] = {
         "CH": problem.C,
         "H": problem.H,
         "W": problem.W,

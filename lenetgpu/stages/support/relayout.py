@@ -39,7 +39,7 @@ def copy(x: Any, y: Any, problem: Relayout) -> None:
 
 @cache
 def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
-    shape = {
+    shape: dict[str, int | str] = {
         "CH": problem.C,
         "H": problem.H,
         "W": problem.W,

@@ -1,0 +1,33 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo ,cuda13-ctk)
+
+.PHONY: infer test test-gpu lint clean
+
+$(VENV)/.run: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRA),[$(EXTRA:,%=%)])"
+	touch $@
+
+$(VENV)/.dev: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev$(EXTRA)]"
+	touch $@
+
+infer: $(VENV)/.run  ## classify the 10,000 digits that ship
+	$(BIN)/lenetgpu infer --batch 10000
+
+test: $(VENV)/.dev  ## every test that this machine can run
+	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.dev  ## every GPU test; writes tests/gpu-receipt.json
+	$(BIN)/python -m pytest -m gpu
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist

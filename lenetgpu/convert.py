@@ -1,0 +1,40 @@
+"""Images and weights rewritten in the project's own HDF5 form."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from lenetgpu.dataset import load_dataset
+from lenetgpu.gpu.nvrtc import write_atomically
+from lenetgpu.output import require_folder
+from lenetgpu.weights import load_weights
+
+
+def convert_data(source: Path, target: Path) -> int:
+    """Write `source`'s images (and labels) as /x and /y; returns the number of images."""
+    import h5py
+
+    require_folder(target)
+    dataset = load_dataset(source)
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        options = {"compression": "gzip", "shuffle": True, "track_times": False}
+        file.create_dataset("x", data=dataset.images, chunks=True, **options)
+        if dataset.labels is not None:
+            file.create_dataset("y", data=dataset.labels.astype("uint8"), track_times=False)
+    write_atomically(target, buffer.getvalue())
+    return len(dataset)
+
+
+def convert_weights(source: Path, target: Path) -> None:
+    """Write `source`'s four arrays as float32."""
+    import h5py
+
+    require_folder(target)
+    weights = load_weights(source)
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        for name, tensor in weights.tensors.items():
+            file.create_dataset(name, data=tensor, track_times=False)
+    write_atomically(target, buffer.getvalue())

@@ -1,0 +1,66 @@
+"""What is installed, which GPU there is, and what would run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from typing import Any
+
+from lenetgpu import __version__
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device, nvrtc
+from lenetgpu.lab.report import cpu_name
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        try:
+            return f"{importlib.metadata.version(name)} ({name})"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "not installed"
+
+
+def _nvrtc_line() -> str:
+    if importlib.util.find_spec("cuda") is None:
+        return "cuda-bindings not installed"
+    try:
+        major, minor = nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return f"{major}.{minor}"
+
+
+def findings() -> list[tuple[str, str]]:
+    """(what, found) rows, in the order a user would check them."""
+    from lenetgpu.inference import choose_device
+    from lenetgpu.plan import AUTO, plan_names, resolve
+
+    gpus = device.driver_gpus()
+    kernels = list((nvrtc.cache_dir() / "kernels").glob("*.cubin"))
+    rows = [
+        ("lenetgpu", __version__),
+        ("python", sys.version.split()[0]),
+        ("cpu", f"{cpu_name()}, {core_count()} cores"),
+        ("numpy", _version("numpy")),
+        ("numba", _version("numba")),
+        ("gpu", ", ".join(f"cuda:{g.index} {g.name} ({g.arch})" for g in gpus) or "none found"),
+        ("cupy", _version("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+        ("nvrtc", _nvrtc_line()),
+        ("kernel cache", f"{nvrtc.cache_dir()}, {len(kernels)} kernels"),
+    ]
+    gpu, why = choose_device("auto")
+    kind = "cuda" if gpu else "cpu"
+    plan = resolve(AUTO, kind)
+    ran = ", ".join(f"{slot.stages[0]}={slot.variant.full_name}" for slot in plan.slots)
+    rows.append(("auto device", f"{gpu.name if gpu else kind} ({why})"))
+    rows.append(("plans", ", ".join(plan_names(kind))))
+    rows.append(("auto plan", ran))
+    return rows
+
+
+def as_json() -> dict[str, Any]:
+    """The findings as one object."""
+    return {"schema": 1, "command": "doctor", **dict(findings())}

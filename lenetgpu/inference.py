@@ -1,0 +1,281 @@
+"""The main job: images in, labels and an account of the time out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lenetgpu import assets
+from lenetgpu.dataset import Dataset, load_dataset
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.timing import StepTiming, Summary, profile, repeat, summarise, time_compute
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import AUTO, NAMED, Plan, resolve
+from lenetgpu.weights import Weights, load_weights
+
+DEFAULT_BATCH = 10_000
+_GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
+_GPU_LEAST, _CPU_LEAST = 10, 1
+_PROFILE_REPEATS = {"cuda": 20, "cpu": 1}
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `lenetgpu infer` was asked for."""
+
+    data: Path | None = None
+    weights: Path | None = None
+    batch: int = DEFAULT_BATCH
+    limit: int | None = None
+    plan: str = AUTO
+    overrides: dict[str, str] = field(default_factory=dict)
+    precision: str | None = None
+    device: str = "auto"
+    streams: int = 1
+    chunk: int | None = None
+    timing: bool = False
+    scores: bool = False
+
+
+@dataclass
+class Outcome:
+    """Labels, scores where asked, and where the time went, in milliseconds."""
+
+    request: Request
+    dataset: Dataset
+    weights: Weights
+    plan: Plan
+    gpu: Gpu | None
+    why_device: str
+    labels: Any
+    scores: Any
+    compute: Summary
+    end_to_end: Summary
+    phases: dict[str, float]
+    rows: list[StepTiming]
+
+    @property
+    def correct(self) -> int | None:
+        """How many labels are right, or None where the data has no labels."""
+        if self.dataset.labels is None:
+            return None
+        return int((self.labels == self.dataset.labels).sum())
+
+    def below(self, accuracy: float) -> bool:
+        """Whether less than this share of the labels is right; LenetError without labels."""
+        correct = self.correct
+        if correct is None:
+            raise LenetError(
+                f"--min-accuracy: expected labels in {self.dataset.source}, found none"
+            )
+        return correct / len(self.dataset) < accuracy
+
+    @property
+    def images_per_second(self) -> float:
+        """Images over the median end-to-end time."""
+        return len(self.dataset) / (self.end_to_end.median / 1e3)
+
+
+def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
+    """The GPU for "auto", "cpu", "cuda" or "cuda:K" (None for the CPU), and why in one clause.
+
+    Raises LenetError where a GPU is asked for and there is none, or the word is another.
+    """
+    if wanted == "cpu":
+        return None, "asked for"
+    if wanted == "auto":
+        if plan in NAMED and "cuda" not in NAMED[plan]:
+            return None, f"plan {plan} runs on the CPU"
+        gpus = gpu_device.driver_gpus()
+        if not gpus:
+            return None, "no NVIDIA GPU found"
+        if not gpu_device.cupy_installed():
+            return None, f"{gpus[0].name} found, but CuPy is missing: {gpu_device.INSTALL_HINT}"
+        return gpus[0], "NVIDIA GPU found"
+    kind, _, index = wanted.partition(":")
+    if kind != "cuda" or (index and not index.isdigit()) or wanted.endswith(":"):
+        raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
+    return gpu_device.require_gpu(int(index or 0)), "asked for"
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.phases: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        elapsed = (time.perf_counter() - start) * 1e3
+        self.phases[name] = self.phases.get(name, 0.0) + elapsed
+
+
+def _compile(plan: Plan) -> None:
+    """Compile what the plan launches, so that the pipeline finds it ready."""
+    from lenetgpu.gpu.launch import function
+    from lenetgpu.stages import variants
+
+    for slot in plan.slots:
+        if slot.variant.kernels is not None:
+            for kernel in slot.variant.kernels(slot.problem):
+                function(kernel)
+    for support in variants("scale", "cuda"):
+        if support.kernels is not None:
+            for kernel in support.kernels(None):
+                function(kernel)
+
+
+def infer(request: Request, progress: Progress | None = None) -> Outcome:
+    """Classify the data set as the request says; `progress(count)` is called as images pass.
+
+    Raises LenetError for bad input, before anything is computed.
+    """
+    if request.batch < 1:
+        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if request.limit is not None and request.limit < 1:
+        raise LenetError(f"--limit: expected at least 1 image, found {request.limit}")
+    if request.chunk is not None and request.chunk < 1:
+        raise LenetError(f"--chunk: expected at least 1 image, found {request.chunk}")
+    if request.streams < 1:
+        raise LenetError(f"--streams: expected at least 1, found {request.streams}")
+    clock = _Clock()
+    gpu, why = choose_device(request.device, request.plan)
+    if request.streams > 1 and gpu is None:
+        raise LenetError(f"--streams {request.streams}: expected a GPU, found device cpu ({why})")
+    plan = resolve(
+        request.plan,
+        "cuda" if gpu else "cpu",
+        request.overrides,
+        request.precision,
+        gpu.compute_capability if gpu else None,
+    )
+    with clock.phase("load"):
+        weights = load_weights(request.weights or assets.default_weights())
+        dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
+    run = _run_cpu if gpu is None else _run_gpu
+    labels, scores, compute, end_to_end, rows = run(
+        request, gpu, plan, weights, dataset, clock, progress
+    )
+    return Outcome(
+        request, dataset, weights, plan, gpu, why, labels, scores, summarise(compute),
+        summarise(end_to_end), clock.phases, rows,
+    )  # fmt: skip
+
+
+def _run_cpu(
+    request: Request,
+    gpu: Gpu | None,
+    plan: Plan,
+    weights: Weights,
+    dataset: Dataset,
+    clock: _Clock,
+    progress: Progress | None,
+) -> tuple[Any, Any, list[float], list[float], list[StepTiming]]:
+    import numpy as np
+
+    with clock.phase("import"):
+        import numba  # noqa: F401
+    images = dataset.images
+    batch = min(request.batch, len(images))
+    with clock.phase("compile"):
+        pipeline = Pipeline(plan, weights, batch, str(images.dtype), request.chunk)
+        pipeline.run(images[:1])
+    labels = np.empty(len(images), np.int32)
+    scores = np.empty((len(images), 10), np.float32) if request.scores else None
+    last = pipeline.steps[-1]
+
+    def passed(step: Any, output: Any) -> None:
+        if step is last and progress is not None:
+            progress(len(output))
+
+    start = time.perf_counter()
+    for lo in range(0, len(images), batch):
+        part = images[lo : lo + batch]
+        labels[lo : lo + batch] = pipeline.run(part, passed if progress else None)
+        if scores is not None:
+            scores[lo : lo + batch] = pipeline.scores(len(part))
+    first = (time.perf_counter() - start) * 1e3
+    clock.phases["first"] = first
+    compute = repeat(
+        lambda: time_compute(pipeline, images), _CPU_BUDGET_S, _CPU_LEAST, first=[first]
+    )
+    if len(compute) > 1:
+        compute = compute[1:]
+    rows = profile(pipeline, images, _PROFILE_REPEATS["cpu"]) if request.timing else []
+    return labels, scores, compute, compute, rows
+
+
+def _check_memory(batch: int, plan: Plan) -> None:
+    largest = max(
+        slot.problem.in_shape[0] * slot.problem.in_shape[1] * slot.problem.in_shape[2]
+        for slot in plan.slots
+        if len(slot.problem.in_shape) == 3
+    )
+    needed, free = 2 * 4 * batch * largest, gpu_device.free_bytes()
+    if needed > free:
+        raise LenetError(
+            f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
+            f"{free / 2**30:.1f} GiB of free memory, found {batch}; take a smaller --batch"
+        )
+
+
+def _run_gpu(
+    request: Request,
+    gpu: Gpu | None,
+    plan: Plan,
+    weights: Weights,
+    dataset: Dataset,
+    clock: _Clock,
+    progress: Progress | None,
+) -> tuple[Any, Any, list[float], list[float], list[StepTiming]]:
+    assert gpu is not None
+    with clock.phase("import"):
+        import cupy
+
+        from lenetgpu.streaming import Streamer, host_results, pinned_copy
+    with clock.phase("context"):
+        gpu_device.activate(gpu)
+    batch = min(request.batch, len(dataset))
+    _check_memory(batch, plan)
+    with clock.phase("compile"):
+        _compile(plan)
+    dtype = str(dataset.images.dtype)
+
+    def make(size: int) -> Pipeline:
+        chunk = request.chunk if request.streams == 1 else None
+        return Pipeline(plan, weights, size, dtype, chunk)
+
+    with clock.phase("load"):
+        size = batch
+        if request.streams > 1:
+            size = min(batch, request.chunk or -(-batch // (2 * request.streams)))
+        streamer = Streamer(make, size, request.streams)
+        pipeline = make(batch)
+        images = pinned_copy(dataset.images)
+        labels, scores = host_results(len(images), request.scores)
+    with clock.phase("first"):
+        streamer.run(images, labels, scores, progress)
+    found = labels.copy()
+    with clock.phase("copy"):
+        resident = cupy.empty((len(images), *IMAGE_SHAPE), dtype)
+        resident.set(images)
+
+    def end_to_end() -> float:
+        start = time.perf_counter()
+        streamer.run(images, labels)
+        return (time.perf_counter() - start) * 1e3
+
+    time_compute(pipeline, resident)
+    compute = repeat(lambda: time_compute(pipeline, resident), _GPU_BUDGET_S, _GPU_LEAST)
+    whole = repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST)
+    rows = profile(pipeline, resident, _PROFILE_REPEATS["cuda"]) if request.timing else []
+    return found, scores, compute, whole, rows

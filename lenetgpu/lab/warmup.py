@@ -1,0 +1,62 @@
+"""Compiling everything the network can run, ahead of time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from lenetgpu.gpu.device import Gpu, activate
+from lenetgpu.lab.check import random_input
+from lenetgpu.layouts import from_nhwc, physical_shape
+from lenetgpu.network import IMAGE_SHAPE, STAGES, Relayout, Scale
+from lenetgpu.stages import Variant, variants
+
+
+def network_problems(variant: Variant) -> list[Any]:
+    """The network's problems that `variant` solves, in each layout it can read and write."""
+    if variant.kind == "scale":
+        bases: list[Any] = [Scale(*IMAGE_SHAPE, dtype="uint8")]
+    elif variant.kind == "relayout":
+        maps = [stage.problem.out_shape for stage in STAGES if stage.kind in ("conv", "pool")]
+        bases = [Relayout(h, w, c, reads="", writes="") for h, w, c in maps]
+    else:
+        bases = [stage.problem for stage in STAGES if stage.kind == variant.kind]
+    laid_out = [
+        replace(base, reads=reads, writes=writes)
+        for base in bases
+        for reads in variant.reads
+        for writes in variant.writes
+        if variant.kind != "relayout" or reads != writes
+    ]
+    return [problem for problem in laid_out if variant.refusal(problem) is None]
+
+
+def warm_up(gpu: Gpu | None) -> tuple[int, float]:
+    """Compile every variant for the network's shapes: (variants, seconds)."""
+    start = time.perf_counter()
+    device = "cpu" if gpu is None else "cuda"
+    if gpu is not None:
+        activate(gpu)
+        from lenetgpu.gpu.launch import function
+    ready = variants(device=device)
+    for variant in ready:
+        for problem in network_problems(variant):
+            if gpu is None:
+                _run_once(variant, problem)
+            elif variant.kernels is not None:
+                for kernel in variant.kernels(problem):
+                    function(kernel)
+    return len(ready), time.perf_counter() - start
+
+
+def _run_once(variant: Variant, problem: Any) -> None:
+    import numpy as np
+
+    x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
+    if problem.reads != "NC":
+        x = np.ascontiguousarray(from_nhwc(x, problem.reads))
+    shape = physical_shape(problem.writes, 1, problem.out_shape)
+    y = np.empty(shape, np.int32 if problem.writes == "N" else np.float32)
+    state = variant.prepare(w, problem, 1) if variant.prepare is not None else w
+    variant.launch(x, state, y, problem)

@@ -1,0 +1,67 @@
+"""Wrong fully connected layers, for a CPU and for a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.registry import Variant, cpu, cuda, make_variant
+
+_SOURCE = Path(__file__).with_name("kernels.cu").resolve()
+GPU_NAMES = ("writes_nothing", "off_by_one", "writes_nan", "races", "low_precision")
+
+
+def writes_nothing(x, w, y, problem):
+    """Leaves the output as it was."""
+
+
+def off_by_one(x, w, y, problem):
+    """Forgets the last output."""
+    y.reshape(-1)[:-1] = (x @ w).reshape(-1)[:-1]
+
+
+def writes_nan(x, w, y, problem):
+    """Writes one NaN."""
+    y[:] = x @ w
+    y[0, 0] = np.nan
+
+
+def writes_infinity(x, w, y, problem):
+    """Writes one infinity."""
+    y[:] = x @ w
+    y[-1, -1] = np.inf
+
+
+def low_precision(x, w, y, problem):
+    """Rounds its operands to fp16."""
+    y[:] = x.astype(np.float16).astype(np.float32) @ w
+
+
+def swaps_images(x, w, y, problem):
+    """Gives each image the answer of another."""
+    y[:] = np.roll(x @ w, 1, axis=0)
+
+
+_CPU = (writes_nothing, off_by_one, writes_nan, writes_infinity, low_precision, swaps_images)
+
+
+def cpu_variants() -> list[Variant]:
+    """Wrong CPU variants."""
+    fields = {"kind": "fc", "family": "broken", "reads": "NC", "writes": "NC", "needs": cpu()}
+    return [make_variant(run, **fields) for run in _CPU]
+
+
+def gpu_variant(name: str) -> Variant:
+    """The wrong GPU variant that launches kernel `name`."""
+
+    def run(x, w, y, problem):
+        kernel = Kernel(_SOURCE, name, (("K", problem.K), ("M", problem.M)))
+        outputs = len(x) * problem.M
+        grid = (outputs,) if name == "races" else (-(-outputs // 256),)
+        launch(kernel, grid, (256,), (x, w, y, np.int32(len(x))))
+
+    run.__name__ = name
+    return make_variant(run, kind="fc", family="broken", reads="NC", writes="NC", needs=cuda())

@@ -1,0 +1,80 @@
+"""The checker rejects wrong kernels, and accepts a right one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
+
+from lenetgpu.lab.check import (
+    TOLERANCE,
+    check_variant,
+    first_bad_stage,
+    judge,
+    random_input,
+    reference,
+)
+from lenetgpu.network import Fc
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.stages import find
+
+PROBLEM = Fc(512, 33, relu=False)
+
+
+@pytest.mark.parametrize("variant", cpu_variants(), ids=lambda v: v.name)
+def test_rejects_broken_cpu_variants(variant, rng):
+    x, w = random_input("fc", PROBLEM, 9, rng)
+    verdict = check_variant(variant, PROBLEM, x, w, reference("fc", x, w, PROBLEM))
+    assert not verdict.passed
+
+
+def test_accepts_a_right_variant(rng):
+    x, w = random_input("fc", PROBLEM, 9, rng)
+    right = find("fc", "serial", "cpu")
+    assert check_variant(right, PROBLEM, x, w, reference("fc", x, w, PROBLEM)).passed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GPU_NAMES)
+def test_rejects_broken_kernels(name, rng):
+    x, w = random_input("fc", PROBLEM, 9, rng)
+    verdict = check_variant(gpu_variant(name), PROBLEM, x, w, reference("fc", x, w, PROBLEM))
+    assert not verdict.passed
+
+
+def test_nan_never_passes():
+    expected = np.ones((2, 3))
+    found = expected.copy()
+    found[1, 2] = np.nan
+    assert not judge(found, expected, "fp32").passed
+    assert not judge(np.full((2, 3), np.nan), np.full((2, 3), np.nan), "fp32").passed
+
+
+def test_the_tolerance_is_where_it_is_said_to_be():
+    expected = np.array([[1.0, -2.0]])
+    limit = TOLERANCE["fp32"] * 2
+    assert judge(expected + 0.9 * limit, expected, "fp32").passed
+    assert not judge(expected + 1.1 * limit, expected, "fp32").passed
+
+
+def test_a_wrong_shape_is_wrong():
+    assert not judge(np.ones((2, 2)), np.ones((2, 3)), "fp32").passed
+
+
+def test_labels_must_be_equal():
+    assert judge(np.array([1, 2]), np.array([1, 2]), "fp32").passed
+    verdict = judge(np.array([1, 3]), np.array([1, 2]), "fp32")
+    assert not verdict.passed
+    assert verdict.error == 1
+
+
+def test_the_first_bad_stage_is_named(shipped_weights, rng):
+    images = rng.integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
+    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 8)
+    assert first_bad_stage(pipeline, images, shipped_weights) is None
+    step = next(step for step in pipeline.steps if step.stages == ("fc1",))
+    step.state = step.state * np.float32(1.001)
+    name, verdict = first_bad_stage(pipeline, images, shipped_weights)
+    assert name == "fc1"
+    assert not verdict.passed

@@ -1,0 +1,260 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu import assets
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device
+from lenetgpu.network import STAGE_NAMES
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def refused(result, *parts):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.output
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_the_main_job():
+    result = run("infer", "--batch", 10_000, "--device", "cpu")
+    assert result.exit_code == 0
+    assert "accuracy 9,822/10,000 = 98.22%" in result.output
+    assert "images/s" in result.output
+    for phase in ("import", "compile", "load", "first", "compute"):
+        assert phase in result.output
+
+
+def test_json_schema():
+    result = run("infer", "--limit", 300, "--device", "cpu", "--timing", "--json", "-")
+    document = json.loads(result.stdout)
+    assert document["schema"] == 1
+    assert document["command"] == "infer"
+    assert document["images"] == document["batch"] == 300
+    assert document["device"]["kind"] == "cpu"
+    assert document["precision"] == "fp32"
+    assert [name for slot in document["plan"] for name in slot["stages"]] == list(STAGE_NAMES)
+    timing = document["timing_ms"]
+    assert set(timing) == {
+        "import", "context", "compile", "load", "copy", "first", "compute", "end_to_end",
+    }  # fmt: skip
+    for name in ("compute", "end_to_end"):
+        entry = timing[name]
+        assert 0 < entry["p05"] <= entry["median"] <= entry["p95"]
+        assert len(entry["samples"]) >= 1
+    assert document["images_per_second"] == pytest.approx(3e5 / timing["end_to_end"]["median"])
+    total = sum(row["median_ms"] for row in document["stages"])
+    assert 0.3 * timing["compute"]["median"] < total < 3 * timing["compute"]["median"]
+    rows = {row["name"]: row for row in document["stages"]}
+    assert next(iter(rows)) == "input"
+    assert rows["conv2"]["gflop"] == pytest.approx(2 * 300 * 3_276_800 / 1e9)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".csv", ".h5", ".json"])
+@pytest.mark.parametrize("scores", [False, True])
+def test_output_files(tmp_path, ending, scores):
+    path = tmp_path / f"labels{ending}"
+    extra = ["--scores"] if scores else []
+    result = run("infer", "--limit", 40, "--device", "cpu", "--output", path, *extra)
+    assert result.exit_code == 0, result.output
+    found = None
+    if ending == ".npy":
+        rows = np.load(path)
+        labels = rows["label"] if scores else rows
+        found = rows["scores"] if scores else None
+    elif ending == ".csv":
+        table = list(csv.DictReader(path.open()))
+        labels = np.array([int(row["label"]) for row in table])
+        if scores:
+            found = np.array([[float(row[f"score{k}"]) for k in range(10)] for row in table])
+    elif ending == ".h5":
+        with h5py.File(path) as file:
+            labels = file["labels"][()]
+            found = file["scores"][()] if scores else None
+            assert ("scores" in file) == scores
+    else:
+        document = json.loads(path.read_text())
+        labels = np.array(document["labels"])
+        found = np.array(document["scores"]) if scores else None
+    assert len(labels) == 40
+    if scores:
+        np.testing.assert_array_equal(found.argmax(axis=1), labels)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_switching_stages_shows_what_ran():
+    result = run("infer", "--limit", 20, "--device", "cpu", "--conv1", "fft", "--pool2", "serial")
+    assert "conv1=fft.pocketfft" in result.output
+    assert "pool2=serial.loops" in result.output
+
+
+@pytest.mark.parametrize("batch", [1, 7, 33, 100])
+def test_batches_give_the_same_accuracy(batch):
+    result = run("infer", "--limit", 100, "--batch", batch, "--device", "cpu", "--json", "-")
+    document = json.loads(result.stdout)
+    whole = json.loads(run("infer", "--limit", 100, "--device", "cpu", "--json", "-").stdout)
+    assert document["correct"] == whole["correct"]
+    assert document["batch"] == batch
+
+
+def test_min_accuracy_decides_the_exit_code(tmp_path):
+    assert run("infer", "--limit", 50, "--min-accuracy", 0.5).exit_code == 0
+    assert run("infer", "--limit", 50, "--min-accuracy", 1.01).exit_code == 1
+    unlabelled = tmp_path / "x.h5"
+    with h5py.File(unlabelled, "w") as file:
+        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    refused(run("infer", unlabelled, "--min-accuracy", 0.5), "expected labels", str(unlabelled))
+
+
+def test_data_without_labels(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    result = run("infer", path, "--device", "cpu", "--json", "-")
+    document = json.loads(result.stdout)
+    assert document["correct"] is None
+    assert document["accuracy"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["none.h5"], ["none.h5", "found no such file"]),
+        (["--weights", "none.h5"], ["none.h5", "found no such file"]),
+        (["--batch", "0"], ["--batch", "at least 1", "found 0"]),
+        (["--batch", "-3"], ["found -3"]),
+        (["--limit", "0"], ["--limit", "found 0"]),
+        (["--chunk", "0"], ["--chunk", "found 0"]),
+        (["--streams", "0"], ["--streams", "found 0"]),
+        (["--streams", "2", "--device", "cpu"], ["--streams 2", "expected a GPU"]),
+        (["--plan", "quick"], ["plan 'quick'", "tiled"]),
+        (["--plan", "report", "--device", "cpu"], ["plan report", "serial"]),
+        (["--device", "cpu", "--conv1", "cublas"], ["conv1", "'cublas'", "tiled"]),
+        (["--device", "cpu", "--argmax", "fft"], ["argmax", "'fft'", "serial"]),
+        (["--device", "cpu", "--conv2", "direct.basic"], ["direct.basic", "needs a GPU"]),
+        (["--device", "tpu"], ["device 'tpu'", "cuda:K"]),
+        (["--device", "cuda:"], ["device 'cuda:'"]),
+        (["--precision", "fp16", "--device", "cpu"], ["precision fp16", "fp32"]),
+        (["--output", "labels.txt"], ["labels.txt", ".npy"]),
+        (["--output", "none/labels.npy"], ["none/labels.npy", "folder"]),
+        (["--json", "none/out.json"], ["none/out.json", "folder"]),
+    ],
+)
+def test_bad_input(arguments, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(run("infer", *arguments), *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_when_the_weights_are_bad(tmp_path, weight_file):
+    with h5py.File(weight_file, "a") as file:
+        file["fc2"][3, 4] = np.nan
+    target, report = tmp_path / "labels.npy", tmp_path / "out.json"
+    result = run("infer", "--weights", weight_file, "--output", target, "--json", report)
+    refused(result, str(weight_file), "/fc2", "1 that are NaN")
+    assert not target.exists()
+    assert not report.exists()
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(device, "driver_gpus", lambda: ())
+    refused(run("infer", "--device", "cuda"), "expected an NVIDIA GPU", "found none")
+    result = run("infer", "--limit", 10)
+    assert result.exit_code == 0
+    assert "no NVIDIA GPU found" in result.output
+
+
+def test_a_gpu_without_cupy(monkeypatch):
+    gpu = device.Gpu(0, "NVIDIA Test", 90)
+    monkeypatch.setattr(device, "driver_gpus", lambda: (gpu,))
+    monkeypatch.setattr(device, "cupy_installed", lambda: False)
+    refused(run("infer", "--device", "cuda"), "expected CuPy", "lenetgpu[cuda13]")
+    refused(run("infer", "--device", "cuda:3"), "expected one of cuda:0")
+    result = run("infer", "--limit", 10)
+    assert result.exit_code == 0
+    assert "CuPy is missing" in result.output
+
+
+def test_variants_of_a_stage_and_of_none_such():
+    conv = run("variants", "conv2")
+    assert "unrolled.tiled" in conv.output
+    assert "fully_forward_tile" not in conv.output
+    document = json.loads(run("variants", "argmax", "--json").stdout)
+    assert {row["kind"] for row in document["variants"]} == {"argmax"}
+    refused(run("variants", "conv3"), "conv3", "conv1")
+
+
+def test_doctor():
+    text = run("doctor").output
+    for word in ("cpu", "gpu", "cupy", "nvrtc", "auto plan"):
+        assert word in text
+    assert json.loads(run("doctor", "--json").stdout)["command"] == "doctor"
+
+
+def test_info_commands(weight_file):
+    assert "10,000 of 28x28, uint8" in run("data", "info").output
+    assert "/conv2" in run("weights", "info").output
+    assert run("weights", "verify", weight_file).exit_code == 0
+    refused(run("weights", "verify", assets.default_digits()), "/conv1")
+
+
+def test_warmup():
+    assert "variants ready for cpu" in run("warmup", "--device", "cpu").output
+
+
+def test_fetch_mnist_says_which_mirror_failed(tmp_path):
+    result = run("data", "fetch-mnist", tmp_path / "m", "--mirror", "http://127.0.0.1:9/")
+    refused(result, "train-images-idx3-ubyte.gz", "http://127.0.0.1:9/")
+    assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_fetch_mnist_checks_the_pinned_sum(tmp_path, monkeypatch, mnist):
+    from lenetgpu import mnist as fetcher
+
+    def serve(url):
+        return (mnist / url.rsplit("/", 1)[1]).read_bytes()
+
+    monkeypatch.setattr(fetcher, "_download", serve)
+    said = []
+    paths = fetcher.fetch_mnist(tmp_path, ("http://mirror/",), said.append)
+    assert all(path.is_file() for path in paths)
+    monkeypatch.setattr(fetcher, "_download", lambda url: pytest.fail("downloaded again"))
+    fetcher.fetch_mnist(tmp_path, ("http://mirror/",), said.append)
+    assert said[-1].endswith("already here")
+    paths[0].unlink()
+    monkeypatch.setattr(fetcher, "_download", lambda url: paths[1].read_bytes())
+    with pytest.raises(LenetError, match="is not the pinned"):
+        fetcher.fetch_mnist(tmp_path, ("http://mirror/",))
+    assert not paths[0].exists()
+
+
+def test_the_module_answers_help_in_a_fifth_of_a_second():
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "lenetgpu", "--help"], capture_output=True)
+        times.append(time.perf_counter() - start)
+        assert done.returncode == 0
+    assert min(times) < 0.2
+
+
+def test_a_usage_error_has_code_2():
+    assert run("infer", "--batch", "many").exit_code == 2
+    assert run("nothing").exit_code == 2

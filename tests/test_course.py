@@ -1,0 +1,94 @@
+"""The course's model on real MNIST: the published count, by every CPU plan."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.dataset import load_dataset
+from lenetgpu.lab.check import TOLERANCE, reference_scores
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import NAMED, resolve
+from lenetgpu.weights import load_weights
+
+CORRECT = 8_722
+CPU_PLANS = [name for name, devices in NAMED.items() if "cpu" in devices]
+GPU_PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
+
+
+@pytest.fixture(scope="module")
+def truth(mnist, course):
+    dataset = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
+    weights = load_weights(course / "model.hdf5")
+    scores, labels = reference_scores(dataset.images, weights)
+    return dataset, weights, scores, labels
+
+
+def test_the_reference_counts_what_is_published(truth):
+    dataset, _, _, labels = truth
+    assert (labels == dataset.labels).sum() == CORRECT
+
+
+def assert_like_reference(pipeline, images, truth):
+    _, _, scores, labels = truth
+    pipeline.poison()
+    found = pipeline.run(images)
+    found = found.get() if pipeline.plan.device == "cuda" else found
+    np.testing.assert_array_equal(found, labels)
+    error = np.abs(pipeline.scores(len(labels)) - scores).max() / np.abs(scores).max()
+    assert error <= TOLERANCE[pipeline.plan.precision]
+
+
+@pytest.mark.parametrize("plan", CPU_PLANS)
+def test_cpu_plans(plan, truth):
+    dataset, weights, _, _ = truth
+    assert_like_reference(Pipeline(resolve(plan, "cpu"), weights, 10_000), dataset.images, truth)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("plan", GPU_PLANS)
+def test_gpu_plans(plan, truth):
+    import cupy
+
+    dataset, weights, _, _ = truth
+    pipeline = Pipeline(resolve(plan, "cuda"), weights, 10_000)
+    assert_like_reference(pipeline, cupy.asarray(dataset.images), truth)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 133, 9_973, 10_000])
+def test_the_command_says_it_for_every_batch(batch, mnist, course):
+    data = str(mnist / "t10k-images-idx3-ubyte.gz")
+    model = str(course / "model.hdf5")
+    arguments = ["infer", data, "--weights", model, "--batch", str(batch), "--json", "-"]
+    result = CliRunner().invoke(main, [*arguments, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["correct"] == CORRECT
+    assert document["accuracy"] == 0.8722
+    assert document["batch"] == batch
+
+
+@pytest.mark.parametrize("batch", [1, 7, 133, 9_973])
+def test_batches_give_the_same_labels(batch, truth):
+    dataset, weights, _, labels = truth
+    pipeline = Pipeline(resolve("tiled", "cpu"), weights, batch)
+    found = [pipeline.run(dataset.images[lo : lo + batch]).copy() for lo in range(0, 10_000, batch)]
+    np.testing.assert_array_equal(np.concatenate(found), labels)
+
+
+@pytest.mark.parametrize("plan", CPU_PLANS)
+def test_ten_of_ten(plan, course):
+    dataset = load_dataset(course / "test10.hdf5")
+    weights = load_weights(course / "model.hdf5")
+    labels = Pipeline(resolve(plan, "cpu"), weights, 10, "float32").run(dataset.images)
+    assert (labels == dataset.labels).sum() == 10
+
+
+def test_the_shipped_weights_read_mnist(mnist, shipped_weights):
+    dataset = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
+    labels = Pipeline(resolve("fp32", "cpu"), shipped_weights, 10_000).run(dataset.images)
+    assert (labels == dataset.labels).mean() >= 0.9955

@@ -1,0 +1,35 @@
+"""Every CPU variant against the float64 reference: network and odd shapes, odd batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import all_problems
+
+from lenetgpu.lab.check import check_variant, random_input, reference
+from lenetgpu.stages import variants
+
+CASES = [
+    pytest.param(variant, problem, id=f"{variant.kind}-{variant.full_name}-{index}")
+    for variant in variants(device="cpu")
+    for index, problem in enumerate(all_problems(variant))
+]
+
+
+@pytest.mark.parametrize(("variant", "problem"), CASES)
+@pytest.mark.parametrize("n", [1, 5, 67])
+def test_right(variant, problem, n, rng):
+    x, w = random_input(variant.kind, problem, n, rng)
+    expected = reference(variant.kind, x, w, problem)
+    verdict = check_variant(variant, problem, x, w, expected)
+    assert verdict.passed, f"{verdict} for {problem}"
+
+
+@pytest.mark.parametrize("variant", variants("conv", "cpu"), ids=lambda v: v.full_name)
+def test_input_and_weights_are_left_alone(variant, rng):
+    problem = all_problems(variant)[0]
+    x, w = random_input("conv", problem, 3, rng)
+    kept_x, kept_w = x.copy(), w.copy()
+    check_variant(variant, problem, x, w, reference("conv", x, w, problem))
+    np.testing.assert_array_equal(x, kept_x)
+    np.testing.assert_array_equal(w, kept_w)

@@ -1,0 +1,251 @@
+"""Files in: what is accepted, and one clear sentence for what is not."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lenetgpu.convert import convert_data, convert_weights
+from lenetgpu.dataset import load_dataset
+from lenetgpu.errors import LenetError
+from lenetgpu.weights import load_weights
+
+
+def idx(path, images, labels=None, magic=2051, zipped=False):
+    n, h, w = images.shape
+    opener = gzip.open if zipped else open
+    with opener(path, "wb") as file:
+        file.write(struct.pack(">4I", magic, n, h, w) + images.tobytes())
+    if labels is not None:
+        beside = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+        with opener(beside, "wb") as file:
+            file.write(struct.pack(">2I", 2049, len(labels)) + labels.tobytes())
+
+
+@pytest.fixture
+def digits(rng):
+    return (
+        rng.integers(0, 256, (6, 28, 28), dtype=np.uint8),
+        rng.integers(0, 10, 6, dtype=np.uint8),
+    )
+
+
+def h5(path, **datasets):
+    with h5py.File(path, "w") as file:
+        for name, data in datasets.items():
+            file[name] = data
+    return path
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_idx_with_labels_beside(tmp_path, digits, zipped):
+    images, labels = digits
+    path = tmp_path / ("t-images-idx3-ubyte" + (".gz" if zipped else ""))
+    idx(path, images, labels, zipped=zipped)
+    dataset = load_dataset(path)
+    np.testing.assert_array_equal(dataset.images[..., 0], images)
+    np.testing.assert_array_equal(dataset.labels, labels)
+
+
+def test_packed_images_find_plain_labels(tmp_path, digits):
+    images, labels = digits
+    idx(tmp_path / "a-images-idx3-ubyte", images, labels)
+    packed = tmp_path / "a-images-idx3-ubyte.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a-images-idx3-ubyte").read_bytes()))
+    np.testing.assert_array_equal(load_dataset(packed).labels, labels)
+
+
+def test_idx_without_labels(tmp_path, digits):
+    idx(tmp_path / "a-images-idx3-ubyte", digits[0])
+    assert load_dataset(tmp_path / "a-images-idx3-ubyte").labels is None
+
+
+@pytest.mark.parametrize("shape", [(6, 28, 28), (6, 28, 28, 1)])
+@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "<f8", "<f2"])
+def test_hdf5_types_and_shapes(tmp_path, digits, shape, dtype):
+    images = digits[0].reshape(shape).astype(dtype)
+    dataset = load_dataset(h5(tmp_path / "d.h5", x=images))
+    assert dataset.images.shape == (6, 28, 28, 1)
+    assert dataset.images.dtype == (np.uint8 if dtype == "u1" else np.float32)
+    np.testing.assert_array_equal(dataset.images.reshape(shape), images)
+
+
+@pytest.mark.parametrize("form", ["numbers", "one-hot", "column", "float"])
+def test_label_forms(tmp_path, digits, form):
+    images, labels = digits
+    held = {
+        "numbers": labels,
+        "one-hot": np.eye(10)[labels],
+        "column": labels.reshape(-1, 1),
+        "float": labels.astype(np.float64),
+    }[form]
+    np.testing.assert_array_equal(
+        load_dataset(h5(tmp_path / "d.h5", x=images, y=held)).labels, labels
+    )
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<f8", "<f2", ">f8"])
+def test_weights_of_any_float_type_and_byte_order(tmp_path, weight_file, dtype):
+    native = load_weights(weight_file)
+    other = h5(tmp_path / "o.h5", **{k: v.astype(dtype) for k, v in native.tensors.items()})
+    for name, tensor in load_weights(other).tensors.items():
+        assert tensor.dtype == np.float32
+        assert tensor.dtype.isnative
+        np.testing.assert_array_equal(tensor, native[name].astype(dtype).astype(np.float32))
+
+
+def weights_with(weight_file, tmp_path, name, data):
+    tensors = dict(load_weights(weight_file).tensors)
+    if data is None:
+        del tensors[name]
+    else:
+        tensors[name] = data
+    return h5(tmp_path / "bad.h5", **tensors)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("conv2", None, r"expected dataset /conv2 .*found no such dataset \(the file holds /conv1"),
+        ("conv1", np.zeros((5, 5, 32)), r"shape \(5, 5, 1, 32\), found shape \(5, 5, 32\)"),
+        ("fc1", np.full((1024, 128), np.nan), r"/fc1 to hold finite.*found 131072 that are NaN"),
+        ("fc2", np.full((128, 10), 1e300), r"/fc2 to hold finite.*found 1280"),
+        ("fc2", np.zeros((128, 10), np.int32), r"/fc2 to be floats.*found type int32"),
+    ],
+)
+def test_bad_weights(weight_file, tmp_path, name, data, message):
+    path = weights_with(weight_file, tmp_path, name, data)
+    with pytest.raises(LenetError, match=message) as caught:
+        load_weights(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_group_instead_of_a_dataset(tmp_path, weight_file):
+    with h5py.File(weight_file, "a") as file:
+        del file["fc2"]
+        file.create_group("fc2")
+    with pytest.raises(LenetError, match="/fc2 .*found a group"):
+        load_weights(weight_file)
+
+
+def test_links_out_of_the_file_are_refused(tmp_path, weight_file, digits):
+    path = tmp_path / "link.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = h5py.ExternalLink(str(weight_file), "/fc1")
+    with pytest.raises(LenetError, match="found a link to another file"):
+        load_dataset(path)
+    source = h5py.VirtualSource(str(weight_file), "fc1", shape=(1024, 128))
+    with h5py.File(path, "w") as file:
+        layout = h5py.VirtualLayout(shape=(1, 28, 28), dtype="f4")
+        layout[0] = source[:28, :28]
+        file.create_virtual_dataset("x", layout)
+    with pytest.raises(LenetError, match="found data stored in other files"):
+        load_dataset(path)
+
+
+def test_a_huge_declared_shape_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "huge.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", shape=(1 << 33, 28, 28), dtype="u1", chunks=(1, 28, 28))
+    with pytest.raises(LenetError, match="bytes, more than"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("datasets", "message"),
+    [
+        ({}, r"/x to be .*found no such dataset \(the file holds nothing\)"),
+        ({"x": np.zeros((0, 28, 28), "u1")}, r"N at least 1, found shape \(0, 28, 28\)"),
+        ({"x": np.zeros((3, 32, 32), "u1")}, r"found shape \(3, 32, 32\)"),
+        ({"x": np.zeros((3, 28, 28, 3), "f4")}, r"found shape \(3, 28, 28, 3\)"),
+        ({"x": np.zeros((3, 28, 28), "i8")}, r"found type int64"),
+        ({"x": np.zeros((3, 28, 28), "u2")}, r"found type uint16"),
+        ({"x": np.full((3, 28, 28), np.nan, "f4")}, "/x to be finite"),
+        ({"x": np.zeros((3, 28, 28), "u1"), "y": np.zeros(4)}, r"labels of shape \(3,\).*\(4,\)"),
+        ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 10])}, "found 1 to 10"),
+        ({"x": np.zeros((3, 28, 28), "u1"), "y": np.ones((3, 10))}, "one-hot"),
+        ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 2.5])}, "class numbers"),
+    ],
+)
+def test_bad_images(tmp_path, datasets, message):
+    path = h5(tmp_path / "bad.h5", **datasets)
+    with pytest.raises(LenetError, match=message) as caught:
+        load_dataset(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "found an empty file"),
+        (b"not a data file at all", "found 22 bytes that HDF5 cannot open"),
+        (struct.pack(">4I", 2051, 2, 28, 28) + bytes(784), "expected 1,568 bytes .*found 784"),
+        (struct.pack(">4I", 2051, 1, 28, 28) + bytes(785), "found more"),
+        (struct.pack(">4I", 2051, 1, 32, 32) + bytes(1024), "of 28x28, found 32x32"),
+        (struct.pack(">4I", 2051, 0, 28, 28), "found zero of them"),
+        (struct.pack(">2I", 2049, 3) + b"\1\2\3", "expected an IDX file of images"),
+        (struct.pack(">4I", 2051, 0xFFFFFFFF, 28, 28), "expected at most"),
+        (b"\0\0\x08", "found only 3 bytes"),
+        (gzip.compress(b"\0\0\x08\3" + bytes(100))[:-9], "expected an IDX file"),
+        (b"\x1f\x8b" + bytes(30), "found a damaged file"),
+    ],
+)
+def test_bad_idx(tmp_path, content, message):
+    path = tmp_path / "x-images-idx3-ubyte"
+    path.write_bytes(content)
+    with pytest.raises(LenetError, match=message) as caught:
+        load_dataset(path)
+    assert str(path) in str(caught.value)
+
+
+def test_labels_beside_must_match(tmp_path, digits):
+    images, labels = digits
+    path = tmp_path / "x-images-idx3-ubyte"
+    idx(path, images, labels[:4])
+    with pytest.raises(LenetError, match="expected 6 labels for .*found 4"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize("load", [load_dataset, load_weights])
+def test_missing_and_folder(tmp_path, load):
+    with pytest.raises(LenetError, match="found no such file"):
+        load(tmp_path / "none.h5")
+    with pytest.raises(LenetError, match="found a folder"):
+        load(tmp_path)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([b"", b"\0\0\x08\3", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"]),
+)
+def test_any_bytes_give_one_sentence(tmp_path, tail, head):
+    path = tmp_path / "fuzz-images"
+    path.write_bytes(head + tail)
+    for load in (load_dataset, load_weights):
+        with pytest.raises(LenetError):
+            load(path)
+
+
+def test_converted_data_reads_the_same(tmp_path, digits):
+    images, labels = digits
+    source = tmp_path / "x-images-idx3-ubyte"
+    idx(source, images, labels)
+    assert convert_data(source, tmp_path / "out.h5") == 6
+    again = load_dataset(tmp_path / "out.h5")
+    np.testing.assert_array_equal(again.images[..., 0], images)
+    np.testing.assert_array_equal(again.labels, labels)
+
+
+def test_converted_weights_read_the_same(tmp_path, weight_file):
+    convert_weights(weight_file, tmp_path / "out.h5")
+    again, first = load_weights(tmp_path / "out.h5"), load_weights(weight_file)
+    for name, tensor in first.tensors.items():
+        np.testing.assert_array_equal(again[name], tensor)

@@ -1,0 +1,175 @@
+"""Every GPU variant and plan against the float64 reference, on a GPU."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from problems import ODD, in_layouts
+
+from lenetgpu import assets
+from lenetgpu.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.lab.check import (
+    TOLERANCE,
+    check_variant,
+    random_input,
+    reference,
+    reference_scores,
+)
+from lenetgpu.lab.warmup import network_problems
+from lenetgpu.network import IMAGE_SHAPE, STAGES, Relayout, Scale
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import NAMED, resolve
+from lenetgpu.stages import variants
+from lenetgpu.weights import load_weights
+
+pytestmark = pytest.mark.gpu
+BATCHES = (1, 3, 64, 133)
+FULL = 10_000
+GPU = variants(device="cuda")
+PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
+
+
+def needs(variant):
+    gpu = driver_gpus()[0]
+    if variant.needs.compute_capability > gpu.compute_capability:
+        pytest.skip(f"{variant.full_name} needs {variant.needs}, this is {gpu.name}")
+
+
+def plain(problem):
+    """The problem without its layouts, which the reference does not know."""
+    fields = {k: v for k, v in vars(problem).items() if k not in ("reads", "writes")}
+    return tuple(fields.items())
+
+
+@lru_cache(maxsize=8)
+def case(kind, problem_type, fields, n):
+    seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
+    print(f"seed {seed}")
+    extra = {"reads": "", "writes": ""} if problem_type is Relayout else {}
+    problem = problem_type(**dict(fields), **extra)
+    x, w = random_input(kind, problem, n, np.random.default_rng(seed))
+    return x, w, reference(kind, x, w, problem)
+
+
+def assert_right(variant, problem, n):
+    x, w, expected = case(variant.kind, type(problem), plain(problem), n)
+    verdict = check_variant(variant, problem, x, w, expected)
+    assert verdict.passed, f"{verdict} for {problem}"
+
+
+@pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
+@pytest.mark.parametrize("n", BATCHES)
+def test_network_shapes(variant, n):
+    needs(variant)
+    for problem in network_problems(variant):
+        assert_right(variant, problem, n)
+
+
+@pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
+@pytest.mark.parametrize("n", [1, 5])
+def test_odd_shapes(variant, n):
+    needs(variant)
+    for base in ODD[variant.kind]:
+        for problem in in_layouts(variant, base):
+            assert_right(variant, problem, n)
+
+
+def bases(kind):
+    if kind == "scale":
+        return [Scale(*IMAGE_SHAPE, dtype="uint8")]
+    if kind == "relayout":
+        return [Relayout(8, 8, 64, "", "")]
+    return [stage.problem for stage in STAGES if stage.kind == kind]
+
+
+FULL_CASES = [
+    pytest.param(variant, base, id=f"{variant.kind}{index}-{variant.full_name}")
+    for kind in ("conv", "pool", "fc", "argmax", "scale", "relayout")
+    for index, base in enumerate(bases(kind))
+    for variant in variants(kind, "cuda")
+]
+
+
+@pytest.mark.parametrize(("variant", "base"), FULL_CASES)
+def test_full_batch(variant, base):
+    needs(variant)
+    problems = in_layouts(variant, base)
+    if problems:
+        assert_right(variant, problems[0], FULL)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    dataset = load_dataset(assets.default_digits())
+    weights = load_weights(assets.default_weights())
+    scores, labels = reference_scores(dataset.images, weights)
+    return dataset, weights, scores, labels
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_plans_on_real_digits(plan, digits):
+    import cupy
+
+    dataset, weights, expected, expected_labels = digits
+    pipeline = Pipeline(resolve(plan, "cuda"), weights, FULL)
+    pipeline.poison()
+    labels = pipeline.run(cupy.asarray(dataset.images)).get()
+    scores = pipeline.scores(FULL)
+    error = np.abs(scores - expected).max() / np.abs(expected).max()
+    assert error <= TOLERANCE[pipeline.plan.precision]
+    np.testing.assert_array_equal(labels, expected_labels)
+    for n in (1, 7, 133, 9_973):
+        pipeline.poison()
+        part = pipeline.run(cupy.asarray(dataset.images[:n])).get()
+        np.testing.assert_array_equal(part, expected_labels[:n])
+
+
+def test_a_cpu_stage_inside_a_gpu_plan(digits):
+    import cupy
+
+    dataset, weights, _, expected = digits
+    pipeline = Pipeline(
+        resolve("report", "cuda", {"conv1": "serial", "fc2": "serial"}), weights, 64
+    )
+    pipeline.poison()
+    names = [step.name for step in pipeline.steps]
+    assert names.count("copy to cpu") == 2
+    assert names.count("copy to cuda") == 2
+    labels = pipeline.run(cupy.asarray(dataset.images[:64])).get()
+    np.testing.assert_array_equal(labels, expected[:64])
+    assert np.isfinite(pipeline.scores(64)).all()
+
+
+@pytest.mark.parametrize("streams", [1, 2, 4])
+@pytest.mark.parametrize("chunk", [77, 1_000])
+def test_streams_give_the_same_labels(streams, chunk, digits):
+    from lenetgpu.streaming import Streamer, host_results, pinned_copy
+
+    dataset, weights, expected_scores, expected = digits
+    plan = resolve("tiled", "cuda")
+    streamer = Streamer(lambda size: Pipeline(plan, weights, size), chunk, streams)
+    images = pinned_copy(dataset.images[:4_321])
+    labels, scores = host_results(len(images), with_scores=True)
+    labels[:] = -1
+    scores[:] = np.nan
+    streamer.run(images, labels, scores)
+    np.testing.assert_array_equal(labels, expected[:4_321])
+    limit = TOLERANCE["fp32"] * np.abs(expected_scores).max()
+    assert np.abs(scores - expected_scores[:4_321]).max() <= limit
+
+
+def test_two_pipelines_keep_their_own_constant_filters(digits, rng):
+    import cupy
+
+    from lenetgpu.weights import Weights
+
+    dataset, weights, _, expected = digits
+    other = Weights({k: v + np.float32(0.3) for k, v in weights.tensors.items()}, "other")
+    plan = resolve("tiled", "cuda")
+    first, second = Pipeline(plan, weights, 100), Pipeline(plan, other, 100)
+    images = cupy.asarray(dataset.images[:100])
+    second.run(images)
+    np.testing.assert_array_equal(first.run(images).get(), expected[:100])

@@ -1,0 +1,113 @@
+"""Every kernel compiles for every architecture, without spills or undeclared local memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from problems import all_problems
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
+from lenetgpu.stages import variants
+
+
+def _nvrtc_missing() -> str | None:
+    try:
+        nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return None
+
+
+pytestmark = pytest.mark.skipif(_nvrtc_missing() is not None, reason=str(_nvrtc_missing()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("LENETGPU_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+def kernels_of(variant):
+    found = [kernel for problem in all_problems(variant) for kernel in variant.kernels(problem)]
+    return list(dict.fromkeys(found))
+
+
+GPU = [v for v in variants(device="cuda") if v.kernels is not None]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
+def test_compiles(variant, arch):
+    if not nvrtc.supported(arch):
+        pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
+    if int(arch[3:].rstrip("a")) < variant.needs.compute_capability:
+        pytest.skip(f"{variant.full_name} needs {variant.needs}")
+    kernels = kernels_of(variant)
+    if arch != "sm_90a":
+        kernels = kernels[:2] + kernels[-2:]
+    assert kernels
+    for kernel in kernels:
+        compiled = compile_kernel(kernel, arch)
+        used = compiled.resources
+        assert compiled.path.stat().st_size > 0
+        assert used.spill_bytes == 0, f"{kernel} spills {used.spill_bytes} bytes"
+        if not variant.local_memory:
+            assert used.stack_bytes == 0, f"{kernel} uses {used.stack_bytes} bytes of local memory"
+        assert "C7510" not in compiled.log, f"{kernel}: wgmma serialised"
+
+
+def test_local_memory_is_seen(tmp_path):
+    source = tmp_path / "spill.cu"
+    source.write_text(
+        'extern "C" __global__ void spill(float* x, int n) {\n'
+        "    float held[64];\n"
+        "    for (int i = 0; i < 64; ++i) held[i] = x[i] * x[i];\n"
+        "    for (int i = 0; i < n; ++i) held[(i * n) % 64] += held[i % 64];\n"
+        "    x[threadIdx.x] = held[n % 64];\n"
+        "}\n"
+    )
+    assert compile_kernel(Kernel(source, "spill"), "sm_90a").resources.stack_bytes > 0
+
+
+def test_a_static_assert_fails_with_its_reason(tmp_path):
+    source = tmp_path / "bad.cu"
+    source.write_text(
+        'static_assert(TILE == 32, "the tile is a warp wide");\n'
+        'extern "C" __global__ void bad() {}\n'
+    )
+    with pytest.raises(CompileError, match="the tile is a warp wide"):
+        compile_kernel(Kernel(source, "bad", (("TILE", 31),)), "sm_90a")
+
+
+def test_a_changed_header_is_compiled_again(tmp_path):
+    header, source = tmp_path / "value.cuh", tmp_path / "kernel.cu"
+    source.write_text(
+        '#include "value.cuh"\nextern "C" __global__ void k(int* x) { *x = VALUE; }\n'
+    )
+    paths = []
+    for value in (1, 2):
+        header.write_text(f"#define VALUE {value}\n")
+        nvrtc.source_hash.cache_clear()
+        paths.append(compile_kernel(Kernel(source, "k"), "sm_90a").path)
+    assert paths[0] != paths[1]
+    assert paths[0].read_bytes() != paths[1].read_bytes()
+
+
+def test_the_second_compilation_comes_from_the_cache(monkeypatch):
+    kernel = kernels_of(GPU[0])[0]
+    first = compile_kernel(kernel, "sm_90a")
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
+    assert compile_kernel(kernel, "sm_90a") == first
+
+
+def test_every_source_is_launched_by_a_variant_of_its_own_file():
+    package = Path(nvrtc.__file__).resolve().parent.parent
+    compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
+    assert compiled == {path.resolve() for path in package.rglob("*.cu")}
+    for source in compiled:
+        assert source.with_suffix(".py").is_file()

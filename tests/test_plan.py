@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.lab.check import TOLERANCE, reference_scores
+from lenetgpu.pipeline import Pipeline, build_steps
+from lenetgpu.plan import NAMED, parse_overrides, resolve
+from lenetgpu.stages import variants
+
+
+def names(plan, dtype="uint8"):
+    return [step.name for step in build_steps(plan, dtype)]
+
+
+def test_float_images_need_no_input_step():
+    assert names(resolve("tiled", "cpu"), "float32")[0] == "conv1"
+    assert names(resolve("tiled", "cpu"), "uint8")[0] == "input"
+
+
+def test_the_report_plan_needs_no_conversion():
+    plan = resolve("report", "cuda")
+    assert names(plan) == ["input", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"]
+    layouts = [(slot.problem.reads, slot.problem.writes) for slot in plan.slots[:4]]
+    assert layouts == [("NCHW", "QUAD"), ("QUAD", "NCHW"), ("NCHW", "QUAD"), ("QUAD", "NHWC")]
+
+
+@pytest.mark.parametrize("name", [n for n, d in NAMED.items() if "cuda" in d])
+def test_no_named_gpu_plan_converts_or_copies(name):
+    rows = names(resolve(name, "cuda"))
+    assert not [row for row in rows if " to " in row]
+
+
+def test_a_conversion_is_a_row_where_layouts_disagree():
+    plan = resolve("report", "cuda", {"pool1": "basic"})
+    assert "QUAD to NHWC" in names(plan) or "QUAD to NCHW" in names(plan)
+
+
+def test_serial_inside_a_gpu_plan_shows_its_copies():
+    rows = names(resolve("cublas", "cuda", {"conv2": "serial"}))
+    at = rows.index("conv2")
+    assert rows[at - 1 : at + 2] == ["copy to cpu", "conv2", "copy to cuda"]
+
+
+def test_a_final_cpu_stage_brings_its_labels_back():
+    rows = names(resolve("cublas", "cuda", {"argmax": "serial"}))
+    assert rows[-3:] == ["copy to cpu", "argmax", "copy to cuda"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("quick", "cpu"), "plan 'quick' does not exist; choose from: serial"),
+        (("report", "cpu"), "plan report does not run on cpu; plans that do: serial"),
+        (("serial", "cuda"), "plan serial does not run on cuda"),
+        (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
+        (("auto", "cpu", {}, "fp16"), "precision fp16: plan auto on cpu computes in fp32"),
+    ],
+)
+def test_refusals_name_the_choices(arguments, message):
+    with pytest.raises(LenetError, match=message):
+        resolve(*arguments)
+
+
+def test_a_variant_that_needs_a_newer_gpu_is_refused():
+    with pytest.raises(LenetError, match=r"expected a GPU of compute capability 7.5.*found 6.1"):
+        resolve("tiled", "cuda", compute_capability=61)
+
+
+def test_parse_overrides():
+    assert parse_overrides(["conv2=fft", "pool1=basic"]) == {"conv2": "fft", "pool1": "basic"}
+    with pytest.raises(LenetError, match="expected STAGE=VARIANT"):
+        parse_overrides(["conv2"])
+
+
+@pytest.fixture(scope="module")
+def few(shipped_weights):
+    rng = np.random.default_rng(5)
+    images = rng.integers(0, 256, (9, 28, 28, 1), dtype=np.uint8)
+    return images, *reference_scores(images, shipped_weights)
+
+
+@pytest.mark.parametrize(
+    ("stage", "v"),
+    [
+        (stage, v.full_name)
+        for stage, kind in (("conv1", "conv"), ("conv2", "conv"), ("pool1", "pool"),
+                            ("pool2", "pool"), ("fc1", "fc"), ("fc2", "fc"),
+                            ("argmax", "argmax"))
+        for v in variants(kind, "cpu")
+    ],
+)  # fmt: skip
+def test_any_stage_can_be_switched(stage, v, few, shipped_weights):
+    images, scores, labels = few
+    pipeline = Pipeline(resolve("auto", "cpu", {stage: v}), shipped_weights, 9, chunk=4)
+    pipeline.poison()
+    np.testing.assert_array_equal(pipeline.run(images), labels)
+    limit = TOLERANCE["fp32"] * np.abs(scores).max()
+    assert np.abs(pipeline.scores(9) - scores).max() <= limit
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 9, 100])
+@pytest.mark.parametrize("n", [1, 4, 9])
+def test_chunks_and_short_passes(chunk, n, few, shipped_weights):
+    images, _, labels = few
+    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 9, chunk=chunk)
+    for _ in range(2):
+        pipeline.poison()
+        np.testing.assert_array_equal(pipeline.run(images[:n]), labels[:n])
+
+
+def test_bad_batches_are_refused(few, shipped_weights):
+    images, _, _ = few
+    plan = resolve("tiled", "cpu")
+    with pytest.raises(LenetError, match="at least 1 image, found 0"):
+        Pipeline(plan, shipped_weights, 0)
+    with pytest.raises(LenetError, match="at most 4 images, found 9"):
+        Pipeline(plan, shipped_weights, 4).run(images)

@@ -1,0 +1,102 @@
+"""Completeness: what the registry knows, the CLI offers, the tables list and the tests run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import _STAGES, main
+from lenetgpu.errors import LenetError
+from lenetgpu.lab.check import TOLERANCE
+from lenetgpu.lab.listing import variant_rows
+from lenetgpu.layouts import MAP_LAYOUTS
+from lenetgpu.network import STAGE_NAMES, STAGES
+from lenetgpu.plan import NAMED, PRECISIONS
+from lenetgpu.stages import choices, families, find, variants
+from lenetgpu.stages.registry import KINDS, cpu, variant
+
+REQUIRED = {
+    ("conv", "cpu"): ["serial", "tiled", "unrolled", "fft"],
+    ("conv", "cuda"): [
+        "direct.basic", "direct.shared_constant", "unrolled.tiled", "cublas", "fft", "tiled",
+        "unrolled", "serial",
+    ],
+    ("pool", "cpu"): ["serial", "fused"],
+    ("pool", "cuda"): ["basic", "fused", "layout", "serial"],
+    ("fc", "cpu"): ["serial", "tiled"],
+    ("fc", "cuda"): ["tiled", "cublas", "serial"],
+    ("argmax", "cpu"): ["serial", "numpy"],
+    ("argmax", "cuda"): ["thread", "reduction", "serial"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "name"),
+    [(kind, device, name) for (kind, device), names in REQUIRED.items() for name in names],
+)
+def test_promised_names_are_found(kind, device, name):
+    assert find(kind, name, device).kind == kind
+    assert name in choices(kind, device)
+
+
+@pytest.mark.parametrize("v", variants(), ids=lambda v: f"{v.kind}-{v.full_name}")
+def test_registrations_are_complete(v):
+    assert v.summary.endswith(".")
+    assert v.precision in PRECISIONS
+    assert v.precision in TOLERANCE
+    assert set(v.reads) | set(v.writes) <= {*MAP_LAYOUTS, "NC", "N"}
+    assert v.needs.device in ("cpu", "cuda")
+    if v.needs.device == "cuda":
+        assert v.kernels is not None
+
+
+def test_every_variant_is_listed_and_every_stage_has_an_option():
+    listed = {(row["kind"], row["variant"]) for row in variant_rows()}
+    assert listed == {(v.kind, v.full_name) for v in variants() if v.kind in KINDS}
+    assert _STAGES == STAGE_NAMES
+    printed = CliRunner().invoke(main, ["variants"]).output
+    for _, name in listed:
+        assert name in printed
+
+
+def test_each_family_has_one_default_per_device():
+    for kind in KINDS:
+        for device in ("cpu", "cuda"):
+            for name, members in families(kind, device).items():
+                assert sum(member.default for member in members) <= 1, name
+                assert find(kind, name, device) in members
+
+
+def test_named_plans_name_what_exists():
+    for name, devices in NAMED.items():
+        for device, mapping in devices.items():
+            for stage in STAGES:
+                wanted = mapping.get(stage.name) or mapping[stage.kind]
+                assert find(stage.kind, wanted, device), name
+
+
+def test_a_meaningless_family_is_refused_with_the_choices():
+    with pytest.raises(LenetError, match=r"stage argmax has no variant 'fft' on cuda.*thread"):
+        find("argmax", "fft", "cuda", "argmax")
+    with pytest.raises(LenetError, match=r"direct.basic of stage conv1 needs a GPU"):
+        find("conv", "direct.basic", "cpu", "conv1")
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="registered twice"):
+
+        @variant(kind="fc", family="serial", reads="NC", writes="NC", needs=cpu())
+        def loops(x, w, y, problem):
+            """Already there."""
+
+
+def test_registering_imports_no_heavy_library():
+    code = (
+        "import sys, lenetgpu.stages, lenetgpu.plan; "
+        "print([m for m in ('numpy', 'numba', 'cupy', 'h5py', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
