@@ -4,7 +4,7 @@
 |---|---|---|
 | NHWC | (N, H, W, C) | the files' own order |
 | NCHW | (N, C, H, W) | the report's second transformation (section 3.2.4) |
-| QUAD | (N, C, 2H, W/2) | both of the report's: each 2x2 window becomes a 4x1 column (Fig. 5, Table 10) |
+| QUAD | (N, C, 2H, W/2) | each 2x2 window also becomes a 4x1 column (Fig. 5, Table 10) |
 | NC | (N, K) | a vector per image; NHWC flattened |
 | N | (N,) | a label per image |
 """

@@ -15,6 +15,7 @@ class LazyJit:
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any) -> Any:
+        """Call the compiled function."""
         if self._compiled is None:
             import numba
 

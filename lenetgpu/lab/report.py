@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import platform
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,7 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "command": "infer",
+        "date": datetime.date.today().isoformat(),
         "images": n,
         "batch": min(outcome.request.batch, n),
         "correct": correct,

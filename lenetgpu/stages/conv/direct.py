@@ -121,8 +121,12 @@ def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
         return _Filters(array, None)
     (kernel,) = _shared_constant(problem)
     module = load_module(kernel)
-    pointer = module.get_global_var("filters")
-    pointer.copy_from_device(array.data, array.nbytes)
+    cupy.cuda.runtime.memcpy(
+        module.get_global_var("filters"),
+        array.data.ptr,
+        array.nbytes,
+        cupy.cuda.runtime.memcpyDeviceToDevice,
+    )
     return _Filters(array, module.get_function(kernel.entry))
 
 

@@ -1,0 +1,118 @@
+"""Write the measured tables into README.md between their markers, from docs/measured/*.
+
+`--check` writes nothing and exits with 1 where the README is not what it would write.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lenetgpu.network import STAGE_NAMES
+from lenetgpu.plan import NAMED
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+MEASURED = ROOT / "docs" / "measured"
+REPORT_MS = 270.0
+
+
+def _documents(folder: str) -> list[dict[str, Any]]:
+    found = {path.stem: json.loads(path.read_text()) for path in (MEASURED / folder).glob("*.json")}
+    return [found[name] | {"plan_name": name} for name in NAMED if name in found]
+
+
+def _device_line(document: dict[str, Any]) -> str:
+    device = document["device"]
+    detail = f", {device['cores']} cores" if device["kind"] == "cpu" else ""
+    return (
+        f"{device['name']}{detail}, {document['date']}; {document['images']:,} MNIST test images, "
+        "the course's weights, medians (5th to 95th percentile)."
+    )
+
+
+def gpu_table() -> str:
+    """Plans on the GPU: compute, host to host, against the report's figure."""
+    documents = _documents("nvidia-h200")
+    lines = [
+        f'{_device_line(documents[0])} "Compute" is images on the device to labels on the '
+        'device; "host to host" adds both copies.',
+        "",
+        "| plan | compute ms | host to host ms | images/s | right | the report's 270 ms over it |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for document in sorted(documents, key=lambda d: -d["timing_ms"]["compute"]["median"]):
+        compute = document["timing_ms"]["compute"]
+        whole = document["timing_ms"]["end_to_end"]
+        lines.append(
+            f"| `{document['plan_name']}` | {compute['median']:.2f} "
+            f"({compute['p05']:.2f} to {compute['p95']:.2f}) | {whole['median']:.2f} "
+            f"| {document['images_per_second']:,.0f} | {document['correct']:,} "
+            f"| {REPORT_MS / compute['median']:.0f}x |"
+        )
+    return "\n".join(lines)
+
+
+def stage_table() -> str:
+    """Milliseconds of each stage, by plan."""
+    documents = _documents("nvidia-h200")
+    names = ["input", *STAGE_NAMES]
+    lines = [
+        f"| stage, ms | {' | '.join('`' + d['plan_name'] + '`' for d in documents)} |",
+        "|---|" + "---:|" * len(documents),
+    ]
+    for name in names:
+        cells = []
+        for document in documents:
+            row = next(row for row in document["stages"] if row["name"] == name)
+            cells.append(f"{row['median_ms']:.3f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cpu_table() -> str:
+    """Plans on a CPU."""
+    documents = _documents("cpu-2-cores")
+    lines = [_device_line(documents[0]), "", "| plan | compute s | images/s | right |",
+             "|---|---:|---:|---:|"]  # fmt: skip
+    for document in sorted(documents, key=lambda d: -d["timing_ms"]["compute"]["median"]):
+        compute = document["timing_ms"]["compute"]["median"] / 1e3
+        lines.append(
+            f"| `{document['plan_name']}` | {compute:.2f} | {document['images_per_second']:,.0f} "
+            f"| {document['correct']:,} |"
+        )
+    return "\n".join(lines)
+
+
+SECTIONS = {"gpu": gpu_table, "stages": stage_table, "cpu": cpu_table}
+
+
+def updated(text: str) -> str:
+    """`text` with every section between its markers written anew."""
+    for name, make in SECTIONS.items():
+        begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise click.ClickException(f"README.md: expected markers {begin} and {end}")
+        text = f"{before}{begin}\n{make()}\n{end}{after}"
+    return text
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="exit with 1 where the README is stale")
+def main(check: bool) -> None:
+    """Write README.md's generated sections."""
+    text = README.read_text()
+    new = updated(text)
+    if check:
+        sys.exit(0 if new == text else 1)
+    README.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
