@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.launch import Launch
@@ -134,6 +135,12 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     }
 
 
+def _shown(source: str) -> str:
+    """A path as the user would type it: relative where it lies below the working folder."""
+    path = Path(source)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else source
+
+
 def describe_device(outcome: Outcome) -> str:
     """One line: the device and why it was chosen."""
     found = device_json(outcome.gpu)
@@ -202,9 +209,9 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     n = len(outcome.dataset)
     console.print(f"device   {describe_device(outcome)}", soft_wrap=True, highlight=False)
     console.print(
-        f"data     {n:,} images, {outcome.dataset.source}", soft_wrap=True, highlight=False
+        f"data     {n:,} images, {_shown(outcome.dataset.source)}", soft_wrap=True, highlight=False
     )
-    console.print(f"weights  {outcome.weights.source}", soft_wrap=True, highlight=False)
+    console.print(f"weights  {_shown(outcome.weights.source)}", soft_wrap=True, highlight=False)
     ran = ", ".join(
         f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in outcome.plan.slots
     )
