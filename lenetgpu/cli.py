@@ -14,7 +14,7 @@ from lenetgpu.errors import LenetError
 
 _STARTED = time.perf_counter()
 _STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
-_FILE_WIDTH = 160
+_FILE_WIDTH = 220
 _FILE = click.Path(path_type=Path)
 
 
@@ -52,9 +52,12 @@ def _console(stderr: bool = False) -> Any:
 def _write_json(target: Path, document: dict[str, Any]) -> None:
     import json
 
+    _write_text(target, json.dumps(document, indent=1) + "\n")
+
+
+def _write_text(target: Path, text: str) -> None:
     from lenetgpu.gpu.nvrtc import write_atomically
 
-    text = json.dumps(document, indent=1) + "\n"
     if str(target) == "-":
         click.echo(text, nl=False)
     else:
@@ -78,6 +81,12 @@ def main() -> None:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
 @click.option("--streams", default=1, show_default=True, help="CUDA streams for chunks")
 @click.option("--chunk", type=int, help="images that pass through all stages together")
+@click.option(
+    "--transfers",
+    default="device",
+    show_default=True,
+    help="host: copy every stage's output to the host and back",
+)
 @click.option("--timing", is_flag=True, help="print a row per stage")
 @click.option("--output", type=_FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
@@ -97,6 +106,7 @@ def infer(
     device: str,
     streams: int,
     chunk: int | None,
+    transfers: str,
     timing: bool,
     output: Path | None,
     scores: bool,
@@ -118,7 +128,7 @@ def infer(
     import_ms = (time.perf_counter() - _STARTED) * 1e3
     request = inference.Request(
         data, weights, batch, limit, plan, _overrides(stages), precision, device, streams, chunk,
-        timing, scores,
+        timing, scores, transfers, roofline=timing,
     )  # fmt: skip
     with progress_bar(enabled=not no_progress) as progress:
         outcome = inference.infer(request, progress)
@@ -129,6 +139,143 @@ def infer(
         _write_json(json_file, report.infer_json(outcome, import_ms))
     report.print_infer(_console(stderr=to_stdout), outcome, import_ms)
     if min_accuracy is not None and outcome.below(min_accuracy):
+        ctx.exit(1)
+
+
+@main.command()
+@click.argument("data", required=False, type=_FILE)
+@click.option("--weights", type=_FILE, help="HDF5 weights; default: the ones that ship")
+@click.option("--batch", default=10_000, show_default=True, help="images in one pass")
+@click.option("--limit", type=int, help="only the first images of the data set")
+@click.option("--plan", default="auto", show_default=True, help="named plan of variants")
+@_stage_options
+@click.option("--precision", help="precision that the plan must compute in, as fp32")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
+@click.option("--streams", default=1, show_default=True, help="CUDA streams for --trace")
+@click.option("--chunk", type=int, help="images that pass through all stages together")
+@click.option(
+    "--transfers",
+    default="device",
+    show_default=True,
+    help="host: copy every stage's output to the host and back",
+)
+@click.option("--json", "json_file", type=_FILE, help="results to a JSON file, - for stdout")
+@click.option("--csv", "csv_file", type=_FILE, help="rows to a CSV file, - for stdout")
+@click.option("--markdown", type=_FILE, help="rows to a Markdown file, - for stdout")
+@click.option("--trace", type=_FILE, help="Chrome trace of stages, copies and streams")
+def profile(
+    data: Path | None,
+    weights: Path | None,
+    batch: int,
+    limit: int | None,
+    plan: str,
+    precision: str | None,
+    device: str,
+    streams: int,
+    chunk: int | None,
+    transfers: str,
+    json_file: Path | None,
+    csv_file: Path | None,
+    markdown: Path | None,
+    trace: Path | None,
+    **stages: str | None,
+) -> None:
+    """Per-stage report of a plan: times, rates, roofline, launches, occupancy, residual."""
+    from lenetgpu import inference
+    from lenetgpu import output as files
+    from lenetgpu.lab import profiling
+
+    for target in (json_file, csv_file, markdown, trace):
+        if target is not None and str(target) != "-":
+            files.require_folder(target)
+    request = inference.Request(
+        data, weights, batch, limit, plan, _overrides(stages), precision, device, streams, chunk,
+        True, False, transfers, roofline=True, trace=trace is not None,
+    )  # fmt: skip
+    report = profiling.profile(request)
+    for target, text in (
+        (json_file, report.as_json()),
+        (csv_file, report.as_csv()),
+        (markdown, report.as_markdown()),
+        (trace, report.as_trace()),
+    ):
+        if target is not None:
+            _write_text(target, text)
+    to_stdout = "-" in map(str, (json_file, csv_file, markdown, trace))
+    report.print(_console(stderr=to_stdout))
+
+
+@main.command()
+@click.argument("what", required=False)
+@click.option("--suite", help="a suite instead: report")
+@click.option("--data", type=_FILE, help="images; default: the digits that ship")
+@click.option("--weights", type=_FILE, help="HDF5 weights; default: the ones that ship")
+@click.option("--batch", default=10_000, show_default=True, help="images")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
+@click.option("--reference", help="candidate that ratios are over; default: what auto runs")
+@click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
+@click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample")
+@click.option("--json", "json_file", type=_FILE, help="results to a JSON file, - for stdout")
+@click.option("--csv", "csv_file", type=_FILE, help="rows to a CSV file, - for stdout")
+@click.option("--markdown", type=_FILE, help="rows to a Markdown file, - for stdout")
+@click.option("--plot", type=_FILE, help="a picture of it, .png or .svg")
+@click.option(
+    "--fail-on-regression",
+    "regression",
+    type=float,
+    metavar="PCT",
+    help="exit with 1 where a candidate lost more than PCT percent",
+)
+@click.option("--against", type=_FILE, help="JSON of an earlier compare")
+@click.option("--no-progress", is_flag=True, help="no progress line")
+@click.pass_context
+def compare(
+    ctx: click.Context,
+    /,
+    what: str | None,
+    suite: str | None,
+    data: Path | None,
+    weights: Path | None,
+    batch: int,
+    device: str,
+    reference: str | None,
+    seconds: float,
+    cold_l2: bool,
+    json_file: Path | None,
+    csv_file: Path | None,
+    markdown: Path | None,
+    plot: Path | None,
+    regression: float | None,
+    against: Path | None,
+    no_progress: bool,
+) -> None:
+    """Check, then time the variants of WHAT: a stage (conv2), a span (conv1+pool1) or plans."""
+    from lenetgpu import output as files
+    from lenetgpu.lab import results, session
+    from lenetgpu.progress import status_line
+
+    for target in (json_file, csv_file, markdown):
+        if target is not None and str(target) != "-":
+            files.require_folder(target)
+    request = session.CompareRequest(
+        what, suite, data, weights, batch, device, reference, seconds, cold_l2, plot, regression,
+        against,
+    )  # fmt: skip
+    with status_line(enabled=not no_progress) as say:
+        outcome = session.run_compare(request, say)
+    if json_file is not None:
+        _write_json(json_file, outcome.document)
+    for target, text in (
+        (csv_file, results.as_csv(outcome.document)),
+        (markdown, results.as_markdown(outcome.document)),
+    ):
+        if target is not None:
+            _write_text(target, text)
+    to_stdout = "-" in map(str, (json_file, csv_file, markdown))
+    results.print_document(_console(stderr=to_stdout), outcome.document)
+    for sentence in outcome.sentences():
+        click.echo(sentence, err=True)
+    if outcome.failed:
         ctx.exit(1)
 
 

@@ -8,10 +8,9 @@ import sys
 from typing import Any
 
 from lenetgpu import __version__
-from lenetgpu.cpu.threads import core_count
+from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvrtc
-from lenetgpu.lab.report import cpu_name
 
 
 def _version(*names: str) -> str:

@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu import assets
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.dataset import Dataset, load_dataset
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.timing import StepTiming, Summary, profile, repeat, summarise, time_compute
+from lenetgpu.lab.trace import CpuTracer, GpuTracer, TraceEvent
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import AUTO, NAMED, Plan, resolve
 from lenetgpu.weights import Weights, load_weights
 
 DEFAULT_BATCH = 10_000
+TRANSFERS = ("device", "host")
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
 _GPU_LEAST, _CPU_LEAST = 10, 1
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 1}
@@ -44,6 +48,9 @@ class Request:
     chunk: int | None = None
     timing: bool = False
     scores: bool = False
+    transfers: str = "device"
+    roofline: bool = False
+    trace: bool = False
 
 
 @dataclass
@@ -62,6 +69,8 @@ class Outcome:
     end_to_end: Summary
     phases: dict[str, float]
     rows: list[StepTiming]
+    limits: Ceilings | None = None
+    trace: list[TraceEvent] = field(default_factory=list)
 
     @property
     def correct(self) -> int | None:
@@ -107,6 +116,9 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
     return gpu_device.require_gpu(int(index or 0)), "asked for"
 
 
+_Ran = tuple[Any, Any, list[float], list[float], list[StepTiming], list[TraceEvent]]
+
+
 class _Clock:
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
@@ -147,6 +159,10 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         raise LenetError(f"--chunk: expected at least 1 image, found {request.chunk}")
     if request.streams < 1:
         raise LenetError(f"--streams: expected at least 1, found {request.streams}")
+    if request.transfers not in TRANSFERS:
+        raise LenetError(
+            f"--transfers: expected {' or '.join(TRANSFERS)}, found {request.transfers!r}"
+        )
     clock = _Clock()
     gpu, why = choose_device(request.device, request.plan)
     if request.streams > 1 and gpu is None:
@@ -162,12 +178,15 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         weights = load_weights(request.weights or assets.default_weights())
         dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
     run = _run_cpu if gpu is None else _run_gpu
-    labels, scores, compute, end_to_end, rows = run(
+    labels, scores, compute, end_to_end, rows, events = run(
         request, gpu, plan, weights, dataset, clock, progress
     )
+    limits = None
+    if request.roofline:
+        limits = ceilings(plan.device, gpu.name if gpu else cpu_name())
     return Outcome(
         request, dataset, weights, plan, gpu, why, labels, scores, summarise(compute),
-        summarise(end_to_end), clock.phases, rows,
+        summarise(end_to_end), clock.phases, rows, limits, events,
     )  # fmt: skip
 
 
@@ -179,7 +198,7 @@ def _run_cpu(
     dataset: Dataset,
     clock: _Clock,
     progress: Progress | None,
-) -> tuple[Any, Any, list[float], list[float], list[StepTiming]]:
+) -> _Ran:
     import numpy as np
 
     with clock.phase("import"):
@@ -187,7 +206,9 @@ def _run_cpu(
     images = dataset.images
     batch = min(request.batch, len(images))
     with clock.phase("compile"):
-        pipeline = Pipeline(plan, weights, batch, str(images.dtype), request.chunk)
+        pipeline = Pipeline(
+            plan, weights, batch, str(images.dtype), request.chunk, request.transfers
+        )
         pipeline.run(images[:1])
     labels = np.empty(len(images), np.int32)
     scores = np.empty((len(images), 10), np.float32) if request.scores else None
@@ -211,7 +232,12 @@ def _run_cpu(
     if len(compute) > 1:
         compute = compute[1:]
     rows = profile(pipeline, images, _PROFILE_REPEATS["cpu"]) if request.timing else []
-    return labels, scores, compute, compute, rows
+    tracer = CpuTracer()
+    if request.trace:
+        tracer.mark(0, None)
+        for lo in range(0, len(images), batch):
+            pipeline.run(images[lo : lo + batch], lambda step, _: tracer.mark(0, step.name))
+    return labels, scores, compute, compute, rows, tracer.events()
 
 
 def _check_memory(batch: int, plan: Plan) -> None:
@@ -236,7 +262,7 @@ def _run_gpu(
     dataset: Dataset,
     clock: _Clock,
     progress: Progress | None,
-) -> tuple[Any, Any, list[float], list[float], list[StepTiming]]:
+) -> _Ran:
     assert gpu is not None
     with clock.phase("import"):
         import cupy
@@ -252,7 +278,7 @@ def _run_gpu(
 
     def make(size: int) -> Pipeline:
         chunk = request.chunk if request.streams == 1 else None
-        return Pipeline(plan, weights, size, dtype, chunk)
+        return Pipeline(plan, weights, size, dtype, chunk, request.transfers)
 
     with clock.phase("load"):
         size = batch
@@ -278,4 +304,7 @@ def _run_gpu(
     compute = repeat(lambda: time_compute(pipeline, resident), _GPU_BUDGET_S, _GPU_LEAST)
     whole = repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST)
     rows = profile(pipeline, resident, _PROFILE_REPEATS["cuda"]) if request.timing else []
-    return found, scores, compute, whole, rows
+    tracer = GpuTracer()
+    if request.trace:
+        streamer.run(images, labels, mark=tracer.mark)
+    return found, scores, compute, whole, rows, tracer.events()

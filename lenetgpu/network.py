@@ -8,6 +8,7 @@ Shapes are per image and logical, (H, W, C); how an activation lies in memory is
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 IMAGE_SHAPE = (28, 28, 1)
@@ -221,7 +222,46 @@ class Relayout:
         return 2 * FLOAT_BYTES * n * self.H * self.W * self.C
 
 
-Problem = Conv | Pool | Fc | Argmax | Scale | Relayout
+@dataclass(frozen=True)
+class ConvPool:
+    """A convolution with the ReLU and 2x2 mean behind it: the span of two stages."""
+
+    conv: Conv
+    reads: str = "NHWC"
+    writes: str = "NHWC"
+
+    @property
+    def pool(self) -> Pool:
+        """The problem of the second stage."""
+        return Pool(*self.conv.out_shape)
+
+    @property
+    def in_shape(self) -> tuple[int, int, int]:
+        """Logical input shape of one image."""
+        return self.conv.in_shape
+
+    @property
+    def out_shape(self) -> tuple[int, int, int]:
+        """Logical output shape of one image."""
+        return self.pool.out_shape
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        """Filter shape (R, S, C, M)."""
+        return self.conv.weight_shape
+
+    def flop(self, n: int) -> int:
+        """Floating-point operations of both stages."""
+        return self.conv.flop(n) + self.pool.flop(n)
+
+    def bytes(self, n: int) -> int:
+        """Fewest bytes moved: the map between the stages is not among them."""
+        height, width, channels = self.out_shape
+        per_image = self.conv.H * self.conv.W * self.conv.C + height * width * channels
+        return FLOAT_BYTES * (n * per_image + self.conv.depth * self.conv.M)
+
+
+Problem = Conv | Pool | Fc | Argmax | ConvPool | Scale | Relayout
 
 
 @dataclass(frozen=True)
@@ -246,6 +286,29 @@ STAGES: tuple[Stage, ...] = (
     Stage("fc2", "fc", Fc(128, CLASSES, relu=False), "fc2"),
     Stage("argmax", "argmax", Argmax(CLASSES)),
 )
+CONV_POOL = "conv_pool"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive stages that one variant of `kind` can cover, and the problem it then solves."""
+
+    stages: tuple[str, ...]
+    kind: str
+    problem: ConvPool
+    weight: str
+
+
+def _conv_pool_spans() -> tuple[Span, ...]:
+    found = []
+    for first, second in itertools.pairwise(STAGES):
+        if isinstance(first.problem, Conv) and second.kind == "pool" and first.weight:
+            names = (first.name, second.name)
+            found.append(Span(names, CONV_POOL, ConvPool(first.problem), first.weight))
+    return tuple(found)
+
+
+SPANS: tuple[Span, ...] = _conv_pool_spans()
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 

@@ -36,6 +36,7 @@ class Step:
     dtype: str
     reads: tuple[str, tuple[int, ...]]
     writes: tuple[str, tuple[int, ...]]
+    weight: str | None = None
     state: Any = None
 
     @property
@@ -63,8 +64,12 @@ def _support(kind: str, device: str) -> Variant:
     return only
 
 
-def build_steps(plan: Plan, input_dtype: str) -> list[Step]:
-    """The plan's stages in order, with the conversions and copies they need between them."""
+def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list[Step]:
+    """The plan's stages in order, with the conversions and copies they need between them.
+
+    `transfers` "host" copies every stage's output to the host and back, as the report's first
+    version did (section 3.4); "device" leaves it where it is.
+    """
     steps: list[Step] = []
     device, layout, dtype = plan.device, "NHWC", input_dtype
     shape: tuple[int, ...] = IMAGE_SHAPE
@@ -81,8 +86,10 @@ def build_steps(plan: Plan, input_dtype: str) -> list[Step]:
         at = (layout, shape)
         dtype = "float32"
         steps.append(Step("input", (), _support("scale", device), scale, device, dtype, at, at))
-    for slot in plan.slots:
+    for index, slot in enumerate(plan.slots):
         problem, home = slot.problem, slot.variant.needs.device
+        if transfers == "host" and index:
+            move("cpu")
         if home == "cuda":
             move(home)
         if not equivalent(layout, problem.reads, shape):
@@ -98,8 +105,8 @@ def build_steps(plan: Plan, input_dtype: str) -> list[Step]:
         dtype = "int32" if layout == "N" else "float32"
         reads = (problem.reads, problem.in_shape)
         steps.append(
-            Step(slot.stages[0], slot.stages, slot.variant, problem, home, dtype, reads,
-                 (layout, shape))
+            Step(slot.name, slot.stages, slot.variant, problem, home, dtype, reads,
+                 (layout, shape), slot.weight)
         )  # fmt: skip
     move(plan.device)
     return steps
@@ -148,6 +155,7 @@ class Pipeline:
         batch: int,
         input_dtype: str = "uint8",
         chunk: int | None = None,
+        transfers: str = "device",
     ) -> None:
         if batch < 1:
             raise LenetError(f"batch: expected at least 1 image, found {batch}")
@@ -158,7 +166,7 @@ class Pipeline:
         default = CPU_CHUNK if plan.device == "cpu" else batch
         self.chunk = min(batch, chunk or default)
         self.input_dtype = input_dtype
-        self.steps = build_steps(plan, input_dtype)
+        self.steps = build_steps(plan, input_dtype, transfers)
         self._devices = {step.device for step in self.steps}
         self._allocate()
         self._prepare(weights)
@@ -196,12 +204,10 @@ class Pipeline:
         return _array_module(device).empty(size, "uint8")
 
     def _prepare(self, weights: Weights) -> None:
-        by_stage = {stage.name: stage.weight for stage in STAGES}
         for step in self.steps:
             if step.variant is None:
                 continue
-            name = by_stage[step.stages[0]] if step.stages else None
-            tensor = None if name is None else weights[name]
+            tensor = None if step.weight is None else weights[step.weight]
             if step.variant.prepare is not None:
                 step.state = step.variant.prepare(tensor, step.problem, self.chunk)
             elif tensor is not None:

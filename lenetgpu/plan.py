@@ -9,8 +9,9 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.layouts import equivalent
-from lenetgpu.network import IMAGE_SHAPE, STAGE_NAMES, STAGES, Stage
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
+from lenetgpu.stages.registry import SPAN_KINDS, find_span
 
 _FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
 _FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
@@ -38,6 +39,17 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "report": {
         "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
     },
+    "block": {
+        "cuda": {
+            **_FAST_CUDA,
+            "conv": "unrolled",
+            "conv1+pool1": "block",
+            "conv2+pool2": "block",
+        },
+    },
+    "half": {
+        "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
+    },
     "fp32": {
         "cpu": {**_FAST_CPU, "conv": "tiled"},
         "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
@@ -51,16 +63,20 @@ _CONVERSION_COST = 1000
 
 @dataclass(frozen=True)
 class Slot:
-    """A variant and the stage it runs, with the problem (layouts chosen) it is launched with."""
+    """A variant and the stages it runs, with the problem (layouts chosen) it is launched with.
+
+    `weight` names the weight tensor it takes, or is None.
+    """
 
     stages: tuple[str, ...]
     variant: Variant
     problem: Any
+    weight: str | None = None
 
     @property
-    def stage(self) -> Stage:
-        """The stage it runs."""
-        return STAGES[STAGE_NAMES.index(self.stages[0])]
+    def name(self) -> str:
+        """The stages' names joined by +."""
+        return "+".join(self.stages)
 
 
 @dataclass(frozen=True)
@@ -92,23 +108,72 @@ def available_precisions(device: str) -> list[str]:
     return [precision for precision in PRECISIONS if precision in found]
 
 
-def _negotiate(chosen: list[tuple[Stage, Variant]]) -> list[Any]:
-    """Problems with layouts such that the fewest conversions are needed between stages."""
-    best: dict[str, tuple[int, list[Any]]] = {"NHWC": (0, [])}
+def _negotiate(chosen: list[Slot]) -> list[Slot]:
+    """The slots with layouts such that the fewest conversions are needed between them."""
+    best: dict[str, tuple[int, list[Slot]]] = {"NHWC": (0, [])}
     shape: tuple[int, ...] = IMAGE_SHAPE
-    for stage, variant in chosen:
-        following: dict[str, tuple[int, list[Any]]] = {}
-        weight = _CONV_PREFERENCE if stage.kind == "conv" else 1
-        for (at, (cost, problems)), (i, reads), (j, writes) in product(
+    for slot in chosen:
+        following: dict[str, tuple[int, list[Slot]]] = {}
+        variant = slot.variant
+        weight = _CONV_PREFERENCE if variant.kind in ("conv", *SPAN_KINDS) else 1
+        for (at, (cost, slots)), (i, reads), (j, writes) in product(
             best.items(), enumerate(variant.reads), enumerate(variant.writes)
         ):
+            problem = replace(slot.problem, reads=reads, writes=writes)
+            if variant.refusal(problem) is not None:
+                continue
             convert = 0 if equivalent(at, reads, shape) else _CONVERSION_COST
             total = cost + convert + weight * (i + j)
             if writes not in following or total < following[writes][0]:
-                problem = replace(stage.problem, reads=reads, writes=writes)
-                following[writes] = (total, [*problems, problem])
-        best, shape = following, stage.problem.out_shape
+                following[writes] = (total, [*slots, replace(slot, problem=problem)])
+        if not following:
+            refused = variant.refusal(slot.problem)
+            raise LenetError(f"variant {variant.full_name} of stage {slot.name} {refused}")
+        best, shape = following, slot.problem.out_shape
     return min(best.values(), key=lambda entry: entry[0])[1]
+
+
+def _span_slot(
+    index: int, mapping: Mapping[str, str], overrides: Mapping[str, str], device: str
+) -> Slot | None:
+    """The span that starts at stage `index`, where the plan or the user chose one."""
+    stage = STAGES[index]
+    for span in SPANS:
+        if span.stages[0] != stage.name:
+            continue
+        asked = overrides.get(stage.name)
+        if asked is not None:
+            variant = find_span(span.kind, asked, device)
+            if variant is None:
+                continue
+            inside = [name for name in span.stages[1:] if name in overrides]
+            if inside:
+                raise LenetError(
+                    f"stage {inside[0]}: variant {variant.full_name} of {stage.name} runs it too; "
+                    f"expected only one of --{stage.name} and --{inside[0]}"
+                )
+            return Slot(span.stages, variant, span.problem, span.weight)
+        wanted = mapping.get("+".join(span.stages))
+        if wanted is not None and not any(name in overrides for name in span.stages):
+            variant = find_span(span.kind, wanted, device)
+            if variant is not None:
+                return Slot(span.stages, variant, span.problem, span.weight)
+    return None
+
+
+def _choose(mapping: Mapping[str, str], overrides: Mapping[str, str], device: str) -> list[Slot]:
+    chosen: list[Slot] = []
+    index = 0
+    while index < len(STAGES):
+        slot = _span_slot(index, mapping, overrides, device)
+        if slot is None:
+            stage = STAGES[index]
+            wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]
+            variant = find(stage.kind, wanted, device, stage.name)
+            slot = Slot((stage.name,), variant, stage.problem, stage.weight)
+        chosen.append(slot)
+        index += len(slot.stages)
+    return chosen
 
 
 def resolve(
@@ -136,24 +201,15 @@ def resolve(
             raise LenetError(
                 f"stage {stage_name!r} does not exist; choose from: {', '.join(STAGE_NAMES)}"
             )
-    chosen = []
-    for stage in STAGES:
-        wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]
-        variant = find(stage.kind, wanted, device, stage.name)
-        needed = variant.needs.compute_capability
+    chosen = _choose(mapping, overrides, device)
+    for slot in chosen:
+        needed = slot.variant.needs.compute_capability
         if compute_capability is not None and needed > compute_capability:
             raise LenetError(
-                f"variant {variant.full_name} of stage {stage.name}: expected a GPU of compute "
+                f"variant {slot.variant.full_name} of stage {slot.name}: expected a GPU of compute "
                 f"capability {needed / 10:.1f} or later, found {compute_capability / 10:.1f}"
             )
-        refusal = variant.refusal(stage.problem)
-        if refusal is not None:
-            raise LenetError(f"variant {variant.full_name} of stage {stage.name} {refusal}")
-        chosen.append((stage, variant))
-    slots = tuple(
-        Slot((stage.name,), variant, problem)
-        for (stage, variant), problem in zip(chosen, _negotiate(chosen), strict=True)
-    )
+    slots = tuple(_negotiate(chosen))
     plan = Plan(name, device, slots)
     if precision is not None and precision != plan.precision:
         have = available_precisions(device)

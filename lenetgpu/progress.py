@@ -20,3 +20,15 @@ def progress_bar(enabled: bool) -> Iterator[Callable[[int], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("classifying", total=None)
         yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def status_line(enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Yield `say(text)`, which shows what is being done where stderr is a terminal."""
+    if not enabled or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update

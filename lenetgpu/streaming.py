@@ -12,7 +12,7 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.memory import pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
-from lenetgpu.pipeline import Pipeline
+from lenetgpu.pipeline import Observer, Pipeline
 
 
 def pinned_copy(array: Any) -> Any:
@@ -49,20 +49,30 @@ class Streamer:
         labels: Any,
         scores: Any = None,
         on_chunk: Callable[[int], None] | None = None,
+        mark: Callable[[int, str | None], None] | None = None,
     ) -> None:
         """Fill pinned `labels` (n,) int32, and `scores` (n, 10) where given, from pinned `images`.
 
         Returns when the labels are in host memory. `on_chunk(count)` is called as each chunk is
-        queued.
+        queued; `mark(lane, name)` after each operation is, and with None before the first.
         """
         for index, lo in enumerate(range(0, len(images), self.chunk)):
-            stream, pipeline, buffer = self._lanes[index % len(self._lanes)]
+            lane = index % len(self._lanes)
+            stream, pipeline, buffer = self._lanes[lane]
             part = images[lo : lo + self.chunk]
             n = len(part)
             with stream:
+                if mark is not None:
+                    mark(lane, None)
                 buffer[:n].set(part)
-                found = pipeline.run(buffer[:n])
+                if mark is not None:
+                    mark(lane, "images to device")
+                    found = pipeline.run(buffer[:n], _marker(mark, lane))
+                else:
+                    found = pipeline.run(buffer[:n])
                 found.get(out=labels[lo : lo + n], blocking=False)
+                if mark is not None:
+                    mark(lane, "labels to host")
                 if scores is not None:
                     stream.synchronize()
                     scores[lo : lo + n] = pipeline.scores(n)
@@ -70,6 +80,10 @@ class Streamer:
                 on_chunk(n)
         for stream, _, _ in self._lanes:
             stream.synchronize()
+
+
+def _marker(mark: Callable[[int, str | None], None], lane: int) -> Observer:
+    return lambda step, output: mark(lane, step.name)
 
 
 def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:

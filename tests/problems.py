@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lenetgpu.lab.warmup import network_problems
-from lenetgpu.network import Argmax, Conv, Fc, Pool, Relayout, Scale
+from lenetgpu.network import Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
 from lenetgpu.stages import Variant
 
 ODD: dict[str, list[Any]] = {
@@ -19,6 +19,12 @@ ODD: dict[str, list[Any]] = {
         Conv(6, 8, 4, 65, 3, 3, pad=1),
     ],
     "pool": [Pool(2, 2, 1), Pool(6, 10, 7), Pool(14, 4, 33)],
+    "conv_pool": [
+        ConvPool(Conv(6, 6, 1, 1, 3, 3)),
+        ConvPool(Conv(11, 15, 3, 7, 3, 3, stride=2, pad=1)),
+        ConvPool(Conv(9, 7, 5, 70, 2, 2)),
+        ConvPool(Conv(14, 30, 2, 33, 5, 3, pad=2)),
+    ],
     "fc": [Fc(1, 1, relu=True), Fc(33, 31, relu=False), Fc(100, 65, relu=True)],
     "argmax": [Argmax(1), Argmax(2), Argmax(7), Argmax(33)],
     "scale": [Scale(5, 7, 3, "uint8"), Scale(1, 1, 1, "uint8")],

@@ -19,7 +19,7 @@ from lenetgpu.lab.check import (
     reference_scores,
 )
 from lenetgpu.lab.warmup import network_problems
-from lenetgpu.network import IMAGE_SHAPE, STAGES, Relayout, Scale
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.stages import variants
@@ -82,12 +82,12 @@ def bases(kind):
         return [Scale(*IMAGE_SHAPE, dtype="uint8")]
     if kind == "relayout":
         return [Relayout(8, 8, 64, "", "")]
-    return [stage.problem for stage in STAGES if stage.kind == kind]
+    return [unit.problem for unit in (*STAGES, *SPANS) if unit.kind == kind]
 
 
 FULL_CASES = [
     pytest.param(variant, base, id=f"{variant.kind}{index}-{variant.full_name}")
-    for kind in ("conv", "pool", "fc", "argmax", "scale", "relayout")
+    for kind in ("conv", "pool", "conv_pool", "fc", "argmax", "scale", "relayout")
     for index, base in enumerate(bases(kind))
     for variant in variants(kind, "cuda")
 ]

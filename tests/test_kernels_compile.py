@@ -10,6 +10,7 @@ from problems import all_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
+from lenetgpu.lab.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.stages import variants
 
 
@@ -61,6 +62,15 @@ def test_compiles(variant, arch):
         assert "C7510" not in compiled.log, f"{kernel}: wgmma serialised"
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("kernel", [FMA_RATE, MMA_RATE], ids=lambda k: k.entry)
+def test_the_ceilings_compile(kernel, arch):
+    if not nvrtc.supported(arch):
+        pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
+    used = compile_kernel(kernel, arch).resources
+    assert used.spill_bytes == used.stack_bytes == 0
+
+
 def test_local_memory_is_seen(tmp_path):
     source = tmp_path / "spill.cu"
     source.write_text(
@@ -108,6 +118,7 @@ def test_the_second_compilation_comes_from_the_cache(monkeypatch):
 def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
+    compiled |= {FMA_RATE.source, MMA_RATE.source}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:
         assert source.with_suffix(".py").is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 WORKSPACE_BYTES = 1 << 30
+CONSTANT_BYTES = 64 << 10
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
@@ -17,6 +18,32 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
     import cupyx
 
     return cupyx.empty_pinned(shape, dtype)
+
+
+def copy_to_constant(address: int, array: Any) -> None:
+    """Queue a copy of device `array` to a module's constant memory on the current stream."""
+    import cupy
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    kind = runtime.memcpyDeviceToDevice
+    runtime.memcpyAsync(address, array.data.ptr, array.nbytes, kind, stream.ptr)
+
+
+def half_gemm(a: Any, b: Any, out: Any) -> None:
+    """out (m, n) float32 = a (m, k) @ b (k, n), both float16, summed in fp32, by cuBLAS GemmEx."""
+    import numpy as np
+    from cupy.cuda import cublas, device, runtime
+
+    m, k = a.shape
+    n = b.shape[1]
+    handle = device.get_cublas_handle()
+    one, zero = np.ones((), np.float32), np.zeros((), np.float32)
+    none, half, single = cublas.CUBLAS_OP_N, runtime.CUDA_R_16F, runtime.CUDA_R_32F
+    cublas.gemmEx(
+        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, half, n, a.data.ptr, half, k,
+        zero.ctypes.data, out.data.ptr, single, n, cublas.CUBLAS_COMPUTE_32F,
+        cublas.CUBLAS_GEMM_DEFAULT,
+    )  # fmt: skip
 
 
 def exact_sgemm(a: Any, b: Any, out: Any) -> None:

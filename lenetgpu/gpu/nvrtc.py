@@ -18,7 +18,9 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 
-HEADERS = Path(__file__).resolve().parent
+_GPU = Path(__file__).resolve().parent
+_STAGES = _GPU.parent / "stages"
+_INCLUDE_FOLDERS = (_GPU, _STAGES, _STAGES / "conv")
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 _NO_CACHE = "--no-cache"
@@ -93,8 +95,8 @@ def source_files(source: Path) -> list[Path]:
             continue
         found.append(path)
         for name in _INCLUDE.findall(path.read_text()):
-            beside = path.parent / name
-            todo.append(beside if beside.is_file() else HEADERS / name)
+            places = [folder / name for folder in (path.parent, *_INCLUDE_FOLDERS)]
+            todo.append(next((place for place in places if place.is_file()), places[0]))
     return found
 
 
@@ -191,14 +193,9 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
 
     Raises CompileError with NVRTC's log, or LenetError where NVRTC is not installed.
     """
-    options = [
-        *_OPTIONS,
-        *_no_cache(),
-        f"-arch={arch}",
-        f"-I{HEADERS}",
-        f"-I{kernel.source.parent}",
-    ]
-    options += kernel.macros
+    folders = dict.fromkeys((kernel.source.parent, *_INCLUDE_FOLDERS))
+    options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
+    options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
     named = [option for option in options if not option.startswith("-I")]
     key = hashlib.sha256(
         json.dumps([source_hash(kernel.source), kernel.entry, named, version()]).encode()

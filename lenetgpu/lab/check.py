@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
-from lenetgpu.network import STAGES
+from lenetgpu.network import CONV_POOL, STAGES
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages import Variant
 from lenetgpu.stages.argmax.reference import reference as argmax_reference
 from lenetgpu.stages.conv.reference import reference as conv_reference
 from lenetgpu.stages.fc.reference import reference as fc_reference
+from lenetgpu.stages.fused.reference import conv_pool_reference
 from lenetgpu.stages.pool.reference import reference as pool_reference
 from lenetgpu.stages.support.reference import relayout_reference, scale_reference
 from lenetgpu.weights import Weights
 
-TOLERANCE = {"fp32": 1e-5}
+TOLERANCE = {"fp32": 1e-5, "fp16": 2e-3}
 _CHUNK = 500
 
 
@@ -65,6 +66,8 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
     """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,)."""
     if kind == "conv":
         return conv_reference(x, w, problem)
+    if kind == CONV_POOL:
+        return conv_pool_reference(x, w, problem)
     if kind == "fc":
         return fc_reference(x, w, problem)
     plain: dict[str, Callable[[Any, Any], Any]] = {

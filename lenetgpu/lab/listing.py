@@ -9,9 +9,9 @@ from typing import Any
 from lenetgpu import hdf5
 from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
-from lenetgpu.network import STAGE_NAMES, STAGES
+from lenetgpu.network import SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import variants
-from lenetgpu.stages.registry import KINDS
+from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 from lenetgpu.weights import load_weights
 
 
@@ -20,16 +20,20 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
 
     Raises LenetError where `stage` is neither.
     """
-    kinds = {s.name: s.kind for s in STAGES} | {kind: kind for kind in KINDS}
+    kinds = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
     if stage is not None and stage not in kinds:
         raise LenetError(
             f"stage {stage!r} does not exist; choose from: {', '.join([*STAGE_NAMES, *KINDS])}"
         )
-    wanted = KINDS if stage is None else (kinds[stage],)
+    starting = {span.kind for span in SPANS if stage in span.stages}
+    spans = [kind for kind in SPAN_KINDS if stage is None or kind in starting or kind == stage]
+    wanted = [*(KINDS if stage is None else (kinds[stage],)), *spans]
+    wanted = list(dict.fromkeys(wanted))
     return [
         {
             "kind": v.kind,
-            "stages": [s.name for s in STAGES if s.kind == v.kind],
+            "stages": [s.name for s in STAGES if s.kind == v.kind]
+            + ["+".join(span.stages) for span in SPANS if span.kind == v.kind],
             "variant": v.full_name,
             "also": list(v.also),
             "needs": str(v.needs),
@@ -49,7 +53,7 @@ def variant_lines(rows: list[dict[str, Any]]) -> list[str]:
     names = [" = ".join([row["variant"], *row["also"]]) for row in rows]
     width = max(map(len, names))
     return [
-        f"{row['kind']:7} {name:{width}}  {row['needs']:9} {row['precision']:6}  "
+        f"{row['kind']:9} {name:{width}}  {row['needs']:9} {row['precision']:6}  "
         f"{row['description']}" + (f" ({row['paper']})" if row["paper"] else "")
         for row, name in zip(rows, names, strict=True)
     ]

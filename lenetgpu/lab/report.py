@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.gpu.launch import Launch
-from lenetgpu.lab.timing import StepTiming, summarise
+from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.lab.rows import stage_rows
+from lenetgpu.lab.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, as_rich, used
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,88 +22,14 @@ SCHEMA = 1
 def device_json(gpu: Any) -> dict[str, Any]:
     """The `device` object of the schema."""
     if gpu is None:
-        from lenetgpu.cpu.threads import core_count
-
         return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
     version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
     return {"kind": "cuda", "name": gpu.name, "compute_capability": version}
 
 
-def cpu_name() -> str:
-    """The processor's model name."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return platform.processor() or platform.machine()
-
-
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
     """The `plan` list of the schema."""
     return [{"stages": list(slot.stages), "variant": slot.variant.full_name} for slot in plan.slots]
-
-
-def _heaviest(launches: list[Launch]) -> Launch | None:
-    def threads(launch: Launch) -> int:
-        total = 1
-        for extent in (*launch.grid, *launch.block):
-            total *= extent
-        return total
-
-    return max(launches, key=threads, default=None)
-
-
-def _padded(dim: tuple[int, ...]) -> list[int]:
-    return [*dim, 1, 1][:3]
-
-
-def stage_json(row: StepTiming, images: int) -> dict[str, Any]:
-    """One entry of `stages`: times, rates, and the largest launch's grid and resources."""
-    summary = summarise(row.samples)
-    problem, seconds = row.step.problem, summary.median / 1e3
-    flop = problem.flop(images) if problem is not None else 0
-    if problem is not None:
-        moved = problem.bytes(images)
-    else:
-        items = images
-        for extent in row.step.writes[1]:
-            items *= extent
-        moved = 4 * items
-    entry: dict[str, Any] = {
-        "stages": list(row.step.stages),
-        "name": row.step.name,
-        "variant": row.step.label,
-        "median_ms": summary.median,
-        "p05_ms": summary.p05,
-        "p95_ms": summary.p95,
-        "gflop": flop / 1e9,
-        "mbytes": moved / 1e6,
-        "tflops": flop / seconds / 1e12 if seconds else 0.0,
-        "gbs": moved / seconds / 1e9 if seconds else 0.0,
-        "roofline": None,
-        "grid": None,
-        "block": None,
-        "registers": None,
-        "shared_bytes": None,
-        "local_bytes": None,
-    }
-    launch = _heaviest(row.launches)
-    if launch is not None:
-        from lenetgpu.gpu.device import current_arch
-        from lenetgpu.gpu.nvrtc import compile_kernel
-
-        resources = compile_kernel(launch.kernel, current_arch()).resources
-        entry |= {
-            "grid": _padded(launch.grid),
-            "block": _padded(launch.block),
-            "registers": resources.registers,
-            "shared_bytes": resources.shared_bytes + launch.shared,
-            "local_bytes": resources.stack_bytes,
-        }
-    return entry
 
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
@@ -131,7 +57,7 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
         "plan": plan_json(outcome.plan),
         "timing_ms": timing,
         "images_per_second": outcome.images_per_second,
-        "stages": [stage_json(row, n) for row in outcome.rows],
+        "stages": stage_rows(outcome.rows, n, outcome.limits),
     }
 
 
@@ -154,54 +80,18 @@ def describe_device(outcome: Outcome) -> str:
 
 def print_stages(console: Console, outcome: Outcome) -> None:
     """The per-stage table, ending with the residual between its sum and the unprofiled pass."""
-    from rich import box
-    from rich.table import Table
-
     n = len(outcome.dataset)
-    entries = [stage_json(row, n) for row in outcome.rows]
-    total = sum(entry["median_ms"] for entry in entries)
-    table = Table(
-        title=f"{n:,} images, plan {outcome.plan.name}", title_justify="left",
-        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
-    )  # fmt: skip
-    for name in ("stage", "variant"):
-        table.add_column(name, no_wrap=True)
-    on_gpu = outcome.gpu is not None
-    heads = ["median ms", "p05", "p95", "share", "TFLOP/s", "GB/s"]
-    if on_gpu:
-        heads += ["grid", "block", "regs", "shared", "local"]
-    for name in heads:
-        table.add_column(name, justify="right", no_wrap=True)
-    for entry in entries:
-        cells = [
-            entry["name"],
-            entry["variant"],
-            f"{entry['median_ms']:.3f}",
-            f"{entry['p05_ms']:.3f}",
-            f"{entry['p95_ms']:.3f}",
-            f"{entry['median_ms'] / total:.1%}",
-            f"{entry['tflops']:.2f}" if entry["gflop"] else "",
-            f"{entry['gbs']:.1f}",
-        ]
-        if on_gpu:
-            launched = entry["grid"] is not None
-            cells += (
-                [
-                    "x".join(map(str, entry["grid"])),
-                    "x".join(map(str, entry["block"])),
-                    str(entry["registers"]),
-                    str(entry["shared_bytes"]),
-                    str(entry["local_bytes"]),
-                ]
-                if launched
-                else [""] * 5
-            )
-        table.add_row(*cells)
-    table.add_section()
-    table.add_row("sum", "", f"{total:.3f}")
-    table.add_row("compute", "unprofiled pass", f"{outcome.compute.median:.3f}")
-    table.add_row("residual", "", f"{outcome.compute.median - total:+.3f}")
-    console.print(table)
+    rows = stage_rows(outcome.rows, n, outcome.limits)
+    total = sum(row["median_ms"] for row in rows)
+    compute = outcome.compute.median
+    ends = [
+        {"name": "sum", "variant": "of the stages", "median_ms": total},
+        {"name": "compute", "variant": "unprofiled pass", "median_ms": compute},
+        {"name": "residual", "variant": "compute less sum", "median_ms": compute - total},
+    ]
+    columns = used((*STAGE_COLUMNS, *LAUNCH_COLUMNS), rows)
+    title = f"{n:,} images, plan {outcome.plan.name}"
+    console.print(as_rich(columns, [*rows, *ends], title))
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:

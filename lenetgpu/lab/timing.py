@@ -91,7 +91,8 @@ class StepTiming:
 def profile(pipeline: Pipeline, images: Any, repeats: int) -> list[StepTiming]:
     """Time every step of `pipeline` on `images`, already on its device, in `repeats` passes.
 
-    On a GPU an event is recorded after each step; on a CPU the clock is read.
+    On a GPU an event is recorded after each step, and an NVTX range names it for Nsight; on a CPU
+    the clock is read.
     """
     rows = [StepTiming(step) for step in pipeline.steps]
     gpu = pipeline.plan.device == "cuda"
@@ -126,8 +127,10 @@ def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 
 def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     import cupy
+    from cupy.cuda import nvtx
 
     events = [cupy.cuda.Event()]
+    names = [step.name for step in pipeline.steps]
     launches: list[list[Launch]] = [[] for _ in pipeline.steps]
     seen = 0
 
@@ -139,10 +142,14 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
             event.record()
             launches[(len(events) - 1) % len(launches)].extend(recorded[seen:])
             seen = len(recorded)
+            nvtx.RangePop()
             events.append(event)
+            nvtx.RangePush(names[(len(events) - 1) % len(names)])
 
         events[0].record()
+        nvtx.RangePush(names[0])
         pipeline.run(part, observe)
+        nvtx.RangePop()
     events[-1].synchronize()
     totals = [0.0] * len(pipeline.steps)
     for index, (before, after) in enumerate(itertools.pairwise(events)):

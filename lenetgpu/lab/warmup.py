@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.gpu.device import Gpu, activate
 from lenetgpu.lab.check import random_input
 from lenetgpu.layouts import from_nhwc, physical_shape
-from lenetgpu.network import IMAGE_SHAPE, STAGES, Relayout, Scale
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
 from lenetgpu.stages import Variant, variants
 
 
@@ -22,6 +22,7 @@ def network_problems(variant: Variant) -> list[Any]:
         bases = [Relayout(h, w, c, reads="", writes="") for h, w, c in maps]
     else:
         bases = [stage.problem for stage in STAGES if stage.kind == variant.kind]
+        bases += [span.problem for span in SPANS if span.kind == variant.kind]
     laid_out = [
         replace(base, reads=reads, writes=writes)
         for base in bases

@@ -1,6 +1,6 @@
 """Every way to compute a stage. Importing this package registers all variants, and is cheap."""
 
-from lenetgpu.stages import argmax, conv, fc, pool, support
+from lenetgpu.stages import argmax, conv, fc, fused, pool, support
 from lenetgpu.stages.registry import Variant, choices, families, find, variants
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "families",
     "fc",
     "find",
+    "fused",
     "pool",
     "support",
     "variants",

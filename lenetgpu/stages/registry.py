@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.network import CONV_POOL
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.nvrtc import Kernel
 
 KINDS = ("conv", "pool", "fc", "argmax")
+SPAN_KINDS = (CONV_POOL,)
 SUPPORT_KINDS = ("scale", "relayout")
-WEIGHTED = ("conv", "fc")
+WEIGHTED = ("conv", "fc", *SPAN_KINDS)
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
     """Registered variants by kind, then registration order; of one kind and device where given."""
-    order = (*KINDS, *SUPPORT_KINDS)
+    order = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     found = []
     for (_, name), candidate in _REGISTRY.items():
         if name != candidate.full_name:
@@ -187,6 +189,12 @@ def choices(kind: str, device: str) -> list[str]:
     for candidate in variants(kind, device):
         names.extend(candidate.names)
     return names
+
+
+def find_span(kind: str, name: str, device: str) -> Variant | None:
+    """The span variant called `name` (full name or family) on `device`, or None."""
+    members = families(kind, device).get(name.split(".")[0], [])
+    return next((v for v in members if name in (*v.names, v.family)), None)
 
 
 def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:

@@ -63,6 +63,7 @@ def _list(problem: Argmax) -> tuple[Kernel, ...]:
     writes="N",
     needs=cuda(),
     kernels=_list,
+    default=True,
     supports=lambda problem: None if problem.K <= 512 else "supports at most 512 scores",
     paper="report 3.3.2, which left it unbuilt",
 )
@@ -74,3 +75,32 @@ def list_(x: Any, y: Any, problem: Argmax) -> None:
     images = _list_images(problem)
     block = ((problem.K + 1) // 2, images)
     launch(kernel, (blocks_for(len(x), images),), block, (x, y, np.int32(len(x))))
+
+
+def _lanes(problem: Argmax) -> int:
+    return min(32, 1 << (problem.K - 1).bit_length())
+
+
+@cache
+def _shuffle(problem: Argmax) -> tuple[Kernel, ...]:
+    lanes = _lanes(problem)
+    defines = (("K", problem.K), ("LANES", lanes), ("IMAGES", _LIST_THREADS // lanes))
+    return (Kernel(_SOURCE, "argmax_shuffle", defines),)
+
+
+@variant(
+    kind="argmax",
+    family="reduction",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=_shuffle,
+    paper="report 3.3.2 without its barriers",
+)
+def shuffle(x: Any, y: Any, problem: Argmax) -> None:
+    """A group of lanes per image reduces by warp shuffles."""
+    import numpy as np
+
+    (kernel,) = _shuffle(problem)
+    images = _LIST_THREADS // _lanes(problem)
+    launch(kernel, (blocks_for(len(x), images),), (_LIST_THREADS,), (x, y, np.int32(len(x))))

@@ -11,9 +11,9 @@ _HERE = Path(__file__).resolve().parent
 MAPS = ("NHWC", "NCHW")
 
 
-def conv_kernel(file: str, entry: str, problem: Conv, **tile: int) -> Kernel:
-    """Kernel `entry` of `file` specialised to the problem's shape, layouts and tile sizes."""
-    shape: dict[str, int | str] = {
+def conv_defines(problem: Conv) -> dict[str, int | str]:
+    """The problem's shape and layouts as `-D` definitions."""
+    return {
         "CH": problem.C,
         "H": problem.H,
         "W": problem.W,
@@ -25,4 +25,8 @@ def conv_kernel(file: str, entry: str, problem: Conv, **tile: int) -> Kernel:
         "READS": problem.reads,
         "WRITES": problem.writes,
     }
-    return Kernel(_HERE / file, entry, tuple((shape | tile).items()))
+
+
+def conv_kernel(file: str, entry: str, problem: Conv, **tile: int) -> Kernel:
+    """Kernel `entry` of `file` specialised to the problem's shape, layouts and tile sizes."""
+    return Kernel(_HERE / file, entry, tuple((conv_defines(problem) | tile).items()))

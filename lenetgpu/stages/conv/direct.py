@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.memory import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import Conv
 from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
-_CONSTANT_BYTES = 64 * 1024
 _SHARED_BYTES = 48 * 1024
 _MAX_THREADS = 1024
 
@@ -77,7 +77,7 @@ def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
 
 
 def _fits_constant(problem: Conv) -> bool:
-    return 4 * problem.depth * problem.M <= _CONSTANT_BYTES
+    return 4 * problem.depth * problem.M <= CONSTANT_BYTES
 
 
 @cache
@@ -121,12 +121,8 @@ def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
         return _Filters(array, None)
     (kernel,) = _shared_constant(problem)
     module = load_module(kernel)
-    cupy.cuda.runtime.memcpy(
-        module.get_global_var("filters"),
-        array.data.ptr,
-        array.nbytes,
-        cupy.cuda.runtime.memcpyDeviceToDevice,
-    )
+    copy_to_constant(module.get_global_var("filters"), array)
+    cupy.cuda.get_current_stream().synchronize()
     return _Filters(array, module.get_function(kernel.entry))
 
 

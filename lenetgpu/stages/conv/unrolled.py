@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.memory import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import Conv
 from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
@@ -14,7 +15,7 @@ from lenetgpu.stages.registry import cpu, cuda, variant
 
 _CPU_WORKSPACE_BYTES = 8 << 20
 _NAIVE_THREADS = 256
-_TILE = 32
+TILE = 32
 
 
 @dataclass
@@ -77,7 +78,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 
 @cache
 def _naive(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("unrolled.cu", "conv_naive", problem, THREADS=_NAIVE_THREADS),)
+    return (conv_kernel("unrolled.cu", "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
 @variant(
@@ -96,13 +97,20 @@ def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     launch(kernel, (blocks_for(y.size, _NAIVE_THREADS),), (_NAIVE_THREADS,), args)
 
 
-def _maps_each(problem: Conv) -> int:
-    return 2 if problem.M > _TILE else 1
+def maps_each(problem: Conv) -> int:
+    """Output maps of one thread of the tiled product."""
+    return 2 if problem.M > TILE else 1
+
+
+def product_grid(x: Any, problem: Conv) -> tuple[int]:
+    """Blocks of the tiled product for the images `x`."""
+    pixels = blocks_for(problem.OH * problem.OW, 2 * TILE)
+    return (len(x) * blocks_for(problem.M, TILE * maps_each(problem)) * pixels,)
 
 
 @cache
 def _tiled(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("unrolled.cu", "conv_tiled", problem, MAPS_EACH=_maps_each(problem)),)
+    return (conv_kernel("unrolled.cu", "conv_tiled", problem, MAPS_EACH=maps_each(problem)),)
 
 
 @variant(
@@ -118,10 +126,65 @@ def _tiled(problem: Conv) -> tuple[Kernel, ...]:
 def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Shared-memory tiles of the unrolled product, 2x2 outputs per thread."""
     (kernel,) = _tiled(problem)
-    tiles = blocks_for(problem.M, _TILE * _maps_each(problem)) * blocks_for(
-        problem.OH * problem.OW, 2 * _TILE
-    )
-    launch(kernel, (len(x) * tiles,), (_TILE, _TILE), (x, w, y))
+    launch(kernel, product_grid(x, problem), (TILE, TILE), (x, w, y))
+
+
+def _part_rows(problem: Conv) -> int:
+    """Rows of W' that fit into constant memory."""
+    return min(problem.depth, CONSTANT_BYTES // (4 * problem.M))
+
+
+@cache
+def _constant(problem: Conv) -> tuple[Kernel, ...]:
+    tile = {"MAPS_EACH": maps_each(problem), "PART_ROWS": _part_rows(problem)}
+    return (conv_kernel("unrolled.cu", "conv_constant", problem, **tile),)
+
+
+@dataclass
+class _Rolled:
+    """Filters (DEPTH, M), the kernel of a module of its own, its constant memory's address."""
+
+    matrix: Any
+    function: Any
+    part: int
+
+
+def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
+    import cupy
+
+    (kernel,) = _constant(problem)
+    module = load_module(kernel)
+    matrix = cupy.asarray(w).reshape(problem.depth, problem.M)
+    rolled = _Rolled(matrix, module.get_function(kernel.entry), module.get_global_var("part"))
+    if _part_rows(problem) == problem.depth:
+        copy_to_constant(rolled.part, matrix)
+        cupy.cuda.get_current_stream().synchronize()
+    return rolled
+
+
+@variant(
+    kind="conv",
+    family="unrolled",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
+    needs=cuda(),
+    prepare=_prepare_constant,
+    kernels=_constant,
+    supports=lambda problem: None if problem.M <= 16384 else "supports at most 16384 maps",
+    paper="report 2.2.3, table 7; rolled in parts, which it left unbuilt",
+)
+def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
+    """Filters in constant memory, rolled through it in parts where they do not fit."""
+    import numpy as np
+
+    (kernel,) = _constant(problem)
+    step = _part_rows(problem)
+    for first in range(0, problem.depth, step):
+        rows = min(step, problem.depth - first)
+        if step < problem.depth:
+            copy_to_constant(w.part, w.matrix[first : first + rows])
+        args = (x, y, np.int32(first), np.int32(rows))
+        launch(kernel, product_grid(x, problem), (TILE, TILE), args, loaded=w.function)
 
 
 def _even_outputs(problem: Conv) -> str | None:

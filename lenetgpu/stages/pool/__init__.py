@@ -1,5 +1,5 @@
 """ReLU and 2x2 mean, naive to fast: one file per family."""
 
-from lenetgpu.stages.pool import mean, serial
+from lenetgpu.stages.pool import mean, serial, tiled
 
-__all__ = ["mean", "serial"]
+__all__ = ["mean", "serial", "tiled"]

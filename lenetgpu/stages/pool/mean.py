@@ -77,6 +77,11 @@ def _rectified(w: None, problem: Pool, batch: int) -> Any:
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
+def relu_pass(x: Any, y: Any, problem: Pool) -> None:
+    """The ReLU alone, as the first pass of `basic.two_passes`: y = max(x, 0), any layout."""
+    _launch(_two_passes(problem)[0], x, y)
+
+
 @variant(
     kind="pool",
     family="basic",
@@ -102,7 +107,6 @@ def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     kernels=_one_pass,
-    also="tiled.relu_in_mean",
     paper="report 3.1.2 and 3.2.2",
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:

@@ -10,21 +10,23 @@ from lenetgpu.stages.registry import cpu, variant
 
 
 @lazy_njit
-def _loops(x, rectified, y):  # type: ignore[no-untyped-def]
-    for n in range(x.shape[0]):
-        for iy in range(x.shape[1]):
-            for ix in range(x.shape[2]):
-                for c in range(x.shape[3]):
-                    value = x[n, iy, ix, c]
-                    rectified[iy, ix, c] = value if value > 0 else 0
-        for oy in range(y.shape[1]):
-            for ox in range(y.shape[2]):
-                for c in range(y.shape[3]):
-                    total = y.dtype.type(0)
-                    for dy in range(2):
-                        for dx in range(2):
-                            total += rectified[2 * oy + dy, 2 * ox + dx, c]
-                    y[n, oy, ox, c] = total * y.dtype.type(0.25)
+def relu_loops(x, y):  # type: ignore[no-untyped-def]
+    """y = max(x, 0), one element after another."""
+    for i in range(x.size):
+        y[i] = x[i] if x[i] > 0 else 0
+
+
+@lazy_njit
+def mean_loops(x, y):  # type: ignore[no-untyped-def]
+    """Mean of each 2x2 window of one (H, W, C) map."""
+    for oy in range(y.shape[0]):
+        for ox in range(y.shape[1]):
+            for c in range(y.shape[2]):
+                total = y.dtype.type(0)
+                for dy in range(2):
+                    for dx in range(2):
+                        total += x[2 * oy + dy, 2 * ox + dx, c]
+                y[oy, ox, c] = total * y.dtype.type(0.25)
 
 
 def _prepare(w: None, problem: Pool, batch: int) -> Any:
@@ -44,4 +46,6 @@ def _prepare(w: None, problem: Pool, batch: int) -> Any:
 )
 def loops(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     """ReLU, then mean, in scalar loops on one CPU thread."""
-    _loops(x, rectified, y)
+    for image, pooled in zip(x, y, strict=True):
+        relu_loops(image.reshape(-1), rectified.reshape(-1))
+        mean_loops(rectified, pooled)

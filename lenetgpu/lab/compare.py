@@ -1,0 +1,382 @@
+"""Candidates checked first, then timed in interleaved rounds against a reference."""
+
+from __future__ import annotations
+
+import datetime
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.lab.bench import Bench, Checked, Flusher, PlanBench, StageBench, Truth, stage_of
+from lenetgpu.lab.roofline import Ceilings
+from lenetgpu.lab.rows import launch_json, rates_json
+from lenetgpu.lab.statistics import Interval, median_interval, ratio_interval
+from lenetgpu.lab.timing import summarise
+from lenetgpu.network import SPANS, STAGE_NAMES
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import AUTO, NAMED, resolve
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.registry import find_span
+from lenetgpu.weights import Weights
+
+LEAST_ROUNDS = 5
+MOST_ROUNDS = 400
+NOISE = 0.005
+PLANS = "plans"
+
+
+@dataclass
+class Candidate:
+    """A named way to do the work; `build` makes its bench, which may not fit in memory."""
+
+    name: str
+    build: Callable[[], Bench]
+    precision: str = "fp32"
+    status: str = "waiting"
+    note: str = ""
+    bench: Bench | None = None
+    checked: Checked | None = None
+    samples: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Comparison:
+    """What was compared, on what, and what came of it."""
+
+    what: str
+    reference: str
+    candidates: list[Candidate]
+    again: list[float]
+    cold_l2: bool
+    interrupted: bool = False
+
+    @property
+    def wrong(self) -> list[Candidate]:
+        """Candidates that failed their check."""
+        return [candidate for candidate in self.candidates if candidate.status == "wrong"]
+
+    def _base(self) -> Candidate | None:
+        return next((c for c in self.candidates if c.name == self.reference), None)
+
+    def control(self) -> Interval | None:
+        """Ratio of the reference to itself, measured as one more candidate."""
+        base = self._base()
+        if base is None or not self.again:
+            return None
+        return ratio_interval(self.again, base.samples)
+
+    def ratio(self, candidate: Candidate) -> Interval | None:
+        """Time over the reference's, with its interval; None where either was not timed."""
+        base = self._base()
+        if base is None or not base.samples or not candidate.samples:
+            return None
+        if candidate is base:
+            return Interval(1.0, 1.0, 1.0)
+        control = self.control()
+        drift = abs(control.value - 1) if control is not None else 0.0
+        return ratio_interval(candidate.samples, base.samples, drift)
+
+
+def memory_errors() -> tuple[type[BaseException], ...]:
+    """What NumPy and CuPy raise where memory runs out."""
+    try:
+        from cupy.cuda.memory import OutOfMemoryError
+    except ImportError:
+        return (MemoryError,)
+    return MemoryError, OutOfMemoryError
+
+
+def check_comparable(what: str) -> None:
+    """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
+    names = [*STAGE_NAMES, *("+".join(span.stages) for span in SPANS), PLANS]
+    if what not in names:
+        raise LenetError(
+            f"{what!r} cannot be compared; choose from: {', '.join(names)}, or --suite"
+        )
+
+
+def stage_candidates(
+    stage: str, device: str, n: int, facts: Truth, compute_capability: int | None
+) -> list[Candidate]:
+    """Every variant of a stage, or of a span written with +, that this device can run.
+
+    Raises LenetError where there is no such stage.
+    """
+    check_comparable(stage)
+    unit = stage_of(stage)
+    found = []
+    for variant in variants(unit.kind, device):
+        needed = variant.needs.compute_capability
+        if compute_capability is not None and needed > compute_capability:
+            continue
+
+        def build(chosen: Any = variant) -> Bench:
+            return StageBench(chosen, unit, n, facts)
+
+        found.append(Candidate(variant.full_name, build, variant.precision))
+    if not found:
+        raise LenetError(f"stage {stage} has no variant on {device}")
+    return found
+
+
+def plan_candidates(
+    device: str, images: Any, facts: Truth, weights: Weights, compute_capability: int | None
+) -> list[Candidate]:
+    """Every named plan that runs on this device."""
+    found = []
+    for name in NAMED:
+        if device not in NAMED[name]:
+            continue
+        plan = resolve(name, device, compute_capability=compute_capability)
+
+        def build(chosen: Any = plan) -> Bench:
+            return PlanBench(
+                Pipeline(chosen, weights, len(images), str(images.dtype)), images, facts
+            )
+
+        found.append(Candidate(name, build, plan.precision))
+    return found
+
+
+def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:
+    """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise."""
+    names = [candidate.name for candidate in candidates]
+    if what == PLANS:
+        wanted = resolve(AUTO, device).slots
+        same = [n for n in names if resolve(n, device).slots == wanted]
+    else:
+        same = [slot.variant.full_name for slot in resolve(AUTO, device).slots
+                if slot.name == what]  # fmt: skip
+    return next((name for name in same if name in names), names[0])
+
+
+def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
+    """The candidate that `wanted` names (a family's name too); LenetError where none does."""
+    names = [candidate.name for candidate in candidates]
+    if wanted not in names and what != PLANS:
+        unit = stage_of(what)
+        variant = (
+            find_span(unit.kind, wanted, device)
+            if "+" in what
+            else find(unit.kind, wanted, device, what)
+        )
+        wanted = variant.full_name if variant is not None else wanted
+    if wanted not in names:
+        raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
+    return wanted
+
+
+@contextmanager
+def _stopping(comparison: Comparison) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        comparison.interrupted = True
+
+
+def compare(
+    what: str,
+    candidates: list[Candidate],
+    reference: str,
+    seconds: float,
+    cold_l2: bool = False,
+    noise: float = NOISE,
+    say: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Check every candidate, then time the right ones in rounds of random order.
+
+    Rounds end when every ratio's interval is narrower than `noise` (before it is widened for what
+    differs between processes) or `seconds` have passed; Ctrl-C ends them and keeps what there is.
+    A candidate that does not fit in memory is skipped.
+    """
+    comparison = Comparison(what, reference, candidates, [], cold_l2)
+    with _stopping(comparison):
+        flush = Flusher() if cold_l2 else None
+        for candidate in candidates:
+            say(f"checking {candidate.name}")
+            _check(candidate, flush)
+        _time(comparison, seconds, noise, say)
+    for candidate in candidates:
+        if candidate.status == "right" and not candidate.samples:
+            candidate.note = "not timed"
+    return comparison
+
+
+def _check(candidate: Candidate, flush: Flusher | None) -> None:
+    try:
+        candidate.bench = candidate.build()
+        if flush is not None and isinstance(candidate.bench, StageBench):
+            candidate.bench.use_cold_cache(flush)
+        candidate.checked = candidate.bench.check()
+    except memory_errors() as error:
+        candidate.status, candidate.bench = "skipped", None
+        candidate.note = f"needs more memory: {str(error).splitlines()[0]}"
+        return
+    candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
+
+
+def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[str], None]) -> None:
+    timed = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
+    base = next((c for c in timed if c.name == comparison.reference), None)
+    for candidate in timed:
+        assert candidate.bench is not None
+        candidate.bench.sample()
+    order = random.Random(0)
+    start = time.perf_counter()
+    for round_number in range(MOST_ROUNDS):
+        entries: list[tuple[Bench, list[float]]] = [
+            (c.bench, c.samples) for c in timed if c.bench is not None
+        ]
+        if base is not None and base.bench is not None:
+            entries.append((base.bench, comparison.again))
+        order.shuffle(entries)
+        for bench, samples in entries:
+            samples.append(bench.sample())
+        spent = time.perf_counter() - start
+        say(f"round {round_number + 1}, {spent:.0f} s")
+        if round_number + 1 < LEAST_ROUNDS:
+            continue
+        if spent > seconds or _quiet(timed, base, noise):
+            break
+
+
+def _quiet(timed: list[Candidate], base: Candidate | None, noise: float) -> bool:
+    if base is None:
+        return all(median_interval(c.samples).half_width < noise for c in timed)
+    return all(
+        median_interval(
+            [a / b for a, b in zip(c.samples, base.samples, strict=True)]
+        ).half_width < noise
+        for c in timed
+        if c is not base
+    )  # fmt: skip
+
+
+def candidate_json(
+    comparison: Comparison, candidate: Candidate, limits: Ceilings | None
+) -> dict[str, Any]:
+    """One entry of `candidates`: its check, its samples, its ratio to the reference."""
+    entry: dict[str, Any] = {
+        "name": candidate.name,
+        "precision": candidate.precision,
+        "status": candidate.status,
+        "note": candidate.note,
+    }
+    if candidate.checked is not None:
+        checked = candidate.checked
+        entry |= {
+            "max_error": checked.largest,
+            "relative_error": checked.verdict.error,
+            "tolerance": checked.verdict.tolerance,
+            "label_flips": checked.flips,
+            "checked_images": checked.images,
+            "first_bad_stage": checked.first_bad,
+        }
+    if not candidate.samples or candidate.bench is None:
+        return entry
+    summary, bench = summarise(candidate.samples), candidate.bench
+    entry |= {
+        "images": bench.images,
+        "scaled_from": bench.scaled_from,
+        "median_ms": summary.median,
+        "p05_ms": summary.p05,
+        "p95_ms": summary.p95,
+        "samples_ms": summary.samples,
+    }
+    ratio = comparison.ratio(candidate)
+    if ratio is not None:
+        entry["ratio"] = {"median": ratio.value, "low": ratio.low, "high": ratio.high}
+        is_reference = candidate.name == comparison.reference
+        entry["verdict"] = "reference" if is_reference else ratio.verdict()
+    if isinstance(bench, StageBench):
+        problem, n = bench.problem, bench.images
+        flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3
+        entry |= rates_json(flop, moved, took, candidate.precision, limits)
+        entry |= {"reads": problem.reads, "writes": problem.writes}
+        entry |= launch_json(bench.launched)
+    elif isinstance(bench, PlanBench):
+        entry["images_per_second"] = bench.images / (summary.median / 1e3)
+    return entry
+
+
+def comparison_json(
+    comparison: Comparison, device: dict[str, Any], limits: Ceilings | None
+) -> dict[str, Any]:
+    """`lenetgpu compare --json`, with every raw sample."""
+    control = comparison.control()
+    return {
+        "schema": 1,
+        "command": "compare",
+        "date": datetime.date.today().isoformat(),
+        "what": comparison.what,
+        "device": device,
+        "reference": comparison.reference,
+        "cold_l2": comparison.cold_l2,
+        "interrupted": comparison.interrupted,
+        "reference_again": None
+        if control is None
+        else {
+            "ratio": {"median": control.value, "low": control.low, "high": control.high},
+            "samples_ms": comparison.again,
+        },
+        "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
+    }
+
+
+def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) -> list[str]:
+    """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
+
+    Ratios to the reference are compared, so that a slower day does not count; the reference itself
+    is compared by its time. Raises LenetError where the two were measured on other devices, on
+    another thing or against another reference.
+    """
+    for key in ("what", "reference"):
+        if now[key] != earlier.get(key):
+            raise LenetError(
+                f"earlier results: expected {key} {now[key]!r}, found {earlier.get(key)!r}"
+            )
+    if now["device"]["name"] != earlier.get("device", {}).get("name"):
+        raise LenetError(
+            f"earlier results: expected device {now['device']['name']!r}, "
+            f"found {earlier.get('device', {}).get('name')!r}"
+        )
+    before = {entry["name"]: entry for entry in earlier["candidates"]}
+    lost = []
+    for entry in now["candidates"]:
+        old = before.get(entry["name"])
+        if old is None or "samples_ms" not in entry or "samples_ms" not in old:
+            continue
+        if entry["name"] == now["reference"]:
+            new_i = median_interval(entry["samples_ms"]).widened(0.01)
+            old_i = median_interval(old["samples_ms"]).widened(0.01)
+            low, high, middle = new_i.low, old_i.high, new_i.value / old_i.value
+        else:
+            low, high = entry["ratio"]["low"], old["ratio"]["high"]
+            middle = entry["ratio"]["median"] / old["ratio"]["median"]
+        if low / high > 1 + percent / 100:
+            lost.append(
+                f"{entry['name']}: {middle - 1:+.1%} "
+                f"(at least {low / high - 1:+.1%} by the interval)"
+            )
+    return lost
+
+
+def load_earlier(path: Path) -> dict[str, Any]:
+    """An earlier `compare --json` file; LenetError where it is something else."""
+    import json
+
+    from lenetgpu.hdf5 import require_file
+
+    require_file(path, "results of an earlier compare --json")
+    try:
+        document = json.loads(path.read_text())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise LenetError(f"{path}: expected JSON of compare, found {error}") from error
+    if not isinstance(document, dict) or document.get("command") != "compare":
+        raise LenetError(f"{path}: expected JSON of compare, found another document")
+    return document

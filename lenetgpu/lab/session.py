@@ -1,0 +1,216 @@
+"""The compare command: what is loaded, compared and drawn."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lenetgpu import assets
+from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.dataset import load_dataset
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.inference import choose_device
+from lenetgpu.lab import plots
+from lenetgpu.lab.bench import PlanBench, Truth, truth
+from lenetgpu.lab.compare import (
+    PLANS,
+    Comparison,
+    check_comparable,
+    compare,
+    comparison_json,
+    default_reference,
+    load_earlier,
+    plan_candidates,
+    regressions,
+    resolve_reference,
+    stage_candidates,
+)
+from lenetgpu.lab.report import device_json
+from lenetgpu.lab.roofline import Ceilings, ceilings
+from lenetgpu.lab.rows import stage_rows
+from lenetgpu.lab.suites import SUITES, Suite, layout_rows
+from lenetgpu.lab.timing import profile
+from lenetgpu.weights import load_weights
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `lenetgpu compare` was asked for."""
+
+    what: str | None = None
+    suite: str | None = None
+    data: Path | None = None
+    weights: Path | None = None
+    batch: int = 10_000
+    device: str = "auto"
+    reference: str | None = None
+    seconds: float = 20.0
+    cold_l2: bool = False
+    plot: Path | None = None
+    regression: float | None = None
+    against: Path | None = None
+
+
+@dataclass
+class CompareOutcome:
+    """The JSON document and what decides the exit code."""
+
+    document: dict[str, Any]
+    wrong: list[str]
+    lost: list[str] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        """What is wrong or lost, a line each."""
+        return [f"WRONG: {name}" for name in self.wrong] + [f"slower: {line}" for line in self.lost]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the exit code is 1."""
+        return bool(self.wrong or self.lost)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    gpu: Gpu | None
+    images: Any
+    facts: Truth
+    limits: Ceilings
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def compute_capability(self) -> int | None:
+        return None if self.gpu is None else self.gpu.compute_capability
+
+
+def _setting(request: CompareRequest, say: Say) -> _Setting:
+    import numpy as np
+
+    gpu, _ = choose_device(request.device)
+    if gpu is not None:
+        gpu_device.activate(gpu)
+    weights = load_weights(request.weights or assets.default_weights())
+    images = load_dataset(request.data or assets.default_digits()).images
+    repeats = -(-request.batch // len(images))
+    images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
+    images = np.ascontiguousarray(images[: request.batch])
+    say("float64 reference")
+    facts = truth(images, weights)
+    say("ceilings of the device")
+    limits = ceilings("cpu" if gpu is None else "cuda", gpu.name if gpu else cpu_name())
+    return _Setting(gpu, images, facts, limits)
+
+
+def _check_request(request: CompareRequest) -> None:
+    if (request.what is None) == (request.suite is None):
+        raise LenetError(f"compare: expected a stage, {PLANS} or --suite NAME, and one of them")
+    if request.suite is not None and request.suite not in SUITES:
+        raise LenetError(
+            f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
+        )
+    if request.batch < 1:
+        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if request.seconds <= 0:
+        raise LenetError(f"--seconds: expected a time above 0, found {request.seconds:g}")
+    if request.cold_l2 and request.what == PLANS:
+        raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+    if (request.regression is None) != (request.against is None):
+        raise LenetError("--fail-on-regression PCT and --against FILE go together")
+    if request.plot is not None:
+        plots.check_plot(request.plot)
+
+
+def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
+    """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
+    _check_request(request)
+    earlier = None if request.against is None else load_earlier(request.against)
+    if request.suite is not None:
+        return _run_suite(request, say)
+    assert request.what is not None
+    check_comparable(request.what)
+    setting = _setting(request, say)
+    if setting.gpu is None and request.cold_l2:
+        raise LenetError("--cold-l2: expected a GPU, found device cpu")
+    if request.what == PLANS:
+        candidates = plan_candidates(
+            setting.device, setting.images, setting.facts, setting.facts.weights,
+            setting.compute_capability,
+        )  # fmt: skip
+    else:
+        candidates = stage_candidates(
+            request.what, setting.device, len(setting.images), setting.facts,
+            setting.compute_capability,
+        )  # fmt: skip
+    reference = default_reference(request.what, setting.device, candidates)
+    if request.reference is not None:
+        reference = resolve_reference(request.what, setting.device, request.reference, candidates)
+    comparison = compare(
+        request.what, candidates, reference, request.seconds, request.cold_l2, say=say
+    )
+    document = comparison_json(comparison, device_json(setting.gpu), setting.limits)
+    if request.plot is not None:
+        _plot(request.plot, comparison, document, setting)
+    lost = []
+    if earlier is not None and request.regression is not None:
+        lost = regressions(document, earlier, request.regression)
+    return CompareOutcome(document, [c.name for c in comparison.wrong], lost)
+
+
+def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting: _Setting) -> None:
+    n, name = len(setting.images), document["device"]["name"]
+    title = f"{comparison.what}, {n:,} images, {name}, {document['date']}"
+    if comparison.what != PLANS:
+        plots.plot_roofline(path, document["candidates"], setting.limits, title)
+        return
+    plans = {}
+    for candidate in comparison.candidates:
+        bench = candidate.bench
+        if isinstance(bench, PlanBench) and candidate.samples:
+            images, few = bench.input, bench.scaled_from
+            timings = profile(bench.pipeline, images[:few], 5 if setting.gpu else 1)
+            rows = stage_rows(timings, few, None)
+            for row in rows:
+                row["median_ms"] *= n / few
+            plans[candidate.name] = rows
+    if plans:
+        plots.plot_plans(path, plans, title)
+
+
+def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
+    setting = _setting(request, say)
+    suite = Suite(setting.device, setting.images, setting.facts, setting.limits, say)
+    suite.run()
+    device = device_json(setting.gpu)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "command": "compare",
+        "date": datetime.date.today().isoformat(),
+        "what": f"suite {request.suite}",
+        "device": device,
+        "images": len(setting.images),
+        "ceilings": {
+            "copy_gbs": setting.limits.copy_gbs,
+            "fma_tflops": setting.limits.fma_tflops,
+            "tensor_tflops": setting.limits.tensor_tflops,
+        },
+        "interrupted": suite.interrupted,
+        "rows": suite.rows,
+        "layouts": layout_rows(),
+    }
+    if request.plot is not None and any(row.get("median_ms") for row in suite.rows):
+        title = (
+            f"the report's variants, {len(setting.images):,} images, "
+            f"{device['name']}, {document['date']}"
+        )
+        plots.plot_ladder(request.plot, suite.rows, title)
+    wrong = [f"{r['stage']} {r['variant']}" for r in suite.rows if r["status"] == "wrong"]
+    return CompareOutcome(document, list(dict.fromkeys(wrong)))

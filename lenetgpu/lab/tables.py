@@ -1,0 +1,117 @@
+"""Rows of dictionaries as tables: for a terminal, as Markdown, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, the key of the value, and how the value is written."""
+
+    heading: str
+    key: str
+    write: Callable[[Any], str] = str
+    numeric: bool = True
+
+    def cell(self, row: dict[str, Any]) -> str:
+        """The value as text; nothing where there is none."""
+        value = row.get(self.key)
+        return "" if value is None else self.write(value)
+
+
+def fixed(digits: int) -> Callable[[float], str]:
+    """A float with `digits` decimals, and with more where that would leave only zeros."""
+
+    def write(value: float) -> str:
+        return f"{value:,.{digits}f}" if not 0 < abs(value) < 0.5 * 10**-digits else f"{value:.1e}"
+
+    return write
+
+
+def percent(value: float) -> str:
+    """A share as a percentage."""
+    return f"{value:.1%}"
+
+
+def dimensions(value: list[int]) -> str:
+    """A grid or block, without trailing ones."""
+    kept = list(value)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "x".join(map(str, kept))
+
+
+STAGE_COLUMNS = (
+    Column("stage", "name", numeric=False),
+    Column("variant", "variant", numeric=False),
+    Column("median ms", "median_ms", fixed(3)),
+    Column("p05", "p05_ms", fixed(3)),
+    Column("p95", "p95_ms", fixed(3)),
+    Column("share", "share", percent),
+    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("GB/s", "gbs", fixed(1)),
+    Column("roofline", "roofline", percent),
+    Column("bound", "bound", numeric=False),
+)
+LAUNCH_COLUMNS = (
+    Column("grid", "grid", dimensions),
+    Column("block", "block", dimensions),
+    Column("regs", "registers"),
+    Column("shared", "shared_bytes"),
+    Column("local", "local_bytes"),
+    Column("occup.", "occupancy", percent),
+)
+
+
+def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:
+    """The columns in which some row has a value."""
+    return tuple(c for c in columns if any(row.get(c.key) is not None for row in rows))
+
+
+def as_rich(columns: tuple[Column, ...], rows: list[dict[str, Any]], title: str = "") -> Table:
+    """A table for a terminal."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for column in columns:
+        table.add_column(
+            column.heading, justify="right" if column.numeric else "left", no_wrap=True
+        )
+    for row in rows:
+        table.add_row(*(column.cell(row) for column in columns))
+    return table
+
+
+def as_markdown(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| " + " | ".join(column.heading for column in columns) + " |",
+        "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|",
+    ]
+    lines += ["| " + " | ".join(column.cell(row) for column in columns) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
+    """CSV with the keys as heads and unrounded values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.key for column in columns])
+    for row in rows:
+        values = [row.get(column.key) for column in columns]
+        writer.writerow(
+            ["x".join(map(str, v)) if isinstance(v, list) else "" if v is None else v
+             for v in values]
+        )  # fmt: skip
+    return text.getvalue()

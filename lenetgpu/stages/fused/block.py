@@ -1,0 +1,41 @@
+"""Block-level fusion: a convolution with the ReLU and mean behind it (report, section 3.4.1)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import ConvPool
+from lenetgpu.stages.conv.cuda import conv_defines
+from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+
+@cache
+def _kernel(problem: ConvPool) -> tuple[Kernel, ...]:
+    defines = conv_defines(problem.conv) | {
+        "READS": problem.reads,
+        "WRITES": problem.writes,
+        "MAPS_EACH": maps_each(problem.conv),
+    }
+    return (Kernel(_SOURCE, "conv_relu_mean", tuple(defines.items())),)
+
+
+@variant(
+    kind="conv_pool",
+    family="block",
+    reads=("NCHW", "NHWC"),
+    writes=("NCHW", "NHWC"),
+    needs=cuda(),
+    kernels=_kernel,
+    paper="report 3.4.1, which left it unbuilt",
+)
+def unrolled(x: Any, w: Any, y: Any, problem: ConvPool) -> None:
+    """The tiled unrolled product, ReLU and mean in one launch; the map never leaves the block."""
+    (kernel,) = _kernel(problem)
+    launch(kernel, product_grid(x, problem.conv), (TILE, TILE), (x, w, y))

@@ -1,0 +1,440 @@
+"""The laboratory: statistics, comparisons, suites, traces, tables, plots."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lenetgpu import assets
+from lenetgpu.cli import main
+from lenetgpu.dataset import load_dataset
+from lenetgpu.errors import LenetError
+from lenetgpu.lab import compare as comparing
+from lenetgpu.lab import session
+from lenetgpu.lab.bench import Checked, StageBench, stage_of, truth
+from lenetgpu.lab.check import Verdict
+from lenetgpu.lab.compare import Candidate, Comparison, comparison_json, regressions
+from lenetgpu.lab.explain import moved_per_needed
+from lenetgpu.lab.report_tables import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
+from lenetgpu.lab.roofline import Ceilings, ceilings
+from lenetgpu.lab.statistics import median_interval, ratio_interval
+from lenetgpu.lab.suites import covered_variants, layout_rows
+from lenetgpu.lab.trace import TraceEvent, chrome_trace, copies_under_kernels
+from lenetgpu.network import SPANS, STAGES
+from lenetgpu.pipeline import build_steps
+from lenetgpu.plan import resolve
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.registry import cpu, make_variant
+
+REPORT = {
+    "conv": [
+        "direct.basic", "direct.tight", "direct.shared_constant", "direct.four_maps",
+        "unrolled.naive", "unrolled.tiled", "unrolled.constant", "unrolled.layout",
+        "cublas.im2col", "fft.cufft", "cublas.half",
+    ],
+    "pool": ["basic.two_passes", "fused.relu_in_mean", "tiled.shared", "layout.quad"],
+    "argmax": ["thread.per_image", "reduction.list", "reduction.shuffle"],
+    "conv_pool": ["block.unrolled"],
+    "fc": ["tiled.shared", "cublas.sgemm", "cublas.half"],
+}  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in REPORT.items() for n in names])
+def test_every_variant_of_the_report_is_registered_with_its_section(kind, name):
+    found = {v.full_name: v for v in variants(kind, "cuda")}
+    assert name in found
+    assert found[name].paper.startswith("report ")
+
+
+def test_the_suite_measures_every_gpu_variant_of_the_report():
+    wanted = {(kind, name) for kind, names in REPORT.items() for name in names}
+    assert wanted <= covered_variants()
+    known = {(v.kind, v.full_name) for v in variants()}
+    assert covered_variants() <= known
+    assert {figure.table for figure in FIGURES} >= {
+        "1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13",
+    }  # fmt: skip
+
+
+def test_suite_rows_name_stages_that_exist():
+    special = {RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL}
+    names = {s.name for s in STAGES} | {"+".join(s.stages) for s in SPANS}
+    for stage, variant in [(f.stage, f.variant) for f in FIGURES] + [(s, v) for *_, s, v in BEYOND]:
+        if variant in special:
+            assert stage in names | {"all"}
+        else:
+            assert any(v.full_name == variant for v in variants(stage_of(stage).kind))
+
+
+def test_table_10_is_what_the_layouts_give():
+    for row in layout_rows():
+        assert row["report_before"] == row["before"]
+        kept = [extent for extent in row["report_after"] if extent != 1]
+        assert kept == [extent for extent in row["after"] if extent != 1], row
+
+
+def test_transfers_host_copies_after_every_stage():
+    steps = [step.name for step in build_steps(resolve("report", "cuda"), "uint8", "host")]
+    assert steps.count("copy to cpu") == 6
+    assert steps.count("copy to cuda") == 6
+    for stage in ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2"):
+        at = steps.index(stage)
+        assert steps[at + 1 : at + 3] == ["copy to cpu", "copy to cuda"]
+
+
+def test_the_block_plan_runs_spans_and_an_override_splits_them():
+    plan = resolve("block", "cuda")
+    assert [slot.name for slot in plan.slots] == [
+        "conv1+pool1", "conv2+pool2", "fc1", "fc2", "argmax",
+    ]  # fmt: skip
+    split = resolve("block", "cuda", {"pool1": "basic"})
+    assert [slot.name for slot in split.slots][:3] == ["conv1", "pool1", "conv2+pool2"]
+    chosen = resolve("tiled", "cuda", {"conv2": "block.unrolled"})
+    assert "conv2+pool2" in [slot.name for slot in chosen.slots]
+    with pytest.raises(LenetError, match="stage pool2: variant block.unrolled of conv2 runs it"):
+        resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
+
+
+def test_precision_of_a_plan_is_its_least_precise_variant():
+    assert resolve("half", "cuda").precision == "fp16"
+    assert resolve("cublas", "cuda").precision == "fp32"
+
+
+@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=60))
+def test_the_median_lies_in_its_interval(samples):
+    interval = median_interval(samples)
+    assert interval.low <= interval.value <= interval.high
+    assert min(samples) <= interval.low
+    assert interval.high <= max(samples)
+
+
+def test_the_interval_covers_the_true_median_as_often_as_it_says():
+    source = random.Random(7)
+    covered = sum(
+        (i := median_interval([source.lognormvariate(0, 0.1) for _ in range(25)])).low
+        <= 1.0
+        <= i.high
+        for _ in range(1000)
+    )
+    assert 0.93 < covered / 1000 < 0.99
+
+
+def test_identical_candidates_are_not_called_different():
+    source = random.Random(3)
+    for _ in range(200):
+        a = [source.gauss(1, 0.02) for _ in range(30)]
+        b = [source.gauss(1, 0.02) for _ in range(30)]
+        assert ratio_interval(a, b).verdict() == "same"
+
+
+def test_a_real_difference_is_called():
+    source = random.Random(3)
+    a = [source.gauss(1.1, 0.02) for _ in range(30)]
+    b = [source.gauss(1, 0.02) for _ in range(30)]
+    assert ratio_interval(a, b).verdict() == "slower"
+    assert ratio_interval(b, a).verdict() == "faster"
+
+
+class FakeBench:
+    """A bench with times from a list, right or wrong as told."""
+
+    def __init__(self, times, passed=True):
+        self._times, self._passed = iter(times), passed
+        self.images = self.scaled_from = 10
+
+    def check(self):
+        return Checked(
+            Verdict(self._passed, 1e-7, 1e-5), 1e-7, 0, 10, None if self._passed else "x"
+        )
+
+    def sample(self):
+        return next(self._times)
+
+
+def endless(value, spread=0.001, seed=1):
+    source = random.Random(seed)
+    while True:
+        yield value * source.uniform(1 - spread, 1 + spread)
+
+
+def out_of_memory():
+    raise MemoryError("Unable to allocate 5.5 GiB")
+
+
+def interrupt():
+    yield from [1.0] * 7
+    raise KeyboardInterrupt
+
+
+def test_wrong_candidates_get_no_time_and_big_ones_are_skipped():
+    candidates = [
+        Candidate("good", lambda: FakeBench(endless(1.0))),
+        Candidate("slow", lambda: FakeBench(endless(2.0, seed=2))),
+        Candidate("bad", lambda: FakeBench(endless(0.1), passed=False)),
+        Candidate("big", out_of_memory),
+    ]
+    done = comparing.compare("x", candidates, "good", seconds=5)
+    status = {c.name: c.status for c in done.candidates}
+    assert status == {"good": "right", "slow": "right", "bad": "wrong", "big": "skipped"}
+    document = comparison_json(done, {"name": "test"}, None)
+    entries = {entry["name"]: entry for entry in document["candidates"]}
+    assert "median_ms" not in entries["bad"]
+    assert "5.5 GiB" in entries["big"]["note"]
+    assert entries["slow"]["verdict"] == "slower"
+    assert entries["slow"]["ratio"]["low"] < 2 < entries["slow"]["ratio"]["high"]
+    assert len(entries["good"]["samples_ms"]) >= comparing.LEAST_ROUNDS
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    candidates = [
+        Candidate("good", lambda: FakeBench(endless(1.0))),
+        Candidate("stops", lambda: FakeBench(interrupt())),
+    ]
+    done = comparing.compare("x", candidates, "good", seconds=60, noise=0.0)
+    assert done.interrupted
+    document = comparison_json(done, {"name": "test"}, None)
+    assert document["interrupted"]
+    assert len(document["candidates"][1]["samples_ms"]) == 6
+
+
+def document(times, reference=1.0):
+    candidates = [
+        Candidate("base", lambda: FakeBench([]), status="right"),
+        Candidate("other", lambda: FakeBench([]), status="right"),
+    ]
+    for candidate, value, seed in zip(candidates, (reference, times), (1, 2), strict=True):
+        candidate.bench = FakeBench([])
+        source = endless(value, seed=seed)
+        candidate.samples = [next(source) for _ in range(20)]
+    done = Comparison("conv2", "base", candidates, list(candidates[0].samples), False)
+    return comparison_json(done, {"name": "test"}, None)
+
+
+def test_a_regression_is_called_only_when_the_interval_says_so():
+    assert regressions(document(2.0), document(2.0), 1) == []
+    assert regressions(document(2.06), document(2.0), 5) == []
+    (line,) = regressions(document(2.4), document(2.0), 5)
+    assert line.startswith("other: +20")
+    (line,) = regressions(document(2.6, 1.3), document(2.0), 5)
+    assert line.startswith("base: +30")
+    other = document(2.0) | {"device": {"name": "another"}}
+    with pytest.raises(LenetError, match="expected device 'test', found 'another'"):
+        regressions(document(2.0), other, 5)
+
+
+def test_a_stage_bench_checks_and_times(shipped_weights, rng):
+    images = rng.integers(0, 256, (20, 28, 28, 1), dtype=np.uint8)
+    facts = truth(images, shipped_weights)
+    bench = StageBench(find("conv", "tiled", "cpu"), stage_of("conv2"), 70, facts)
+    checked = bench.check()
+    assert checked.verdict.passed
+    assert checked.flips == 0
+    assert bench.sample() > 0
+
+
+def test_a_wrong_variant_fails_its_bench(shipped_weights):
+    images = load_dataset(assets.default_digits()).images[:200]
+    facts = truth(images, shipped_weights)
+    right = find("conv", "serial", "cpu")
+
+    def shifted(x, w, y, problem):
+        """One pixel off."""
+        right.run(x, w, y, problem)
+        y[:] = np.roll(y, 5, axis=2)
+
+    wrong = make_variant(
+        shifted, kind="conv", family="broken", reads="NHWC", writes="NHWC", needs=cpu()
+    )
+    checked = StageBench(wrong, stage_of("conv1"), 20, facts).check()
+    assert not checked.verdict.passed
+    assert checked.first_bad == "conv1"
+    assert checked.flips > 0
+
+
+def test_a_wrong_candidate_makes_the_exit_code_1(monkeypatch):
+    broken = make_variant(
+        lambda x, y, problem: None,
+        kind="argmax", family="broken", reads="NC", writes="N", needs=cpu(),
+    )  # fmt: skip
+    broken = replace(broken, name="nothing", run=lambda x, y, problem: None)
+    real = comparing.variants
+    monkeypatch.setattr(comparing, "variants", lambda *a: [*real(*a), broken])
+    result = run("compare", "argmax", "--batch", 50, "--device", "cpu", "--seconds", 0.1)
+    assert result.exit_code == 1
+    assert "WRONG: broken.nothing" in result.stderr
+    row = next(line for line in result.stdout.splitlines() if "broken.nothing" in line)
+    assert "WRONG" in row
+    assert "first bad stage argmax" in row
+
+
+@pytest.mark.parametrize("what", ["pool2", "fc1", "argmax"])
+def test_compare_on_a_cpu(what, tmp_path):
+    out, table, md = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.md"
+    result = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 0.2,
+                 "--json", out, "--csv", table, "--markdown", md)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    kind = stage_of(what).kind
+    assert {e["name"] for e in document["candidates"]} == {
+        v.full_name for v in variants(kind, "cpu")
+    }
+    for entry in document["candidates"]:
+        assert entry["status"] == "right"
+        assert entry["label_flips"] == 0
+        assert len(entry["samples_ms"]) >= 5
+        assert entry["ratio"]["low"] <= entry["ratio"]["median"] <= entry["ratio"]["high"]
+        assert entry["name"] in table.read_text()
+        assert entry["name"] in md.read_text()
+    again = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 0.2,
+                "--against", out, "--fail-on-regression", 100000)  # fmt: skip
+    assert again.exit_code == 0, again.output
+
+
+def test_compare_plans_with_a_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plans.png"
+    result = run("compare", "plans", "--batch", 64, "--device", "cpu", "--seconds", 0.5,
+                 "--plot", path)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for name in ("serial", "tiled", "unrolled", "fft"):
+        assert name in result.output
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_roofline_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "roof.svg"
+    result = run("compare", "fc1", "--batch", 64, "--device", "cpu", "--seconds", 0.2,
+                 "--plot", path)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "<svg" in path.read_text()
+
+
+def test_the_suite_runs_without_a_gpu(tmp_path):
+    pytest.importorskip("matplotlib")
+    out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
+    result = run("compare", "--suite", "report", "--batch", 64, "--device", "cpu",
+                 "--json", out, "--plot", picture)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(out.read_text())
+    serial = [r for r in document["rows"] if r["variant"] == "serial.loops"]
+    assert serial
+    assert all(row["status"] == "right" for row in serial)
+    assert {row["status"] for row in document["rows"]} == {"right", "absent"}
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["conv3"], ["'conv3' cannot be compared", "conv1+pool1", "plans"]),
+        ([], ["expected a stage"]),
+        (["conv1", "--suite", "report"], ["one of them"]),
+        (["--suite", "thesis"], ["suite 'thesis'", "report"]),
+        (["fc1", "--reference", "fft", "--device", "cpu", "--batch", "5"], ["'fft'", "tiled"]),
+        (["fc1", "--batch", "0"], ["--batch", "found 0"]),
+        (["fc1", "--seconds", "0"], ["--seconds", "found 0"]),
+        (["fc1", "--plot", "x.pdf"], ["x.pdf", ".png"]),
+        (["plans", "--cold-l2"], ["--cold-l2"]),
+        (["fc1", "--against", "none.json"], ["go together"]),
+        (["fc1", "--against", "none.json", "--fail-on-regression", "5"], ["none.json", "no such"]),
+    ],
+)
+def test_bad_input(arguments, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("compare", *arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ")
+    for part in parts:
+        assert part in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_profile_writes_every_form(tmp_path):
+    names = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
+    options = [word for form, path in names.items() for word in (f"--{form}", path)]
+    result = run("profile", "--limit", 200, "--device", "cpu", *options)
+    assert result.exit_code == 0, result.output
+    assert "hint:" in result.output
+    document = json.loads(names["json"].read_text())
+    assert document["command"] == "profile"
+    total = sum(row["median_ms"] for row in document["stages"])
+    compute = document["timing_ms"]["compute"]["median"]
+    assert total + document["residual_ms"] == pytest.approx(compute)
+    for row in document["stages"]:
+        assert row["roofline"] > 0
+        assert row["bound"] in ("compute", "memory")
+    assert len(names["csv"].read_text().splitlines()) == 1 + len(document["stages"])
+    assert names["markdown"].read_text().count("\n") == 2 + len(document["stages"])
+    events = json.loads(names["trace"].read_text())["traceEvents"]
+    shown = {event["name"] for event in events if event["ph"] == "X"}
+    assert {"conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"} <= shown
+    assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
+
+
+def test_copies_under_kernels_counts_each_moment_once():
+    events = [
+        TraceEvent("images to device", "copy", 0, 0.0, 10.0),
+        TraceEvent("conv1", "stage", 1, 2.0, 4.0),
+        TraceEvent("conv2", "stage", 2, 4.0, 4.0),
+        TraceEvent("conv2", "stage", 0, 0.0, 10.0),
+    ]
+    assert copies_under_kernels(events) == (10.0, 6.0)
+    assert json.loads(chrome_trace(events, "t"))["otherData"]["copies_under_kernels_ms"] == 6.0
+
+
+def test_coalescing_factors():
+    assert moved_per_needed(1) == 1.0
+    assert moved_per_needed(2) == pytest.approx(2.0, rel=0.05)
+    assert moved_per_needed(32) == 8.0
+    assert moved_per_needed(64) == 8.0
+
+
+def test_roofline_share():
+    limits = Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=8)
+    assert limits.share(1e12, 1e6, 2.0, "fp32") == (pytest.approx(0.5), "compute")
+    assert limits.share(1e6, 1e11, 4.0, "fp32") == (pytest.approx(0.25), "memory")
+    assert limits.share(8e12, 1e6, 2.0, "fp16") == (pytest.approx(0.5), "compute")
+
+
+def test_ceilings_are_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    first = ceilings("cpu", "test")
+    assert first.copy_gbs > 0.1
+    assert first.fma_tflops > 1e-3
+    assert ceilings("cpu", "test") == first
+    assert math.isclose(
+        ceilings("cpu", "test", again=True).fma_tflops, first.fma_tflops, rel_tol=0.9
+    )
+
+
+def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, rng):
+    from lenetgpu.lab import suites
+
+    def refuse(*arguments):
+        raise MemoryError("Unable to allocate 7 GiB")
+
+    images = rng.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
+    monkeypatch.setattr(suites, "StageBench", refuse)
+    suite = suites.Suite("cpu", images, truth(images, shipped_weights), None, lambda line: None)
+    found = suite._measure("argmax", "serial.loops")
+    assert found["status"] == "skipped"
+    assert "7 GiB" in found["note"]
+
+
+def test_requests_are_checked_before_anything_is_loaded(monkeypatch):
+    monkeypatch.setattr(session, "load_weights", lambda path: pytest.fail("loaded"))
+    with pytest.raises(LenetError, match="cannot be compared"):
+        session.run_compare(session.CompareRequest(what="conv9"), lambda line: None)
