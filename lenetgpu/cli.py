@@ -14,7 +14,7 @@ from lenetgpu.errors import LenetError
 
 _STARTED = time.perf_counter()
 _STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
-_FILE_WIDTH = 220
+_FILE_WIDTH = 250
 _FILE = click.Path(path_type=Path)
 
 

@@ -26,7 +26,7 @@ from lenetgpu.lab.explain import moved_per_needed
 from lenetgpu.lab.report_tables import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
 from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.statistics import median_interval, ratio_interval
-from lenetgpu.lab.suites import covered_variants, layout_rows
+from lenetgpu.lab.suites import covered_variants, ladder_rows, layout_rows
 from lenetgpu.lab.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.pipeline import build_steps
@@ -83,6 +83,17 @@ def test_table_10_is_what_the_layouts_give():
         assert row["report_before"] == row["before"]
         kept = [extent for extent in row["report_after"] if extent != 1]
         assert kept == [extent for extent in row["after"] if extent != 1], row
+
+
+def test_the_ladder_says_what_holds():
+    def row(variant, ms):
+        return {"stage": "conv1", "variant": variant, "report_ms": 1.0, "median_ms": ms}
+
+    times = {"direct.basic": 4.0, "direct.tight": 4.01, "direct.shared_constant": 2.0,
+             "direct.four_maps": 3.0}  # fmt: skip
+    steps = ladder_rows([row(name, ms) for name, ms in times.items()])
+    assert [step["verdict"] for step in steps] == ["no gain", "holds", "turned"]
+    assert steps[1]["report_gain"] == pytest.approx(2000 / 450)
 
 
 def test_transfers_host_copies_after_every_stage():

@@ -115,15 +115,26 @@ def _stage_names(unit: Stage | Span) -> tuple[str, ...]:
 class StageBench:
     """One variant on one stage (or span), fed with the float64 chain's real activations.
 
-    `n` images are timed; the check's activations are repeated to fill them.
+    `n` images are timed; the check's activations are repeated to fill them. `layouts` (reads,
+    writes) are the variant's first ones unless named.
     """
 
-    def __init__(self, variant: Variant, unit: Stage | Span, n: int, facts: Truth) -> None:
+    def __init__(
+        self,
+        variant: Variant,
+        unit: Stage | Span,
+        n: int,
+        facts: Truth,
+        layouts: tuple[str, str] | None = None,
+    ) -> None:
         import numpy as np
 
         self.variant, self.unit, self._truth = variant, unit, facts
         self.images = self.scaled_from = n
-        self.problem = self._in_first_layouts(variant, unit.problem)
+        if layouts is None:
+            self.problem = self._in_first_layouts(variant, unit.problem)
+        else:
+            self.problem = replace(unit.problem, reads=layouts[0], writes=layouts[1])
         self._gpu = variant.needs.device == "cuda"
         self._weight = None if unit.weight is None else facts.weights[unit.weight]
         self._few = np.ascontiguousarray(self._input_of_stage(), np.float32)

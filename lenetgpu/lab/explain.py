@@ -79,8 +79,15 @@ def coalescing(problem: Any) -> tuple[float, float] | None:
             moved_per_needed(stride_along_x(problem.writes, conv.M), 8),
         )
     if isinstance(problem, Pool):
-        return (1.0, 1.0) if problem.reads in ("NHWC", "QUAD") else (2.0, 1.0)
+        return _pool_loads(problem), 1.0
     return None
+
+
+def _pool_loads(problem: Pool) -> float:
+    """Bytes moved per byte needed by one load of a pool whose threads run along its output."""
+    if problem.writes == "NHWC":
+        return moved_per_needed(1 if problem.reads == "NHWC" else problem.H * problem.W)
+    return moved_per_needed({"NHWC": 2 * problem.C, "NCHW": 2, "QUAD": 1}[problem.reads])
 
 
 def explanation(

@@ -77,6 +77,42 @@ FIGURES: tuple[Figure, ...] = (
     Figure("figs 4-6", "fully_forward_tile", "fc2", "tiled.shared", 11.855),
 )
 
+# The order in which the report climbed, with its times; Table 7's for conv1's unrolled ladder.
+LADDERS: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
+    (
+        "conv1",
+        (
+            ("direct.basic", 2800),
+            ("direct.tight", 2000),
+            ("direct.shared_constant", 450),
+            ("direct.four_maps", 150),
+        ),
+    ),
+    (
+        "conv1",
+        (
+            ("unrolled.naive", 387.468),
+            ("unrolled.tiled", 305.16),
+            ("unrolled.constant", 51.9436),
+            ("unrolled.layout", 34.8897),
+        ),
+    ),
+    ("conv1", (("direct.four_maps", 150), ("unrolled.layout", 34.8897))),
+    (
+        "conv2",
+        (
+            ("direct.basic", 17200),
+            ("direct.tight", 5400),
+            ("direct.shared_constant", 1700),
+            ("direct.four_maps", 670),
+            ("unrolled.tiled", 260.2),
+            ("unrolled.layout", 188.2),
+        ),
+    ),
+    ("pool1", (("fused.relu_in_mean", 182), ("layout.quad", 14.5701))),
+    ("pool2", (("fused.relu_in_mean", 27.6193), ("layout.quad", 10.0552))),
+)
+
 # The report's Table 10: activation shapes (batch k left out) before and after its transformation.
 LAYOUTS: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("conv1", "in", (28, 28, 1), (28, 28, 1)),

@@ -73,6 +73,14 @@ LAYOUT_COLUMNS = (
     Column("layout here", "layout", numeric=False),
     Column("after here", "after", dimensions),
 )
+LADDER_COLUMNS = (
+    Column("stage", "stage", numeric=False),
+    Column("the report's step", "step", numeric=False),
+    Column("gain there", "report_gain", fixed(2)),
+    Column("gain here", "gain", fixed(2)),
+    Column("today", "verdict", numeric=False),
+    Column("measured", "why", numeric=False),
+)
 _WORDS = {"right": "PASS", "wrong": "WRONG", "skipped": "skipped", "absent": "absent",
           "waiting": "not checked"}  # fmt: skip
 
@@ -132,6 +140,9 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
     rows = suite_rows(document["rows"])
     title = f"suite report, {document['images']:,} images, {document['device']['name']}"
     console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title))
+    if document["ladder"]:
+        title = "the report's ladder: time of the step before over time of the step"
+        console.print(as_rich(LADDER_COLUMNS, document["ladder"], title))
     console.print(as_rich(LAYOUT_COLUMNS, document["layouts"], "table 10: activation shapes"))
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)

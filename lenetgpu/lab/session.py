@@ -33,7 +33,7 @@ from lenetgpu.lab.compare import (
 from lenetgpu.lab.report import device_json
 from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.rows import stage_rows
-from lenetgpu.lab.suites import SUITES, Suite, layout_rows
+from lenetgpu.lab.suites import SUITES, Suite, ladder_rows, layout_rows
 from lenetgpu.lab.timing import profile
 from lenetgpu.weights import load_weights
 
@@ -204,6 +204,7 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         },
         "interrupted": suite.interrupted,
         "rows": suite.rows,
+        "ladder": ladder_rows(suite.rows),
         "layouts": layout_rows(),
     }
     if request.plot is not None and any(row.get("median_ms") for row in suite.rows):

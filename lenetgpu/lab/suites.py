@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from lenetgpu.lab.explain import explanation
 from lenetgpu.lab.report_tables import (
     BEYOND,
     FIGURES,
+    LADDERS,
     LAYOUTS,
     ON_CPU,
     RELU,
@@ -32,6 +34,13 @@ SUITES = ("report",)
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.15, 0.5
 _LEAST, _MOST = 5, 50
 RELU_OF = "basic.two_passes"
+TABLE_10 = {
+    "conv1": ("NCHW", "QUAD"),
+    "pool1": ("QUAD", "NCHW"),
+    "conv2": ("NCHW", "QUAD"),
+    "pool2": ("QUAD", "NHWC"),
+}
+_SAME = 1.02
 
 
 class Suite:
@@ -97,7 +106,8 @@ class Suite:
         if variant is None:
             note = "needs a GPU"
             return {"variant": name, "status": "absent", "note": note}
-        bench = StageBench(variant, unit, len(self._images), self._facts)
+        layouts = TABLE_10[stage] if variant.family == "layout" else None
+        bench = StageBench(variant, unit, len(self._images), self._facts, layouts)
         checked = bench.check()
         row: dict[str, Any] = {
             "variant": name,
@@ -221,16 +231,41 @@ class Suite:
         return row
 
 
+def ladder_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each step of the report's ladders: its gain there, its gain here, and whether it still holds.
+
+    A gain is the time of the step before over the time of the step; within 2 % of 1 is no change.
+    """
+    found = {(row["stage"], row["variant"]): row for row in rows if "report_ms" in row}
+    steps = []
+    for stage, ladder in LADDERS:
+        for (before, slower_ms), (after, faster_ms) in itertools.pairwise(ladder):
+            old, new = found.get((stage, before)), found.get((stage, after))
+            if old is None or new is None or "median_ms" not in old or "median_ms" not in new:
+                continue
+            gain = old["median_ms"] / new["median_ms"]
+            holds = "holds" if gain > _SAME else ("no gain" if gain > 1 / _SAME else "turned")
+            steps.append(
+                {
+                    "stage": stage,
+                    "step": f"{before} to {after}",
+                    "report_gain": slower_ms / faster_ms,
+                    "gain": gain,
+                    "verdict": holds,
+                    "why": f"{old.get('explanation', '')} -> {new.get('explanation', '')}",
+                }
+            )
+    return steps
+
+
 def layout_rows() -> list[dict[str, Any]]:
     """Table 10: the report's shapes and the ones this package gives its layouts."""
     by_name = {stage.name: stage.problem for stage in STAGES}
-    layouts = {"conv1": ("NHWC", "QUAD"), "pool1": ("QUAD", "NCHW"), "conv2": ("NCHW", "QUAD"),
-               "pool2": ("QUAD", "NHWC")}  # fmt: skip
     rows = []
     for stage, end, before, after in LAYOUTS:
         problem = by_name[stage]
         shape = problem.in_shape if end == "in" else problem.out_shape
-        layout = layouts[stage][0 if end == "in" else 1]
+        layout = TABLE_10[stage][0 if end == "in" else 1]
         rows.append(
             {
                 "table": "10",

@@ -49,6 +49,7 @@ def dimensions(value: list[int]) -> str:
     return "x".join(map(str, kept))
 
 
+_WRAPPED = ("explanation", "why", "note", "label")
 STAGE_COLUMNS = (
     Column("stage", "name", numeric=False),
     Column("variant", "variant", numeric=False),
@@ -86,7 +87,9 @@ def as_rich(columns: tuple[Column, ...], rows: list[dict[str, Any]], title: str 
     )
     for column in columns:
         table.add_column(
-            column.heading, justify="right" if column.numeric else "left", no_wrap=True
+            column.heading,
+            justify="right" if column.numeric else "left",
+            no_wrap=column.key not in _WRAPPED,
         )
     for row in rows:
         table.add_row(*(column.cell(row) for column in columns))
