@@ -57,6 +57,15 @@ def gpu_table() -> str:
     return "\n".join(lines)
 
 
+def _stage_cell(document: dict[str, Any], name: str) -> str:
+    for row in document["stages"]:
+        stages = row["stages"] or [row["name"]]
+        if name in stages:
+            first = stages[0] == name
+            return f"{row['median_ms']:.3f}" if first else "with " + stages[0]
+    return "-"
+
+
 def stage_table() -> str:
     """Milliseconds of each stage, by plan."""
     documents = _documents("nvidia-h200")
@@ -68,8 +77,7 @@ def stage_table() -> str:
     for name in names:
         cells = []
         for document in documents:
-            row = next(row for row in document["stages"] if row["name"] == name)
-            cells.append(f"{row['median_ms']:.3f}")
+            cells.append(_stage_cell(document, name))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -88,7 +96,64 @@ def cpu_table() -> str:
     return "\n".join(lines)
 
 
-SECTIONS = {"gpu": gpu_table, "stages": stage_table, "cpu": cpu_table}
+def _suite() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        (MEASURED / "lab-nvidia-h200" / "suite-report.json").read_text()
+    )
+    return document
+
+
+def report_table() -> str:
+    """The report's figures beside this device's, each (stage, variant) once."""
+    document = _suite()
+    lines = [
+        f"{document['device']['name']}, {document['date']}, {document['images']:,} images; "
+        "every row checked against float64 before it was timed.",
+        "",
+        "| report | what | stage | variant | report, ms | here, ms | ratio | measured |",
+        "|---|---|---|---|---:|---:|---:|---|",
+    ]
+    seen = set()
+    for row in document["rows"]:
+        key = (row["stage"], row["variant"])
+        if key in seen or "median_ms" not in row:
+            continue
+        seen.add(key)
+        figure = row.get("report_ms")
+        ratio = f"{row['speedup']:,.0f}x" if "speedup" in row else "-"
+        bound = ">" if row.get("at_least") else ""
+        there = "could not run or left unbuilt" if figure is None else f"{bound}{figure:,.1f}"
+        here = f"{row['median_ms']:,.3f}"
+        why = row.get("explanation") or row.get("note") or ""
+        where = f"table {row['table']}" if row["table"][0].isdigit() and figure else row["table"]
+        lines.append(
+            f"| {where} | {row['label']} | {row['stage']} | `{row['variant']}` | {there} | {here} "
+            f"| {ratio} | {why} |"
+        )
+    return "\n".join(lines)
+
+
+def ladder_table() -> str:
+    """Which of the report's steps still gain something."""
+    lines = [
+        "| stage | step | gain there | gain here | today |",
+        "|---|---|---:|---:|---|",
+    ]
+    lines += [
+        f"| {step['stage']} | {step['step']} | {step['report_gain']:.2f}x | {step['gain']:.2f}x "
+        f"| {step['verdict']} |"
+        for step in _suite()["ladder"]
+    ]
+    return "\n".join(lines)
+
+
+SECTIONS = {
+    "gpu": gpu_table,
+    "stages": stage_table,
+    "cpu": cpu_table,
+    "report": report_table,
+    "ladder": ladder_table,
+}
 
 
 def updated(text: str) -> str:

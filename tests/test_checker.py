@@ -9,6 +9,7 @@ from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 from lenetgpu.lab.check import (
     TOLERANCE,
     check_variant,
+    excusable_flips,
     first_bad_stage,
     judge,
     random_input,
@@ -67,6 +68,12 @@ def test_labels_must_be_equal():
     verdict = judge(np.array([1, 3]), np.array([1, 2]), "fp32")
     assert not verdict.passed
     assert verdict.error == 1
+
+
+def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
+    scores = np.array([[1.0, 0.9999, 0.0], [1.0, 0.5, 0.0]])
+    assert excusable_flips(scores, "fp16").tolist() == [True, False]
+    assert excusable_flips(scores, "fp32").tolist() == [False, False]
 
 
 def test_the_first_bad_stage_is_named(shipped_weights, rng):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.dataset import load_dataset
-from lenetgpu.lab.check import TOLERANCE, reference_scores
+from lenetgpu.lab.check import TOLERANCE, excusable_flips, reference_scores
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.weights import load_weights
@@ -38,9 +38,10 @@ def assert_like_reference(pipeline, images, truth):
     pipeline.poison()
     found = pipeline.run(images)
     found = found.get() if pipeline.plan.device == "cuda" else found
-    np.testing.assert_array_equal(found, labels)
+    precision = pipeline.plan.precision
+    assert not ((found != labels) & ~excusable_flips(scores, precision)).any()
     error = np.abs(pipeline.scores(len(labels)) - scores).max() / np.abs(scores).max()
-    assert error <= TOLERANCE[pipeline.plan.precision]
+    assert error <= TOLERANCE[precision]
 
 
 @pytest.mark.parametrize("plan", CPU_PLANS)

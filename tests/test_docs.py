@@ -29,10 +29,30 @@ def test_the_picture_is_current():
     assert drawn == script("draw_pipeline").draw(), "run scripts/draw_pipeline.py"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "measured").rglob("*.json")), ids=str)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "measured").rglob("lab-*/*.json")), ids=lambda p: p.name
+)
+def test_measured_suites_are_right_and_dated(path):
+    document = json.loads(Path(path).read_text())
+    assert document["date"]
+    assert document["device"]["kind"] == "cuda"
+    assert {row["status"] for row in document["rows"]} == {"right"}
+
+
+INFER = [
+    path
+    for path in sorted((ROOT / "docs" / "measured").rglob("*.json"))
+    if not path.parent.name.startswith("lab-")
+]
+
+
+@pytest.mark.parametrize("path", INFER, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_measured_files_are_right_and_dated(path):
     document = json.loads(Path(path).read_text())
-    assert document["correct"] == 8_722
+    if document["precision"] == "fp32":
+        assert document["correct"] == 8_722
+    else:
+        assert abs(document["correct"] - 8_722) <= 5
     assert document["date"]
     assert document["device"]["name"]
     assert document["timing_ms"]["compute"]["samples"]

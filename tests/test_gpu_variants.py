@@ -14,6 +14,7 @@ from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.lab.check import (
     TOLERANCE,
     check_variant,
+    excusable_flips,
     random_input,
     reference,
     reference_scores,
@@ -120,11 +121,12 @@ def test_plans_on_real_digits(plan, digits):
     scores = pipeline.scores(FULL)
     error = np.abs(scores - expected).max() / np.abs(expected).max()
     assert error <= TOLERANCE[pipeline.plan.precision]
-    np.testing.assert_array_equal(labels, expected_labels)
+    excused = excusable_flips(expected, pipeline.plan.precision)
+    assert not ((labels != expected_labels) & ~excused).any()
     for n in (1, 7, 133, 9_973):
         pipeline.poison()
         part = pipeline.run(cupy.asarray(dataset.images[:n])).get()
-        np.testing.assert_array_equal(part, expected_labels[:n])
+        assert not ((part != expected_labels[:n]) & ~excused[:n]).any()
 
 
 def test_a_cpu_stage_inside_a_gpu_plan(digits):
