@@ -18,8 +18,9 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.timing import StepTiming, Summary, profile, repeat, summarise, time_compute
 from lenetgpu.lab.trace import CpuTracer, GpuTracer, TraceEvent
+from lenetgpu.lab.verify import verify_once
 from lenetgpu.network import IMAGE_SHAPE
-from lenetgpu.pipeline import Pipeline
+from lenetgpu.pipeline import GPU_CHUNK, Pipeline
 from lenetgpu.plan import AUTO, NAMED, Plan, resolve
 from lenetgpu.weights import Weights, load_weights
 
@@ -133,17 +134,15 @@ class _Clock:
 
 def _compile(plan: Plan) -> None:
     """Compile what the plan launches, so that the pipeline finds it ready."""
-    from lenetgpu.gpu.launch import function
+    from lenetgpu.lab.warmup import compile_all
     from lenetgpu.stages import variants
 
     for slot in plan.slots:
         if slot.variant.kernels is not None:
-            for kernel in slot.variant.kernels(slot.problem):
-                function(kernel)
+            compile_all(slot.variant.kernels(slot.problem))
     for support in variants("scale", "cuda"):
-        if support.kernels is not None:
-            for kernel in support.kernels(None):
-                function(kernel)
+        if support.kernels is not None and not plan.slots[0].variant.raw_images:
+            compile_all(support.kernels(None))
 
 
 def infer(request: Request, progress: Progress | None = None) -> Outcome:
@@ -246,7 +245,9 @@ def _check_memory(batch: int, plan: Plan) -> None:
         for slot in plan.slots
         if len(slot.problem.in_shape) == 3
     )
-    needed, free = 2 * 4 * batch * largest, gpu_device.free_bytes()
+    needed, free = 2 * 4 * min(batch, GPU_CHUNK) * largest, gpu_device.free_bytes()
+    if any(slot.variant.raw_images for slot in plan.slots):
+        return
     if needed > free:
         raise LenetError(
             f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
@@ -274,11 +275,16 @@ def _run_gpu(
     _check_memory(batch, plan)
     with clock.phase("compile"):
         _compile(plan)
+    if all(slot.variant.needs.device == "cuda" for slot in plan.slots):
+        with clock.phase("verify"):
+            verify_once(plan, gpu.name)
     dtype = str(dataset.images.dtype)
 
     def make(size: int) -> Pipeline:
         chunk = request.chunk if request.streams == 1 else None
-        return Pipeline(plan, weights, size, dtype, chunk, request.transfers)
+        made = Pipeline(plan, weights, size, dtype, chunk, request.transfers)
+        made.with_scores = request.scores
+        return made
 
     with clock.phase("load"):
         size = batch

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 IMAGE_SHAPE = (28, 28, 1)
 PIXEL_SCALE = 255.0
 CLASSES = 10
+FEATURE_COUNT = 4 * 4 * 64
+FEATURE_STAGES = ("conv1", "pool1", "conv2", "pool2")
+CLASSIFIER_STAGES = ("fc1", "fc2", "argmax")
 FLOAT_BYTES = 4
 
 
@@ -261,7 +264,65 @@ class ConvPool:
         return FLOAT_BYTES * (n * per_image + self.conv.depth * self.conv.M)
 
 
-Problem = Conv | Pool | Fc | Argmax | ConvPool | Scale | Relayout
+@dataclass(frozen=True)
+class Features:
+    """Images as they arrive to pool2's features: the span conv1 to pool2 of the network.
+
+    `writes` is a layout that only the classifier of the same family reads.
+    """
+
+    reads: str = "NHWC"
+    writes: str = "F16"
+
+    @property
+    def in_shape(self) -> tuple[int, int, int]:
+        """Logical input shape of one image."""
+        return IMAGE_SHAPE
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Logical output shape of one image."""
+        return (FEATURE_COUNT,)
+
+    def flop(self, n: int) -> int:
+        """Floating-point operations of the four stages, as the plain algorithm counts them."""
+        return sum(stage.problem.flop(n) for stage in STAGES if stage.name in FEATURE_STAGES)
+
+    def bytes(self, n: int) -> int:
+        """Fewest bytes moved: uint8 pixels and filters read, 2 bytes a feature written."""
+        pixels = IMAGE_SHAPE[0] * IMAGE_SHAPE[1] * IMAGE_SHAPE[2]
+        filters = 5 * 5 * 32 + 5 * 5 * 32 * 64
+        return n * (pixels + 2 * FEATURE_COUNT) + FLOAT_BYTES * filters
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Features to labels, and scores where asked: the span fc1, fc2, argmax of the network."""
+
+    reads: str = "F16"
+    writes: str = "N"
+
+    @property
+    def in_shape(self) -> tuple[int, ...]:
+        """Logical input shape of one image."""
+        return (FEATURE_COUNT,)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """Logical output shape of one image: a scalar label."""
+        return ()
+
+    def flop(self, n: int) -> int:
+        """Floating-point operations of the three stages."""
+        return sum(stage.problem.flop(n) for stage in STAGES if stage.name in CLASSIFIER_STAGES)
+
+    def bytes(self, n: int) -> int:
+        """Fewest bytes moved: 2 bytes a feature and the weights read, a label written."""
+        weights = FEATURE_COUNT * 128 + 128 * CLASSES
+        return n * (2 * FEATURE_COUNT + FLOAT_BYTES) + FLOAT_BYTES * weights
+
+
+Problem = Conv | Pool | Fc | Argmax | ConvPool | Features | Classifier | Scale | Relayout
 
 
 @dataclass(frozen=True)
@@ -276,6 +337,11 @@ class Stage:
     problem: Conv | Pool | Fc | Argmax
     weight: str | None = None
 
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """The weight tensor it takes, if any, as a tuple."""
+        return () if self.weight is None else (self.weight,)
+
 
 STAGES: tuple[Stage, ...] = (
     Stage("conv1", "conv", Conv(28, 28, 1, 32, 5, 5), "conv1"),
@@ -286,17 +352,25 @@ STAGES: tuple[Stage, ...] = (
     Stage("fc2", "fc", Fc(128, CLASSES, relu=False), "fc2"),
     Stage("argmax", "argmax", Argmax(CLASSES)),
 )
-CONV_POOL = "conv_pool"
+CONV_POOL, FEATURES, CLASSIFIER = "conv_pool", "features", "classifier"
 
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive stages that one variant of `kind` can cover, and the problem it then solves."""
+    """Consecutive stages that one variant of `kind` can cover, and the problem it then solves.
+
+    `weights` names the weight tensors it takes, in order.
+    """
 
     stages: tuple[str, ...]
     kind: str
-    problem: ConvPool
-    weight: str
+    problem: ConvPool | Features | Classifier
+    weights: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The stages' names joined by +."""
+        return "+".join(self.stages)
 
 
 def _conv_pool_spans() -> tuple[Span, ...]:
@@ -304,11 +378,16 @@ def _conv_pool_spans() -> tuple[Span, ...]:
     for first, second in itertools.pairwise(STAGES):
         if isinstance(first.problem, Conv) and second.kind == "pool" and first.weight:
             names = (first.name, second.name)
-            found.append(Span(names, CONV_POOL, ConvPool(first.problem), first.weight))
+            found.append(Span(names, CONV_POOL, ConvPool(first.problem), (first.weight,)))
     return tuple(found)
 
 
-SPANS: tuple[Span, ...] = _conv_pool_spans()
+_ALL_WEIGHTS = ("conv1", "conv2", "fc1", "fc2")
+SPANS: tuple[Span, ...] = (
+    Span(FEATURE_STAGES, FEATURES, Features(), _ALL_WEIGHTS),
+    Span(CLASSIFIER_STAGES, CLASSIFIER, Classifier(), _ALL_WEIGHTS),
+    *_conv_pool_spans(),
+)
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.layouts import equivalent, physical_shape
-from lenetgpu.network import CLASSES, IMAGE_SHAPE, STAGES, Problem, Relayout, Scale
+from lenetgpu.layouts import dtype_of, equivalent, physical_shape
+from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem, Relayout, Scale
 from lenetgpu.plan import Plan, Slot
 from lenetgpu.stages import Variant, variants
 from lenetgpu.weights import Weights
 
 CPU_CHUNK = 64
+GPU_CHUNK = 132 * 4 * 80
 _SCORES_AT = STAGES[-1].problem.in_shape
 
 
@@ -36,7 +37,7 @@ class Step:
     dtype: str
     reads: tuple[str, tuple[int, ...]]
     writes: tuple[str, tuple[int, ...]]
-    weight: str | None = None
+    weights: tuple[str, ...] = ()
     state: Any = None
 
     @property
@@ -81,7 +82,7 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
             steps.append(Step(f"copy to {to}", (), None, None, to, dtype, at, at))
             device = to
 
-    if input_dtype == "uint8":
+    if input_dtype == "uint8" and not plan.slots[0].variant.raw_images:
         scale = Scale(*IMAGE_SHAPE, input_dtype)
         at = (layout, shape)
         dtype = "float32"
@@ -102,11 +103,11 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
             layout = to
         move(home)
         layout, shape = problem.writes, problem.out_shape
-        dtype = "int32" if layout == "N" else "float32"
+        dtype = dtype_of(layout)
         reads = (problem.reads, problem.in_shape)
         steps.append(
             Step(slot.name, slot.stages, slot.variant, problem, home, dtype, reads,
-                 (layout, shape), slot.weight)
+                 (layout, shape), slot.weights)
         )  # fmt: skip
     move(plan.device)
     return steps
@@ -144,9 +145,12 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
-    `chunk` images pass through all stages before the next chunk starts: the whole batch on a
-    GPU, a cache-sized part of it on a CPU. `input_dtype` is "uint8" (pixels) or "float32" (0..1).
+    `chunk` images pass through all stages before the next chunk starts: up to GPU_CHUNK on a GPU,
+    a cache-sized part of the batch on a CPU. `input_dtype` is "uint8" (pixels) or "float32"
+    (0..1). `with_scores` can be cleared where only labels are wanted.
     """
+
+    with_scores = True
 
     def __init__(
         self,
@@ -163,7 +167,7 @@ class Pipeline:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         self.plan = plan
         self.batch = batch
-        default = CPU_CHUNK if plan.device == "cpu" else batch
+        default = CPU_CHUNK if plan.device == "cpu" else GPU_CHUNK
         self.chunk = min(batch, chunk or default)
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
@@ -175,6 +179,7 @@ class Pipeline:
         sizes: dict[tuple[str, int], int] = {}
         self._places: list[tuple[str, int] | str] = []
         at, turn = self.plan.device, 1
+        self._scores_device = self.plan.device
         for index, step in enumerate(self.steps):
             if index == len(self.steps) - 1:
                 self._places.append("labels")
@@ -207,11 +212,16 @@ class Pipeline:
         for step in self.steps:
             if step.variant is None:
                 continue
-            tensor = None if step.weight is None else weights[step.weight]
+            tensors = tuple(weights[name] for name in step.weights)
+            tensor: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
             if step.variant.prepare is not None:
                 step.state = step.variant.prepare(tensor, step.problem, self.chunk)
             elif tensor is not None:
                 step.state = _array_module(step.variant.needs.device).asarray(tensor)
+
+    @staticmethod
+    def _classifies(step: Step) -> bool:
+        return step.variant is not None and step.variant.kind == CLASSIFIER
 
     def poison(self) -> None:
         """Fill every buffer the pipeline writes with NaN (labels with -1)."""
@@ -222,7 +232,10 @@ class Pipeline:
 
     def _output(self, place: tuple[str, int] | str, step: Step, lo: int, n: int) -> Any:
         if place == "labels":
-            return self.labels[lo : lo + n]
+            labels = self.labels[lo : lo + n]
+            if not self._classifies(step):
+                return labels
+            return labels, (self._scores[lo : lo + n] if self.with_scores else None)
         if place == "scores":
             return self._scores[lo : lo + n]
         layout, shape = step.writes

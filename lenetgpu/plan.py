@@ -8,13 +8,20 @@ from itertools import product
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.layouts import equivalent
-from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
+from lenetgpu.layouts import convertible, equivalent
+from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
 from lenetgpu.stages.registry import SPAN_KINDS, find_span
 
 _FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
 _FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
+
+
+def _spanned(family: str) -> dict[str, str]:
+    """The two kernels of a fused family, and what its stages fall back to when one is switched."""
+    both = {span.name: family for span in SPANS if span.kind in (FEATURES, CLASSIFIER)}
+    return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
+
 
 # plan -> device -> kind (or stage) -> variant or family
 NAMED: dict[str, dict[str, dict[str, str]]] = {
@@ -52,11 +59,18 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp32": {
         "cpu": {**_FAST_CPU, "conv": "tiled"},
-        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
+        "cuda": _spanned("plain"),
     },
+    "fp16x3": {"cuda": _spanned("split")},
+    "fast": {"cuda": _spanned("fused")},
 }
 AUTO = "auto"
-_AUTO_PLAN = "fp32"
+# precision -> device -> plans for `auto`, fastest first; the first whose needs are met is taken
+AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
+    "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
+    "fp16x3": {"cuda": ("fp16x3",)},
+    "fp16": {"cuda": ("fast", "half")},
+}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
 
@@ -65,13 +79,13 @@ _CONVERSION_COST = 1000
 class Slot:
     """A variant and the stages it runs, with the problem (layouts chosen) it is launched with.
 
-    `weight` names the weight tensor it takes, or is None.
+    `weights` names the weight tensors it takes.
     """
 
     stages: tuple[str, ...]
     variant: Variant
     problem: Any
-    weight: str | None = None
+    weights: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -122,12 +136,17 @@ def _negotiate(chosen: list[Slot]) -> list[Slot]:
             problem = replace(slot.problem, reads=reads, writes=writes)
             if variant.refusal(problem) is not None:
                 continue
-            convert = 0 if equivalent(at, reads, shape) else _CONVERSION_COST
+            same = equivalent(at, reads, shape)
+            if not same and not convertible(at, reads):
+                continue
+            convert = 0 if same else _CONVERSION_COST
             total = cost + convert + weight * (i + j)
             if writes not in following or total < following[writes][0]:
                 following[writes] = (total, [*slots, replace(slot, problem=problem)])
         if not following:
-            refused = variant.refusal(slot.problem)
+            refused = variant.refusal(slot.problem) or (
+                f"reads {' or '.join(variant.reads)}, which the stage before it does not write"
+            )
             raise LenetError(f"variant {variant.full_name} of stage {slot.name} {refused}")
         best, shape = following, slot.problem.out_shape
     return min(best.values(), key=lambda entry: entry[0])[1]
@@ -136,7 +155,10 @@ def _negotiate(chosen: list[Slot]) -> list[Slot]:
 def _span_slot(
     index: int, mapping: Mapping[str, str], overrides: Mapping[str, str], device: str
 ) -> Slot | None:
-    """The span that starts at stage `index`, where the plan or the user chose one."""
+    """The span that starts at stage `index`, where the plan or the user chose one.
+
+    Features and classifier share a private layout, so that any override splits both.
+    """
     stage = STAGES[index]
     for span in SPANS:
         if span.stages[0] != stage.name:
@@ -152,12 +174,13 @@ def _span_slot(
                     f"stage {inside[0]}: variant {variant.full_name} of {stage.name} runs it too; "
                     f"expected only one of --{stage.name} and --{inside[0]}"
                 )
-            return Slot(span.stages, variant, span.problem, span.weight)
-        wanted = mapping.get("+".join(span.stages))
-        if wanted is not None and not any(name in overrides for name in span.stages):
+            return Slot(span.stages, variant, span.problem, span.weights)
+        wanted = mapping.get(span.name)
+        bound = STAGE_NAMES if span.kind in (FEATURES, CLASSIFIER) else span.stages
+        if wanted is not None and not any(name in overrides for name in bound):
             variant = find_span(span.kind, wanted, device)
             if variant is not None:
-                return Slot(span.stages, variant, span.problem, span.weight)
+                return Slot(span.stages, variant, span.problem, span.weights)
     return None
 
 
@@ -170,10 +193,34 @@ def _choose(mapping: Mapping[str, str], overrides: Mapping[str, str], device: st
             stage = STAGES[index]
             wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]
             variant = find(stage.kind, wanted, device, stage.name)
-            slot = Slot((stage.name,), variant, stage.problem, stage.weight)
+            slot = Slot((stage.name,), variant, stage.problem, stage.weights)
         chosen.append(slot)
         index += len(slot.stages)
     return chosen
+
+
+def _resolve_auto(
+    device: str,
+    overrides: Mapping[str, str],
+    precision: str | None,
+    compute_capability: int | None,
+) -> Plan:
+    """The first of AUTO_PLANS whose needs the device meets, named `auto`."""
+    asked = precision or PRECISIONS[0]
+    names = AUTO_PLANS.get(asked, {}).get(device, ())
+    if not names:
+        have = [p for p, devices in AUTO_PLANS.items() if device in devices]
+        raise LenetError(
+            f"precision {asked}: plan auto on {device} computes in {', '.join(have)}, not in it"
+        )
+    for name in names[:-1]:
+        try:
+            plan = resolve(name, device, overrides, None, compute_capability)
+        except LenetError:
+            continue
+        return replace(plan, name=AUTO)
+    plan = resolve(names[-1], device, overrides, None, compute_capability)
+    return replace(plan, name=AUTO)
 
 
 def resolve(
@@ -191,23 +238,29 @@ def resolve(
     overrides = dict(overrides or {})
     if name != AUTO and name not in NAMED:
         raise LenetError(f"plan {name!r} does not exist; choose from: {', '.join([*NAMED, AUTO])}")
-    mapping = NAMED[_AUTO_PLAN if name == AUTO else name].get(device)
-    if mapping is None:
-        raise LenetError(
-            f"plan {name} does not run on {device}; plans that do: {', '.join(plan_names(device))}"
-        )
     for stage_name in overrides:
         if stage_name not in STAGE_NAMES:
             raise LenetError(
                 f"stage {stage_name!r} does not exist; choose from: {', '.join(STAGE_NAMES)}"
             )
+    if name == AUTO:
+        return _resolve_auto(device, overrides, precision, compute_capability)
+    mapping = NAMED[name].get(device)
+    if mapping is None:
+        raise LenetError(
+            f"plan {name} does not run on {device}; plans that do: {', '.join(plan_names(device))}"
+        )
     chosen = _choose(mapping, overrides, device)
     for slot in chosen:
-        needed = slot.variant.needs.compute_capability
-        if compute_capability is not None and needed > compute_capability:
+        needs = slot.variant.needs
+        if compute_capability is not None and needs.device == "cuda":
+            if needs.met_by(compute_capability):
+                continue
+            later = "" if needs.exact else " or later"
             raise LenetError(
                 f"variant {slot.variant.full_name} of stage {slot.name}: expected a GPU of compute "
-                f"capability {needed / 10:.1f} or later, found {compute_capability / 10:.1f}"
+                f"capability {needs.compute_capability / 10:.1f}{later}, "
+                f"found {compute_capability / 10:.1f}"
             )
     slots = tuple(_negotiate(chosen))
     plan = Plan(name, device, slots)

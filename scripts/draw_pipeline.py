@@ -5,11 +5,12 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from lenetgpu.network import IMAGE_SHAPE, STAGES
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.stages import variants
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "pipeline.svg"
 COLOURS = {"conv": "#2563eb", "pool": "#0d9488", "fc": "#c2410c", "argmax": "#7c3aed"}
+SPAN_COLOUR = "#be123c"
 WHAT = {"conv": "5x5 convolution", "pool": "ReLU, 2x2 mean", "fc": "fully connected",
         "argmax": "largest score"}  # fmt: skip
 BOX_W, BOX_H, GAP, LEFT, TOP = 132, 64, 34, 92, 60
@@ -66,6 +67,20 @@ def draw() -> str:
             parts.append(_text(column + 40, y, v.full_name, 11, "fill='#111'"))
         depth = max(depth, len(rows))
         column += COLUMN_W
+    column -= COLUMN_W
+    start = list_top + (len(rows) + 3) * LINE
+    for span in SPANS:
+        parts.append(
+            _text(column, start, span.name, 12, f"fill='{SPAN_COLOUR}' font-weight='bold'")
+        )
+        for v in variants(span.kind, "cuda"):
+            start += LINE
+            parts.append(f"<rect x='{column:g}' y='{start - 10:g}' width='32' height='13' rx='3' "
+                         "fill='#15803d'/>")  # fmt: skip
+            parts.append(_text(column + 16, start, "GPU", 9, f"{centre} fill='#fff'"))
+            parts.append(_text(column + 40, start, v.full_name, 11, "fill='#111'"))
+        start += 1.5 * LINE
+    depth = max(depth, int((start - list_top) / LINE))
     height = list_top + (depth + 1) * LINE + 8
     title = "lenetgpu: seven stages, each switchable between the variants below"
     parts.insert(0, _text(20, 28, title, 14, "font-weight='bold' fill='#111'"))

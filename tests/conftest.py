@@ -80,6 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
     chosen = session.config.option.markexpr
     if chosen != "gpu" or exitstatus != 0 or session.config.option.keyword:
         return

@@ -48,5 +48,5 @@ def in_layouts(variant: Variant, base: Any) -> list[Any]:
 
 def all_problems(variant: Variant) -> list[Any]:
     """Network problems and odd ones, in every layout."""
-    odd = [problem for base in ODD[variant.kind] for problem in in_layouts(variant, base)]
+    odd = [problem for base in ODD.get(variant.kind, []) for problem in in_layouts(variant, base)]
     return network_problems(variant) + odd

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 
+from lenetgpu.errors import LenetError
 from lenetgpu.lab.check import (
     TOLERANCE,
     check_variant,
@@ -15,6 +18,7 @@ from lenetgpu.lab.check import (
     random_input,
     reference,
 )
+from lenetgpu.lab.verify import verify_once
 from lenetgpu.network import Fc
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -85,3 +89,22 @@ def test_the_first_bad_stage_is_named(shipped_weights, rng):
     name, verdict = first_bad_stage(pipeline, images, shipped_weights)
     assert name == "fc1"
     assert not verdict.passed
+
+
+def test_a_plan_is_verified_once_per_device_and_source(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    plan = resolve("tiled", "cpu")
+    assert verify_once(plan, "this one")
+    assert not verify_once(plan, "this one")
+    assert verify_once(plan, "another")
+
+
+def test_a_wrong_plan_is_refused_and_not_remembered(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    plan = resolve("tiled", "cpu")
+    broken = replace(find("argmax", "serial", "cpu"), run=lambda x, y, problem: y.fill(3))
+    slots = (*plan.slots[:-1], replace(plan.slots[-1], variant=broken))
+    with pytest.raises(LenetError, match=r"plan tiled is wrong on this device.*found 2\d\d others"):
+        verify_once(replace(plan, slots=slots), "this one")
+    with pytest.raises(LenetError, match="is wrong on this device"):
+        verify_once(replace(plan, slots=slots), "this one")

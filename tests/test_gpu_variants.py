@@ -10,6 +10,7 @@ from problems import ODD, in_layouts
 
 from lenetgpu import assets
 from lenetgpu.dataset import load_dataset
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.lab.check import (
     TOLERANCE,
@@ -20,7 +21,7 @@ from lenetgpu.lab.check import (
     reference_scores,
 )
 from lenetgpu.lab.warmup import network_problems
-from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
+from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.stages import variants
@@ -29,7 +30,8 @@ from lenetgpu.weights import load_weights
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 3, 64, 133)
 FULL = 10_000
-GPU = variants(device="cuda")
+# the two kernels of a fused family share a private layout: whole plans check them
+GPU = [v for v in variants(device="cuda") if v.kind not in (FEATURES, CLASSIFIER)]
 PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
 
 
@@ -115,7 +117,7 @@ def test_plans_on_real_digits(plan, digits):
     import cupy
 
     dataset, weights, expected, expected_labels = digits
-    pipeline = Pipeline(resolve(plan, "cuda"), weights, FULL)
+    pipeline = Pipeline(fused_plan(plan), weights, FULL)
     pipeline.poison()
     labels = pipeline.run(cupy.asarray(dataset.images)).get()
     scores = pipeline.scores(FULL)
@@ -127,6 +129,83 @@ def test_plans_on_real_digits(plan, digits):
         pipeline.poison()
         part = pipeline.run(cupy.asarray(dataset.images[:n])).get()
         assert not ((part != expected_labels[:n]) & ~excused[:n]).any()
+
+
+FUSED = ["fast", "fp16x3", "fp32"]
+
+
+def fused_plan(name):
+    gpu = driver_gpus()[0]
+    try:
+        return resolve(name, "cuda", compute_capability=gpu.compute_capability)
+    except LenetError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("plan", FUSED)
+def test_fused_plans_at_any_batch(plan, dtype, digits):
+    import cupy
+
+    dataset, weights, expected, labels = digits
+    images = dataset.images if dtype == "uint8" else dataset.images.astype(np.float32) / 255
+    pipeline = Pipeline(fused_plan(plan), weights, FULL, dtype)
+    precision = pipeline.plan.precision
+    excused = excusable_flips(expected, precision)
+    limit = TOLERANCE[precision] * np.abs(expected).max()
+    for n in (1, 2, 3, 131, 133, 9_973, FULL):
+        pipeline.poison()
+        found = pipeline.run(cupy.asarray(images[-n:])).get()
+        assert not ((found != labels[-n:]) & ~excused[-n:]).any(), n
+        assert np.abs(pipeline.scores(n) - expected[-n:]).max() <= limit, n
+        pipeline.labels.fill(-1)
+        pipeline.with_scores = False
+        again = pipeline.run(cupy.asarray(images[-n:])).get()
+        pipeline.with_scores = True
+        np.testing.assert_array_equal(again, found)
+
+
+@pytest.mark.parametrize("plan", FUSED)
+def test_fused_plans_on_random_images(plan, digits, rng):
+    import cupy
+
+    _, weights, _, _ = digits
+    images = rng.integers(0, 256, (400, 28, 28, 1), dtype=np.uint8)
+    expected, labels = reference_scores(images, weights)
+    pipeline = Pipeline(fused_plan(plan), weights, 400)
+    pipeline.poison()
+    found = pipeline.run(cupy.asarray(images)).get()
+    excused = excusable_flips(expected, pipeline.plan.precision)
+    assert not ((found != labels) & ~excused).any()
+    limit = TOLERANCE[pipeline.plan.precision] * np.abs(expected).max()
+    assert np.abs(pipeline.scores(400) - expected).max() <= limit
+
+
+@pytest.mark.parametrize("plan", FUSED)
+def test_a_million_images(plan, digits):
+    import cupy
+
+    dataset, weights, expected, labels = digits
+    pipeline = Pipeline(fused_plan(plan), weights, 1_000_000)
+    pipeline.with_scores = False
+    images = cupy.concatenate([cupy.asarray(dataset.images)] * 100)
+    pipeline.labels.fill(-1)
+    found = pipeline.run(images).get().reshape(100, FULL)
+    excused = excusable_flips(expected, pipeline.plan.precision)
+    assert not ((found != labels) & ~excused).any()
+
+
+@pytest.mark.parametrize("plan", FUSED)
+def test_overriding_a_stage_of_a_fused_plan_splits_it(plan, digits):
+    import cupy
+
+    dataset, weights, _, labels = digits
+    gpu = driver_gpus()[0]
+    chosen = resolve(plan, "cuda", {"fc1": "tiled"}, compute_capability=gpu.compute_capability)
+    assert [slot.name for slot in chosen.slots] == [stage.name for stage in STAGES]
+    pipeline = Pipeline(chosen, weights, 200)
+    found = pipeline.run(cupy.asarray(dataset.images[:200])).get()
+    np.testing.assert_array_equal(found, labels[:200])
 
 
 def test_a_cpu_stage_inside_a_gpu_plan(digits):

@@ -55,7 +55,10 @@ def test_a_final_cpu_stage_brings_its_labels_back():
         (("report", "cpu"), "plan report does not run on cpu; plans that do: serial"),
         (("serial", "cuda"), "plan serial does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
-        (("auto", "cpu", {}, "fp16"), "precision fp16: plan auto on cpu computes in fp32"),
+        (
+            ("auto", "cpu", {}, "fp16"),
+            "precision fp16: plan auto on cpu computes in fp32, not in it",
+        ),
     ],
 )
 def test_refusals_name_the_choices(arguments, message):

@@ -12,9 +12,9 @@ from lenetgpu.cli import _STAGES, main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.check import TOLERANCE
 from lenetgpu.lab.listing import variant_rows
-from lenetgpu.layouts import MAP_LAYOUTS
-from lenetgpu.network import STAGE_NAMES, STAGES
-from lenetgpu.plan import NAMED, PRECISIONS
+from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
+from lenetgpu.network import CLASSIFIER, FEATURES, STAGE_NAMES, STAGES
+from lenetgpu.plan import NAMED, PRECISIONS, resolve
 from lenetgpu.stages import choices, families, find, variants
 from lenetgpu.stages.registry import KINDS, SUPPORT_KINDS, cpu, variant
 
@@ -47,7 +47,7 @@ def test_registrations_are_complete(v):
     assert v.summary.endswith(".")
     assert v.precision in PRECISIONS
     assert v.precision in TOLERANCE
-    assert set(v.reads) | set(v.writes) <= {*MAP_LAYOUTS, "NC", "N"}
+    assert set(v.reads) | set(v.writes) <= {*MAP_LAYOUTS, *PRIVATE, "NC", "N"}
     assert v.needs.device in ("cpu", "cuda")
     if v.needs.device == "cuda":
         assert v.kernels is not None
@@ -76,6 +76,19 @@ def test_named_plans_name_what_exists():
             for stage in STAGES:
                 wanted = mapping.get(stage.name) or mapping[stage.kind]
                 assert find(stage.kind, wanted, device), name
+
+
+def test_every_fused_family_has_both_kernels_and_a_plan_that_runs_them():
+    spans = {kind: {v.family for v in variants(kind, "cuda")} for kind in (FEATURES, CLASSIFIER)}
+    assert spans[FEATURES] == spans[CLASSIFIER]
+    planned = {
+        slot.variant.family
+        for name, devices in NAMED.items()
+        if "cuda" in devices
+        for slot in resolve(name, "cuda").slots
+        if slot.variant.kind == FEATURES
+    }
+    assert planned == spans[FEATURES]
 
 
 def test_a_meaningless_family_is_refused_with_the_choices():

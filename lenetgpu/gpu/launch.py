@@ -13,6 +13,7 @@ from lenetgpu.gpu.device import current_arch
 from lenetgpu.gpu.nvrtc import Kernel
 
 Dim = tuple[int, ...]
+_PLAIN_SHARED_BYTES = 48 << 10
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,16 @@ def load_module(kernel: Kernel) -> Any:
 
 
 @cache
+def _allow_shared(function: int, shared: int) -> None:
+    """Let `function` take `shared` bytes of dynamic shared memory; past 48 KiB it must be asked."""
+    from cupy.cuda import driver
+
+    driver.funcSetAttribute(
+        function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+    )
+
+
+@cache
 def _function(kernel: Kernel, device: int) -> Any:
     return load_module(kernel).get_function(kernel.entry)
 
@@ -70,9 +81,26 @@ def launch(
 ) -> None:
     """Launch `kernel` on the current stream; `loaded` is a function of a module of its own."""
     call = loaded if loaded is not None else function(kernel)
+    if shared > _PLAIN_SHARED_BYTES:
+        _allow_shared(call.ptr, shared)
     call(grid, block, args, shared_mem=shared)
     for launches in _recorders:
         launches.append(Launch(kernel, grid, block, shared))
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    import cupy
+
+    count: int = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
+    return count
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of the current device."""
+    import cupy
+
+    return _multiprocessors(cupy.cuda.runtime.getDevice())
 
 
 def blocks_for(count: int, per_block: int) -> int:

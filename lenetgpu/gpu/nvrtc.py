@@ -29,11 +29,19 @@ _OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
 
 @dataclass(frozen=True)
 class Kernel:
-    """One entry point of one `.cu` file with its `-D` definitions."""
+    """One entry point of one `.cu` file with its `-D` definitions.
+
+    `only` names the one architecture it is meant for; empty: all that its variant needs.
+    """
 
     source: Path
     entry: str
     defines: tuple[tuple[str, int | str], ...] = ()
+    only: str = ""
+
+    def meant_for(self, arch: str) -> bool:
+        """Whether it is launched on `arch`."""
+        return self.only in ("", arch)
 
     @property
     def macros(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class Flusher:
 def stage_of(name: str) -> Stage | Span:
     """The stage called `name`, or the span written with +."""
     for span in SPANS:
-        if "+".join(span.stages) == name:
+        if span.name == name:
             return span
     return next(stage for stage in STAGES if stage.name == name)
 
@@ -137,7 +137,7 @@ class StageBench:
         else:
             self.problem = replace(unit.problem, reads=layouts[0], writes=layouts[1])
         self._gpu = variant.needs.device == "cuda"
-        self._weight = None if unit.weight is None else facts.weights[unit.weight]
+        self._weight = next((facts.weights[name] for name in unit.weights), None)
         self._few = np.ascontiguousarray(self._input_of_stage(), np.float32)
         repeats = -(-n // len(self._few))
         held = self._few if self.problem.reads == "NC" else from_nhwc(self._few, self.problem.reads)
@@ -307,9 +307,11 @@ class PlanBench:
         few = self._truth.images[: self.pipeline.batch]
         n = len(few)
         self.pipeline.poison()
+        self.pipeline.with_scores = True
         labels = self.pipeline.run(self._x[:n])
         labels = labels.get() if self._gpu else labels.copy()
         found, expected = self.pipeline.scores(n), self._truth.stages["fc2"][:n]
+        self.pipeline.with_scores = False
         verdict = judge(found, expected, self.pipeline.plan.precision)
         differ = labels != self._truth.labels[:n]
         flips = int(differ.sum())

@@ -17,9 +17,9 @@ from lenetgpu.lab.roofline import Ceilings
 from lenetgpu.lab.rows import launch_json, rates_json
 from lenetgpu.lab.statistics import Interval, median_interval, ratio_interval
 from lenetgpu.lab.timing import summarise
-from lenetgpu.network import SPANS, STAGE_NAMES
+from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, NAMED, resolve
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 from lenetgpu.weights import Weights
@@ -93,7 +93,7 @@ def memory_errors() -> tuple[type[BaseException], ...]:
 
 def check_comparable(what: str) -> None:
     """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
-    names = [*STAGE_NAMES, *("+".join(span.stages) for span in SPANS), PLANS]
+    names = [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
     if what not in names:
         raise LenetError(
             f"{what!r} cannot be compared; choose from: {', '.join(names)}, or --suite"
@@ -111,8 +111,7 @@ def stage_candidates(
     unit = stage_of(stage)
     found = []
     for variant in variants(unit.kind, device):
-        needed = variant.needs.compute_capability
-        if compute_capability is not None and needed > compute_capability:
+        if compute_capability is not None and not variant.needs.met_by(compute_capability):
             continue
 
         def build(chosen: Any = variant) -> Bench:
@@ -125,14 +124,23 @@ def stage_candidates(
 
 
 def plan_candidates(
-    device: str, images: Any, facts: Truth, weights: Weights, compute_capability: int | None
+    device: str,
+    images: Any,
+    facts: Truth,
+    weights: Weights,
+    compute_capability: int | None,
+    say: Callable[[str], None],
 ) -> list[Candidate]:
     """Every named plan that runs on this device."""
     found = []
     for name in NAMED:
         if device not in NAMED[name]:
             continue
-        plan = resolve(name, device, compute_capability=compute_capability)
+        try:
+            plan = resolve(name, device, compute_capability=compute_capability)
+        except LenetError as error:
+            say(f"{name} left out: {error}")
+            continue
 
         def build(chosen: Any = plan) -> Bench:
             return PlanBench(
@@ -147,8 +155,7 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
     """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise."""
     names = [candidate.name for candidate in candidates]
     if what == PLANS:
-        wanted = resolve(AUTO, device).slots
-        same = [n for n in names if resolve(n, device).slots == wanted]
+        same = list(AUTO_PLANS["fp32"][device])
     else:
         same = [slot.variant.full_name for slot in resolve(AUTO, device).slots
                 if slot.name == what]  # fmt: skip

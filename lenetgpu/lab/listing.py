@@ -33,7 +33,7 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
         {
             "kind": v.kind,
             "stages": [s.name for s in STAGES if s.kind == v.kind]
-            + ["+".join(span.stages) for span in SPANS if span.kind == v.kind],
+            + [span.name for span in SPANS if span.kind == v.kind],
             "variant": v.full_name,
             "also": list(v.also),
             "needs": str(v.needs),

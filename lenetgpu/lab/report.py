@@ -38,7 +38,10 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     correct = outcome.correct
     timing = {
         "import": import_ms + phases.get("import", 0.0),
-        **{name: phases.get(name, 0.0) for name in ("context", "compile", "load", "copy", "first")},
+        **{
+            name: phases.get(name, 0.0)
+            for name in ("context", "compile", "verify", "load", "copy", "first")
+        },
         "compute": outcome.compute.as_json(),
         "end_to_end": outcome.end_to_end.as_json(),
     }
@@ -127,7 +130,7 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     )
     phases = {"import": import_ms} | {
         name: outcome.phases[name]
-        for name in ("import", "context", "compile", "load", "copy", "first")
+        for name in ("import", "context", "compile", "verify", "load", "copy", "first")
         if name in outcome.phases
     }
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)

@@ -143,7 +143,7 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     if request.what == PLANS:
         candidates = plan_candidates(
             setting.device, setting.images, setting.facts, setting.facts.weights,
-            setting.compute_capability,
+            setting.compute_capability, say,
         )  # fmt: skip
     else:
         candidates = stage_candidates(

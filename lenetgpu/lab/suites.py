@@ -284,7 +284,7 @@ def layout_rows() -> list[dict[str, Any]]:
 def covered_variants() -> set[tuple[str, str]]:
     """(kind, full name) of every variant that the suite measures."""
     kinds = {stage.name: stage.kind for stage in STAGES}
-    kinds |= {"+".join(span.stages): span.kind for span in SPANS}
+    kinds |= {span.name: span.kind for span in SPANS}
     named = [(f.stage, f.variant) for f in FIGURES] + [(s, v) for _, _, s, v in BEYOND]
     special = (SERIAL_RELU, SERIAL_MEAN, TOTAL)
     return {

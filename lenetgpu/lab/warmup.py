@@ -6,7 +6,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lenetgpu.gpu.device import Gpu, activate
+from lenetgpu.gpu.device import Gpu, activate, current_arch
+from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.lab.check import random_input
 from lenetgpu.layouts import from_nhwc, physical_shape
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
@@ -33,22 +34,34 @@ def network_problems(variant: Variant) -> list[Any]:
     return [problem for problem in laid_out if variant.refusal(problem) is None]
 
 
+def _runs_on(variant: Variant, gpu: Gpu) -> bool:
+    return variant.needs.met_by(gpu.compute_capability)
+
+
 def warm_up(gpu: Gpu | None) -> tuple[int, float]:
     """Compile every variant for the network's shapes: (variants, seconds)."""
     start = time.perf_counter()
     device = "cpu" if gpu is None else "cuda"
     if gpu is not None:
         activate(gpu)
-        from lenetgpu.gpu.launch import function
-    ready = variants(device=device)
+    ready = [v for v in variants(device=device) if gpu is None or _runs_on(v, gpu)]
     for variant in ready:
         for problem in network_problems(variant):
             if gpu is None:
                 _run_once(variant, problem)
             elif variant.kernels is not None:
-                for kernel in variant.kernels(problem):
-                    function(kernel)
+                compile_all(variant.kernels(problem))
     return len(ready), time.perf_counter() - start
+
+
+def compile_all(kernels: tuple[Kernel, ...]) -> None:
+    """Compile and load those of `kernels` that the current device launches."""
+    from lenetgpu.gpu.launch import function
+
+    arch = current_arch()
+    for kernel in kernels:
+        if kernel.meant_for(arch):
+            function(kernel)
 
 
 def _run_once(variant: Variant, problem: Any) -> None:

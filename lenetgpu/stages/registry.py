@@ -12,28 +12,39 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.network import CONV_POOL
+from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.nvrtc import Kernel
 
 KINDS = ("conv", "pool", "fc", "argmax")
-SPAN_KINDS = (CONV_POOL,)
+SPAN_KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
 SUPPORT_KINDS = ("scale", "relayout")
 WEIGHTED = ("conv", "fc", *SPAN_KINDS)
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The device a variant runs on: "cpu", or "cuda" with a least compute capability (75 = 7.5)."""
+    """The device a variant runs on: "cpu", or "cuda" with a least compute capability (75 = 7.5).
+
+    `exact` means that capability and no later one: instructions of one architecture only.
+    """
 
     device: str
     compute_capability: int = 0
+    exact: bool = False
+
+    def met_by(self, compute_capability: int) -> bool:
+        """Whether a GPU of this compute capability will do."""
+        if self.exact:
+            return compute_capability == self.compute_capability
+        return compute_capability >= self.compute_capability
 
     def __str__(self) -> str:
         if self.device == "cpu":
             return "cpu"
-        return f"cuda {self.compute_capability // 10}.{self.compute_capability % 10}"
+        only = " only" if self.exact else ""
+        return f"cuda {self.compute_capability // 10}.{self.compute_capability % 10}{only}"
 
 
 def cpu() -> Needs:
@@ -46,6 +57,11 @@ def cuda(compute_capability: int = 75) -> Needs:
     return Needs("cuda", compute_capability)
 
 
+def hopper() -> Needs:
+    """Runs on Hopper (compute capability 9.0) and nothing else: wgmma, setmaxnreg."""
+    return Needs("cuda", 90, exact=True)
+
+
 @dataclass(frozen=True)
 class Variant:
     """One algorithm for one kind of stage.
@@ -54,7 +70,8 @@ class Variant:
     launched with names the pair in use. `prepare(w, problem, batch)` turns a float32 weight array
     into what `launch` receives (and may allocate workspace for `batch` images). `kernels(problem)`
     lists the CUDA kernels it launches. `supports(problem)` is None, or a sentence saying why not.
-    `local_memory` declares that its kernels use per-thread local memory on purpose.
+    `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
+    that it takes images as they arrive (uint8 or float32) and needs no input step.
     """
 
     kind: str
@@ -72,6 +89,7 @@ class Variant:
     kernels: Callable[[Any], tuple[Kernel, ...]] | None
     supports: Callable[[Any], str | None] | None
     local_memory: bool
+    raw_images: bool
 
     @property
     def full_name(self) -> str:
@@ -123,6 +141,7 @@ def make_variant(
     kernels: Callable[[Any], tuple[Kernel, ...]] | None = None,
     supports: Callable[[Any], str | None] | None = None,
     local_memory: bool = False,
+    raw_images: bool = False,
 ) -> Variant:
     """`run` as variant `family.<function name>`, not registered; the fields are Variant's."""
     return Variant(
@@ -141,6 +160,7 @@ def make_variant(
         kernels=kernels,
         supports=supports,
         local_memory=local_memory,
+        raw_images=raw_images,
     )
 
 

@@ -1,0 +1,137 @@
+"""Images to pool2's features in one kernel: fp16 operands on wgmma, fp32 sums (sm_90a)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.registry import hopper, variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_WARPGROUP = 128
+_FILTER2_BYTES = 5 * 5 * 32 * 64 * 2
+_MAP_BYTES = 12 * 12 * 32 * 2
+_FILTER1_BYTES = 32 * 64 * 2
+_IMAGE_BYTES = 28 * 28 * 2
+_BARRIER_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Warpgroups a block, images a warpgroup holds, conv2 steps before it hands its turn on."""
+
+    groups: int = 3
+    images: int = 2
+    pass_step: int = 50
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        per_group = self.images * (_MAP_BYTES + _IMAGE_BYTES) + _BARRIER_BYTES
+        return _FILTER1_BYTES + _FILTER2_BYTES + self.groups * per_group + 2 * _BARRIER_BYTES
+
+
+TILING = Tiling()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Filters on the device: conv1 (2, 2, 64, 8) fp16, conv2 (50, 2, 64, 8) fp16."""
+
+    conv1: Any
+    conv2: Any
+
+
+def kernel(uint8: bool, tiling: Tiling = TILING, **extra: int) -> Kernel:
+    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    defines = {
+        "UINT8_PIXELS": int(uint8),
+        "GROUPS": tiling.groups,
+        "IMAGES": tiling.images,
+        "PASS_STEP": tiling.pass_step,
+        "SHARED_BYTES": tiling.shared_bytes,
+        **extra,
+    }
+    return Kernel(_SOURCE, "features", tuple(defines.items()))
+
+
+def feature_order() -> np.ndarray[Any, Any]:
+    """(1024,) where feature i, as the kernel writes it, lies in (4, 4, 64) order.
+
+    Thread t of a warpgroup writes 8: for each pooled row, channel c and c + 8.
+    """
+    import numpy as np
+
+    thread, row, half = np.meshgrid(np.arange(128), np.arange(4), np.arange(2), indexing="ij")
+    warp, lane = thread // 32, thread % 32
+    channel = 16 * warp + lane // 4 + 8 * half
+    order: np.ndarray[Any, Any] = ((row * 4 + lane % 4) * 64 + channel).reshape(-1)
+    return order
+
+
+def pack_conv1(conv1: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(5, 5, 1, 32) filters as (2, 2, 64, 8) fp16: K step, half of it, column, K.
+
+    Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K runs over 5 rows of 6
+    pixels and ends in two zeros.
+    """
+    import numpy as np
+
+    shifted = np.zeros((32, 4, 2, 8), np.float32)
+    taps = np.zeros((5, 6, 2, 32), np.float32)
+    for dx in range(2):
+        taps[:, dx : dx + 5, dx] = conv1[:, :, 0]
+    shifted[:30] = taps.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
+    packed = shifted.reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
+    return np.ascontiguousarray(packed, dtype=np.float16)
+
+
+def pack_conv2(conv2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(5, 5, 32, 64) filters as (50, 2, 64, 8) fp16: tap and channel half, channel/8, output, 8."""
+    import numpy as np
+
+    split = conv2.reshape(25, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
+    return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
+
+
+def prepare_features(conv1: np.ndarray[Any, Any], conv2: np.ndarray[Any, Any]) -> Packed:
+    """Filters (5, 5, 1, 32) and (5, 5, 32, 64) as the kernel reads them, on the device."""
+    import cupy
+
+    return Packed(cupy.asarray(pack_conv1(conv1)), cupy.asarray(pack_conv2(conv2)))
+
+
+def _prepare(w: Any, problem: Features, batch: int) -> Packed:
+    return prepare_features(w[0], w[1])
+
+
+@variant(
+    kind=FEATURES,
+    family="fused",
+    reads="NHWC",
+    writes="F16",
+    needs=hopper(),
+    precision="fp16",
+    prepare=_prepare,
+    kernels=lambda problem: (kernel(uint8=True), kernel(uint8=False)),
+    raw_images=True,
+)
+def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+    """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
+    import numpy as np
+
+    uint8 = x.dtype == "uint8"
+    launch(
+        kernel(uint8),
+        (min(multiprocessors(), blocks_for(len(x), TILING.images)),),
+        (TILING.groups * _WARPGROUP,),
+        (x, w.conv1, w.conv2, y, np.int32(len(x))),
+        shared=TILING.shared_bytes,
+    )

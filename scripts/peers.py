@@ -1,0 +1,341 @@
+"""lenetgpu beside PyTorch (and JAX where it is) on one GPU: same images, weights, run.
+
+Every contestant takes device-resident images and leaves labels on the device. All are checked
+against a float64 reference, then timed in rounds of random order; a sample is many passes between
+two CUDA events. The peer's best figure at a precision counts.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import cupy
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lenetgpu import assets
+from lenetgpu.dataset import load_dataset
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import NAMED, resolve
+from lenetgpu.weights import Weights, load_weights
+
+SAMPLE_MS = 2.0
+TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
+OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16"}
+PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16"}
+
+
+@dataclass
+class Contestant:
+    """One way to label the images: `run` queues a pass on the current stream."""
+
+    name: str
+    maker: str
+    precision: str
+    run: Callable[[], Any]
+    labels: Callable[[], Any]
+    scores: Callable[[], Any] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    samples: list[float] = field(default_factory=list)
+    passes: int = 1
+
+
+class Net(nn.Module):
+    """The network in NCHW, without biases; `flatten` order folded into fc1."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        kernels = [torch.tensor(weights[name]).permute(3, 2, 0, 1) for name in ("conv1", "conv2")]
+        self.conv1 = nn.Parameter(kernels[0].contiguous(), False)
+        self.conv2 = nn.Parameter(kernels[1].contiguous(), False)
+        rows = torch.tensor(weights["fc1"]).reshape(4, 4, 64, 128).permute(2, 0, 1, 3)
+        self.fc1 = nn.Parameter(rows.reshape(1024, 128).t().contiguous(), False)
+        self.fc2 = nn.Parameter(torch.tensor(weights["fc2"]).t().contiguous(), False)
+
+    def scores(self, x: torch.Tensor) -> torch.Tensor:
+        """Scores (N, 10) of images (N, 1, 28, 28)."""
+        x = F.avg_pool2d(F.relu(F.conv2d(x, self.conv1)), 2)
+        x = F.avg_pool2d(F.relu(F.conv2d(x, self.conv2)), 2)
+        return F.linear(F.relu(F.linear(x.flatten(1), self.fc1)), self.fc2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Labels (N,) of images (N, 1, 28, 28)."""
+        return self.scores(x).argmax(1)
+
+
+def _allow_tf32(allowed: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def _torch_graph(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], Any], torch.Tensor]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run()
+    return graph.replay, out
+
+
+def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: str) -> Contestant:
+    dtype = TORCH_TYPES[precision]
+    _allow_tf32(precision == "tf32")
+    x = (torch.tensor(images).cuda().permute(0, 3, 1, 2).float() / 255).to(dtype).contiguous()
+    net = Net(weights).cuda().to(dtype).eval()
+    if last:
+        x = x.to(memory_format=torch.channels_last)
+        for name in ("conv1", "conv2"):
+            kernel = getattr(net, name)
+            kernel.data = kernel.data.contiguous(memory_format=torch.channels_last)
+    call: Callable[[], torch.Tensor] = lambda: net(x)  # noqa: E731
+    if mode in ("default", "max-autotune"):
+        torch._dynamo.reset()
+        compiled = torch.compile(net, mode=mode)
+        call = lambda: compiled(x)  # noqa: E731
+    out = call().clone()
+    run: Callable[[], Any] = call
+    held = {"out": out}
+    if mode == "graph":
+        run, held["out"] = _torch_graph(call)
+    order = "channels_last" if last else "contiguous"
+    name = f"torch {mode} {precision} {order}"
+
+    def labels() -> Any:
+        return (held["out"] if mode == "graph" else call()).cpu().numpy()
+
+    return Contestant(
+        name, "torch", precision, run, labels, lambda: net.scores(x).float().cpu().numpy()
+    )
+
+
+def torch_contestants(
+    weights: Weights, images: Any, say: Callable[[str], None], deep: bool
+) -> list[Contestant]:
+    """Eager, graph, compile and max-autotune at each precision and memory format."""
+    torch.backends.cudnn.benchmark = True
+    found = []
+    modes = ["eager", "graph", "default", "max-autotune"] if deep else ["eager", "graph"]
+    for precision in TORCH_TYPES:
+        for mode in modes:
+            for last in (False, True):
+                start = time.time()
+                try:
+                    made = _torch_one(weights, images, precision, last, mode)
+                    for _ in range(3):
+                        made.run()
+                    torch.cuda.synchronize()
+                except Exception as error:  # a peer that cannot run is named, not hidden
+                    say(f"torch {mode} {precision}: cannot run: {str(error)[:120]}")
+                    continue
+                found.append(made)
+                say(f"{made.name}: ready in {time.time() - start:.0f} s")
+    return found
+
+
+def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -> list[Contestant]:
+    """jit at fp32 and fp16 where JAX sees the GPU."""
+    try:
+        import jax
+        import jax.numpy as jnp
+
+        if jax.devices()[0].platform != "gpu":
+            return []
+    except (ImportError, RuntimeError) as error:
+        say(f"jax: {error}")
+        return []
+    found = []
+    tensors = {k: jnp.asarray(v) for k, v in weights.tensors.items()}
+
+    def net(x: Any, w: Any) -> Any:
+        for name in ("conv1", "conv2"):
+            x = jax.lax.conv_general_dilated(
+                x, w[name], (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            n, h, wide, c = x.shape
+            x = jax.nn.relu(x).reshape(n, h // 2, 2, wide // 2, 2, c).mean((2, 4))
+        return (jax.nn.relu(x.reshape(len(x), -1) @ w["fc1"]) @ w["fc2"]).argmax(1)
+
+    for precision, dtype, exact in (("fp32", "float32", "highest"), ("fp16", "float16", "default")):
+        with jax.default_matmul_precision(exact):
+            x = (jnp.asarray(images, "float32") / 255).astype(dtype)
+            w = {k: v.astype(dtype) for k, v in tensors.items()}
+            compiled = jax.jit(net).lower(x, w).compile()
+        run = lambda c=compiled, a=x, b=w: c(a, b).block_until_ready()  # noqa: E731
+        labels = lambda r=run: np.asarray(r())  # noqa: E731
+        found.append(Contestant(f"jax jit {precision}", "jax", precision, run, labels))
+    return found
+
+
+def our_contestants(weights: Weights, images: Any, compute_capability: int) -> list[Contestant]:
+    """The fused plans, launched as they are and replayed from a CUDA graph."""
+    found = []
+    x = cupy.asarray(images)
+    for name, precision in OURS.items():
+        if "cuda" not in NAMED[name]:
+            continue
+        plan = resolve(name, "cuda", compute_capability=compute_capability)
+        pipeline = Pipeline(plan, weights, len(images))
+        pipeline.run(x)
+        pipeline.with_scores = False
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            pipeline.run(x)
+            stream.begin_capture()
+            pipeline.run(x)
+            graph = stream.end_capture()
+
+        def labels(p: Pipeline = pipeline) -> Any:
+            p.poison()
+            p.with_scores = True
+            out = p.run(x).get()
+            p.with_scores = False
+            return out
+
+        def scores(p: Pipeline = pipeline) -> Any:
+            return p.scores(len(x))
+
+        def plain(p: Pipeline = pipeline) -> None:
+            p.run(x)
+
+        def replay(g: Any = graph) -> None:
+            g.launch(cupy.cuda.get_current_stream())
+
+        found.append(Contestant(f"lenetgpu {name}", "lenetgpu", precision, plain, labels, scores))
+        found.append(
+            Contestant(f"lenetgpu {name} graph", "lenetgpu", precision, replay, labels, scores)
+        )
+    return found
+
+
+def check(contestants: list[Contestant], weights: Weights, images: Any, labels: Any) -> None:
+    """Fill each contestant's facts: right labels, flips and logit error against float64."""
+    with torch.inference_mode():
+        net = Net(weights).cuda().double()
+        x = torch.tensor(images).cuda().permute(0, 3, 1, 2).double() / 255
+        parts = [net.scores(x[lo : lo + 1000]) for lo in range(0, len(x), 1000)]
+        truth = torch.cat(parts).cpu().numpy()
+    expected = truth.argmax(1)
+    for one in contestants:
+        _allow_tf32(one.precision == "tf32")
+        with torch.inference_mode():
+            found = one.labels()
+            one.facts["flips"] = int((found != expected).sum())
+            if labels is not None:
+                one.facts["correct"] = int((found == labels).sum())
+            if one.scores is not None:
+                error = np.abs(one.scores().astype(np.float64) - truth)
+                one.facts["max_logit_error"] = float(error.max())
+                one.facts["relative_error"] = float(error.max() / np.abs(truth).max())
+
+
+def _sample(one: Contestant) -> float:
+    before, after = torch.cuda.Event(True), torch.cuda.Event(True)
+    before.record()
+    for _ in range(one.passes):
+        one.run()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / one.passes
+
+
+def measure(contestants: list[Contestant], rounds: int) -> None:
+    """Interleaved rounds of random order; JAX by the host's clock, on its own stream."""
+    order = list(contestants)
+    with torch.inference_mode():
+        for one in contestants:
+            _allow_tf32(one.precision == "tf32")
+            one.passes = max(1, min(50, round(SAMPLE_MS / _sample(one))))
+        for _ in range(rounds):
+            random.shuffle(order)
+            for one in order:
+                _allow_tf32(one.precision == "tf32")
+                if one.maker == "jax":
+                    start = time.perf_counter()
+                    for _ in range(one.passes):
+                        one.run()
+                    one.samples.append((time.perf_counter() - start) * 1e3 / one.passes)
+                else:
+                    one.samples.append(_sample(one))
+
+
+def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
+    """A row per contestant with its median, spread and the ratio to the peer's best."""
+    rows = []
+    medians = {one.name: float(np.median(one.samples)) for one in contestants}
+    best: dict[str, tuple[float, str]] = {}
+    for one in contestants:
+        if one.maker != "lenetgpu":
+            now = (medians[one.name], one.name)
+            best[one.precision] = min(best.get(one.precision, now), now)
+    for one in contestants:
+        p05, p95 = np.percentile(one.samples, [5, 95])
+        row = {
+            "name": one.name, "maker": one.maker, "precision": one.precision,
+            "median_ms": medians[one.name], "p05_ms": float(p05), "p95_ms": float(p95),
+            "samples_ms": one.samples, **one.facts,
+        }  # fmt: skip
+        peer = best.get(PEER_OF.get(one.precision, ""))
+        if one.maker == "lenetgpu" and peer is not None:
+            row |= {"peer": peer[1], "peer_ms": peer[0], "times_faster": peer[0] / row["median_ms"]}
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["median_ms"])
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
+@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
+@click.option("--rounds", default=30, show_default=True)
+@click.option("--quick", is_flag=True, help="no torch.compile")
+@click.option("--json", "target", type=click.Path(path_type=Path))
+def main(
+    data: Path | None, weight_file: Path | None, rounds: int, quick: bool, target: Path | None
+) -> None:
+    """Time lenetgpu beside its peers and print the ratios."""
+    gpu = gpu_device.require_gpu(0)
+    gpu_device.activate(gpu)
+    weights = load_weights(weight_file or assets.default_weights())
+    dataset = load_dataset(data or assets.default_digits())
+    images = np.ascontiguousarray(dataset.images)
+    cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream).use()
+    with torch.inference_mode():
+        contestants = our_contestants(weights, images, gpu.compute_capability)
+        contestants += torch_contestants(weights, images, click.echo, not quick)
+        contestants += jax_contestants(weights, images, click.echo)
+        check(contestants, weights, images, dataset.labels)
+        measure(contestants, rounds)
+    rows = summary(contestants)
+    click.echo(f"{gpu.name}, torch {torch.__version__}, {len(images):,} images")
+    for row in rows:
+        ratio = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
+        click.echo(
+            f"{row['name']:40} {row['median_ms']:8.4f} ms ({row['p05_ms']:.4f} to "
+            f"{row['p95_ms']:.4f})  right {row.get('correct', '-')}  flips {row['flips']}  "
+            f"error {row.get('relative_error', float('nan')):.1e}  {ratio}"
+        )
+    if target is not None:
+        document = {
+            "schema": 1, "command": "peers", "date": datetime.date.today().isoformat(),
+            "device": {"kind": "cuda", "name": gpu.name}, "torch": torch.__version__,
+            "cudnn": torch.backends.cudnn.version(), "images": len(images),
+            "weights": weights.source, "rows": rows,
+        }  # fmt: skip
+        target.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
