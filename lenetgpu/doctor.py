@@ -11,6 +11,7 @@ from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvrtc
+from lenetgpu.plan import AUTO, AUTO_PLANS, resolve, runnable_plans
 
 
 def _version(*names: str) -> str:
@@ -32,10 +33,17 @@ def _nvrtc_line() -> str:
     return f"{major}.{minor}"
 
 
+def _auto_line(device: str, precision: str, compute_capability: int | None) -> str:
+    try:
+        plan = resolve(AUTO, device, None, precision, compute_capability)
+    except LenetError as error:
+        return str(error)
+    return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+
+
 def findings() -> list[tuple[str, str]]:
     """(what, found) rows, in the order a user would check them."""
     from lenetgpu.inference import choose_device
-    from lenetgpu.plan import AUTO, plan_names, resolve
 
     gpus = device.driver_gpus()
     kernels = list((nvrtc.cache_dir() / "kernels").glob("*.cubin"))
@@ -52,11 +60,12 @@ def findings() -> list[tuple[str, str]]:
     ]
     gpu, why = choose_device("auto")
     kind = "cuda" if gpu else "cpu"
-    plan = resolve(AUTO, kind)
-    ran = ", ".join(f"{slot.stages[0]}={slot.variant.full_name}" for slot in plan.slots)
+    capability = gpu.compute_capability if gpu else None
     rows.append(("auto device", f"{gpu.name if gpu else kind} ({why})"))
-    rows.append(("plans", ", ".join(plan_names(kind))))
-    rows.append(("auto plan", ran))
+    rows.append(("plans", ", ".join(runnable_plans(kind, capability))))
+    for precision in AUTO_PLANS:
+        if kind in AUTO_PLANS[precision]:
+            rows.append((f"auto {precision}", _auto_line(kind, precision, capability)))
     return rows
 
 

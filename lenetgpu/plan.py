@@ -116,6 +116,18 @@ def plan_names(device: str) -> list[str]:
     return [name for name, devices in NAMED.items() if device in devices] + [AUTO]
 
 
+def runnable_plans(device: str, compute_capability: int | None) -> list[str]:
+    """Named plans whose needs this device meets."""
+    found = []
+    for name in NAMED:
+        try:
+            resolve(name, device, compute_capability=compute_capability)
+        except LenetError:
+            continue
+        found.append(name)
+    return found
+
+
 def available_precisions(device: str) -> list[str]:
     """Precisions that some variant of `device` has, most precise first."""
     found = {variant.precision for variant in variants(device=device)}

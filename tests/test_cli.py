@@ -204,7 +204,7 @@ def test_variants_of_a_stage_and_of_none_such():
 
 def test_doctor():
     text = run("doctor").output
-    for word in ("cpu", "gpu", "cupy", "nvrtc", "auto plan"):
+    for word in ("cpu", "gpu", "cupy", "nvrtc", "auto fp32"):
         assert word in text
     assert json.loads(run("doctor", "--json").stdout)["command"] == "doctor"
 

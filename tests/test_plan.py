@@ -6,7 +6,7 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.check import TOLERANCE, reference_scores
 from lenetgpu.pipeline import Pipeline, build_steps
-from lenetgpu.plan import NAMED, parse_overrides, resolve
+from lenetgpu.plan import NAMED, parse_overrides, resolve, runnable_plans
 from lenetgpu.stages import variants
 
 
@@ -120,3 +120,21 @@ def test_bad_batches_are_refused(few, shipped_weights):
         Pipeline(plan, shipped_weights, 0)
     with pytest.raises(LenetError, match="at most 4 images, found 9"):
         Pipeline(plan, shipped_weights, 4).run(images)
+
+
+def test_auto_takes_the_fastest_plan_the_device_can_run():
+    hopper = resolve("auto", "cuda", precision="fp16", compute_capability=90)
+    assert hopper.slots[0].variant.full_name == "fused.features"
+    assert resolve("auto", "cuda", precision="fp16", compute_capability=89).slots[0].name == "conv1"
+    older = resolve("auto", "cuda", compute_capability=75)
+    assert older.slots[0].variant.full_name == "plain.features"
+    with pytest.raises(LenetError, match=r"split.features .*capability 9.0, found 10.0"):
+        resolve("auto", "cuda", precision="fp16x3", compute_capability=100)
+    with pytest.raises(LenetError, match="precision tf32: plan auto on cuda computes in fp32"):
+        resolve("auto", "cuda", precision="tf32")
+
+
+def test_runnable_plans_leave_out_what_needs_hopper():
+    assert {"fast", "fp16x3"} <= set(runnable_plans("cuda", 90))
+    assert not {"fast", "fp16x3"} & set(runnable_plans("cuda", 86))
+    assert set(runnable_plans("cpu", None)) == {"serial", "tiled", "unrolled", "fft", "fp32"}
