@@ -227,11 +227,11 @@ def _resolve_auto(
         )
     for name in names[:-1]:
         try:
-            plan = resolve(name, device, overrides, None, compute_capability)
+            plan = resolve(name, device, overrides, precision, compute_capability)
         except LenetError:
             continue
         return replace(plan, name=AUTO)
-    plan = resolve(names[-1], device, overrides, None, compute_capability)
+    plan = resolve(names[-1], device, overrides, precision, compute_capability)
     return replace(plan, name=AUTO)
 
 

@@ -126,6 +126,9 @@ def test_auto_takes_the_fastest_plan_the_device_can_run():
     hopper = resolve("auto", "cuda", precision="fp16", compute_capability=90)
     assert hopper.slots[0].variant.full_name == "fused.features"
     assert resolve("auto", "cuda", precision="fp16", compute_capability=89).slots[0].name == "conv1"
+    switched = resolve("auto", "cuda", {"conv1": "cublas"}, "fp16", 90)
+    assert switched.precision == "fp16"
+    assert switched.slots[2].variant.full_name == "cublas.half"
     older = resolve("auto", "cuda", compute_capability=75)
     assert older.slots[0].variant.full_name == "plain.features"
     with pytest.raises(LenetError, match=r"split.features .*capability 9.0, found 10.0"):
