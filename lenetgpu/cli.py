@@ -390,3 +390,15 @@ def weights_convert(source: Path, target: Path) -> None:
 
     convert_weights(source, target)
     click.echo(f"{target}: float32")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL; for bash: eval "$(lenetgpu completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    chosen = get_completion_class(shell)
+    if chosen is None:
+        raise LenetError(f"completion: expected a shell that click completes, found {shell}")
+    click.echo(chosen(main, {}, "lenetgpu", "_LENETGPU_COMPLETE").source())

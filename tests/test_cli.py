@@ -256,6 +256,13 @@ def test_the_module_answers_help_in_a_fifth_of_a_second():
     assert min(times) < 0.2
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_name_the_command(shell):
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_LENETGPU_COMPLETE" in result.output
+
+
 def test_a_usage_error_has_code_2():
     assert run("infer", "--batch", "many").exit_code == 2
     assert run("nothing").exit_code == 2
