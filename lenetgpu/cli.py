@@ -19,14 +19,20 @@ _FILE = click.Path(path_type=Path)
 
 
 class _Group(click.Group):
-    """Prints a LenetError as one sentence and exits with code 2."""
+    """Prints bad input and usage as one sentence and exits with code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except LenetError as error:
-            click.echo(f"lenetgpu: error: {error}", err=True)
-            ctx.exit(2)
+            message = str(error)
+        except click.UsageError as error:
+            message = error.format_message()
+        except MemoryError as error:
+            reason = str(error).splitlines()[0] if str(error) else "no more memory"
+            message = f"memory: expected enough for this job, found: {reason}; take less at once"
+        click.echo(f"lenetgpu: error: {message}", err=True)
+        ctx.exit(2)
 
 
 def _stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +43,7 @@ def _stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, str]:
-    return {stage: options[stage] for stage in _STAGES if options.get(stage)}
+    return {stage: options[stage] for stage in _STAGES if options.get(stage) is not None}
 
 
 def _console(stderr: bool = False) -> Any:
@@ -121,6 +127,7 @@ def infer(
     from lenetgpu.lab import report
     from lenetgpu.progress import progress_bar
 
+    files.require_distinct(output, json_file)
     if output is not None:
         files.check_target(output)
     if json_file is not None and str(json_file) != "-":
@@ -128,7 +135,7 @@ def infer(
     import_ms = (time.perf_counter() - _STARTED) * 1e3
     request = inference.Request(
         data, weights, batch, limit, plan, _overrides(stages), precision, device, streams, chunk,
-        timing, scores, transfers, roofline=timing,
+        timing, scores, transfers, roofline=timing, min_accuracy=min_accuracy,
     )  # fmt: skip
     with progress_bar(enabled=not no_progress) as progress:
         outcome = inference.infer(request, progress)
@@ -138,7 +145,7 @@ def infer(
     if json_file is not None:
         _write_json(json_file, report.infer_json(outcome, import_ms))
     report.print_infer(_console(stderr=to_stdout), outcome, import_ms)
-    if min_accuracy is not None and outcome.below(min_accuracy):
+    if outcome.too_low:
         ctx.exit(1)
 
 
@@ -185,6 +192,7 @@ def profile(
     from lenetgpu import output as files
     from lenetgpu.lab import profiling
 
+    files.require_distinct(json_file, csv_file, markdown, trace)
     for target in (json_file, csv_file, markdown, trace):
         if target is not None and str(target) != "-":
             files.require_folder(target)
@@ -254,6 +262,7 @@ def compare(
     from lenetgpu.lab import results, session
     from lenetgpu.progress import status_line
 
+    files.require_distinct(json_file, csv_file, markdown, plot)
     for target in (json_file, csv_file, markdown):
         if target is not None and str(target) != "-":
             files.require_folder(target)

@@ -21,6 +21,7 @@ _HEIGHT, _WIDTH, _ = IMAGE_SHAPE
 _IMAGE_MAGIC, _LABEL_MAGIC = 2051, 2049
 _GZIP_MAGIC = b"\x1f\x8b"
 MAX_IDX_BYTES = 16 << 30
+_SLACK = 1e-3
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,16 @@ def _load_hdf5(path: Path) -> Dataset:
             raise LenetError(
                 f"{path}: expected dataset /x to be float or uint8, found type {images.dtype}"
             )
-        images = np.ascontiguousarray(images, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            images = np.ascontiguousarray(images, dtype=np.float32)
         if not np.isfinite(images).all():
             raise LenetError(f"{path}: expected dataset /x to be finite, found NaN or infinity")
+        low, high = float(images.min()), float(images.max())
+        if low < -_SLACK or high > 1 + _SLACK:
+            raise LenetError(
+                f"{path}: expected dataset /x to hold floats in 0..1 (or uint8 pixels), "
+                f"found {low:g} to {high:g}"
+            )
     if labels is not None:
         labels = _class_numbers(labels, path, "/y")
     return Dataset(images, labels, str(path))
@@ -141,6 +149,12 @@ def _read_idx(path: Path, magic: int, item: tuple[int, ...], what: str) -> Array
             if length > MAX_IDX_BYTES:
                 raise LenetError(
                     f"{path}: expected at most {MAX_IDX_BYTES:,} bytes, found {length:,}"
+                )
+            on_disk = path.stat().st_size - len(header)
+            if not zipped and on_disk < length:
+                raise LenetError(
+                    f"{path}: expected {length:,} bytes after the header for {count:,} {what}, "
+                    f"found {on_disk:,}"
                 )
             body = file.read(length + 1)
     except (OSError, EOFError, zlib.error) as error:

@@ -41,7 +41,13 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
         kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
         raise LenetError(f"{path}: expected an HDF5 file, found {kind}") from error
     with file:
-        yield file
+        try:
+            yield file
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LenetError(
+                f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
+            ) from error
 
 
 def attributes(path: Path) -> dict[str, str]:

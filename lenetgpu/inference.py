@@ -52,6 +52,7 @@ class Request:
     transfers: str = "device"
     roofline: bool = False
     trace: bool = False
+    min_accuracy: float | None = None
 
 
 @dataclass
@@ -80,14 +81,11 @@ class Outcome:
             return None
         return int((self.labels == self.dataset.labels).sum())
 
-    def below(self, accuracy: float) -> bool:
-        """Whether less than this share of the labels is right; LenetError without labels."""
-        correct = self.correct
-        if correct is None:
-            raise LenetError(
-                f"--min-accuracy: expected labels in {self.dataset.source}, found none"
-            )
-        return correct / len(self.dataset) < accuracy
+    @property
+    def too_low(self) -> bool:
+        """Whether less than the asked share of the labels is right."""
+        least, correct = self.request.min_accuracy, self.correct
+        return least is not None and correct is not None and correct / len(self.dataset) < least
 
     @property
     def images_per_second(self) -> float:
@@ -112,7 +110,12 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
             return None, f"{gpus[0].name} found, but CuPy is missing: {gpu_device.INSTALL_HINT}"
         return gpus[0], "NVIDIA GPU found"
     kind, _, index = wanted.partition(":")
-    if kind != "cuda" or (index and not index.isdigit()) or wanted.endswith(":"):
+    if (
+        kind != "cuda"
+        or wanted.endswith(":")
+        or not (index or "0").isascii()
+        or not (index or "0").isdecimal()
+    ):
         raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
     return gpu_device.require_gpu(int(index or 0)), "asked for"
 
@@ -158,6 +161,10 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         raise LenetError(f"--chunk: expected at least 1 image, found {request.chunk}")
     if request.streams < 1:
         raise LenetError(f"--streams: expected at least 1, found {request.streams}")
+    if request.min_accuracy is not None and not 0 <= request.min_accuracy <= 1:
+        raise LenetError(
+            f"--min-accuracy: expected a share from 0 to 1, found {request.min_accuracy:g}"
+        )
     if request.transfers not in TRANSFERS:
         raise LenetError(
             f"--transfers: expected {' or '.join(TRANSFERS)}, found {request.transfers!r}"
@@ -176,6 +183,8 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
     with clock.phase("load"):
         weights = load_weights(request.weights or assets.default_weights())
         dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
+    if request.min_accuracy is not None and dataset.labels is None:
+        raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
     run = _run_cpu if gpu is None else _run_gpu
     labels, scores, compute, end_to_end, rows, events = run(
         request, gpu, plan, weights, dataset, clock, progress
@@ -275,9 +284,8 @@ def _run_gpu(
     _check_memory(batch, plan)
     with clock.phase("compile"):
         _compile(plan)
-    if all(slot.variant.needs.device == "cuda" for slot in plan.slots):
-        with clock.phase("verify"):
-            verify_once(plan, gpu.name)
+    with clock.phase("verify"):
+        verify_once(plan, gpu.name, str(dataset.images.dtype))
     dtype = str(dataset.images.dtype)
 
     def make(size: int) -> Pipeline:

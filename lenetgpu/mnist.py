@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import io
 import urllib.error
 import urllib.request
@@ -68,7 +69,10 @@ def fetch_mnist(
     Files already there with the right SHA-256 are kept. Raises LenetError where no mirror gives
     the pinned bytes, and then leaves no new file of that name.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LenetError(f"{folder}: expected a folder, found: {error.strerror}") from error
     paths = []
     for name, pinned in SHA256.items():
         path = folder / name
@@ -81,7 +85,14 @@ def fetch_mnist(
             try:
                 data = _download(mirror + name)
                 digest = _digest(data)
-            except (urllib.error.URLError, OSError, EOFError, ValueError, zlib.error) as error:
+            except (
+                urllib.error.URLError,
+                http.client.HTTPException,
+                OSError,
+                EOFError,
+                ValueError,
+                zlib.error,
+            ) as error:
                 reasons.append(f"{mirror}: {error}")
                 continue
             if digest == pinned:

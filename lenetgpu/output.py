@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,10 +76,28 @@ def check_target(path: Path) -> None:
 
 def require_folder(path: Path) -> None:
     """Raise LenetError unless the folder that `path` would be written to exists."""
-    if not path.parent.is_dir():
-        raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
-    if path.is_dir():
-        raise LenetError(f"{path}: expected a file to write, found a folder")
+    try:
+        if not path.parent.is_dir():
+            raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
+        if path.is_dir():
+            raise LenetError(f"{path}: expected a file to write, found a folder")
+    except OSError as error:
+        raise LenetError(f"{path}: expected a file to write, found: {error.strerror}") from error
+    if not path.exists() and not os.access(path.parent, os.W_OK):
+        raise LenetError(f"{path}: expected a folder to write into, found it read-only")
+
+
+def require_distinct(*paths: Path | None) -> None:
+    """Raise LenetError where two results would go to the same file or both to stdout."""
+    seen: set[str] = set()
+    for path in paths:
+        if path is None:
+            continue
+        name = "-" if str(path) == "-" else str(path.absolute())
+        if name in seen:
+            where = "stdout" if name == "-" else str(path)
+            raise LenetError(f"{where}: expected one result there, found two")
+        seen.add(name)
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None) -> None:

@@ -203,7 +203,7 @@ def _choose(mapping: Mapping[str, str], overrides: Mapping[str, str], device: st
         slot = _span_slot(index, mapping, overrides, device)
         if slot is None:
             stage = STAGES[index]
-            wanted = overrides.get(stage.name) or mapping.get(stage.name) or mapping[stage.kind]
+            wanted = overrides.get(stage.name, mapping.get(stage.name) or mapping[stage.kind])
             variant = find(stage.kind, wanted, device, stage.name)
             slot = Slot((stage.name,), variant, stage.problem, stage.weights)
         chosen.append(slot)
@@ -223,7 +223,7 @@ def _resolve_auto(
     if not names:
         have = [p for p, devices in AUTO_PLANS.items() if device in devices]
         raise LenetError(
-            f"precision {asked}: plan auto on {device} computes in {', '.join(have)}, not in it"
+            f"precision {asked!r}: expected one of {', '.join(have)} for plan auto on {device}"
         )
     for name in names[:-1]:
         try:

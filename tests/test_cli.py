@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import time
@@ -117,7 +118,8 @@ def test_batches_give_the_same_accuracy(batch):
 
 def test_min_accuracy_decides_the_exit_code(tmp_path):
     assert run("infer", "--limit", 50, "--min-accuracy", 0.5).exit_code == 0
-    assert run("infer", "--limit", 50, "--min-accuracy", 1.01).exit_code == 1
+    assert run("infer", "--limit", 2000, "--min-accuracy", 1.0).exit_code == 1
+    refused(run("infer", "--limit", 50, "--min-accuracy", 1.01), "0 to 1")
     unlabelled = tmp_path / "x.h5"
     with h5py.File(unlabelled, "w") as file:
         file["x"] = np.zeros((3, 28, 28), np.uint8)
@@ -152,7 +154,7 @@ def test_data_without_labels(tmp_path):
         (["--device", "cpu", "--conv2", "direct.basic"], ["direct.basic", "needs a GPU"]),
         (["--device", "tpu"], ["device 'tpu'", "cuda:K"]),
         (["--device", "cuda:"], ["device 'cuda:'"]),
-        (["--precision", "fp16", "--device", "cpu"], ["precision fp16", "fp32"]),
+        (["--precision", "fp16", "--device", "cpu"], ["precision 'fp16'", "fp32"]),
         (["--output", "labels.txt"], ["labels.txt", ".npy"]),
         (["--output", "none/labels.npy"], ["none/labels.npy", "folder"]),
         (["--json", "none/out.json"], ["none/out.json", "folder"]),
@@ -266,3 +268,67 @@ def test_completion_scripts_name_the_command(shell):
 def test_a_usage_error_has_code_2():
     assert run("infer", "--batch", "many").exit_code == 2
     assert run("nothing").exit_code == 2
+
+
+def test_links_are_followed_and_files_are_readable(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    link.symlink_to(real)
+    assert run("infer", "--limit", 5, "--device", "cpu", "--json", link).exit_code == 0
+    assert link.is_symlink()
+    assert json.loads(real.read_text())["images"] == 5
+    mask = os.umask(0)
+    os.umask(mask)
+    assert real.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_pipe_is_written_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert run("infer", "--limit", 5, "--device", "cpu", "--json", pipe).exit_code == 0
+        out, _ = reader.communicate(timeout=30)
+    assert json.loads(out)["images"] == 5
+    assert not pipe.is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["infer", "--limit", "5", "--device", "cpu", "--output", "/proc/x.npy"], ["/proc/x.npy"]),
+        (["infer", "--json", "a.json", "--output", "a.json"], ["a.json", "found two"]),
+        (["profile", "--json", "-", "--csv", "-"], ["stdout", "found two"]),
+        (["infer", "--min-accuracy", "nan"], ["--min-accuracy", "0 to 1"]),
+        (["infer", "--device", "cuda:²"], ["cuda:²", "cuda:K"]),
+        (["infer", "--conv1", ""], ["conv1", "''"]),
+        (["infer", "--batch", "many"], ["many"]),
+        (["infer", "--nosuch"], ["--nosuch"]),
+        (["nothing"], ["nothing"]),
+        (["compare", "fc1", "--seconds", "nan"], ["--seconds", "nan"]),
+        (["compare", "--suite", "report", "--reference", "x"], ["--suite", "--reference"]),
+        (["data", "fetch-mnist", "/proc/none/x"], ["/proc/none/x"]),
+    ],
+)
+def test_more_bad_input_is_one_sentence(arguments, parts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refused(run(*arguments), *parts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("LENETGPU_CACHE", str(blocked))
+    result = run("profile", "--limit", 5, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert blocked.read_text() == ""
+
+
+def test_running_out_of_memory_is_one_sentence(monkeypatch):
+    from lenetgpu import inference
+
+    def exhaust(*arguments):
+        raise MemoryError("Unable to allocate 730. GiB")
+
+    monkeypatch.setattr(inference, "load_dataset", exhaust)
+    refused(run("infer"), "730. GiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -10,7 +11,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab import compare as comparing
 from lenetgpu.lab.bench import Checked
 from lenetgpu.lab.check import Verdict
-from lenetgpu.lab.compare import Candidate, Comparison, comparison_json, regressions
+from lenetgpu.lab.compare import (
+    Candidate,
+    Comparison,
+    check_earlier,
+    comparison_json,
+    load_earlier,
+    regressions,
+)
 
 
 class FakeBench:
@@ -95,6 +103,32 @@ def test_a_regression_is_called_only_when_the_interval_says_so():
     assert line.startswith("other: +20")
     (line,) = regressions(document(2.6, 1.3), document(2.0), 5)
     assert line.startswith("base: +30")
-    other = document(2.0) | {"device": {"name": "another"}}
-    with pytest.raises(LenetError, match="expected device 'test', found 'another'"):
-        regressions(document(2.0), other, 5)
+    gone = document(2.0)
+    del gone["candidates"][1]["samples_ms"]
+    assert regressions(gone, document(2.0), 5) == ["other: timed then, not now"]
+
+
+def test_earlier_results_must_be_of_the_same_setting(tmp_path):
+    earlier = document(2.0) | {"images": 10}
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(earlier))
+    assert load_earlier(path, "conv2") == earlier
+    with pytest.raises(LenetError, match="expected results of compare conv1, found 'conv2'"):
+        load_earlier(path, "conv1")
+    for text in (
+        "{}",
+        "3",
+        "[]",
+        '{"command": "compare", "what": "conv2", "device": "x"}',
+        "nonsense",
+    ):
+        path.write_text(text)
+        with pytest.raises(LenetError, match="expected JSON of compare"):
+            load_earlier(path, "conv2")
+    setting = {"device": {"name": "test"}, "reference": "base", "images": 10, "cold_l2": False}
+    check_earlier(earlier, "e.json", **setting)
+    for key, value in (
+        ("device", {"name": "another"}), ("reference", "other"), ("images", 20), ("cold_l2", True),
+    ):  # fmt: skip
+        with pytest.raises(LenetError, match=f"e.json: expected {key}"):
+            check_earlier(earlier, "e.json", **(setting | {key: value}))

@@ -70,10 +70,14 @@ def test_idx_without_labels(tmp_path, digits):
 @pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "<f8", "<f2"])
 def test_hdf5_types_and_shapes(tmp_path, digits, shape, dtype):
     images = digits[0].reshape(shape).astype(dtype)
+    if dtype != "u1":
+        images = (images / 255).astype(dtype)
     dataset = load_dataset(h5(tmp_path / "d.h5", x=images))
     assert dataset.images.shape == (6, 28, 28, 1)
     assert dataset.images.dtype == (np.uint8 if dtype == "u1" else np.float32)
-    np.testing.assert_array_equal(dataset.images.reshape(shape), images)
+    np.testing.assert_array_equal(
+        dataset.images.reshape(shape), images.astype(dataset.images.dtype)
+    )
 
 
 @pytest.mark.parametrize("form", ["numbers", "one-hot", "column", "float"])
@@ -168,6 +172,8 @@ def test_a_huge_declared_shape_is_refused_before_it_is_read(tmp_path):
         ({"x": np.zeros((3, 28, 28), "i8")}, r"found type int64"),
         ({"x": np.zeros((3, 28, 28), "u2")}, r"found type uint16"),
         ({"x": np.full((3, 28, 28), np.nan, "f4")}, "/x to be finite"),
+        ({"x": np.full((3, 28, 28), 255.0, "f4")}, "floats in 0..1 .*found 255 to 255"),
+        ({"x": np.full((3, 28, 28), -1.0, "f4")}, "floats in 0..1 .*found -1 to -1"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.zeros(4)}, r"labels of shape \(3,\).*\(4,\)"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 10])}, "found 1 to 10"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.ones((3, 10))}, "one-hot"),
@@ -249,3 +255,16 @@ def test_converted_weights_read_the_same(tmp_path, weight_file):
     again, first = load_weights(tmp_path / "out.h5"), load_weights(weight_file)
     for name, tensor in first.tensors.items():
         np.testing.assert_array_equal(again[name], tensor)
+
+
+@pytest.mark.parametrize("start", [300, 700, 1200])
+def test_a_damaged_hdf5_is_one_sentence(tmp_path, weight_file, rng, start):
+    data = bytearray(weight_file.read_bytes())
+    data[start : start + 900] = rng.bytes(900)
+    damaged = tmp_path / "damaged.h5"
+    damaged.write_bytes(data)
+    for load in (load_weights, load_dataset):
+        try:
+            load(damaged)
+        except LenetError as error:
+            assert "\n" not in str(error)

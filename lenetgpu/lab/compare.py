@@ -15,7 +15,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.lab.bench import Bench, Checked, Flusher, PlanBench, StageBench, Truth, stage_of
 from lenetgpu.lab.roofline import Ceilings
 from lenetgpu.lab.rows import launch_json, rates_json
-from lenetgpu.lab.statistics import Interval, median_interval, ratio_interval
+from lenetgpu.lab.statistics import SYSTEMATIC, Interval, median_interval, ratio_interval
 from lenetgpu.lab.timing import summarise
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
@@ -339,28 +339,20 @@ def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) ->
     """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
 
     Ratios to the reference are compared, so that a slower day does not count; the reference itself
-    is compared by its time. Raises LenetError where the two were measured on other devices, on
-    another thing or against another reference.
+    is compared by its time. A candidate that was timed then and is not now counts as lost.
     """
-    for key in ("what", "reference"):
-        if now[key] != earlier.get(key):
-            raise LenetError(
-                f"earlier results: expected {key} {now[key]!r}, found {earlier.get(key)!r}"
-            )
-    if now["device"]["name"] != earlier.get("device", {}).get("name"):
-        raise LenetError(
-            f"earlier results: expected device {now['device']['name']!r}, "
-            f"found {earlier.get('device', {}).get('name')!r}"
-        )
-    before = {entry["name"]: entry for entry in earlier["candidates"]}
+    entries = {entry["name"]: entry for entry in now["candidates"]}
     lost = []
-    for entry in now["candidates"]:
-        old = before.get(entry["name"])
-        if old is None or "samples_ms" not in entry or "samples_ms" not in old:
+    for old in earlier["candidates"]:
+        if "samples_ms" not in old:
             continue
-        if entry["name"] == now["reference"]:
-            new_i = median_interval(entry["samples_ms"]).widened(0.01)
-            old_i = median_interval(old["samples_ms"]).widened(0.01)
+        entry = entries.get(old["name"])
+        if entry is None or "samples_ms" not in entry:
+            lost.append(f"{old['name']}: timed then, not now")
+            continue
+        if entry["name"] == now["reference"] or "ratio" not in entry or "ratio" not in old:
+            new_i = median_interval(entry["samples_ms"]).widened(SYSTEMATIC)
+            old_i = median_interval(old["samples_ms"]).widened(SYSTEMATIC)
             low, high, middle = new_i.low, old_i.high, new_i.value / old_i.value
         else:
             low, high = entry["ratio"]["low"], old["ratio"]["high"]
@@ -373,8 +365,8 @@ def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) ->
     return lost
 
 
-def load_earlier(path: Path) -> dict[str, Any]:
-    """An earlier `compare --json` file; LenetError where it is something else."""
+def load_earlier(path: Path, what: str | None) -> dict[str, Any]:
+    """An earlier `compare --json` file of `what`; LenetError where it is something else."""
     import json
 
     from lenetgpu.hdf5 import require_file
@@ -382,8 +374,38 @@ def load_earlier(path: Path) -> dict[str, Any]:
     require_file(path, "results of an earlier compare --json")
     try:
         document = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise LenetError(f"{path}: expected JSON of compare, found {error}") from error
-    if not isinstance(document, dict) or document.get("command") != "compare":
+        command, found = document["command"], document["what"]
+        complete = (
+            document["device"]["name"]
+            and document["reference"]
+            and all(
+                entry["name"] and isinstance(entry.get("samples_ms", []), list)
+                for entry in document["candidates"]
+            )
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LenetError(f"{path}: expected JSON of compare, found another document") from error
+    if command != "compare" or not complete:
         raise LenetError(f"{path}: expected JSON of compare, found another document")
-    return document
+    if found != what:
+        raise LenetError(f"{path}: expected results of compare {what}, found {found!r}")
+    earlier: dict[str, Any] = document
+    return earlier
+
+
+def check_earlier(
+    earlier: dict[str, Any],
+    path: str,
+    device: dict[str, Any],
+    reference: str,
+    images: int,
+    cold_l2: bool,
+) -> None:
+    """Raise LenetError where `earlier` was measured in another setting than this run's."""
+    now = {"device": device["name"], "reference": reference, "images": images, "cold_l2": cold_l2}
+    then = {key: earlier.get(key) for key in now} | {"device": earlier["device"]["name"]}
+    for key, value in now.items():
+        if then[key] != value:
+            raise LenetError(
+                f"{path}: expected {key} {value!r} as in this run, found {then[key]!r}"
+            )

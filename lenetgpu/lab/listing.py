@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu import hdf5
 from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
-from lenetgpu.network import SPANS, STAGE_NAMES, STAGES
+from lenetgpu.network import SPANS, STAGES
 from lenetgpu.stages import variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 from lenetgpu.weights import load_weights
@@ -21,10 +21,9 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
     Raises LenetError where `stage` is neither.
     """
     kinds = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
+    kinds |= {span.name: span.kind for span in SPANS}
     if stage is not None and stage not in kinds:
-        raise LenetError(
-            f"stage {stage!r} does not exist; choose from: {', '.join([*STAGE_NAMES, *KINDS])}"
-        )
+        raise LenetError(f"stage {stage!r} does not exist; choose from: {', '.join(kinds)}")
     starting = {span.kind for span in SPANS if stage in span.stages}
     spans = [kind for kind in SPAN_KINDS if stage is None or kind in starting or kind == stage]
     wanted = [*(KINDS if stage is None else (kinds[stage],)), *spans]

@@ -25,14 +25,6 @@ def _error(value: float) -> str:
     return f"{value:.1e}"
 
 
-def _ratio(value: dict[str, float]) -> str:
-    return f"{value['median']:.3f}"
-
-
-def _interval(value: dict[str, float]) -> str:
-    return f"{value['low']:.3f} .. {value['high']:.3f}"
-
-
 COMPARE_COLUMNS = (
     Column("candidate", "name", numeric=False),
     Column("check", "check", numeric=False),
@@ -41,8 +33,9 @@ COMPARE_COLUMNS = (
     Column("median ms", "median_ms", fixed(3)),
     Column("p05", "p05_ms", fixed(3)),
     Column("p95", "p95_ms", fixed(3)),
-    Column("ratio", "ratio", _ratio),
-    Column("95 % interval", "interval", _interval),
+    Column("ratio", "ratio", fixed(3)),
+    Column("95 % from", "low", fixed(3)),
+    Column("to", "high", fixed(3)),
     Column("verdict", "verdict", numeric=False),
     Column("TFLOP/s", "tflops", fixed(2)),
     Column("GB/s", "gbs", fixed(1)),
@@ -89,7 +82,10 @@ def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's candidates as table rows, fastest first, those without times last."""
     rows = []
     for entry in document["candidates"]:
-        row = dict(entry) | {"check": _WORDS[entry["status"]], "interval": entry.get("ratio")}
+        row = dict(entry) | {"check": _WORDS[entry["status"]]}
+        ratio = entry.get("ratio")
+        if ratio is not None:
+            row |= {"ratio": ratio["median"], "low": ratio["low"], "high": ratio["high"]}
         if entry["status"] == "wrong":
             row["note"] = (
                 f"first bad stage {entry['first_bad_stage']}, tolerance {entry['tolerance']:.0e}"
@@ -106,7 +102,7 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
     rows = compare_rows(document)
     device = document["device"]["name"]
     cache = "cold L2" if document["cold_l2"] else "warm L2"
-    n = next((row["images"] for row in rows if "images" in row), 0)
+    n = document["images"]
     title = f"{document['what']}, {n:,} images, {device}, {cache}"
     console.print(as_rich(used(COMPARE_COLUMNS, rows), rows, title))
     again = document["reference_again"]

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel, cache_dir, write_atomically
 
@@ -103,7 +104,7 @@ def _measure_gpu(name: str) -> Ceilings:
 def _measure_cpu(name: str) -> Ceilings:
     import numpy as np
 
-    from lenetgpu.cpu.threads import core_count, parallel_ranges
+    from lenetgpu.cpu.threads import parallel_ranges
     from lenetgpu.cpu.tile import CHANNELS, PIXELS, pack_weights, rows_times_matrix
 
     source = np.ones(_CPU_COPY_BYTES, np.uint8)
@@ -139,10 +140,14 @@ def _measure_cpu(name: str) -> Ceilings:
 
 def ceilings(device: str, name: str, again: bool = False) -> Ceilings:
     """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there."""
-    key = hashlib.sha256(f"{device} {name}".encode()).hexdigest()[:12]
+    cores = core_count() if device == "cpu" else 0
+    key = hashlib.sha256(f"{device} {name} {cores}".encode()).hexdigest()[:12]
     path = cache_dir() / f"ceilings-{device}-{key}.json"
-    if path.is_file() and not again:
-        return Ceilings(**json.loads(path.read_text()))
+    if not again:
+        try:
+            return Ceilings(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            path.unlink(missing_ok=True)
     measured = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
     write_atomically(path, json.dumps(asdict(measured)).encode())
     return measured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from lenetgpu.lab.compare import (
     PLANS,
     Comparison,
     check_comparable,
+    check_earlier,
     compare,
     comparison_json,
     default_reference,
@@ -119,10 +121,20 @@ def _check_request(request: CompareRequest) -> None:
         )
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    if request.seconds <= 0:
+    if not 0 < request.seconds < math.inf:
         raise LenetError(f"--seconds: expected a time above 0, found {request.seconds:g}")
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+    if request.suite is not None and (
+        request.reference or request.cold_l2 or request.regression is not None or request.against
+    ):
+        raise LenetError(
+            "--suite: expected none of --reference, --cold-l2, --fail-on-regression and --against"
+        )
+    if request.regression is not None and not 0 <= request.regression < math.inf:
+        raise LenetError(
+            f"--fail-on-regression: expected a percentage from 0, found {request.regression:g}"
+        )
     if (request.regression is None) != (request.against is None):
         raise LenetError("--fail-on-regression PCT and --against FILE go together")
     if request.plot is not None:
@@ -132,7 +144,9 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    earlier = None if request.against is None else load_earlier(request.against)
+    earlier = None
+    if request.against is not None:
+        earlier = load_earlier(request.against, request.what)
     if request.suite is not None:
         return _run_suite(request, say)
     assert request.what is not None
@@ -153,15 +167,23 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     reference = default_reference(request.what, setting.device, candidates)
     if request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
+    device = device_json(setting.gpu)
+    if earlier is not None:
+        check_earlier(
+            earlier, str(request.against), device, reference, len(setting.images), request.cold_l2
+        )
     comparison = compare(
         request.what, candidates, reference, request.seconds, request.cold_l2, say=say
     )
-    document = comparison_json(comparison, device_json(setting.gpu), setting.limits)
+    document = comparison_json(comparison, device, setting.limits)
+    document["images"] = len(setting.images)
     if request.plot is not None:
         _plot(request.plot, comparison, document, setting)
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression)
+        if comparison.interrupted:
+            lost.append("interrupted before every candidate was compared")
     return CompareOutcome(document, [c.name for c in comparison.wrong], lost)
 
 

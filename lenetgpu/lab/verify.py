@@ -14,6 +14,7 @@ from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.lab.check import excusable_flips, judge, reference_scores
+from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
 from lenetgpu.weights import load_weights
@@ -21,8 +22,8 @@ from lenetgpu.weights import load_weights
 IMAGES = 331
 
 
-def _key(plan: Plan, device: str) -> str:
-    facts: list[object] = [device]
+def _key(plan: Plan, device: str, dtype: str) -> str:
+    facts: list[object] = [device, dtype]
     for slot in plan.slots:
         facts += [slot.name, slot.variant.full_name, str(slot.problem)]
         if slot.variant.kernels is not None:
@@ -33,14 +34,19 @@ def _key(plan: Plan, device: str) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
-def verify(plan: Plan) -> None:
-    """Compare `plan` with float64 on IMAGES shipped digits; LenetError where it is wrong."""
+def verify(plan: Plan, dtype: str) -> None:
+    """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
+
+    Raises LenetError where it is wrong.
+    """
     import numpy as np
 
     images = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES])
+    if dtype == "float32":
+        images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
     weights = load_weights(assets.default_weights())
     expected, labels = reference_scores(images, weights)
-    pipeline = Pipeline(plan, weights, IMAGES)
+    pipeline = Pipeline(plan, weights, IMAGES, dtype)
     pipeline.poison()
     if plan.device == "cuda":
         import cupy
@@ -57,15 +63,15 @@ def verify(plan: Plan) -> None:
         )
 
 
-def verify_once(plan: Plan, device: str) -> bool:
+def verify_once(plan: Plan, device: str, dtype: str = "uint8") -> bool:
     """`verify`, unless the same kernels passed on `device` before; whether it had to run.
 
     Raises LenetError where the plan is wrong.
     """
-    record = nvrtc.cache_dir() / "verified" / f"{_key(plan, device)}.json"
+    record = nvrtc.cache_dir() / "verified" / f"{_key(plan, device, dtype)}.json"
     if record.is_file():
         return False
-    verify(plan)
+    verify(plan, dtype)
     facts = {"plan": plan.name, "device": device, "images": IMAGES}
     nvrtc.write_atomically(record, json.dumps(facts).encode())
     return True

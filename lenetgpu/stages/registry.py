@@ -7,7 +7,9 @@ about it is data in its registration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +178,12 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
         return run
 
     return register
+
+
+def import_all(package: str, folders: Iterable[str]) -> None:
+    """Import every module of `package`: a new file registers its variants by being there."""
+    for module in pkgutil.iter_modules(list(folders)):
+        importlib.import_module(f"{package}.{module.name}")
 
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:

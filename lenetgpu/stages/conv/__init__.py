@@ -1,5 +1,5 @@
 """Convolutions, naive to fast: one file per family."""
 
-from lenetgpu.stages.conv import direct, fft, gemm, serial, tiled, unrolled
+from lenetgpu.stages.registry import import_all
 
-__all__ = ["direct", "fft", "gemm", "serial", "tiled", "unrolled"]
+import_all(__name__, __path__)

@@ -1,5 +1,5 @@
 """Fully connected layers, with ReLU where the stage has one: one file per family."""
 
-from lenetgpu.stages.fc import gemm, serial, tiled
+from lenetgpu.stages.registry import import_all
 
-__all__ = ["gemm", "serial", "tiled"]
+import_all(__name__, __path__)

@@ -1,21 +1,5 @@
 """Variants that cover a span of consecutive stages."""
 
-from lenetgpu.stages.fused import (
-    block,
-    classifier,
-    features,
-    plain_classifier,
-    plain_features,
-    split_classifier,
-    split_features,
-)
+from lenetgpu.stages.registry import import_all
 
-__all__ = [
-    "block",
-    "classifier",
-    "features",
-    "plain_classifier",
-    "plain_features",
-    "split_classifier",
-    "split_features",
-]
+import_all(__name__, __path__)

@@ -1,5 +1,5 @@
 """ReLU and 2x2 mean, naive to fast: one file per family."""
 
-from lenetgpu.stages.pool import mean, serial, tiled
+from lenetgpu.stages.registry import import_all
 
-__all__ = ["mean", "serial", "tiled"]
+import_all(__name__, __path__)

@@ -1,5 +1,5 @@
 """Steps between stages: pixels to floats, one layout to another."""
 
-from lenetgpu.stages.support import relayout, scale
+from lenetgpu.stages.registry import import_all
 
-__all__ = ["relayout", "scale"]
+import_all(__name__, __path__)
