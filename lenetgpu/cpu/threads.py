@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 
 def core_count() -> int:
@@ -18,6 +20,8 @@ def core_count() -> int:
 
 def cpu_name() -> str:
     """The processor's model name."""
+    import platform
+
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:
@@ -30,6 +34,8 @@ def cpu_name() -> str:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu")
 
 
