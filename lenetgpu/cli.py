@@ -42,6 +42,33 @@ def _stage_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a run, which infer and profile share."""
+    named: list[Callable[..., Any]] = [
+        click.argument("data", required=False, type=_FILE),
+        click.option("--weights", type=_FILE, help="HDF5 weights; default: the ones that ship"),
+        click.option("--batch", default=10_000, show_default=True, help="images in one pass"),
+        click.option("--limit", type=int, help="only the first images of the data set"),
+        click.option("--plan", default="auto", show_default=True, help="named plan of variants"),
+        _stage_options,
+        click.option("--precision", help="precision that the plan must compute in, as fp32"),
+        click.option(
+            "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K"
+        ),
+        click.option("--streams", default=1, show_default=True, help="CUDA streams for chunks"),
+        click.option("--chunk", type=int, help="images that pass through all stages together"),
+        click.option(
+            "--transfers",
+            default="device",
+            show_default=True,
+            help="host: copy every stage's output to the host and back",
+        ),
+    ]
+    for decorate in reversed(named):
+        command = decorate(command)
+    return command
+
+
 def _overrides(options: dict[str, Any]) -> dict[str, str]:
     return {stage: options[stage] for stage in _STAGES if options.get(stage) is not None}
 
@@ -77,22 +104,7 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("data", required=False, type=_FILE)
-@click.option("--weights", type=_FILE, help="HDF5 weights; default: the ones that ship")
-@click.option("--batch", default=10_000, show_default=True, help="images in one pass")
-@click.option("--limit", type=int, help="only the first images of the data set")
-@click.option("--plan", default="auto", show_default=True, help="named plan of variants")
-@_stage_options
-@click.option("--precision", help="precision that the plan must compute in, as fp32")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
-@click.option("--streams", default=1, show_default=True, help="CUDA streams for chunks")
-@click.option("--chunk", type=int, help="images that pass through all stages together")
-@click.option(
-    "--transfers",
-    default="device",
-    show_default=True,
-    help="host: copy every stage's output to the host and back",
-)
+@_run_options
 @click.option("--timing", is_flag=True, help="print a row per stage")
 @click.option("--output", type=_FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
@@ -127,11 +139,9 @@ def infer(
     from lenetgpu.lab import report
     from lenetgpu.progress import progress_bar
 
-    files.require_distinct(output, json_file)
     if output is not None:
         files.check_target(output)
-    if json_file is not None and str(json_file) != "-":
-        files.require_folder(json_file)
+    files.require_targets(output, json_file)
     import_ms = (time.perf_counter() - _STARTED) * 1e3
     request = inference.Request(
         data, weights, batch, limit, plan, _overrides(stages), precision, device, streams, chunk,
@@ -150,22 +160,7 @@ def infer(
 
 
 @main.command()
-@click.argument("data", required=False, type=_FILE)
-@click.option("--weights", type=_FILE, help="HDF5 weights; default: the ones that ship")
-@click.option("--batch", default=10_000, show_default=True, help="images in one pass")
-@click.option("--limit", type=int, help="only the first images of the data set")
-@click.option("--plan", default="auto", show_default=True, help="named plan of variants")
-@_stage_options
-@click.option("--precision", help="precision that the plan must compute in, as fp32")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
-@click.option("--streams", default=1, show_default=True, help="CUDA streams for --trace")
-@click.option("--chunk", type=int, help="images that pass through all stages together")
-@click.option(
-    "--transfers",
-    default="device",
-    show_default=True,
-    help="host: copy every stage's output to the host and back",
-)
+@_run_options
 @click.option("--json", "json_file", type=_FILE, help="results to a JSON file, - for stdout")
 @click.option("--csv", "csv_file", type=_FILE, help="rows to a CSV file, - for stdout")
 @click.option("--markdown", type=_FILE, help="rows to a Markdown file, - for stdout")
@@ -192,10 +187,7 @@ def profile(
     from lenetgpu import output as files
     from lenetgpu.lab import profiling
 
-    files.require_distinct(json_file, csv_file, markdown, trace)
-    for target in (json_file, csv_file, markdown, trace):
-        if target is not None and str(target) != "-":
-            files.require_folder(target)
+    files.require_targets(json_file, csv_file, markdown, trace)
     request = inference.Request(
         data, weights, batch, limit, plan, _overrides(stages), precision, device, streams, chunk,
         True, False, transfers, roofline=True, trace=trace is not None,
@@ -262,10 +254,7 @@ def compare(
     from lenetgpu.lab import results, session
     from lenetgpu.progress import status_line
 
-    files.require_distinct(json_file, csv_file, markdown, plot)
-    for target in (json_file, csv_file, markdown):
-        if target is not None and str(target) != "-":
-            files.require_folder(target)
+    files.require_targets(json_file, csv_file, markdown, plot)
     request = session.CompareRequest(
         what, suite, data, weights, batch, device, reference, seconds, cold_l2, plot, regression,
         against,

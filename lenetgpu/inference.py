@@ -110,14 +110,10 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
             return None, f"{gpus[0].name} found, but CuPy is missing: {gpu_device.INSTALL_HINT}"
         return gpus[0], "NVIDIA GPU found"
     kind, _, index = wanted.partition(":")
-    if (
-        kind != "cuda"
-        or wanted.endswith(":")
-        or not (index or "0").isascii()
-        or not (index or "0").isdecimal()
-    ):
+    number = index or "0"
+    if kind != "cuda" or wanted.endswith(":") or not (number.isascii() and number.isdecimal()):
         raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
-    return gpu_device.require_gpu(int(index or 0)), "asked for"
+    return gpu_device.require_gpu(int(number)), "asked for"
 
 
 _Ran = tuple[Any, Any, list[float], list[float], list[StepTiming], list[TraceEvent]]
@@ -249,14 +245,15 @@ def _run_cpu(
 
 
 def _check_memory(batch: int, plan: Plan) -> None:
+    """LenetError where the largest activations of an unfused plan do not fit."""
+    if any(slot.variant.raw_images for slot in plan.slots):
+        return
     largest = max(
         slot.problem.in_shape[0] * slot.problem.in_shape[1] * slot.problem.in_shape[2]
         for slot in plan.slots
         if len(slot.problem.in_shape) == 3
     )
     needed, free = 2 * 4 * min(batch, GPU_CHUNK) * largest, gpu_device.free_bytes()
-    if any(slot.variant.raw_images for slot in plan.slots):
-        return
     if needed > free:
         raise LenetError(
             f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
@@ -280,13 +277,12 @@ def _run_gpu(
         from lenetgpu.streaming import Streamer, host_results, pinned_copy
     with clock.phase("context"):
         gpu_device.activate(gpu)
-    batch = min(request.batch, len(dataset))
+    batch, dtype = min(request.batch, len(dataset)), str(dataset.images.dtype)
     _check_memory(batch, plan)
     with clock.phase("compile"):
         _compile(plan)
     with clock.phase("verify"):
-        verify_once(plan, gpu.name, str(dataset.images.dtype))
-    dtype = str(dataset.images.dtype)
+        verify_once(plan, gpu.name, dtype)
 
     def make(size: int) -> Pipeline:
         chunk = request.chunk if request.streams == 1 else None

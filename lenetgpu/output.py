@@ -87,8 +87,11 @@ def require_folder(path: Path) -> None:
         raise LenetError(f"{path}: expected a folder to write into, found it read-only")
 
 
-def require_distinct(*paths: Path | None) -> None:
-    """Raise LenetError where two results would go to the same file or both to stdout."""
+def require_targets(*paths: Path | None) -> None:
+    """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
+
+    No two may be the same file, or both stdout.
+    """
     seen: set[str] = set()
     for path in paths:
         if path is None:
@@ -98,6 +101,8 @@ def require_distinct(*paths: Path | None) -> None:
             where = "stdout" if name == "-" else str(path)
             raise LenetError(f"{where}: expected one result there, found two")
         seen.add(name)
+        if name != "-":
+            require_folder(path)
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -283,14 +283,3 @@ def resolve(
             f"precisions there: {', '.join(have)}"
         )
     return plan
-
-
-def parse_overrides(pairs: Iterable[str]) -> dict[str, str]:
-    """`conv2=fft` pairs to a mapping; LenetError where a pair has another form."""
-    found = {}
-    for pair in pairs:
-        stage, equals, variant = pair.partition("=")
-        if not equals or not stage or not variant:
-            raise LenetError(f"{pair!r}: expected STAGE=VARIANT, as in conv2=fft")
-        found[stage] = variant
-    return found

@@ -6,7 +6,7 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.check import TOLERANCE, reference_scores
 from lenetgpu.pipeline import Pipeline, build_steps
-from lenetgpu.plan import NAMED, parse_overrides, resolve, runnable_plans
+from lenetgpu.plan import NAMED, resolve, runnable_plans
 from lenetgpu.stages import variants
 
 
@@ -69,12 +69,6 @@ def test_refusals_name_the_choices(arguments, message):
 def test_a_variant_that_needs_a_newer_gpu_is_refused():
     with pytest.raises(LenetError, match=r"expected a GPU of compute capability 7.5.*found 6.1"):
         resolve("tiled", "cuda", compute_capability=61)
-
-
-def test_parse_overrides():
-    assert parse_overrides(["conv2=fft", "pool1=basic"]) == {"conv2": "fft", "pool1": "basic"}
-    with pytest.raises(LenetError, match="expected STAGE=VARIANT"):
-        parse_overrides(["conv2"])
 
 
 @pytest.fixture(scope="module")

@@ -95,25 +95,10 @@ __device__ __forceinline__ u32 half2(float low, float high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
     return packed;
 }
-__device__ __forceinline__ u32 half2_relu(float low, float high) {
-    u32 packed;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-    return packed;
-}
 __device__ __forceinline__ u32 subtract2(u32 a, u32 b) {
     u32 d;
     asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
-}
-__device__ __forceinline__ u32 add2(u32 a, u32 b) {
-    u32 sum;
-    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
-    return sum;
-}
-__device__ __forceinline__ u32 multiply_add2(u32 a, u32 b, u32 c) {
-    u32 sum;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(b), "r"(c));
-    return sum;
 }
 
 // 8x8 fp16 matrices, transposed; lanes 8i to 8i+7 name the rows of matrix i.

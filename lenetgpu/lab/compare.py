@@ -82,15 +82,6 @@ class Comparison:
         return ratio_interval(candidate.samples, base.samples, drift)
 
 
-def memory_errors() -> tuple[type[BaseException], ...]:
-    """What NumPy and CuPy raise where memory runs out."""
-    try:
-        from cupy.cuda.memory import OutOfMemoryError
-    except ImportError:
-        return (MemoryError,)
-    return MemoryError, OutOfMemoryError
-
-
 def check_comparable(what: str) -> None:
     """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
     names = [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
@@ -220,7 +211,7 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         if flush is not None and isinstance(candidate.bench, StageBench):
             candidate.bench.use_cold_cache(flush)
         candidate.checked = candidate.bench.check()
-    except memory_errors() as error:
+    except MemoryError as error:
         candidate.status, candidate.bench = "skipped", None
         candidate.note = f"needs more memory: {str(error).splitlines()[0]}"
         return

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.lab.bench import PlanBench, StageBench, Truth, stage_of
-from lenetgpu.lab.compare import memory_errors
 from lenetgpu.lab.explain import explanation
 from lenetgpu.lab.report_tables import (
     BEYOND,
@@ -91,7 +90,7 @@ class Suite:
             self._say(f"{stage} {name}")
             try:
                 self._measured[key] = self._one(stage, name)
-            except memory_errors() as error:
+            except MemoryError as error:
                 note = f"needs more memory: {str(error).splitlines()[0]}"
                 self._measured[key] = {"variant": name, "status": "skipped", "note": note}
         return self._measured[key]
