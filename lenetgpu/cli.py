@@ -307,12 +307,15 @@ def doctor(as_json: bool) -> None:
 @main.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
 def warmup(device: str) -> None:
-    """Compile every variant of the network for this machine now."""
+    """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
     from lenetgpu import inference
+    from lenetgpu.lab.choice import choose_all
     from lenetgpu.lab.warmup import warm_up
 
     gpu, why = inference.choose_device(device)
     count, seconds = warm_up(gpu)
+    for choice in choose_all(gpu) if gpu is not None else ():
+        click.echo(f"auto {choice.precision:7} {choice}")
     click.echo(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
 
 

@@ -11,7 +11,9 @@ from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvrtc
-from lenetgpu.plan import AUTO, AUTO_PLANS, resolve, runnable_plans
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.choice import RANGES, remembered
+from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
 
 
 def _version(*names: str) -> str:
@@ -33,12 +35,20 @@ def _nvrtc_line() -> str:
     return f"{major}.{minor}"
 
 
-def _auto_line(device: str, precision: str, compute_capability: int | None) -> str:
+def _auto_line(gpu: Gpu | None, precision: str) -> str:
     try:
-        plan = resolve(AUTO, device, None, precision, compute_capability)
+        if gpu is None:
+            plan = resolve(AUTO, "cpu", None, precision)
+            return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+        measured = [remembered(gpu, precision, last or images) for last, images in RANGES]
+        names = list(auto_plans("cuda", precision, gpu.compute_capability))
     except LenetError as error:
         return str(error)
-    return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+    lines = [str(choice) for choice in measured if choice is not None]
+    if len(lines) < len(RANGES):
+        rest = "not measured yet" if not lines else "other batches not measured yet"
+        lines.append(f"{rest}: the fastest of {', '.join(names)} (`lenetgpu warmup` measures)")
+    return "; ".join(lines)
 
 
 def findings() -> list[tuple[str, str]]:
@@ -65,7 +75,7 @@ def findings() -> list[tuple[str, str]]:
     rows.append(("plans", ", ".join(runnable_plans(kind, capability))))
     for precision in AUTO_PLANS:
         if kind in AUTO_PLANS[precision]:
-            rows.append((f"auto {precision}", _auto_line(kind, precision, capability)))
+            rows.append((f"auto {precision}", _auto_line(gpu, precision)))
     return rows
 
 

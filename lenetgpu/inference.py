@@ -15,6 +15,7 @@ from lenetgpu.dataset import Dataset, load_dataset
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.choice import choose
 from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.timing import StepTiming, Summary, profile, repeat, summarise, time_compute
 from lenetgpu.lab.trace import CpuTracer, GpuTracer, TraceEvent
@@ -181,6 +182,14 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
     if request.min_accuracy is not None and dataset.labels is None:
         raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
+    if gpu is not None:
+        with clock.phase("import"):
+            import cupy  # noqa: F401
+        with clock.phase("context"):
+            gpu_device.activate(gpu)
+        if request.plan == AUTO and not request.overrides:
+            with clock.phase("choose"):
+                plan = choose(gpu, plan.precision, min(request.batch, len(dataset)))
     run = _run_cpu if gpu is None else _run_gpu
     labels, scores, compute, end_to_end, rows, events = run(
         request, gpu, plan, weights, dataset, clock, progress
@@ -275,8 +284,6 @@ def _run_gpu(
         import cupy
 
         from lenetgpu.streaming import Streamer, host_results, pinned_copy
-    with clock.phase("context"):
-        gpu_device.activate(gpu)
     batch, dtype = min(request.batch, len(dataset)), str(dataset.images.dtype)
     _check_memory(batch, plan)
     with clock.phase("compile"):

@@ -65,7 +65,8 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fast": {"cuda": _spanned("fused")},
 }
 AUTO = "auto"
-# precision -> device -> plans for `auto`, fastest first; the first whose needs are met is taken
+# precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
+# measured (lab/choice.py); where nothing can be measured, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
     "fp16x3": {"cuda": ("fp16x3",)},
@@ -219,12 +220,7 @@ def _resolve_auto(
 ) -> Plan:
     """The first of AUTO_PLANS whose needs the device meets, named `auto`."""
     asked = precision or PRECISIONS[0]
-    names = AUTO_PLANS.get(asked, {}).get(device, ())
-    if not names:
-        have = [p for p, devices in AUTO_PLANS.items() if device in devices]
-        raise LenetError(
-            f"precision {asked!r}: expected one of {', '.join(have)} for plan auto on {device}"
-        )
+    names = _auto_names(device, asked)
     for name in names[:-1]:
         try:
             plan = resolve(name, device, overrides, precision, compute_capability)
@@ -233,6 +229,33 @@ def _resolve_auto(
         return replace(plan, name=AUTO)
     plan = resolve(names[-1], device, overrides, precision, compute_capability)
     return replace(plan, name=AUTO)
+
+
+def _auto_names(device: str, precision: str) -> tuple[str, ...]:
+    names = AUTO_PLANS.get(precision, {}).get(device, ())
+    if not names:
+        have = [p for p, devices in AUTO_PLANS.items() if device in devices]
+        raise LenetError(
+            f"precision {precision!r}: expected one of {', '.join(have)} for plan auto on {device}"
+        )
+    return names
+
+
+def auto_plans(device: str, precision: str, compute_capability: int | None) -> dict[str, Plan]:
+    """The plans that `auto` chooses from at `precision`, those whose needs the device meets.
+
+    Raises LenetError where there are none.
+    """
+    found: dict[str, Plan] = {}
+    refusal = None
+    for name in _auto_names(device, precision):
+        try:
+            found[name] = resolve(name, device, None, precision, compute_capability)
+        except LenetError as error:
+            refusal = error
+    if not found and refusal is not None:
+        raise refusal
+    return found
 
 
 def resolve(

@@ -11,6 +11,7 @@ import datetime
 import json
 import random
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,10 +31,22 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.weights import Weights, load_weights
 
-SAMPLE_MS = 2.0
+SAMPLE_MS = 10.0
+LEAST_PASSES, MOST_PASSES = 5, 200
+SCALES = (1, 10, 100)
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16"}
 PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16"}
+AUTOTUNED = "max-autotune-no-cudagraphs"
+# how a pass is launched: (mode of torch.compile or None, whether it is replayed from a CUDA graph)
+MODES: dict[str, tuple[str | None, bool]] = {
+    "eager": (None, False),
+    "graph": (None, True),
+    "compile": ("default", False),
+    "compile graph": ("default", True),
+    "max-autotune": ("max-autotune", False),
+    "max-autotune graph": (AUTOTUNED, True),
+}
 
 
 @dataclass
@@ -92,6 +105,13 @@ def _torch_graph(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], Any], to
     return graph.replay, out
 
 
+def _own_code(net: Net) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`net.forward` with a code object of its own: torch.compile limits recompilations per code."""
+    plain = Net.forward
+    own = types.FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
+    return types.MethodType(own, net)
+
+
 def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: str) -> Contestant:
     dtype = TORCH_TYPES[precision]
     _allow_tf32(precision == "tf32")
@@ -102,34 +122,36 @@ def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: 
         for name in ("conv1", "conv2"):
             kernel = getattr(net, name)
             kernel.data = kernel.data.contiguous(memory_format=torch.channels_last)
-    call: Callable[[], torch.Tensor] = lambda: net(x)  # noqa: E731
-    if mode in ("default", "max-autotune"):
-        torch._dynamo.reset()
-        compiled = torch.compile(net, mode=mode)
-        call = lambda: compiled(x)  # noqa: E731
-    out = call().clone()
-    run: Callable[[], Any] = call
-    held = {"out": out}
-    if mode == "graph":
-        run, held["out"] = _torch_graph(call)
-    order = "channels_last" if last else "contiguous"
-    name = f"torch {mode} {precision} {order}"
+    compiled, graphed = MODES[mode]
+    forward = net.forward if compiled is None else torch.compile(_own_code(net), mode=compiled)
+    run: Callable[[], Any] = lambda: forward(x)  # noqa: E731
+    run()
+    out = None
+    if graphed:
+        run, out = _torch_graph(run)
 
     def labels() -> Any:
-        return (held["out"] if mode == "graph" else call()).cpu().numpy()
+        if out is None:
+            return run().cpu().numpy()
+        out.fill_(-1)
+        run()
+        return out.cpu().numpy()
 
+    order = "channels_last" if last else "contiguous"
     return Contestant(
-        name, "torch", precision, run, labels, lambda: net.scores(x).float().cpu().numpy()
-    )
+        f"torch {mode} {precision} {order}", "torch", precision, run, labels,
+        (lambda: net.scores(x).float().cpu().numpy()) if mode == "eager" else None,
+    )  # fmt: skip
 
 
 def torch_contestants(
     weights: Weights, images: Any, say: Callable[[str], None], deep: bool
 ) -> list[Contestant]:
-    """Eager, graph, compile and max-autotune at each precision and memory format."""
+    """Every mode at each precision and memory format; without `deep`, those that compile not."""
     torch.backends.cudnn.benchmark = True
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     found = []
-    modes = ["eager", "graph", "default", "max-autotune"] if deep else ["eager", "graph"]
+    modes = [mode for mode, (compiled, _) in MODES.items() if deep or compiled is None]
     for precision in TORCH_TYPES:
         for mode in modes:
             for last in (False, True):
@@ -175,7 +197,7 @@ def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -
             x = (jnp.asarray(images, "float32") / 255).astype(dtype)
             w = {k: v.astype(dtype) for k, v in tensors.items()}
             compiled = jax.jit(net).lower(x, w).compile()
-        run = lambda c=compiled, a=x, b=w: c(a, b).block_until_ready()  # noqa: E731
+        run = lambda c=compiled, a=x, b=w: c(a, b)  # noqa: E731
         labels = lambda r=run: np.asarray(r())  # noqa: E731
         found.append(Contestant(f"jax jit {precision}", "jax", precision, run, labels))
     return found
@@ -199,26 +221,29 @@ def our_contestants(weights: Weights, images: Any, compute_capability: int) -> l
             pipeline.run(x)
             graph = stream.end_capture()
 
-        def labels(p: Pipeline = pipeline) -> Any:
-            p.poison()
-            p.with_scores = True
-            out = p.run(x).get()
-            p.with_scores = False
-            return out
-
-        def scores(p: Pipeline = pipeline) -> Any:
-            return p.scores(len(x))
-
         def plain(p: Pipeline = pipeline) -> None:
             p.run(x)
 
         def replay(g: Any = graph) -> None:
             g.launch(cupy.cuda.get_current_stream())
 
-        found.append(Contestant(f"lenetgpu {name}", "lenetgpu", precision, plain, labels, scores))
-        found.append(
-            Contestant(f"lenetgpu {name} graph", "lenetgpu", precision, replay, labels, scores)
-        )
+        def labels(run: Callable[[], None], p: Pipeline = pipeline) -> Any:
+            p.poison()
+            run()
+            return p.labels.get()
+
+        def scores(p: Pipeline = pipeline) -> Any:
+            p.poison()
+            p.with_scores = True
+            p.run(x)
+            p.with_scores = False
+            return p.scores(len(x))
+
+        for mode, run in (("", plain), (" graph", replay)):
+            found.append(
+                Contestant(f"lenetgpu {name}{mode}", "lenetgpu", precision, run,
+                           lambda r=run, check=labels: check(r), scores)
+            )  # fmt: skip
     return found
 
 
@@ -244,6 +269,12 @@ def check(contestants: list[Contestant], weights: Weights, images: Any, labels: 
 
 
 def _sample(one: Contestant) -> float:
+    if one.maker == "jax":
+        start = time.perf_counter()
+        for _ in range(one.passes):
+            out = one.run()
+        out.block_until_ready()
+        return (time.perf_counter() - start) * 1e3 / one.passes
     before, after = torch.cuda.Event(True), torch.cuda.Event(True)
     before.record()
     for _ in range(one.passes):
@@ -254,23 +285,19 @@ def _sample(one: Contestant) -> float:
 
 
 def measure(contestants: list[Contestant], rounds: int) -> None:
-    """Interleaved rounds of random order; JAX by the host's clock, on its own stream."""
+    """Interleaved rounds of random order; JAX, on its own stream, by the host's clock."""
     order = list(contestants)
     with torch.inference_mode():
         for one in contestants:
             _allow_tf32(one.precision == "tf32")
-            one.passes = max(1, min(50, round(SAMPLE_MS / _sample(one))))
+            _sample(one)
+            wanted = round(SAMPLE_MS / _sample(one))
+            one.passes = max(LEAST_PASSES, min(MOST_PASSES, wanted))
         for _ in range(rounds):
             random.shuffle(order)
             for one in order:
                 _allow_tf32(one.precision == "tf32")
-                if one.maker == "jax":
-                    start = time.perf_counter()
-                    for _ in range(one.passes):
-                        one.run()
-                    one.samples.append((time.perf_counter() - start) * 1e3 / one.passes)
-                else:
-                    one.samples.append(_sample(one))
+                one.samples.append(_sample(one))
 
 
 def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
@@ -296,6 +323,28 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["median_ms"])
 
 
+def scaling(
+    weights: Weights, images: Any, compute_capability: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Time per image of the fused plans over batches from one data set to a hundred of it."""
+    rows = []
+    tiled = cupy.concatenate([cupy.asarray(images)] * SCALES[-1])
+    for name in OURS:
+        plan = resolve(name, "cuda", compute_capability=compute_capability)
+        pipeline = Pipeline(plan, weights, len(tiled))
+        pipeline.with_scores = False
+        medians = {}
+        for scale in SCALES:
+            part = tiled[: scale * len(images)]
+            one = Contestant(name, "lenetgpu", "", lambda: pipeline.run(part), lambda: None)  # noqa: B023
+            one.passes = max(2, SCALES[-1] // (2 * scale))
+            _sample(one)
+            medians[len(part)] = float(np.median([_sample(one) for _ in range(rounds)]))
+        for n, ms in medians.items():
+            rows.append({"plan": name, "images": n, "median_ms": ms, "ns_per_image": 1e6 * ms / n})
+    return rows
+
+
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
 @click.option("--weights", "weight_file", type=click.Path(path_type=Path))
@@ -319,6 +368,7 @@ def main(
         check(contestants, weights, images, dataset.labels)
         measure(contestants, rounds)
     rows = summary(contestants)
+    scales = scaling(weights, images, gpu.compute_capability, 5)
     click.echo(f"{gpu.name}, torch {torch.__version__}, {len(images):,} images")
     for row in rows:
         ratio = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
@@ -327,12 +377,14 @@ def main(
             f"{row['p95_ms']:.4f})  right {row.get('correct', '-')}  flips {row['flips']}  "
             f"error {row.get('relative_error', float('nan')):.1e}  {ratio}"
         )
+    for row in scales:
+        click.echo(f"{row['plan']:8} {row['images']:9,} images {row['ns_per_image']:7.2f} ns each")
     if target is not None:
         document = {
             "schema": 1, "command": "peers", "date": datetime.date.today().isoformat(),
             "device": {"kind": "cuda", "name": gpu.name}, "torch": torch.__version__,
             "cudnn": torch.backends.cudnn.version(), "images": len(images),
-            "weights": weights.source, "rows": rows,
+            "weights": Path(weights.source).name, "rows": rows, "scaling": scales,
         }  # fmt: skip
         target.write_text(json.dumps(document, indent=1) + "\n")
 

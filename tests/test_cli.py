@@ -54,7 +54,7 @@ def test_json_schema():
     assert [name for slot in document["plan"] for name in slot["stages"]] == list(STAGE_NAMES)
     timing = document["timing_ms"]
     assert set(timing) == {
-        "import", "context", "compile", "verify", "load", "copy", "first", "compute",
+        "import", "context", "choose", "compile", "verify", "load", "copy", "first", "compute",
         "end_to_end",
     }  # fmt: skip
     for name in ("compute", "end_to_end"):

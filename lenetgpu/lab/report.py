@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lenetgpu.plan import Plan
 
 SCHEMA = 1
+PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
 
 
 def device_json(gpu: Any) -> dict[str, Any]:
@@ -38,10 +39,7 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     correct = outcome.correct
     timing = {
         "import": import_ms + phases.get("import", 0.0),
-        **{
-            name: phases.get(name, 0.0)
-            for name in ("context", "compile", "verify", "load", "copy", "first")
-        },
+        **{name: phases.get(name, 0.0) for name in PHASES[1:]},
         "compute": outcome.compute.as_json(),
         "end_to_end": outcome.end_to_end.as_json(),
     }
@@ -129,9 +127,7 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         highlight=False,
     )
     phases = {"import": import_ms} | {
-        name: outcome.phases[name]
-        for name in ("import", "context", "compile", "verify", "load", "copy", "first")
-        if name in outcome.phases
+        name: outcome.phases[name] for name in PHASES if name in outcome.phases
     }
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)
     spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())

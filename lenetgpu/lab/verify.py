@@ -22,7 +22,8 @@ from lenetgpu.weights import load_weights
 IMAGES = 331
 
 
-def _key(plan: Plan, device: str, dtype: str) -> str:
+def plan_key(plan: Plan, device: str, dtype: str) -> str:
+    """A name for `plan` on `device` with this input: it changes with any kernel's source."""
     facts: list[object] = [device, dtype]
     for slot in plan.slots:
         facts += [slot.name, slot.variant.full_name, str(slot.problem)]
@@ -68,7 +69,7 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8") -> bool:
 
     Raises LenetError where the plan is wrong.
     """
-    record = nvrtc.cache_dir() / "verified" / f"{_key(plan, device, dtype)}.json"
+    record = nvrtc.cache_dir() / "verified" / f"{plan_key(plan, device, dtype)}.json"
     if record.is_file():
         return False
     verify(plan, dtype)

@@ -1,0 +1,107 @@
+"""Plan `auto` on a GPU: measured once per device and batch range, remembered, shown by doctor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from lenetgpu import doctor
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu, driver_gpus
+from lenetgpu.lab import choice
+from lenetgpu.lab.choice import RANGES, Choice, choose, measured_with, remembered
+from lenetgpu.plan import AUTO_PLANS, auto_plans
+
+HOPPER = Gpu(0, "Some Hopper", 90)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+
+
+def remember(precision, batch, plan, device=HOPPER):
+    images = measured_with(batch)
+    plans = auto_plans("cuda", precision, device.compute_capability)
+    medians = {name: 2.0 - (name == plan) for name in plans}
+    made = Choice(device.name, precision, images, plan, medians, {})
+    path = choice._path(device, precision, images, plans)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(made)))
+    return made, path
+
+
+def test_every_batch_lies_in_one_range():
+    assert RANGES[-1][0] is None
+    ends = [last for last, _ in RANGES[:-1]]
+    assert ends == sorted(ends)
+    assert [measured_with(n) for n in (1, 8, 9, 128, 129, 2_048, 2_049, 10**6)] == [
+        1, 1, 32, 32, 512, 512, 10_000, 10_000,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", AUTO_PLANS)
+def test_auto_chooses_among_plans_that_the_device_runs(precision):
+    plans = auto_plans("cuda", precision, 90)
+    assert list(plans) == [n for n in AUTO_PLANS[precision]["cuda"] if n in plans]
+    for plan in plans.values():
+        assert plan.precision == precision
+        assert all(slot.variant.needs.met_by(90) for slot in plan.slots)
+    assert "fast" not in auto_plans("cuda", "fp16", 89)
+
+
+def test_auto_without_a_plan_says_so():
+    with pytest.raises(LenetError, match="precision 'tf32': expected one of"):
+        auto_plans("cuda", "tf32", 90)
+
+
+def test_a_measured_choice_is_taken_for_its_range_alone():
+    made, _ = remember("fp32", 10_000, "cublas")
+    assert remembered(HOPPER, "fp32", 70_000) == made
+    assert remembered(HOPPER, "fp32", 100) is None
+    assert remembered(Gpu(0, "Another", 90), "fp32", 10_000) is None
+    plan = choose(HOPPER, "fp32", 10_000)
+    assert plan.name == "auto"
+    assert "gemm" in plan.slots[0].variant.full_name or "cublas" in plan.slots[0].variant.full_name
+
+
+def test_a_damaged_choice_is_measured_again():
+    _, path = remember("fp32", 1, "fp32")
+    path.write_text("{")
+    assert remembered(HOPPER, "fp32", 1) is None
+    assert not path.exists()
+
+
+def test_changed_kernels_are_measured_again(monkeypatch):
+    remember("fp16", 1, "half")
+    assert remembered(HOPPER, "fp16", 1) is not None
+    monkeypatch.setattr(choice, "plan_key", lambda *_: "other sources")
+    assert remembered(HOPPER, "fp16", 1) is None
+
+
+def test_doctor_shows_the_choice_and_its_figures():
+    remember("fp32", 1, "cublas")
+    line = doctor._auto_line(HOPPER, "fp32")
+    assert "cublas for 1 images (cublas 1.000 ms, fp32 2.000 ms)" in line
+    assert "other batches not measured yet" in line
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", AUTO_PLANS)
+def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
+    import cupy
+
+    cupy.zeros(1)
+    gpu = driver_gpus()[0]
+    if not auto_plans("cuda", precision, gpu.compute_capability):
+        pytest.skip(f"{gpu.name} has no plan at {precision}")
+    found = choice.measure(gpu, precision, 2_000)
+    assert found.plan == min(found.medians_ms, key=found.medians_ms.get)
+    assert not found.wrong
+    monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured again"))
+    assert (
+        choose(gpu, precision, 300).slots
+        == auto_plans("cuda", precision, gpu.compute_capability)[found.plan].slots
+    )
