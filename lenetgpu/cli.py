@@ -69,6 +69,22 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _result_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where checked and timed candidates go, which compare and conv share."""
+    named: list[Callable[..., Any]] = [
+        click.option(
+            "--json", "json_file", type=_FILE, help="results to a JSON file, - for stdout"
+        ),
+        click.option("--csv", "csv_file", type=_FILE, help="rows to a CSV file, - for stdout"),
+        click.option("--markdown", type=_FILE, help="rows to a Markdown file, - for stdout"),
+        click.option("--plot", type=_FILE, help="a picture of it, .png or .svg"),
+        click.option("--no-progress", is_flag=True, help="no progress line"),
+    ]
+    for decorate in reversed(named):
+        command = decorate(command)
+    return command
+
+
 def _overrides(options: dict[str, Any]) -> dict[str, str]:
     return {stage: options[stage] for stage in _STAGES if options.get(stage) is not None}
 
@@ -215,10 +231,7 @@ def profile(
 @click.option("--reference", help="candidate that ratios are over; default: what auto runs")
 @click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
 @click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample")
-@click.option("--json", "json_file", type=_FILE, help="results to a JSON file, - for stdout")
-@click.option("--csv", "csv_file", type=_FILE, help="rows to a CSV file, - for stdout")
-@click.option("--markdown", type=_FILE, help="rows to a Markdown file, - for stdout")
-@click.option("--plot", type=_FILE, help="a picture of it, .png or .svg")
+@_result_options
 @click.option(
     "--fail-on-regression",
     "regression",
@@ -227,7 +240,6 @@ def profile(
     help="exit with 1 where a candidate lost more than PCT percent",
 )
 @click.option("--against", type=_FILE, help="JSON of an earlier compare")
-@click.option("--no-progress", is_flag=True, help="no progress line")
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -251,7 +263,7 @@ def compare(
 ) -> None:
     """Check, then time the variants of WHAT: a stage (conv2), a span (conv1+pool1) or plans."""
     from lenetgpu import output as files
-    from lenetgpu.lab import results, session
+    from lenetgpu.lab import session
     from lenetgpu.progress import status_line
 
     files.require_targets(json_file, csv_file, markdown, plot)
@@ -261,6 +273,19 @@ def compare(
     )  # fmt: skip
     with status_line(enabled=not no_progress) as say:
         outcome = session.run_compare(request, say)
+    _finish(ctx, outcome, json_file, csv_file, markdown)
+
+
+def _finish(
+    ctx: click.Context,
+    outcome: Any,
+    json_file: Path | None,
+    csv_file: Path | None,
+    markdown: Path | None,
+) -> None:
+    """Write and print a CompareOutcome; exit with 1 where a check failed."""
+    from lenetgpu.lab import results
+
     if json_file is not None:
         _write_json(json_file, outcome.document)
     for target, text in (
@@ -275,6 +300,48 @@ def compare(
         click.echo(sentence, err=True)
     if outcome.failed:
         ctx.exit(1)
+
+
+@main.command()
+@click.argument("shape", required=False)
+@click.option("--suite", help="a paper's shapes: pascal-single, pascal-multi, overfeat, ...")
+@click.option("--batch", type=int, help="images; default: 1, or the suite's own")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
+@click.option("--seconds", default=1.0, show_default=True, help="time limit of each candidate")
+@click.option("--only", metavar="VARIANTS", help="these variants or families, with commas between")
+@click.option("--reference", help="candidate that ratios are over; default: cuDNN by PyTorch")
+@click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
+@_result_options
+@click.pass_context
+def conv(
+    ctx: click.Context,
+    /,
+    shape: str | None,
+    suite: str | None,
+    batch: int | None,
+    device: str,
+    seconds: float,
+    only: str | None,
+    reference: str | None,
+    explain: bool,
+    json_file: Path | None,
+    csv_file: Path | None,
+    markdown: Path | None,
+    plot: Path | None,
+    no_progress: bool,
+) -> None:
+    """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
+    from lenetgpu import output as files
+    from lenetgpu.lab import convolution
+    from lenetgpu.progress import status_line
+
+    files.require_targets(json_file, csv_file, markdown, plot)
+    request = convolution.ConvRequest(
+        shape, suite, batch, device, seconds, only, reference, explain, plot
+    )
+    with status_line(enabled=not no_progress) as say:
+        outcome = convolution.run_conv(request, say)
+    _finish(ctx, outcome, json_file, csv_file, markdown)
 
 
 @main.command("variants")

@@ -63,14 +63,16 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp16x3": {"cuda": _spanned("split")},
     "fast": {"cuda": _spanned("fused")},
+    "mma_fp16x3": {"cuda": _spanned("mma_split")},
+    "mma": {"cuda": _spanned("mma")},
 }
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (lab/choice.py); where nothing can be measured, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
-    "fp16x3": {"cuda": ("fp16x3",)},
-    "fp16": {"cuda": ("fast", "half")},
+    "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
+    "fp16": {"cuda": ("fast", "mma", "half")},
 }
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import conv_tables
 
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.plan import NAMED
@@ -147,12 +148,72 @@ def ladder_table() -> str:
     return "\n".join(lines)
 
 
+PEERS = MEASURED / "peers-nvidia-h200" / "peers.json"
+
+
+def _peers() -> dict[str, Any] | None:
+    if not PEERS.is_file():
+        return None
+    document: dict[str, Any] = json.loads(PEERS.read_text())
+    return document
+
+
+def peers_table() -> str:
+    """Our plans beside the best of PyTorch and JAX at the same precision, in one run."""
+    document = _peers()
+    if document is None:
+        return f"Not measured yet: `scripts/peers.py --json {PEERS.relative_to(ROOT)}` fills it."
+    rows = {row["name"]: row for row in document["rows"]}
+    plain = next(r for r in document["rows"] if r["name"].startswith("torch eager fp32"))
+    lines = [
+        f"{document['device']['name']}, {document['date']}, PyTorch {document['torch']}, cuDNN "
+        f"{document['cudnn']}; {document['images']:,} device-resident images to labels, the "
+        "shipped weights, interleaved rounds, medians (5th to 95th percentile); labels that differ "
+        "from float64's, and the largest logit error against float64 over PyTorch fp32's.",
+        "",
+        "| plan | replayed, ms | launched, ms | best peer | its ms | times faster | labels "
+        "| logit error |",
+        "|---|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for row in document["rows"]:
+        name = row["name"]
+        if row["maker"] != "lenetgpu" or not name.endswith(" graph"):
+            continue
+        launched = rows[name.removesuffix(" graph")]
+        error = row["max_logit_error"] / plain["max_logit_error"]
+        lines.append(
+            f"| `{name.split()[1]}` | **{row['median_ms']:.4f}** ({row['p05_ms']:.4f} to "
+            f"{row['p95_ms']:.4f}) | {launched['median_ms']:.4f} | {row['peer']} "
+            f"| {row['peer_ms']:.3f} | **{row['times_faster']:.1f}x** | {row['flips']} "
+            f"| {error:,.1f}x |"
+        )
+    by_plan: dict[str, list[str]] = {}
+    for row in document["scaling"]:
+        text = f"{row['ns_per_image']:.1f} ns at {row['images']:,}"
+        by_plan.setdefault(row["plan"], []).append(text)
+    flat = "; ".join(f"`{plan}` {', '.join(texts)}" for plan, texts in by_plan.items())
+    return "\n".join([*lines, "", f"An image takes, by batch: {flat}."])
+
+
+def contestants_table() -> str:
+    """Every contestant of the peers' run."""
+    lines = ["| contestant | ms | 5th to 95th percentile |", "|---|---:|---:|"]
+    lines += [
+        f"| {row['name']} | {row['median_ms']:.4f} | {row['p05_ms']:.4f} to {row['p95_ms']:.4f} |"
+        for row in (_peers() or {"rows": []})["rows"]
+    ]
+    return "\n".join(lines)
+
+
 SECTIONS = {
+    "peers": peers_table,
+    "contestants": contestants_table,
     "gpu": gpu_table,
     "stages": stage_table,
     "cpu": cpu_table,
     "report": report_table,
     "ladder": ladder_table,
+    **conv_tables.SECTIONS,
 }
 
 

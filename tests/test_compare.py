@@ -14,11 +14,9 @@ from lenetgpu.lab.check import Verdict
 from lenetgpu.lab.compare import (
     Candidate,
     Comparison,
-    check_earlier,
     comparison_json,
-    load_earlier,
-    regressions,
 )
+from lenetgpu.lab.regression import check_earlier, load_earlier, regressions
 
 
 class FakeBench:
@@ -27,6 +25,7 @@ class FakeBench:
     def __init__(self, times, passed=True):
         self._times, self._passed = iter(times), passed
         self.images = self.scaled_from = 10
+        self.problem, self.launched, self.once = None, [], False
 
     def check(self):
         return Checked(

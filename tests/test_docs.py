@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from lenetgpu.lab.conv_suites import SUITES
+
 
 def script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
@@ -39,10 +41,26 @@ def test_measured_suites_are_right_and_dated(path):
     assert {row["status"] for row in document["rows"]} == {"right"}
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "measured").rglob("conv-*/*.json")), ids=lambda p: p.name
+)
+def test_measured_convolutions_are_right_dated_and_whole(path):
+    document = json.loads(Path(path).read_text())
+    assert document["date"]
+    assert document["device"]["kind"] == "cuda"
+    assert not document["interrupted"]
+    assert document["suite"] == path.stem
+    labels = [case["label"] for case in document["cases"]]
+    assert labels == [shape.label for shape in SUITES[path.stem].shapes]
+    for case in document["cases"]:
+        status = {entry["status"] for entry in case["candidates"]}
+        assert status <= {"right", "refused", "skipped"}
+
+
 INFER = [
     path
     for path in sorted((ROOT / "docs" / "measured").rglob("*.json"))
-    if not path.parent.name.startswith("lab-")
+    if not path.parent.name.startswith(("lab-", "conv-", "peers-"))
 ]
 
 

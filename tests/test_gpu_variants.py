@@ -131,7 +131,7 @@ def test_plans_on_real_digits(plan, digits):
         assert not ((part != expected_labels[:n]) & ~excused[:n]).any()
 
 
-FUSED = ["fast", "fp16x3", "fp32"]
+FUSED = ["fast", "fp16x3", "mma", "mma_fp16x3", "fp32"]
 
 
 def fused_plan(name):

@@ -119,14 +119,18 @@ def test_bad_batches_are_refused(few, shipped_weights):
 def test_auto_takes_the_fastest_plan_the_device_can_run():
     hopper = resolve("auto", "cuda", precision="fp16", compute_capability=90)
     assert hopper.slots[0].variant.full_name == "fused.features"
-    assert resolve("auto", "cuda", precision="fp16", compute_capability=89).slots[0].name == "conv1"
+    ampere = resolve("auto", "cuda", precision="fp16", compute_capability=86)
+    assert [slot.variant.full_name for slot in ampere.slots] == ["mma.features", "mma.classifier"]
+    assert resolve("auto", "cuda", precision="fp16", compute_capability=75).slots[0].name == "conv1"
+    blackwell = resolve("auto", "cuda", precision="fp16x3", compute_capability=100)
+    assert blackwell.slots[0].variant.full_name == "mma_split.features"
     switched = resolve("auto", "cuda", {"conv1": "cublas"}, "fp16", 90)
     assert switched.precision == "fp16"
     assert switched.slots[2].variant.full_name == "cublas.half"
     older = resolve("auto", "cuda", compute_capability=75)
     assert older.slots[0].variant.full_name == "plain.features"
-    with pytest.raises(LenetError, match=r"split.features .*capability 9.0, found 10.0"):
-        resolve("auto", "cuda", precision="fp16x3", compute_capability=100)
+    with pytest.raises(LenetError, match=r"mma_split.features .*8.0 or later, found 7.5"):
+        resolve("auto", "cuda", precision="fp16x3", compute_capability=75)
     with pytest.raises(LenetError, match="precision 'tf32': expected one of fp32"):
         resolve("auto", "cuda", precision="tf32")
 
@@ -134,4 +138,6 @@ def test_auto_takes_the_fastest_plan_the_device_can_run():
 def test_runnable_plans_leave_out_what_needs_hopper():
     assert {"fast", "fp16x3"} <= set(runnable_plans("cuda", 90))
     assert not {"fast", "fp16x3"} & set(runnable_plans("cuda", 86))
+    assert {"mma", "mma_fp16x3"} <= set(runnable_plans("cuda", 80))
+    assert not {"mma", "mma_fp16x3"} & set(runnable_plans("cuda", 75))
     assert set(runnable_plans("cpu", None)) == {"serial", "tiled", "unrolled", "fft", "fp32"}

@@ -31,17 +31,17 @@ _OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
 class Kernel:
     """One entry point of one `.cu` file with its `-D` definitions.
 
-    `only` names the one architecture it is meant for; empty: all that its variant needs.
+    `only` names the architectures it is meant for; empty: all that its variant needs.
     """
 
     source: Path
     entry: str
     defines: tuple[tuple[str, int | str], ...] = ()
-    only: str = ""
+    only: tuple[str, ...] = ()
 
     def meant_for(self, arch: str) -> bool:
         """Whether it is launched on `arch`."""
-        return self.only in ("", arch)
+        return not self.only or arch in self.only
 
     @property
     def macros(self) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from lenetgpu.lab.check import (
     excusable_flips,
     first_bad_stage,
     judge,
+    largest_difference,
     random_input,
     reference,
     reference_stages,
 )
-from lenetgpu.lab.timing import time_compute
+from lenetgpu.lab.timing import gpu_ms, time_compute
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
@@ -37,21 +38,32 @@ class Checked:
     """Error against float64 on real digits and on fresh random input.
 
     `largest` is the largest absolute difference, `flips` the labels that differ from float64's
-    among `images`, `first_bad` the first wrong stage where one is.
+    among `images` (None where there are no labels), `first_bad` the first wrong stage where one is.
     """
 
     verdict: Verdict
     largest: float
-    flips: int
+    flips: int | None
     images: int
     first_bad: str | None = None
 
 
+class Skip(Exception):  # noqa: N818
+    """A candidate is left out, for the reason given."""
+
+
 class Bench(Protocol):
-    """What the comparison needs of a candidate."""
+    """What the comparison needs of a candidate.
+
+    `problem` is None for a whole plan. `once` is set by the check where one sample is all the time
+    that it is worth.
+    """
 
     images: int
     scaled_from: int
+    problem: Any
+    launched: list[Launch]
+    once: bool
 
     def check(self) -> Checked:
         """Compare with the float64 reference."""
@@ -80,12 +92,6 @@ def truth(images: Any, weights: Weights) -> Truth:
     """The float64 truth for the first CHECK_IMAGES of `images`."""
     few = images[:CHECK_IMAGES]
     return Truth(few, weights, reference_stages(few, weights))
-
-
-def _largest(found: Any, expected: Any) -> float:
-    import numpy as np
-
-    return float(np.abs(np.asarray(found, np.float64) - expected).max(initial=0.0))
 
 
 class Flusher:
@@ -119,6 +125,8 @@ class StageBench:
     `n` images are timed; the check's activations are repeated to fill them. `layouts` (reads,
     writes) are the variant's first ones unless named.
     """
+
+    once = False
 
     def __init__(
         self,
@@ -204,7 +212,7 @@ class StageBench:
         found = self._output(len(self._few))
         flips = int((self._labels_from(found, last) != self._truth.labels).sum())
         bad = None if verdict.passed else last
-        return Checked(verdict, _largest(found, expected), flips, len(self._few), bad)
+        return Checked(verdict, largest_difference(found, expected), flips, len(self._few), bad)
 
     def _output(self, n: int) -> Any:
         import numpy as np
@@ -251,15 +259,9 @@ class StageBench:
         return self._timed(1)
 
     def _timed(self, launches: int) -> float:
-        import cupy
-
-        before, after = cupy.cuda.Event(), cupy.cuda.Event()
-        before.record()
-        for _ in range(launches):
-            self.variant.launch(self._x, self._state, self._y, self.problem)
-        after.record()
-        after.synchronize()
-        return float(cupy.cuda.get_elapsed_time(before, after))
+        return gpu_ms(
+            lambda: self.variant.launch(self._x, self._state, self._y, self.problem), launches
+        )
 
     def _sample_cpu(self) -> float:
         if not self._probed:
@@ -285,9 +287,13 @@ class StageBench:
 class PlanBench:
     """A whole pipeline, images on its device to labels on it."""
 
+    problem = None
+    once = False
+
     def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
         self.pipeline, self._truth = pipeline, facts
         self.images = self.scaled_from = len(images)
+        self.launched: list[Launch] = []
         self._gpu = pipeline.plan.device == "cuda"
         self._probed = False
         if self._gpu:
@@ -323,7 +329,7 @@ class PlanBench:
         if not verdict.passed:
             place = first_bad_stage(self.pipeline, few, self._truth.weights)
             bad = place[0] if place else "labels"
-        return Checked(verdict, _largest(found, expected), flips, n, bad)
+        return Checked(verdict, largest_difference(found, expected), flips, n, bad)
 
     def sample(self) -> float:
         """Milliseconds for all images; slow CPU plans take fewer images and are scaled."""

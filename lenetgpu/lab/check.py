@@ -6,6 +6,7 @@ poisoned before the run, and NaN never passes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +42,32 @@ class Verdict:
         return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
 
 
-def judge(found: Any, expected: Any, precision: str) -> Verdict:
-    """Compare float arrays by the precision's tolerance, integer arrays for equality."""
+def array_module(array: Any) -> Any:
+    """CuPy for an array of CuPy's, else NumPy."""
     import numpy as np
 
+    return sys.modules["cupy"] if type(array).__module__.startswith("cupy") else np
+
+
+def largest(array: Any) -> float:
+    """Largest absolute value, 0 of an empty array."""
+    return float(abs(array).max()) if array.size else 0.0
+
+
+def largest_difference(found: Any, expected: Any) -> float:
+    """Largest absolute difference in float64; NaN where there is one."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        return largest(found.astype(np.float64) - expected)
+
+
+def judge(found: Any, expected: Any, precision: str) -> Verdict:
+    """Compare float arrays by the precision's tolerance, integer arrays for equality.
+
+    Both are arrays of NumPy, or both of CuPy.
+    """
+    np = array_module(found)
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
@@ -52,9 +75,8 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
         flips = int(np.count_nonzero(found != expected))
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]
-    scale = float(np.abs(expected).max(initial=0.0)) or 1.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = float(np.abs(found.astype(np.float64) - expected).max(initial=0.0)) / scale
+    scale = largest(expected) or 1.0
+    error = largest_difference(found, expected) / scale
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
         return Verdict(

@@ -8,11 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.bench import Bench, Checked, Flusher, PlanBench, StageBench, Truth, stage_of
+from lenetgpu.lab.bench import (
+    Bench,
+    Checked,
+    Flusher,
+    PlanBench,
+    Skip,
+    StageBench,
+    Truth,
+    stage_of,
+)
 from lenetgpu.lab.roofline import Ceilings
 from lenetgpu.lab.rows import launch_json, rates_json
 from lenetgpu.lab.statistics import SYSTEMATIC, Interval, median_interval, ratio_interval
@@ -32,7 +40,11 @@ PLANS = "plans"
 
 @dataclass
 class Candidate:
-    """A named way to do the work; `build` makes its bench, which may not fit in memory."""
+    """A named way to do the work; `build` makes its bench, which may not fit in memory.
+
+    `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
+    time for it); or, from the start, refused, with a sentence in `note`.
+    """
 
     name: str
     build: Callable[[], Bench]
@@ -42,6 +54,11 @@ class Candidate:
     bench: Bench | None = None
     checked: Checked | None = None
     samples: list[float] = field(default_factory=list)
+
+    @property
+    def once(self) -> bool:
+        """Whether it is worth a single sample only."""
+        return self.bench is not None and self.bench.once
 
 
 @dataclass
@@ -57,8 +74,8 @@ class Comparison:
 
     @property
     def wrong(self) -> list[Candidate]:
-        """Candidates that failed their check."""
-        return [candidate for candidate in self.candidates if candidate.status == "wrong"]
+        """Candidates that failed their check, or to run at all."""
+        return [c for c in self.candidates if c.status in ("wrong", "failed")]
 
     def _base(self) -> Candidate | None:
         return next((c for c in self.candidates if c.name == self.reference), None)
@@ -79,6 +96,9 @@ class Comparison:
             return Interval(1.0, 1.0, 1.0)
         control = self.control()
         drift = abs(control.value - 1) if control is not None else 0.0
+        if candidate.once or base.once:
+            value = summarise(candidate.samples).median / summarise(base.samples).median
+            return Interval(value, value, value).widened(SYSTEMATIC + drift)
         return ratio_interval(candidate.samples, base.samples, drift)
 
 
@@ -196,8 +216,9 @@ def compare(
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None
         for candidate in candidates:
-            say(f"checking {candidate.name}")
-            _check(candidate, flush)
+            if candidate.status == "waiting":
+                say(f"checking {candidate.name}")
+                _check(candidate, flush)
         _time(comparison, seconds, noise, say)
     for candidate in candidates:
         if candidate.status == "right" and not candidate.samples:
@@ -215,15 +236,29 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         candidate.status, candidate.bench = "skipped", None
         candidate.note = f"needs more memory: {str(error).splitlines()[0]}"
         return
+    except Skip as reason:
+        candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
+        return
+    except (LenetError, RuntimeError) as error:
+        candidate.status, candidate.bench = "failed", None
+        candidate.note = f"cannot run: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        return
     candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
 
 
 def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[str], None]) -> None:
-    timed = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
+    right = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
+    for candidate in right:
+        assert candidate.bench is not None
+        if candidate.once:
+            candidate.samples.append(candidate.bench.sample())
+    timed = [candidate for candidate in right if not candidate.once]
     base = next((c for c in timed if c.name == comparison.reference), None)
     for candidate in timed:
         assert candidate.bench is not None
         candidate.bench.sample()
+    if not timed:
+        return
     order = random.Random(0)
     start = time.perf_counter()
     for round_number in range(MOST_ROUNDS):
@@ -291,13 +326,13 @@ def candidate_json(
         entry["ratio"] = {"median": ratio.value, "low": ratio.low, "high": ratio.high}
         is_reference = candidate.name == comparison.reference
         entry["verdict"] = "reference" if is_reference else ratio.verdict()
-    if isinstance(bench, StageBench):
+    if bench.problem is not None:
         problem, n = bench.problem, bench.images
         flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3
         entry |= rates_json(flop, moved, took, candidate.precision, limits)
         entry |= {"reads": problem.reads, "writes": problem.writes}
         entry |= launch_json(bench.launched)
-    elif isinstance(bench, PlanBench):
+    else:
         entry["images_per_second"] = bench.images / (summary.median / 1e3)
     return entry
 
@@ -324,79 +359,3 @@ def comparison_json(
         },
         "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
     }
-
-
-def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) -> list[str]:
-    """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
-
-    Ratios to the reference are compared, so that a slower day does not count; the reference itself
-    is compared by its time. A candidate that was timed then and is not now counts as lost.
-    """
-    entries = {entry["name"]: entry for entry in now["candidates"]}
-    lost = []
-    for old in earlier["candidates"]:
-        if "samples_ms" not in old:
-            continue
-        entry = entries.get(old["name"])
-        if entry is None or "samples_ms" not in entry:
-            lost.append(f"{old['name']}: timed then, not now")
-            continue
-        if entry["name"] == now["reference"] or "ratio" not in entry or "ratio" not in old:
-            new_i = median_interval(entry["samples_ms"]).widened(SYSTEMATIC)
-            old_i = median_interval(old["samples_ms"]).widened(SYSTEMATIC)
-            low, high, middle = new_i.low, old_i.high, new_i.value / old_i.value
-        else:
-            low, high = entry["ratio"]["low"], old["ratio"]["high"]
-            middle = entry["ratio"]["median"] / old["ratio"]["median"]
-        if low / high > 1 + percent / 100:
-            lost.append(
-                f"{entry['name']}: {middle - 1:+.1%} "
-                f"(at least {low / high - 1:+.1%} by the interval)"
-            )
-    return lost
-
-
-def load_earlier(path: Path, what: str | None) -> dict[str, Any]:
-    """An earlier `compare --json` file of `what`; LenetError where it is something else."""
-    import json
-
-    from lenetgpu.hdf5 import require_file
-
-    require_file(path, "results of an earlier compare --json")
-    try:
-        document = json.loads(path.read_text())
-        command, found = document["command"], document["what"]
-        complete = (
-            document["device"]["name"]
-            and document["reference"]
-            and all(
-                entry["name"] and isinstance(entry.get("samples_ms", []), list)
-                for entry in document["candidates"]
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LenetError(f"{path}: expected JSON of compare, found another document") from error
-    if command != "compare" or not complete:
-        raise LenetError(f"{path}: expected JSON of compare, found another document")
-    if found != what:
-        raise LenetError(f"{path}: expected results of compare {what}, found {found!r}")
-    earlier: dict[str, Any] = document
-    return earlier
-
-
-def check_earlier(
-    earlier: dict[str, Any],
-    path: str,
-    device: dict[str, Any],
-    reference: str,
-    images: int,
-    cold_l2: bool,
-) -> None:
-    """Raise LenetError where `earlier` was measured in another setting than this run's."""
-    now = {"device": device["name"], "reference": reference, "images": images, "cold_l2": cold_l2}
-    then = {key: earlier.get(key) for key in now} | {"device": earlier["device"]["name"]}
-    for key, value in now.items():
-        if then[key] != value:
-            raise LenetError(
-                f"{path}: expected {key} {value!r} as in this run, found {then[key]!r}"
-            )

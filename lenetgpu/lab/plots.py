@@ -140,6 +140,41 @@ def plot_roofline(path: Path, rows: list[dict[str, Any]], limits: Ceilings, titl
     _save(figure, path)
 
 
+def plot_conv(path: Path, document: dict[str, Any], limits: Ceilings) -> None:
+    """One shape under its roofs; a suite as the speed-up of each family's best over the reference.
+
+    The families shown are those of the greatest speed-ups.
+    """
+    where = f"{document['device']['name']}, {document['date']}"
+    if document["suite"] is None:
+        for case in document["cases"]:
+            title = f"conv {case['shape']}, batch {case['images']:,}, {where}"
+            plot_roofline(path, case["candidates"], limits, title)
+        return
+    found: dict[str, dict[int, float]] = {}
+    for index, case in enumerate(document["cases"]):
+        for entry in case["candidates"]:
+            if "speedup" in entry and entry["name"] != case["reference"]:
+                family = found.setdefault(entry["name"].split(".")[0], {})
+                family[index] = max(family.get(index, 0.0), entry["speedup"])
+    if not found:
+        raise LenetError("--plot: expected candidates with timings, found none")
+    ranked = sorted(found, key=lambda name: -max(found[name].values()))[: len(_COLOURS)]
+    labels = [case["label"] for case in document["cases"]]
+    figure, axes = _figure(max(7.0, 0.34 * len(labels) + 3.0), 5.0)
+    axes.axhline(1.0, color="#111827", linewidth=1.0)
+    for name, colour in zip(ranked, _COLOURS, strict=False):
+        points = sorted(found[name].items())
+        axes.plot([i for i, _ in points], [v for _, v in points], "o-", color=colour, label=name,
+                  markersize=5, linewidth=0.8)  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=8)
+    axes.set_ylabel(f"speed-up over {document['reference']}")
+    axes.set_title(f"suite {document['suite']}, {where}", loc="left", fontsize=10)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
+    _save(figure, path)
+
+
 def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
     """conv1 and conv2 from the slowest variant to the fastest, times on a logarithmic axis."""
     picked = [("conv1", "#2563eb"), ("conv2", "#c2410c")]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.lab import tables
+from lenetgpu.lab import conv_results, tables
 from lenetgpu.lab.tables import (
     LAUNCH_COLUMNS,
+    STATUS_WORDS,
     Column,
     as_rich,
+    candidate_row,
     dimensions,
     fixed,
     percent,
+    short_error,
     used,
 )
 
@@ -21,14 +24,10 @@ if TYPE_CHECKING:
     from lenetgpu.inference import Outcome
 
 
-def _error(value: float) -> str:
-    return f"{value:.1e}"
-
-
 COMPARE_COLUMNS = (
     Column("candidate", "name", numeric=False),
     Column("check", "check", numeric=False),
-    Column("error", "relative_error", _error),
+    Column("error", "relative_error", short_error),
     Column("flips", "label_flips"),
     Column("median ms", "median_ms", fixed(3)),
     Column("p05", "p05_ms", fixed(3)),
@@ -74,18 +73,13 @@ LADDER_COLUMNS = (
     Column("today", "verdict", numeric=False),
     Column("measured", "why", numeric=False),
 )
-_WORDS = {"right": "PASS", "wrong": "WRONG", "skipped": "skipped", "absent": "absent",
-          "waiting": "not checked"}  # fmt: skip
 
 
 def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's candidates as table rows, fastest first, those without times last."""
     rows = []
     for entry in document["candidates"]:
-        row = dict(entry) | {"check": _WORDS[entry["status"]]}
-        ratio = entry.get("ratio")
-        if ratio is not None:
-            row |= {"ratio": ratio["median"], "low": ratio["low"], "high": ratio["high"]}
+        row = candidate_row(entry)
         if entry["status"] == "wrong":
             row["note"] = (
                 f"first bad stage {entry['first_bad_stage']}, tolerance {entry['tolerance']:.0e}"
@@ -124,7 +118,7 @@ def suite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The suite's rows with the report's figure and the check as words."""
     shown = []
     for row in rows:
-        words: dict[str, Any] = {"check": _WORDS[row["status"]]}
+        words: dict[str, Any] = {"check": STATUS_WORDS[row["status"]]}
         if "report_ms" in row:
             words["report"] = (">" if row["at_least"] else "") + f"{row['report_ms']:,.2f}"
         shown.append(row | words)
@@ -145,6 +139,8 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
 
 
 def _table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
+    if document["command"] == "conv":
+        return conv_results.table(document)
     if "rows" in document:
         rows = suite_rows(document["rows"])
         return used(SUITE_COLUMNS, rows), rows
@@ -153,18 +149,20 @@ def _table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str,
 
 
 def as_markdown(document: dict[str, Any]) -> str:
-    """A comparison's or suite's table as Markdown."""
+    """The document's table as Markdown."""
     return tables.as_markdown(*_table(document))
 
 
 def as_csv(document: dict[str, Any]) -> str:
-    """A comparison's or suite's table as CSV."""
+    """The document's table as CSV."""
     return tables.as_csv(*_table(document))
 
 
 def print_document(console: Console, document: dict[str, Any]) -> None:
-    """A comparison or a suite, whichever the document holds."""
-    if "rows" in document:
+    """A comparison, a suite or a convolution, whichever the document holds."""
+    if document["command"] == "conv":
+        conv_results.print_conv(console, document)
+    elif "rows" in document:
         print_suite(console, document)
     else:
         print_comparison(console, document)

@@ -8,7 +8,17 @@ from lenetgpu.gpu.launch import Launch
 from lenetgpu.lab.roofline import Ceilings
 from lenetgpu.lab.timing import StepTiming, summarise
 
-_GPU_FIELDS = ("grid", "block", "registers", "shared_bytes", "local_bytes", "occupancy")
+_GPU_FIELDS = (
+    "grid",
+    "block",
+    "registers",
+    "shared_bytes",
+    "local_bytes",
+    "occupancy",
+    "blocks_per_sm",
+    "limited_by",
+    "waves",
+)
 
 
 def _heaviest(launches: list[Launch]) -> Launch | None:
@@ -26,14 +36,16 @@ def _padded(dim: tuple[int, ...]) -> list[int]:
 
 
 def launch_json(launches: list[Launch]) -> dict[str, Any]:
-    """Grid, block, registers, shared and local bytes, occupancy of the largest launch."""
+    """Grid, block, registers, shared and local bytes, occupancy and waves of the largest launch."""
     launch = _heaviest(launches)
     if launch is None:
         return dict.fromkeys(_GPU_FIELDS)
     from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.launch import multiprocessors
     from lenetgpu.gpu.nvrtc import compile_kernel
-    from lenetgpu.gpu.occupancy import occupancy
+    from lenetgpu.gpu.occupancy import active_blocks, binding_limit, grid_of, occupancy
 
+    at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
         "grid": _padded(launch.grid),
@@ -42,6 +54,9 @@ def launch_json(launches: list[Launch]) -> dict[str, Any]:
         "shared_bytes": resources.shared_bytes + launch.shared,
         "local_bytes": resources.stack_bytes,
         "occupancy": occupancy(launch),
+        "blocks_per_sm": active_blocks(launch),
+        "limited_by": binding_limit(launch),
+        "waves": grid_of(launch) / at_once if at_once else None,
     }
 
 

@@ -22,16 +22,14 @@ from lenetgpu.lab.compare import (
     PLANS,
     Comparison,
     check_comparable,
-    check_earlier,
     compare,
     comparison_json,
     default_reference,
-    load_earlier,
     plan_candidates,
-    regressions,
     resolve_reference,
     stage_candidates,
 )
+from lenetgpu.lab.regression import check_earlier, load_earlier, regressions
 from lenetgpu.lab.report import device_json
 from lenetgpu.lab.roofline import Ceilings, ceilings
 from lenetgpu.lab.rows import stage_rows
@@ -94,12 +92,19 @@ class _Setting:
         return None if self.gpu is None else self.gpu.compute_capability
 
 
+def open_device(wanted: str, say: Say) -> tuple[Gpu | None, Ceilings]:
+    """The device that `wanted` names, current from now on, and what it can do at most."""
+    gpu, _ = choose_device(wanted)
+    if gpu is not None:
+        gpu_device.activate(gpu)
+    say("ceilings of the device")
+    return gpu, ceilings("cpu" if gpu is None else "cuda", gpu.name if gpu else cpu_name())
+
+
 def _setting(request: CompareRequest, say: Say) -> _Setting:
     import numpy as np
 
-    gpu, _ = choose_device(request.device)
-    if gpu is not None:
-        gpu_device.activate(gpu)
+    gpu, limits = open_device(request.device, say)
     weights = load_weights(request.weights or assets.default_weights())
     images = load_dataset(request.data or assets.default_digits()).images
     repeats = -(-request.batch // len(images))
@@ -107,8 +112,6 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     images = np.ascontiguousarray(images[: request.batch])
     say("float64 reference")
     facts = truth(images, weights)
-    say("ceilings of the device")
-    limits = ceilings("cpu" if gpu is None else "cuda", gpu.name if gpu else cpu_name())
     return _Setting(gpu, images, facts, limits)
 
 

@@ -22,7 +22,7 @@ from lenetgpu.lab.report_tables import (
 )
 from lenetgpu.lab.roofline import Ceilings
 from lenetgpu.lab.rows import launch_json, rates_json
-from lenetgpu.lab.timing import repeat, summarise
+from lenetgpu.lab.timing import gpu_ms, repeat, summarise
 from lenetgpu.layouts import physical_shape
 from lenetgpu.network import SPANS, STAGES, Pool
 from lenetgpu.pipeline import Pipeline
@@ -165,12 +165,7 @@ class Suite:
             return {"status": "wrong"}
 
         def sample() -> float:
-            before, after = cupy.cuda.Event(), cupy.cuda.Event()
-            before.record()
-            relu_pass(x, y, bench.problem)
-            after.record()
-            after.synchronize()
-            return float(cupy.cuda.get_elapsed_time(before, after))
+            return gpu_ms(lambda: relu_pass(x, y, bench.problem))
 
         sample()
         row = self._times(repeat(sample, _GPU_BUDGET_S, _LEAST, _MOST))

@@ -49,7 +49,16 @@ def dimensions(value: list[int]) -> str:
     return "x".join(map(str, kept))
 
 
-_WRAPPED = ("explanation", "why", "note", "label")
+def short_error(value: float) -> str:
+    """An error in one digit after the point."""
+    return f"{value:.1e}"
+
+
+_WRAPPED = ("explanation", "why", "note", "label", "found")
+STATUS_WORDS = {
+    "right": "PASS", "wrong": "WRONG", "failed": "FAILED", "skipped": "skipped",
+    "refused": "refused", "absent": "absent", "waiting": "not checked",
+}  # fmt: skip
 STAGE_COLUMNS = (
     Column("stage", "name", numeric=False),
     Column("variant", "variant", numeric=False),
@@ -69,7 +78,19 @@ LAUNCH_COLUMNS = (
     Column("shared", "shared_bytes"),
     Column("local", "local_bytes"),
     Column("occup.", "occupancy", percent),
+    Column("blocks/SM", "blocks_per_sm"),
+    Column("limit", "limited_by", numeric=False),
+    Column("waves", "waves", fixed(2)),
 )
+
+
+def candidate_row(entry: dict[str, Any]) -> dict[str, Any]:
+    """A candidate of a document with its status as a word and its ratio's interval spread out."""
+    row = dict(entry) | {"check": STATUS_WORDS[entry["status"]]}
+    ratio = entry.get("ratio")
+    if ratio is not None:
+        row |= {"ratio": ratio["median"], "low": ratio["low"], "high": ratio["high"]}
+    return row
 
 
 def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:

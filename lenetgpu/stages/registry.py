@@ -74,6 +74,7 @@ class Variant:
     lists the CUDA kernels it launches. `supports(problem)` is None, or a sentence saying why not.
     `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
     that it takes images as they arrive (uint8 or float32) and needs no input step.
+    `explain(problem, batch)` gives (what, found) rows on how it divides that work.
     """
 
     kind: str
@@ -92,6 +93,7 @@ class Variant:
     supports: Callable[[Any], str | None] | None
     local_memory: bool
     raw_images: bool
+    explain: Callable[[Any, int], list[tuple[str, str]]] | None = None
 
     @property
     def full_name(self) -> str:
@@ -144,6 +146,7 @@ def make_variant(
     supports: Callable[[Any], str | None] | None = None,
     local_memory: bool = False,
     raw_images: bool = False,
+    explain: Callable[[Any, int], list[tuple[str, str]]] | None = None,
 ) -> Variant:
     """`run` as variant `family.<function name>`, not registered; the fields are Variant's."""
     return Variant(
@@ -163,6 +166,7 @@ def make_variant(
         supports=supports,
         local_memory=local_memory,
         raw_images=raw_images,
+        explain=explain,
     )
 
 

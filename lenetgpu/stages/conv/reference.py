@@ -7,18 +7,22 @@ from typing import Any
 from lenetgpu.network import Conv
 
 
-def reference(x: Any, w: Any, problem: Conv) -> Any:
-    """Cross-correlation in float64: x (N, H, W, C), w (R, S, C, M) -> (N, OH, OW, M)."""
-    import numpy as np
+def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
+    """Cross-correlation in float64: x (N, H, W, C), w (R, S, C, M) -> (N, OH, OW, M).
 
+    `arrays` is the module that computes it: NumPy, or CuPy where given.
+    """
+    import numpy
+
+    np = arrays or numpy
     x = np.asarray(x, np.float64)
     w = np.asarray(w, np.float64)
     p, t = problem.pad, problem.stride
     x = np.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
-    y = np.zeros((len(x), *problem.out_shape))
+    y = np.zeros((len(x) * problem.OH * problem.OW, problem.M))
     for r in range(problem.R):
         for s in range(problem.S):
             rows = slice(r, r + t * (problem.OH - 1) + 1, t)
             columns = slice(s, s + t * (problem.OW - 1) + 1, t)
-            y += x[:, rows, columns, :] @ w[r, s]
-    return y
+            y += x[:, rows, columns, :].reshape(-1, problem.C) @ w[r, s]
+    return y.reshape(len(x), *problem.out_shape)

@@ -10,7 +10,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
-from lenetgpu.stages.fused.plain_features import LARGE, SMALL, Tuning, tuning
+from lenetgpu.stages.fused.plain_features import TUNINGS, Tuning, tuning
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -70,7 +70,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     writes="N",
     needs=cuda(75),
     prepare=_prepare,
-    kernels=lambda problem: (classify_kernel(SMALL), classify_kernel(LARGE)),
+    kernels=lambda problem: tuple(classify_kernel(size) for size in TUNINGS),
 )
 def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel, register tiles of images x hidden units."""

@@ -2,8 +2,8 @@
 // 400; conv1 the same along x only, since over one input channel the transforms are the work.
 // plain_conv1: a block takes an image, a warp some pooled rows, a lane one of 32 channels; writes
 //   pool1's 8x8 tiles transformed, [group of 8 images][point x][point y][channel/DEPTH][image][DEPTH][4 tiles].
-// plain_conv2: a block takes a group; per row of points, warp x multiplies point (y, x), 32 tiles by
-//   64 maps in 8x8 register tiles; then a thread owns a tile and 8 maps and transforms back.
+// plain_conv2: a block walks over groups; per row of points, warp x multiplies point (y, x), 32 tiles
+//   by 64 maps in 8x8 register tiles; then a thread owns a tile and 8 maps and transforms back.
 // The means' factors 1/4 and the pixels' 1/255 are in the weights.
 #include "ptx_copy.cuh"
 #include "winograd.cuh"
@@ -165,9 +165,9 @@ constexpr int EXCHANGE = POINTS * TILES * TILE_PITCH;    // [point][tile][map of
 static_assert(THREADS == WARPS * WARP, "a warp per point");
 static_assert(TILES == 32 && MAPS2 == 64, "a warp's 4x8 lanes hold 8x8 products each");
 static_assert(MAPS1 % DEPTH == 0 && DEPTH % 2 == 0 && STAGES >= 2, "whole copies, one ahead");
-static_assert(HALVES == 1 || HALVES == 2, "both halves of the maps at once, or one by one");
-static_assert(BUFFERS == 1 || BUFFERS == 2, "with two, the next exchange need not wait");
-static_assert(SHARED_BYTES == 4 * (STAGES * WARPS * STAGE + BUFFERS * 2 / HALVES * EXCHANGE), "");
+static_assert(BUFFERS == 1 || BUFFERS == 2, "with two, a store need not wait for the gathering");
+static_assert(SHARED_BYTES == 4 * (STAGES * WARPS * STAGE + BUFFERS * EXCHANGE),
+              "the launcher's layout differs");
 
 // Powers 0 to 3 of the points: the output transform down a column.
 __constant__ float4 powers[POINTS] = {{1, 0, 0, 0},  {1, 1, 1, 1},   {1, -1, 1, -1},
@@ -194,7 +194,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float* v_to = ring + lane / DEPTH * IMAGE_PITCH + lane % DEPTH * IMAGE_TILES;
     float* u_to = ring + STAGE_TILES + lane * 4;
 
+    const int groups = (count + GROUP - 1) / GROUP;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(gridDim.x) * (POINTS * POINT_COLUMN);
+    int ahead = blockIdx.x, copied = 0;
     auto fetch = [&](int stage) {
+        if (ahead >= groups) return;
 #pragma unroll
         for (int at = 0; at < DEPTH * TILES; at += 4 * WARP)
             copy16(v_to + stage * STAGE + at / (DEPTH * IMAGE_TILES) * IMAGE_PITCH, v + at);
@@ -203,6 +207,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             copy16(u_to + stage * STAGE + at, u + at);
         v += DEPTH * TILES;
         u += DEPTH * MAPS2;
+        if (++copied == POINTS * STEPS) {
+            copied = 0;
+            ahead += gridDim.x;
+            v += stride - POINT_COLUMN;
+            u -= POINTS * MAPS1 * MAPS2;
+        }
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
@@ -213,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // Lanes whose 16-byte loads agree are neighbours: 128 bytes serve half a warp.
     const int tile_lane = lane % 2 + lane / 16 * 2, map_lane = lane / 2 % 8;
     const int own_tile = warp * IMAGE_TILES + lane / 8, own_map = lane % 8 * 4;
-    float out[2][OUTPUTS][OUTPUTS][4] = {};
+    float out[2][OUTPUTS][OUTPUTS][4];
     const float* a = ring + tile_lane * IMAGE_PITCH;
     const float* b = ring + STAGE_TILES + map_lane * 4;
     float x[2][8], y[2][8];
@@ -221,103 +231,111 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         load8(a + c * IMAGE_TILES, GROUP / 2 * IMAGE_PITCH, x[to]);
         load8(b + c * MAPS2, HALF, y[to]);
     };
+    auto store = [&](const float (&sum)[8][8], int half) {
+#pragma unroll
+        for (int m = 0; m < 8; ++m) {
+            const int tile = m / 4 * (TILES / 2) + tile_lane * 4 + m % 4;
+            *reinterpret_cast<float4*>(exchange + half % BUFFERS * EXCHANGE +
+                                       (warp * TILES + tile) * TILE_PITCH + map_lane * 4) =
+                make_float4(sum[m][4 * half + 1], sum[m][4 * half], sum[m][4 * half + 3],
+                            sum[m][4 * half + 2]);
+        }
+    };
+    float product[4][POINTS];
+    auto gather = [&](int half) {
+#pragma unroll
+        for (int j = 0; j < POINTS; ++j) {
+            const float4 four = *reinterpret_cast<const float4*>(
+                exchange + half % BUFFERS * EXCHANGE + (j * TILES + own_tile) * TILE_PITCH +
+                own_map);
+            product[1][j] = four.x, product[0][j] = four.y;
+            product[3][j] = four.z, product[2][j] = four.w;
+        }
+    };
+    auto add = [&](float4 down, int half) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            float across[OUTPUTS];
+            transform_output(product[e], across);
+#pragma unroll
+            for (int x = 0; x < OUTPUTS; ++x) {
+                out[half][0][x][e] = fmaf(down.x, across[x], out[half][0][x][e]);
+                out[half][1][x][e] = fmaf(down.y, across[x], out[half][1][x][e]);
+                out[half][2][x][e] = fmaf(down.z, across[x], out[half][2][x][e]);
+                out[half][3][x][e] = fmaf(down.w, across[x], out[half][3][x][e]);
+            }
+        }
+    };
     copy_wait<STAGES - 1>();
     __syncwarp();
     load(0, 0);
     int stage = 0;
 #pragma unroll 1
-    for (int i = 0; i < POINTS; ++i) {
-        float sum[8][8] = {};
+    for (int group = blockIdx.x; group < groups; group += gridDim.x) {
+#pragma unroll
+        for (int k = 0; k < 2 * OUTPUTS * OUTPUTS * 4; ++k) (&out[0][0][0][0])[k] = 0.0f;
 #pragma unroll 1
-        for (int step = i * STEPS; step < (i + 1) * STEPS; ++step) {
+        for (int i = 0; i < POINTS; ++i) {
+            float sum[8][8] = {};
+#pragma unroll 1
+            for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-            for (int c = 0; c < DEPTH; ++c) {
-                if (c + 1 < DEPTH) {
-                    load((c + 1) % 2, c + 1);
-                } else {
-                    copy_wait<STAGES - 2>();
-                    __syncwarp();
-                    const int next = stage + 1 == STAGES ? 1 - STAGES : 1;
-                    a += next * STAGE;
-                    b += next * STAGE;
-                    load((c + 1) % 2, 0);
-                    if (step + STAGES < POINTS * STEPS) fetch(stage);
-                    copy_commit();
-                    stage += next;
-                }
-#pragma unroll
-                for (int m = 0; m < 8; ++m)
-#pragma unroll
-                    for (int turn = 0; turn < 8; ++turn) {
-                        const int n = m % 2 ? 7 - turn : turn;
-                        sum[m][n] = fmaf(x[c % 2][m], y[c % 2][n], sum[m][n]);
+                for (int c = 0; c < DEPTH; ++c) {
+                    if (c + 1 < DEPTH) {
+                        load((c + 1) % 2, c + 1);
+                    } else {
+                        copy_wait<STAGES - 2>();
+                        __syncwarp();
+                        const int next = stage + 1 == STAGES ? 1 - STAGES : 1;
+                        a += next * STAGE;
+                        b += next * STAGE;
+                        load((c + 1) % 2, 0);
+                        fetch(stage);
+                        copy_commit();
+                        stage += next;
                     }
-            }
-        }
-        const float4 down = powers[i];
 #pragma unroll
-        for (int half = 0; half < 2; half += 2 / HALVES) {
-            const int buffer = BUFFERS == 1 ? 0 : HALVES == 2 ? half : i % 2;
-            float* products = exchange + buffer * (2 / HALVES * EXCHANGE);
-            if (BUFFERS == 1) __syncthreads();
+                    for (int m = 0; m < 8; ++m)
 #pragma unroll
-            for (int h = half; h < half + 2 / HALVES; ++h)
-#pragma unroll
-                for (int m = 0; m < 8; ++m) {
-                    const int tile = m / 4 * (TILES / 2) + tile_lane * 4 + m % 4;
-                    *reinterpret_cast<float4*>(products + (h - half) * EXCHANGE +
-                                               (warp * TILES + tile) * TILE_PITCH +
-                                               map_lane * 4) =
-                        make_float4(sum[m][4 * h + 1], sum[m][4 * h], sum[m][4 * h + 3],
-                                    sum[m][4 * h + 2]);
+                        for (int turn = 0; turn < 8; ++turn) {
+                            const int n = m % 2 ? 7 - turn : turn;
+                            sum[m][n] = fmaf(x[c % 2][m], y[c % 2][n], sum[m][n]);
+                        }
                 }
+            }
+            const float4 down = powers[i];
+            store(sum, 0);
             __syncthreads();
-#pragma unroll
-            for (int h = half; h < half + 2 / HALVES; ++h) {
-                float product[4][POINTS];
-#pragma unroll
-                for (int j = 0; j < POINTS; ++j) {
-                    const float4 four = *reinterpret_cast<const float4*>(
-                        products + (h - half) * EXCHANGE + (j * TILES + own_tile) * TILE_PITCH +
-                        own_map);
-                    product[1][j] = four.x, product[0][j] = four.y;
-                    product[3][j] = four.z, product[2][j] = four.w;
-                }
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    float across[OUTPUTS];
-                    transform_output(product[e], across);
-#pragma unroll
-                    for (int x = 0; x < OUTPUTS; ++x) {
-                        out[h][0][x][e] = fmaf(down.x, across[x], out[h][0][x][e]);
-                        out[h][1][x][e] = fmaf(down.y, across[x], out[h][1][x][e]);
-                        out[h][2][x][e] = fmaf(down.z, across[x], out[h][2][x][e]);
-                        out[h][3][x][e] = fmaf(down.w, across[x], out[h][3][x][e]);
-                    }
-                }
-            }
+            gather(0);
+            if (BUFFERS == 1) __syncthreads();
+            store(sum, 1);
+            add(down, 0);
+            __syncthreads();
+            gather(1);
+            add(down, 1);
+            if (BUFFERS == 1) __syncthreads();
         }
-    }
 
-    const int n = blockIdx.x * GROUP + warp;
-    if (n >= count) return;
-    const int ty = lane / 16, tx = lane / 8 % 2;
-    float* image = features + static_cast<size_t>(n) * (16 * MAPS2) + own_map;
+        const int n = group * GROUP + warp;
+        if (n >= count) continue;
+        const int ty = lane / 16, tx = lane / 8 % 2;
+        float* image = features + static_cast<size_t>(n) * (16 * MAPS2) + own_map;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+        for (int h = 0; h < 2; ++h)
 #pragma unroll
-        for (int y = 0; y < 2; ++y)
+            for (int y = 0; y < 2; ++y)
 #pragma unroll
-            for (int x = 0; x < 2; ++x) {
-                float four[4];
+                for (int x = 0; x < 2; ++x) {
+                    float four[4];
 #pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    four[e] = relu_sum(out[h][2 * y][2 * x][e], out[h][2 * y][2 * x + 1][e],
-                                       out[h][2 * y + 1][2 * x][e],
-                                       out[h][2 * y + 1][2 * x + 1][e]);
-                const int place = (2 * ty + y) * 4 + 2 * tx + x;
-                *reinterpret_cast<float4*>(image + place * MAPS2 + h * HALF) =
-                    make_float4(four[0], four[1], four[2], four[3]);
-            }
+                    for (int e = 0; e < 4; ++e)
+                        four[e] = relu_sum(out[h][2 * y][2 * x][e], out[h][2 * y][2 * x + 1][e],
+                                           out[h][2 * y + 1][2 * x][e],
+                                           out[h][2 * y + 1][2 * x + 1][e]);
+                    const int place = (2 * ty + y) * 4 + 2 * tx + x;
+                    *reinterpret_cast<float4*>(image + place * MAPS2 + h * HALF) =
+                        make_float4(four[0], four[1], four[2], four[3]);
+                }
+    }
 }
 #endif

@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.device import current_arch
-from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, PIXEL_SCALE, Features
 from lenetgpu.stages.registry import cuda, variant
@@ -25,13 +24,15 @@ _CONV2_THREADS = 256
 
 @dataclass(frozen=True)
 class Tuning:
-    """Tile sizes: channels per copy, copies in shared memory, halves of the maps exchanged."""
+    """Block sizes (threads), blocks an SM, and what a block copies.
+
+    `depth` channels or features at once into one of `stages`; `buffers` for conv2's exchange.
+    """
 
     conv1_threads: int
     conv1_blocks: int
     conv2_depth: int
     conv2_stages: int
-    conv2_halves: int
     conv2_buffers: int
     classify_threads: int
     classify_split: int
@@ -39,13 +40,14 @@ class Tuning:
     classify_depth: int
     classify_stages: int
     classify_blocks: int
-    only: str
+    only: tuple[str, ...] = ()
 
 
-SMALL = Tuning(
-    128, 2, 4, 2, 2, 1, 128, 1, 32, 32, 2, 1, only=""
-)  # fits the 64 KiB of shared memory of sm_75
-LARGE = Tuning(128, 5, 8, 4, 2, 2, 128, 1, 40, 64, 2, 2, only="sm_90a")  # 170 KiB: sm_90 and later
+# by the shared memory of a block: 62 KiB; 86 KiB; 197 KiB
+SMALL = Tuning(128, 2, 4, 2, 1, 128, 1, 32, 32, 2, 1, only=("sm_75",))
+MIDDLE = Tuning(128, 3, 8, 2, 1, 128, 1, 32, 32, 2, 1, only=("sm_80", "sm_86", "sm_89", "sm_120"))
+LARGE = Tuning(128, 5, 8, 5, 2, 128, 1, 40, 64, 2, 2, only=("sm_90a", "sm_100"))
+TUNINGS = (SMALL, MIDDLE, LARGE)
 
 
 def filter_transform() -> Any:
@@ -105,9 +107,7 @@ def workspace_shape(images: int) -> tuple[int, ...]:
 def _conv2_shared(tuning: Tuning) -> int:
     depth = tuning.conv2_depth
     ring = tuning.conv2_stages * 8 * ((depth + 1) * _TILES + depth * _MAPS2)
-    return 4 * (
-        ring + tuning.conv2_buffers * 2 // tuning.conv2_halves * 8 * _TILES * (_MAPS2 // 2 + 4)
-    )
+    return 4 * (ring + tuning.conv2_buffers * 8 * _TILES * (_MAPS2 // 2 + 4))
 
 
 @cache
@@ -137,7 +137,6 @@ def conv2_kernel(tuning: Tuning) -> Kernel:
             ("THREADS", _CONV2_THREADS),
             ("DEPTH", tuning.conv2_depth),
             ("STAGES", tuning.conv2_stages),
-            ("HALVES", tuning.conv2_halves),
             ("BUFFERS", tuning.conv2_buffers),
             ("SHARED_BYTES", _conv2_shared(tuning)),
         ),
@@ -145,15 +144,25 @@ def conv2_kernel(tuning: Tuning) -> Kernel:
     )
 
 
+@cache
+def _tuning(device: int) -> Tuning:
+    import cupy
+
+    room = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    return next((size for size in (LARGE, MIDDLE) if _conv2_shared(size) <= room), SMALL)
+
+
 def tuning() -> Tuning:
-    """The tile sizes for the current device."""
-    return LARGE if current_arch() == LARGE.only else SMALL
+    """The tile sizes for the current device: the largest that fit its shared memory."""
+    import cupy
+
+    return _tuning(cupy.cuda.runtime.getDevice())
 
 
 def _kernels(problem: Features) -> tuple[Kernel, ...]:
     return tuple(
         kernel
-        for size in (SMALL, LARGE)
+        for size in TUNINGS
         for kernel in (
             conv1_kernel("uint8", size),
             conv1_kernel("float32", size),
@@ -187,7 +196,7 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     )
     launch(
         conv2_kernel(size),
-        (groups,),
+        (min(groups, multiprocessors()),),
         (_CONV2_THREADS,),
         (w.tiles, w.conv2, y, count),
         shared=_conv2_shared(size),

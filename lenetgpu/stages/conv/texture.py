@@ -1,0 +1,289 @@
+"""Direct convolution from a 3D texture: the Tegra X1 slides, tiles of outputs in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.memory import images_within
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
+from lenetgpu.network import Conv
+from lenetgpu.stages.conv.cuda import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+BLOCK_MAPS = 32
+# (tile rows, tile columns, maps) of a thread; the slides' is 5x8 of one map
+SHAPES = (
+    (3, 8, 2),
+    (4, 4, 2),
+    (5, 4, 2),
+    (5, 8, 1),
+    (2, 8, 2),
+    (1, 8, 2),
+    (2, 8, 4),
+    (4, 4, 4),
+    (2, 4, 4),
+    (4, 4, 1),
+    (2, 4, 1),
+    (1, 8, 1),
+)
+SPLITS = (1, 2, 4, 8, 16)
+_SHARED_BYTES = 48 * 1024
+_FILE_REGISTERS, _MOST_REGISTERS, _OTHER_REGISTERS = 65_536, 190, 30
+_FILL_THREADS = 256
+_MOST_STAGE, _MOST_FETCHED = 8, 16
+_HELD = {1: 36, 2: 20, 4: 20}  # coefficients in one set of registers, by maps
+_TYPICAL_PROCESSORS, _PLENTY, _WORTH_A_PLACE = 132, 10_000, 0.002
+# Fitted to times of 400 tilings of 12 shapes on one H200.
+_BUSY_WARPS, _WORD_CYCLES, _TEXEL_CYCLES, _SET_CYCLES = 12, 1.3, 0.1, 900
+_SECTOR_CYCLES, _MARGIN = 2.5, 1.1
+_SHORT_SUM = 256
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A thread's outputs, of `maps` maps, and a block's tiles down and across, of `images` images.
+
+    `split` units of a block share out the channels of the same outputs.
+    """
+
+    problem: Conv
+    tile: tuple[int, int]
+    maps: int
+    tiles: tuple[int, int]
+    images: int = 1
+    split: int = 1
+
+    @property
+    def unit(self) -> int:
+        """Threads that compute a block's outputs from the same channels, whole warps."""
+        lanes = self.images * self.tiles[0] * self.tiles[1] * BLOCK_MAPS // self.maps
+        return blocks_for(lanes, 32) * 32
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.unit * self.split
+
+    @property
+    def footprint(self) -> tuple[int, int]:
+        """Input rows and columns under a block's outputs."""
+        p = self.problem
+        rows = (self.tiles[0] * self.tile[0] - 1) * p.stride + p.R
+        return rows, (self.tiles[1] * self.tile[1] - 1) * p.stride + p.S
+
+    @property
+    def fetches(self) -> int:
+        """Pixels of a channel that a thread fetches."""
+        return blocks_for(self.footprint[0] * self.footprint[1], self.unit) * self.images
+
+    @property
+    def plane_bytes(self) -> int:
+        """Shared memory of a channel of the footprints, rows at 16 bytes."""
+        return 16 * self.images * self.footprint[0] * blocks_for(self.footprint[1], 4)
+
+    @property
+    def filter_rows(self) -> int:
+        """Filter rows in one set of coefficient registers: all of them, or one."""
+        p = self.problem
+        return p.R if p.R * p.S * self.maps <= _HELD[self.maps] else 1
+
+    @property
+    def stage(self) -> int:
+        """Channels fetched at a time, a divisor of a unit's."""
+        fit = min(
+            _SHARED_BYTES // (self.split * 2 * self.plane_bytes), _MOST_FETCHED // self.fetches
+        )
+        return _largest_divisor(self.problem.C // self.split, min(fit, _MOST_STAGE))
+
+    @property
+    def set_channels(self) -> int:
+        """Channels in one set of coefficient registers."""
+        p = self.problem
+        if self.filter_rows < p.R:
+            return 1
+        return _largest_divisor(self.stage, _HELD[self.maps] // (p.R * p.S * self.maps))
+
+    @property
+    def taps(self) -> int:
+        """Coefficients of a map in one set."""
+        return self.set_channels * self.filter_rows * self.problem.S
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread, about."""
+        row = (self.tile[1] - 1) * self.problem.stride + self.problem.S
+        sums = self.tile[0] * self.tile[1] * self.maps
+        fetched = self.fetches * self.stage
+        return sums + 2 * self.taps * self.maps + 2 * row + fetched + _OTHER_REGISTERS
+
+    @property
+    def fits(self) -> bool:
+        """Whether it needs no more registers and shared memory than there are."""
+        outputs = self.tile[0] * self.tile[1] * self.maps
+        shared = max(self.split * 2 * self.plane_bytes, (self.split - 1) * 4 * outputs * self.unit)
+        return (
+            shared <= _SHARED_BYTES
+            and self.problem.C % self.split == 0
+            and self.fetches <= _MOST_FETCHED
+            and self.registers <= _MOST_REGISTERS
+        )
+
+    @property
+    def paired_stores(self) -> bool:
+        """Whether lanes in pairs write whole sectors: where stores are much of the work."""
+        p = self.problem
+        return self.tile[1] == 8 and p.OW % 4 == 0 and p.depth <= _SHORT_SUM
+
+    def blocks(self, n: int) -> int:
+        """Blocks for `n` images."""
+        p = self.problem
+        rows = blocks_for(p.OH, self.tiles[0] * self.tile[0])
+        columns = blocks_for(p.OW, self.tiles[1] * self.tile[1])
+        return blocks_for(n, self.images) * rows * columns * blocks_for(p.M, BLOCK_MAPS)
+
+    def cycles(self, n: int, processors: int) -> float:
+        """About how long `n` images take by multiply-adds, shared memory or waiting for sets."""
+        p = self.problem
+        blocks, warps = blocks_for(self.blocks(n), processors), self.unit // 32
+        taps = p.R * p.S * self.maps
+        row = blocks_for((self.tile[1] - 1) * p.stride + p.S, 2) * 2
+        rows = ((self.tile[0] - 1) * p.stride + self.filter_rows) * (p.R // self.filter_rows)
+        held = max(1, int(_FILE_REGISTERS / (_MARGIN * self.registers * self.threads)))
+        resident = min(blocks, held) * warps * self.split
+        multiply = taps * self.tile[0] * self.tile[1] * blocks * warps / 4
+        multiply /= min(1.0, resident / _BUSY_WARPS)
+        words = (rows * row + taps) * blocks * warps
+        texels = self.footprint[0] * self.footprint[1] * self.images * blocks
+        sets = p.R / (self.filter_rows * self.set_channels)
+        waits = _SET_CYCLES * sets * blocks * warps / resident
+        summing = p.C * max(multiply, _WORD_CYCLES * words + _TEXEL_CYCLES * texels, waits)
+        if p.depth > _SHORT_SUM:
+            return summing
+        floats = 8 if self.paired_stores else 2 if p.OW % 4 == 0 else 1
+        stores = self.tile[0] * self.tile[1] * BLOCK_MAPS * self.tiles[0] * self.tiles[1] / floats
+        return summing + _SECTOR_CYCLES * stores * self.images * blocks
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel compiled for this tiling."""
+        return conv_kernel(
+            "texture.cu",
+            "conv_texture",
+            self.problem,
+            TILE_H=self.tile[0],
+            TILE_W=self.tile[1],
+            MAPS_EACH=self.maps,
+            BLOCK_Y=self.tiles[0],
+            BLOCK_X=self.tiles[1],
+            IMAGES_EACH=self.images,
+            THREADS=self.threads,
+            STAGE=self.stage,
+            FILTER_ROWS=self.filter_rows,
+            SET_CHANNELS=self.set_channels,
+            SPLIT=self.split,
+            PAIRED_STORES=int(self.paired_stores),
+            BLOCK_MAPS=BLOCK_MAPS,
+        )
+
+
+def _candidates(problem: Conv) -> Iterator[Tiling]:
+    """Units of one warp: tiles of one image, or whole maps of several; else blocks of four."""
+    for rows, columns, maps in SHAPES:
+        down, across = blocks_for(problem.OH, rows), blocks_for(problem.OW, columns)
+        for split in SPLITS:
+            for most in (maps, 4 * maps) if split == 1 else (maps,):
+                for y in range(1, min(down, most) + 1):
+                    x = min(across, most // y)
+                    images = most // (y * x) if (y, x) == (down, across) else 1
+                    tiling = Tiling(problem, (rows, columns), maps, (y, x), images, split)
+                    if tiling.fits:
+                        yield tiling
+
+
+@cache
+def tilings(problem: Conv) -> tuple[Tiling, ...]:
+    """The fastest for one image and for many, by the model; none where none fits."""
+    found = list(_candidates(problem))
+
+    def cycles(tiling: Tiling, n: int) -> float:
+        place = SHAPES.index((*tiling.tile, tiling.maps))
+        return tiling.cycles(n, _TYPICAL_PROCESSORS) * (1 + _WORTH_A_PLACE * place)
+
+    best = [min(found, key=lambda tiling: cycles(tiling, n)) for n in (1, _PLENTY) if found]
+    return tuple(dict.fromkeys(best))
+
+
+def tiling_for(problem: Conv, n: int, processors: int) -> Tiling:
+    """Which of `tilings` is the faster for `n` images on `processors` multiprocessors."""
+    return min(tilings(problem), key=lambda tiling: tiling.cycles(n, processors))
+
+
+@cache
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    fill = conv_kernel("texture.cu", "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
+    return (fill, *(tiling.kernel for tiling in tilings(problem)))
+
+
+def _supported(problem: Conv) -> str | None:
+    if max(problem.H, problem.W, problem.C) > MAX_SIDE:
+        return f"supports maps and channels up to {MAX_SIDE}, a 3D texture's side"
+    if not tilings(problem):
+        return "supports filters whose row of coefficients fits into registers, up to about 20 wide"
+    return None
+
+
+@dataclass
+class _Prepared:
+    """Coefficients (C, R, S, whole blocks of maps) with spare zeros behind, and the texture."""
+
+    coefficients: Any
+    input: Texture3D
+    chunk: int
+
+
+def _prepare(w: Any, problem: Conv, batch: int) -> _Prepared:
+    import cupy
+
+    maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
+    spare = max(tiling.taps for tiling in tilings(problem))
+    packed = cupy.zeros((problem.depth + spare, maps), cupy.float32)
+    by_channel = cupy.asarray(w).transpose(2, 0, 1, 3).reshape(problem.depth, problem.M)
+    packed[: problem.depth, : problem.M] = by_channel
+    images = min(batch, MAX_SIDE // problem.C)
+    chunk = images_within(images, 4 * problem.H * problem.W * problem.C)
+    return _Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)
+
+
+@variant(
+    kind="conv",
+    family="texture",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_prepare,
+    kernels=_kernels,
+    supports=_supported,
+    paper="Tegra X1, per-thread pseudo code",
+)
+def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
+    """Input by a 3D texture whose border is the padding, a tile of outputs a thread."""
+    import numpy as np
+
+    fill = _kernels(problem)[0]
+    for lo in range(0, len(x), w.chunk):
+        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
+        n, elements = len(part), np.int32(part.size)
+        grid = (blocks_for(part.size, _FILL_THREADS),)
+        launch(fill, grid, (_FILL_THREADS,), (w.input.surface, part, elements))
+        tiling = tiling_for(problem, n, multiprocessors())
+        args = (w.input.texture, w.coefficients, out, np.int32(n))
+        launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)

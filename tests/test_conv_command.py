@@ -1,0 +1,323 @@
+"""`lenetgpu conv`: shapes, suites, refusals, wrong variants, files."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.lab import compare as comparing
+from lenetgpu.lab import conv_bench, conv_peer, convolution
+from lenetgpu.lab.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.lab.conv_json import geometric_mean, shape_text
+from lenetgpu.lab.conv_suites import KERNEL_SIDES, SUITES
+from lenetgpu.lab.convolution import (
+    ConvRequest,
+    chosen_variants,
+    parse_shape,
+)
+from lenetgpu.network import Conv
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.registry import cpu, make_variant
+
+COUNTS = {"pascal-single": 18, "pascal-multi": 30, "overfeat": 6, "convnet2": 5, "lenet": 4}
+CPU = [v.full_name for v in variants("conv", "cpu")]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    monkeypatch.setattr(convolution, "peer_version", lambda device: None)
+
+
+def test_a_shape_is_parsed():
+    assert parse_shape("3,11,13,7,2") == Conv(11, 13, 3, 7, 2, 2)
+    assert parse_shape(" 3, 11,13,7,3,2 ,1") == Conv(11, 13, 3, 7, 3, 3, stride=2, pad=1)
+    assert parse_shape("1,2,2,1,4,1,1") == Conv(2, 2, 1, 1, 4, 4, pad=1)
+    assert shape_text(parse_shape("3,11,13,7,3,2,1")) == "3,11,13,7,3,2,1"
+    assert shape_text(Conv(9, 7, 2, 5, 3, 2)) == "2,9,7,5,3x2,1,0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected SHAPE"),
+        (("1,8,8,4,3", "--suite", "lenet"), "one of them"),
+        (("1,8,8,4",), "expected C,H,W,M,K"),
+        (("1,8,8,4,3,1,0,2",), "expected C,H,W,M,K"),
+        (("1,8,8,4,x",), "in whole numbers"),
+        (("1,8,8,4,3.5",), "in whole numbers"),
+        (("1,8,8,4,12345678901",), "in whole numbers"),
+        (("0,8,8,4,3",), "expected C of at least 1, found 0"),
+        (("1,8,8,4,0",), "expected K of at least 1, found 0"),
+        (("--", "1,8,-8,4,3"), "expected W of at least 1, found -8"),
+        (("1,8,8,4,3,0",), "expected stride of at least 1, found 0"),
+        (("1,8,8,4,3,1,-1",), "expected pad of at least 0, found -1"),
+        (("1,8,6,4,9,1,1",), "within the padded map of 10x8, found 9x9"),
+        (("1,40000,40000,4,1", "--batch", 2), "fewer than 2^31 values in the input"),
+        (("1,8,8,4,3", "--batch", 0), "--batch: expected at least 1 image, found 0"),
+        (("1,8,8,4,3", "--seconds", 0), "--seconds: expected a time above 0"),
+        (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a time above 0"),
+        (("--suite", "alexnet"), "choose from: pascal-single, pascal-multi, overfeat"),
+        (("1,8,8,4,3", "--device", "cpu", "--only", "fft,nothing"), "--only 'nothing': expected"),
+        (("1,8,8,4,3", "--device", "cpu", "--only", ""), "--only '': expected"),
+        (("1,8,8,4,3", "--device", "cpu", "--reference", "x"), "--reference x: expected one of"),
+        (("1,8,8,4,3", "--device", "tpu"), "device 'tpu'"),
+        (("1,8,8,4,3", "--plot", "a.gif"), "expected a name ending in .png or .svg"),
+        (("1,8,8,4,3", "--json", "-", "--csv", "-"), "expected one result there"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_only_takes_variants_families_and_aliases():
+    assert [v.full_name for v in chosen_variants("serial, fft.pocketfft", "cpu")] == [
+        "fft.pocketfft", "serial.loops",
+    ]  # fmt: skip
+    assert chosen_variants(None, "cuda") == variants("conv", "cuda")
+    named = [v.full_name for v in chosen_variants("tiled.shared_constant", "cuda")]
+    assert named == ["direct.shared_constant"]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_suites_hold_the_papers_shapes(name):
+    suite = SUITES[name]
+    assert len(suite.shapes) == COUNTS[name]
+    assert len({shape.label for shape in suite.shapes}) == COUNTS[name]
+    for shape in suite.shapes:
+        assert shape.batch >= 1
+        assert min(shape.problem.OH, shape.problem.OW) >= 1
+        assert laid_out(find("conv", "direct.basic", "cuda"), shape.problem).reads == "NCHW"
+
+
+def test_the_named_shapes_are_the_issues():
+    single = {shape.label: shape.problem for shape in SUITES["pascal-single"].shapes}
+    assert single["1024x32 K3"] == Conv(1024, 1024, 1, 32, 3, 3)
+    multi = {shape.label: shape.problem for shape in SUITES["pascal-multi"].shapes}
+    assert multi["7x512 K5"] == Conv(7, 7, 512, 512, 5, 5)
+    assert {p.R for p in multi.values()} == set(KERNEL_SIDES)
+    assert SUITES["overfeat"].shapes[-1].problem == Conv(15, 15, 1024, 1024, 3, 3, pad=1)
+    assert [s.batch for s in SUITES["lenet"].shapes] == [1, 10_000] * 2
+
+
+@pytest.mark.parametrize("layer", range(6))
+def test_overfeats_layers_have_the_papers_intensity(layer):
+    shape = SUITES["overfeat"].shapes[layer]
+    p = shape.problem
+    padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
+    moved = 4 * (padded + p.depth * p.M + p.OH * p.OW * p.M)
+    figure = float(shape.paper.split()[0])
+    assert p.flop(1) / 2 / moved == pytest.approx(figure, rel=0.015)
+
+
+def test_layouts_are_nchw_where_a_variant_takes_them():
+    problem = Conv(9, 7, 2, 5, 3, 3)
+    both = find("conv", "direct.tight", "cuda")
+    assert (laid_out(both, problem).reads, laid_out(both, problem).writes) == ("NCHW", "NCHW")
+    plain = find("conv", "cublas.im2col", "cuda")
+    assert (laid_out(plain, problem).reads, laid_out(plain, problem).writes) == ("NHWC", "NHWC")
+    refusing = replace(both, supports=lambda p: "supports nothing")
+    assert laid_out(refusing, problem) == "supports nothing"
+
+
+def test_the_reference_is_the_loops(rng):
+    problem = Conv(5, 6, 2, 3, 3, 2, stride=2, pad=1)
+    x = rng.standard_normal((2, 5, 6, 2))
+    w = rng.standard_normal(problem.weight_shape)
+    found = reference(x, w, problem)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    for oy in range(problem.OH):
+        for ox in range(problem.OW):
+            window = padded[:, 2 * oy : 2 * oy + 3, 2 * ox : 2 * ox + 2]
+            expected = np.einsum("nrsc,rscm->nm", window, w)
+            assert np.allclose(found[:, oy, ox], expected)
+
+
+def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "md")}
+    result = run(
+        "3,12,13,8,3,2,1", "--batch", 3, "--device", "cpu", "--seconds", 0.05, "--explain",
+        "--json", files["json"], "--csv", files["csv"], "--markdown", files["md"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "floor, arithmetic" in result.output
+    document = json.loads(files["json"].read_text())
+    assert (document["schema"], document["command"]) == (1, "conv")
+    assert (document["suite"], document["peer"]) == (None, None)
+    assert document["reference"] == "tiled.blocked"
+    (case,) = document["cases"]
+    assert (case["shape"], case["images"]) == ("3,12,13,8,3,2,1", 3)
+    problem = parse_shape(case["shape"])
+    assert case["gflop"] == pytest.approx(problem.flop(3) / 1e9)
+    assert [entry["name"] for entry in case["candidates"]] == CPU
+    for entry in case["candidates"]:
+        assert entry["status"] == "right"
+        assert entry["checked_images"] == 3
+        assert 0 < entry["p05_ms"] <= entry["median_ms"] <= entry["p95_ms"]
+        assert entry["speedup"] == pytest.approx(1 / entry["ratio"]["median"])
+        assert {"tflops", "gbs", "roofline", "bound", "reads", "writes", "method"} <= set(entry)
+        assert entry["name"] in files["csv"].read_text()
+        assert entry["name"] in files["md"].read_text()
+    fastest = min(case["candidates"], key=lambda entry: entry["median_ms"])
+    assert case["best"] == fastest["name"]
+
+
+def test_a_suite_ends_with_a_summary(without_torch):
+    result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
+                 "--only", "tiled,unrolled", "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert [case["images"] for case in document["cases"]] == [2] * 4
+    rows = {row["name"]: row for row in document["summary"]}
+    assert rows["tiled.blocked"]["geomean"] == 1
+    assert rows["unrolled.blas"]["shapes"] == "4 of 4"
+    row = rows["unrolled.blas"]
+    assert row["least"] <= row["geomean"] <= row["most"]
+
+
+def test_geometric_mean():
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4)
+    assert geometric_mean([]) is None
+
+
+def broken(run_):
+    return make_variant(
+        run_, kind="conv", family="broken", reads="NHWC", writes="NHWC", needs=cpu()
+    )
+
+
+def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
+    right = find("conv", "tiled", "cpu")
+
+    def swaps_images(x, w, y, problem):
+        """Gives each image the answer of another."""
+        y[:] = reference(x, w, problem)[::-1]
+
+    def writes_nothing(x, w, y, problem):
+        """Leaves the output as it was."""
+
+    def fails(x, w, y, problem):
+        """Raises."""
+        raise RuntimeError("an illegal address")
+
+    def never(x, w, y, problem):
+        """Refuses."""
+
+    refusing = replace(broken(never), supports=lambda problem: "supports odd days only")
+    listed = [right, broken(swaps_images), broken(writes_nothing), broken(fails), refusing]
+    monkeypatch.setattr(convolution, "variants", lambda kind, device: listed)
+    result = run("2,6,7,3,3", "--batch", 2, "--device", "cpu", "--seconds", 0.02, "--json", "-")
+    assert result.exit_code == 1
+    entries = {e["name"]: e for e in json.loads(result.stdout)["cases"][0]["candidates"]}
+    status = {name.split(".")[1]: entry["status"] for name, entry in entries.items()}
+    assert status == {
+        "blocked": "right", "swaps_images": "wrong", "writes_nothing": "wrong", "fails": "failed",
+        "never": "refused",
+    }  # fmt: skip
+    assert all("median_ms" not in e for e in entries.values() if e["status"] != "right")
+    assert entries["broken.never"]["note"] == "supports odd days only"
+    assert "an illegal address" in entries["broken.fails"]["note"]
+    for name in ("swaps_images", "writes_nothing"):
+        assert f"WRONG: 2,6,7,3,3,1,0: broken.{name}" in result.stderr
+    assert "WRONG" in result.output
+    assert "refused" in result.output
+
+
+def test_a_slow_variant_is_timed_once(monkeypatch):
+    case = Case(Conv(6, 6, 1, 2, 3, 3), 2, gpu=False)
+    bench = ConvBench(find("conv", "serial", "cpu"), case.problem, case, seconds=1e-9)
+    assert bench.check().verdict.passed
+    assert bench.once
+    assert bench.method == "one call"
+    candidates = [
+        comparing.Candidate("slow", lambda: ConvBench(bench.variant, case.problem, case, 1e-9)),
+        comparing.Candidate("fast", lambda: ConvBench(bench.variant, case.problem, case, 1.0)),
+    ]
+    done = comparing.compare("x", candidates, "fast", seconds=0.05)
+    assert len(done.candidates[0].samples) == 1
+    assert len(done.candidates[1].samples) >= comparing.LEAST_ROUNDS
+    assert done.ratio(done.candidates[0]).value > 0
+
+
+def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
+    monkeypatch.setattr(conv_bench, "_LONG_FLOP", 1)
+    monkeypatch.setattr(conv_bench, "_PATIENCE_S", 0.0)
+    case = Case(Conv(64, 64, 4, 8, 3, 3, stride=2, pad=1), 1, gpu=False)
+    serial = find("conv", "serial", "cpu")
+    candidate = comparing.Candidate("serial", lambda: ConvBench(serial, case.problem, case, 1.0))
+    done = comparing.compare("x", [candidate], "serial", seconds=0.05)
+    assert done.candidates[0].status == "skipped"
+    assert "s a call, by its rate on a few rows" in done.candidates[0].note
+
+
+def test_pytorch_stands_beside(tmp_path):
+    pytest.importorskip("torch")
+    result = run("3,9,10,4,3,2,1", "--device", "cpu", "--seconds", 0.05, "--only", "serial",
+                 "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["reference"] == conv_peer.NAMES["cpu"]
+    assert document["peer"].startswith("PyTorch")
+    peer = document["cases"][0]["candidates"][-1]
+    assert (peer["name"], peer["status"], peer["verdict"]) == ("torch cpu", "right", "reference")
+    assert peer["note"] in ("contiguous", "channels_last")
+
+
+def test_pytorch_is_given_each_format_with_its_own_strides():
+    pytest.importorskip("torch")
+    case = Case(Conv(6, 5, 1, 2, 1, 1), 2, gpu=False)
+    bench = conv_peer.TorchBench(case.problem, case, 1.0)
+    strides = {}
+    for layout in ("NCHW", "NHWC"):
+        bench._hold(layout)
+        strides[layout] = (bench._x.stride(), bench._w.stride())
+        bench._call()
+        assert case.judged(bench._found(), "fp32").verdict.passed
+    assert strides["NCHW"] == ((30, 30, 5, 1), (1, 1, 1, 1))
+    assert strides["NHWC"] == ((30, 1, 5, 1), (1, 1, 1, 1))
+
+
+def test_a_picture_of_a_shape_and_of_a_suite(tmp_path, without_torch):
+    pytest.importorskip("matplotlib")
+    for arguments in (("1,8,8,4,3",), ("--suite", "lenet", "--batch", 1)):
+        target = tmp_path / f"{len(arguments)}.png"
+        result = run(*arguments, "--device", "cpu", "--seconds", 0.02, "--only", "tiled,unrolled",
+                     "--plot", target)  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert target.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_requests_are_checked_before_a_device_is_opened(monkeypatch):
+    monkeypatch.setattr(convolution, "open_device", lambda *_: pytest.fail("opened"))
+    with pytest.raises(LenetError, match="does not exist"):
+        convolution.run_conv(ConvRequest(suite="none"), lambda line: None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ["3,13,11,7,3,2,1", "1,28,28,32,5"])
+def test_a_small_shape_on_a_gpu(shape):
+    result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--explain",
+                 "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    (case,) = document["cases"]
+    status = {entry["name"]: entry["status"] for entry in case["candidates"]}
+    assert set(status.values()) <= {"right", "refused"}
+    timed = [entry for entry in case["candidates"] if entry["status"] == "right"]
+    assert all(math.isfinite(entry["median_ms"]) for entry in timed)
+    assert any(entry["method"].startswith("graph") for entry in timed)
+    assert all(entry["registers"] for entry in timed if entry["name"].startswith("direct"))

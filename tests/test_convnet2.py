@@ -1,0 +1,125 @@
+"""The cuda-convnet2 paper's ladder: its parameters, refusals and figures, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.nvrtc import compile_kernel
+from lenetgpu.lab.convnet2 import instruction_count, longest_span, step_kernels
+from lenetgpu.lab.convnet2_paper import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.network import Conv
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.conv.convnet2 import ROLLED, UNROLLED, Tile, ladder_tile
+from lenetgpu.stages.conv.convnet2_engines import inner_tile, outer_tile
+from lenetgpu.stages.conv.convnet2_im2col import im2col_tile
+
+ALL = [variant for variant in variants("conv", "cuda") if variant.family == "convnet2"]
+
+
+def test_table_1_gives_the_papers_parameters_and_blocks():
+    tile = ladder_tile(TABLE_1, TABLE_1_BATCH)
+    assert tile == Tile(16, 4, 4, 4, 4, 3)
+    assert tile.blocks(TABLE_1, TABLE_1_BATCH) == 120
+
+
+@pytest.mark.parametrize("images", [1, 8, 9, 128])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 5, 6, 7, 8, 9, 64])
+@pytest.mark.parametrize("filters", [1, 4, 5, 16, 17, 33, 200])
+def test_tiles_meet_what_the_kernels_assert(images, channels, filters):
+    problem = Conv(9, 9, channels, filters, 3, 3)
+    plain = ladder_tile(problem, images)
+    threads = plain.threads_x * plain.threads_y
+    columns = min(plain.filters, threads)
+    assert threads % columns == plain.filters % columns == 0
+    for engine in (inner_tile(problem, images), outer_tile(problem, images)):
+        warps = engine.threads_x * engine.threads_y // 32
+        assert engine.cached_pixels * engine.cached_channels % 8 == 0
+        assert engine.filters % 16 == engine.images % (8 * warps) == 0
+    windows = im2col_tile(problem, images)
+    assert windows.pixels * windows.chunk * 4 % 1024 == 0
+    assert windows.shared_bytes <= 227 << 10
+
+
+def test_every_step_is_a_variant_and_every_variant_a_step():
+    assert {step.variant for step in STEPS} == {variant.full_name for variant in ALL}
+    seen = set()
+    for step in STEPS:
+        assert step.before in seen | {None}
+        assert step.name not in seen
+        seen.add(step.name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("variant", ALL, ids=lambda v: v.name)
+def test_the_papers_shapes_are_accepted(variant, name):
+    problem = replace(SHAPES[name][0], reads="NCHW", writes="NCHW")
+    assert variant.refusal(problem) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (Conv(9, 9, 6, 4, 3, 3, reads="NHWC", writes="NCHW"), "multiple of 4, needs 6"),
+        (Conv(40, 40, 4, 4, 3, 3, stride=9), "strides up to 8, needs 9"),
+        (Conv(200, 200, 4, 4, 150, 3), "within 128 pixels"),
+        (Conv(9, 9, 4, 4, 3, 3, pad=130), "within 128 pixels"),
+    ],
+)
+def test_the_index_engine_refuses_in_one_sentence(problem, words):
+    assert words in find("conv", "convnet2.index_engine", "cuda").refusal(problem)
+
+
+def test_what_32_bit_indices_cannot_reach_is_refused():
+    wide = Conv(50_000, 50_000, 1, 1, 3, 3)
+    for variant in ALL:
+        assert "2^31" in variant.refusal(replace(wide, reads="NCHW", writes="NCHW"))
+
+
+def test_a_span_is_the_busiest_multiprocessors():
+    spans = np.array([[0, 100, 150], [0, 140, 190], [7, 5, 60], [7, 70, 80]])
+    assert longest_span(spans) == 90
+
+
+def _compiled_kernel(kernel):
+    try:
+        nvrtc.version()
+    except LenetError as error:
+        pytest.skip(str(error))
+    return compile_kernel(kernel, "sm_90a")
+
+
+def _compiled(step):
+    return _compiled_kernel(step.kernel(TABLE_1, TABLE_1_BATCH))
+
+
+def test_a_clock_changes_neither_local_memory_nor_shared():
+    for step in STEPS:
+        plain, clocked = (
+            _compiled_kernel(kernel).resources
+            for kernel in step_kernels(step, TABLE_1, TABLE_1_BATCH)
+        )
+        assert plain.stack_bytes == clocked.stack_bytes, step.name
+        assert plain.shared_bytes == clocked.shared_bytes, step.name
+        assert plain.spill_bytes == clocked.spill_bytes == 0, step.name
+
+
+def test_only_the_rolled_sums_lie_in_local_memory():
+    rolled, unrolled = _compiled(ROLLED), _compiled(UNROLLED)
+    assert rolled.resources.stack_bytes == 16 * 4
+    assert unrolled.resources.stack_bytes == 0
+    assert rolled.resources.shared_bytes == unrolled.resources.shared_bytes == 3840
+
+
+def test_instructions_are_counted_in_the_cubin():
+    rolled, unrolled = _compiled(ROLLED), _compiled(UNROLLED)
+    assert 100 < instruction_count(rolled.path, ROLLED.entry) < 1_000
+    assert instruction_count(unrolled.path, UNROLLED.entry) > instruction_count(
+        rolled.path, ROLLED.entry
+    )
+    with pytest.raises(ValueError, match="no code of absent"):
+        instruction_count(rolled.path, "absent")

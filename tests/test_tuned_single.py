@@ -1,0 +1,54 @@
+"""How `direct.tuned_single` divides one-channel maps."""
+
+from __future__ import annotations
+
+import pytest
+
+from lenetgpu.lab.conv_suites import SUITES
+from lenetgpu.network import Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.tuned_single import Tile, filters_a_block, tile
+
+SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
+
+
+@pytest.mark.parametrize("problem", SINGLE, ids=lambda p: f"{p.H}x{p.M}-K{p.R}")
+def test_the_papers_shapes_are_whole_vectors_and_fill_the_gpu(problem):
+    shape = tile(problem)
+    assert problem.OW % shape.columns == 0
+    assert shape.columns == (2 if problem.R == 3 else 4)
+    threads = -(-problem.OH // shape.rows) * problem.OW // shape.columns
+    blocks = -(-threads // 128)
+    group = filters_a_block(problem, blocks, 132)
+    assert 1 <= group <= 64
+    assert blocks * -(-problem.M // group) >= 250
+
+
+def test_tiles_of_odd_shapes_fit_into_registers():
+    for problem in (
+        Conv(1, 1, 1, 1, 1, 1),
+        Conv(40, 37, 1, 3, 5, 3, stride=3),
+        Conv(33, 31, 1, 5, 8, 8, stride=2, pad=3),
+        Conv(100, 100, 1, 3, 2, 2, stride=50),
+    ):
+        shape = tile(problem)
+        assert problem.OW % shape.columns == 0
+        rows = (shape.rows - 1) * problem.stride + problem.R
+        columns = (shape.columns - 1) * problem.stride + problem.S
+        assert rows * columns <= 84
+        assert shape.rows <= problem.OH
+    assert tile(Conv(1, 1, 1, 1, 1, 1)) == Tile(1, 1)
+
+
+def test_large_maps_are_written_few_at_a_time():
+    large = Conv(1024, 1024, 1, 32, 3, 3)
+    assert filters_a_block(large, 4080, 132) == 4
+    assert filters_a_block(Conv(1024, 1024, 1, 32, 1, 1), 4096, 132) == 64
+    assert filters_a_block(Conv(1, 1, 1, 2, 1, 1), 1, 132) == 1
+
+
+def test_it_refuses_channels_and_large_filters():
+    variant = find("conv", "direct.tuned_single", "cuda")
+    assert variant.refusal(Conv(9, 9, 1, 3, 8, 8)) is None
+    assert "one-channel maps, not 2 channels" in variant.refusal(Conv(9, 9, 2, 3, 3, 3))
+    assert "up to 64 taps, not 81" in variant.refusal(Conv(9, 9, 1, 3, 9, 9))
