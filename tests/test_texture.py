@@ -12,7 +12,7 @@ from lenetgpu.network import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.texture import Tiling, tiling_for, tilings
 
-DIRECT = find("conv", "texture.direct", "cuda")
+VARIANTS = [find("conv", f"texture.{name}", "cuda") for name in ("direct", "split")]
 OVERFEAT_6 = Conv(15, 15, 1024, 1024, 3, 3, 1, 1, reads="NCHW", writes="NCHW")
 
 
@@ -24,10 +24,12 @@ def test_the_papers_tile_covers_the_papers_map():
     assert (paper.filter_rows, paper.set_channels, paper.taps) == (3, 4, 36)
 
 
+@pytest.mark.parametrize("slides", [True, False])
 @pytest.mark.parametrize("base", [*ODD["conv"], OVERFEAT_6])
-def test_tilings_divide_what_the_kernel_must_divide(base):
-    for problem in in_layouts(DIRECT, base):
-        for tiling in tilings(problem):
+def test_tilings_divide_what_the_kernel_must_divide(base, slides):
+    for problem in in_layouts(VARIANTS[0], base):
+        for tiling in tilings(problem, slides):
+            assert not slides or tiling.maps == tiling.split == 1
             assert problem.C % (tiling.stage * tiling.split) == 0
             assert tiling.stage % tiling.set_channels == 0
             assert problem.R % tiling.filter_rows == 0
@@ -40,7 +42,7 @@ def test_more_images_change_the_tiling():
     few, many = tilings(OVERFEAT_6)
     assert tiling_for(OVERFEAT_6, 1, 132) == few
     assert tiling_for(OVERFEAT_6, 1000, 132) == many
-    assert few.blocks(1) * few.threads > many.blocks(1) * many.threads
+    assert few.split > many.split == 1
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,8 @@ def test_more_images_change_the_tiling():
     ],
 )
 def test_refusals(problem, why):
-    assert why in DIRECT.refusal(problem)
+    for variant in VARIANTS:
+        assert why in variant.refusal(problem)
 
 
 @pytest.mark.gpu
@@ -65,9 +68,10 @@ def test_a_texture_too_deep_is_refused():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [1, 5])
-def test_a_batch_in_parts(n, rng):
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.full_name)
+def test_a_batch_in_parts(variant, n, rng):
     """Images that fill the array's planes alone: every one is a part of its own."""
     problem = Conv(3, 4, 9000, 5, 1, 2, 1, 1, reads="NCHW", writes="NCHW")
     x, w = random_input("conv", problem, n, rng)
-    verdict = check_variant(DIRECT, problem, x, w, reference("conv", x, w, problem))
+    verdict = check_variant(variant, problem, x, w, reference("conv", x, w, problem))
     assert verdict.passed, str(verdict)

@@ -16,7 +16,8 @@ from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 BLOCK_MAPS = 32
-# (tile rows, tile columns, maps) of a thread; the slides' is 5x8 of one map
+# (tile rows, tile columns, maps) of a thread; the slides' tile is 5x8 of one map
+SLIDES = ((5, 8, 1), (4, 8, 1), (3, 8, 1), (4, 4, 1), (2, 4, 1), (1, 8, 1))
 SHAPES = (
     (3, 8, 2),
     (4, 4, 2),
@@ -195,49 +196,58 @@ class Tiling:
         )
 
 
-def _candidates(problem: Conv) -> Iterator[Tiling]:
-    """Units of one warp: tiles of one image, or whole maps of several; else blocks of four."""
-    for rows, columns, maps in SHAPES:
+def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
+    """Tilings by place in their list: blocks of a warp or four, or warps that share channels."""
+    for place, (rows, columns, maps) in enumerate(SLIDES if slides else SHAPES):
         down, across = blocks_for(problem.OH, rows), blocks_for(problem.OW, columns)
-        for split in SPLITS:
+        for split in SPLITS[:1] if slides else SPLITS:
             for most in (maps, 4 * maps) if split == 1 else (maps,):
                 for y in range(1, min(down, most) + 1):
                     x = min(across, most // y)
                     images = most // (y * x) if (y, x) == (down, across) else 1
                     tiling = Tiling(problem, (rows, columns), maps, (y, x), images, split)
                     if tiling.fits:
-                        yield tiling
+                        yield place, tiling
 
 
 @cache
-def tilings(problem: Conv) -> tuple[Tiling, ...]:
-    """The fastest for one image and for many, by the model; none where none fits."""
-    found = list(_candidates(problem))
+def tilings(problem: Conv, slides: bool = False) -> tuple[Tiling, ...]:
+    """The fastest for one image and for many, by the model; none where none fits.
 
-    def cycles(tiling: Tiling, n: int) -> float:
-        place = SHAPES.index((*tiling.tile, tiling.maps))
+    `slides` keeps to theirs: one map a thread, every thread over all channels.
+    """
+    found = list(_candidates(problem, slides))
+
+    def cycles(candidate: tuple[int, Tiling], n: int) -> float:
+        place, tiling = candidate
         return tiling.cycles(n, _TYPICAL_PROCESSORS) * (1 + _WORTH_A_PLACE * place)
 
-    best = [min(found, key=lambda tiling: cycles(tiling, n)) for n in (1, _PLENTY) if found]
+    best = [
+        min(found, key=lambda candidate: cycles(candidate, n))[1] for n in (1, _PLENTY) if found
+    ]
     return tuple(dict.fromkeys(best))
 
 
-def tiling_for(problem: Conv, n: int, processors: int) -> Tiling:
+def tiling_for(problem: Conv, n: int, processors: int, slides: bool = False) -> Tiling:
     """Which of `tilings` is the faster for `n` images on `processors` multiprocessors."""
-    return min(tilings(problem), key=lambda tiling: tiling.cycles(n, processors))
+    return min(tilings(problem, slides), key=lambda tiling: tiling.cycles(n, processors))
 
 
 @cache
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    fill = conv_kernel("texture.cu", "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
-    return (fill, *(tiling.kernel for tiling in tilings(problem)))
+def _fill(problem: Conv) -> Kernel:
+    return conv_kernel("texture.cu", "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
-def _supported(problem: Conv) -> str | None:
+@cache
+def _kernels(problem: Conv, slides: bool = False) -> tuple[Kernel, ...]:
+    return (_fill(problem), *(tiling.kernel for tiling in tilings(problem, slides)))
+
+
+def _supported(problem: Conv, slides: bool = False) -> str | None:
     if max(problem.H, problem.W, problem.C) > MAX_SIDE:
         return f"supports maps and channels up to {MAX_SIDE}, a 3D texture's side"
-    if not tilings(problem):
-        return "supports filters whose row of coefficients fits into registers, up to about 20 wide"
+    if not tilings(problem, slides):
+        return "supports filters whose row of coefficients fits into registers, up to about 30 wide"
     return None
 
 
@@ -254,13 +264,42 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Prepared:
     import cupy
 
     maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
-    spare = max(tiling.taps for tiling in tilings(problem))
+    spare = max(*_HELD.values(), problem.S)
     packed = cupy.zeros((problem.depth + spare, maps), cupy.float32)
     by_channel = cupy.asarray(w).transpose(2, 0, 1, 3).reshape(problem.depth, problem.M)
     packed[: problem.depth, : problem.M] = by_channel
     images = min(batch, MAX_SIDE // problem.C)
     chunk = images_within(images, 4 * problem.H * problem.W * problem.C)
     return _Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)
+
+
+def _convolve(x: Any, w: _Prepared, y: Any, problem: Conv, slides: bool) -> None:
+    import numpy as np
+
+    for lo in range(0, len(x), w.chunk):
+        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
+        n, elements = len(part), np.int32(part.size)
+        grid = (blocks_for(part.size, _FILL_THREADS),)
+        launch(_fill(problem), grid, (_FILL_THREADS,), (w.input.surface, part, elements))
+        tiling = tiling_for(problem, n, multiprocessors(), slides)
+        args = (w.input.texture, w.coefficients, out, np.int32(n))
+        launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
+
+
+@variant(
+    kind="conv",
+    family="texture",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_prepare,
+    kernels=lambda problem: _kernels(problem, slides=True),
+    supports=lambda problem: _supported(problem, slides=True),
+    paper="Tegra X1, per-thread pseudo code",
+)
+def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
+    """Input by a 3D texture whose border is the padding, a tile of one map's outputs a thread."""
+    _convolve(x, w, y, problem, slides=True)
 
 
 @variant(
@@ -272,18 +311,9 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Prepared:
     prepare=_prepare,
     kernels=_kernels,
     supports=_supported,
-    paper="Tegra X1, per-thread pseudo code",
+    default=True,
+    paper="Tegra X1, improved",
 )
-def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
-    """Input by a 3D texture whose border is the padding, a tile of outputs a thread."""
-    import numpy as np
-
-    fill = _kernels(problem)[0]
-    for lo in range(0, len(x), w.chunk):
-        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
-        n, elements = len(part), np.int32(part.size)
-        grid = (blocks_for(part.size, _FILL_THREADS),)
-        launch(fill, grid, (_FILL_THREADS,), (w.input.surface, part, elements))
-        tiling = tiling_for(problem, n, multiprocessors())
-        args = (w.input.texture, w.coefficients, out, np.int32(n))
-        launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
+def split(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
+    """texture.direct with several maps a thread, and warps that share out the channels."""
+    _convolve(x, w, y, problem, slides=False)
