@@ -56,6 +56,26 @@ def attributes(path: Path) -> dict[str, str]:
         return {str(key): str(value) for key, value in file.attrs.items()}
 
 
+def read_positive(file: h5py.File, name: str, attribute: str) -> float | None:
+    """Attribute `attribute` of dataset `name`: a finite number above zero, or None without it.
+
+    LenetError where it is something else.
+    """
+    import numpy as np
+
+    attributes = file[name].attrs
+    if attribute not in attributes:
+        return None
+    found = np.asarray(attributes[attribute])
+    value = float(found) if found.size == 1 and found.dtype.kind in "fiu" else float("nan")
+    if not 0 < value < float("inf"):
+        raise LenetError(
+            f"{file.filename}: expected attribute {attribute} of /{name} to be a number above "
+            f"zero, found {str(attributes[attribute])[:40]}"
+        )
+    return value
+
+
 def read_array(
     file: h5py.File,
     name: str,

@@ -7,8 +7,9 @@
 | QUAD | (N, C, 2H, W/2) | each 2x2 window also becomes a 4x1 column (Fig. 5, Table 10) |
 | NC | (N, K) | a vector per image; NHWC flattened |
 | N | (N,) | a label per image |
-| F16, F32, F16X2 | (N, 1024) float16, float32, (N up to 80s, 2, 1024) float16 | features between |
-| | | the two kernels of a fused family, in that family's own order and scale |
+| F16, F32, F16X2 | (80s, 1024) float16, (N, 1024) float32, (80s, 2, 1024) float16 | features |
+| | | between the two kernels of a fused family, in that family's own order and scale; |
+| | | 80s: N rounded up to a multiple of 80 |
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 MAP_LAYOUTS = ("NHWC", "NCHW", "QUAD")
 PRIVATE = ("F16", "F32", "F16X2")
-_SPLIT_BLOCK = 80
+_TILE = 80
 
 
 def dtype_of(layout: str) -> str:
@@ -33,8 +34,9 @@ def convertible(a: str, b: str) -> bool:
 
 def physical_shape(layout: str, n: int, shape: Sequence[int]) -> tuple[int, ...]:
     """Array shape that holds `n` images of logical `shape` in `layout`."""
-    if layout == "F16X2":
-        return (-(-n // _SPLIT_BLOCK) * _SPLIT_BLOCK, 2, *shape)
+    if layout in ("F16", "F16X2"):
+        parts = (2,) if layout == "F16X2" else ()
+        return (-(-n // _TILE) * _TILE, *parts, *shape)
     if layout in ("NC", "N", *PRIVATE):
         return (n, *shape) if len(shape) < 2 else (n, shape[0] * shape[1] * shape[2])
     h, w, c = shape

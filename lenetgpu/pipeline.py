@@ -212,7 +212,9 @@ class Pipeline:
         for step in self.steps:
             if step.variant is None:
                 continue
-            tensors = tuple(weights[name] for name in step.weights)
+            tensors: tuple[Any, ...] = tuple(weights[name] for name in step.weights)
+            if step.variant.calibrated:
+                tensors = (*tensors, weights.largest_pooled)
             tensor: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
             if step.variant.prepare is not None:
                 step.state = step.variant.prepare(tensor, step.problem, self.chunk)

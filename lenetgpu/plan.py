@@ -17,9 +17,10 @@ _FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
 _FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
 
 
-def _spanned(family: str) -> dict[str, str]:
+def _spanned(features: str, classifier: str | None = None) -> dict[str, str]:
     """The two kernels of a fused family, and what its stages fall back to when one is switched."""
-    both = {span.name: family for span in SPANS if span.kind in (FEATURES, CLASSIFIER)}
+    families = {FEATURES: features, CLASSIFIER: classifier or features}
+    both = {span.name: families[span.kind] for span in SPANS if span.kind in families}
     return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
 
 
@@ -63,6 +64,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp16x3": {"cuda": _spanned("split")},
     "fast": {"cuda": _spanned("fused")},
+    "int8": {"cuda": _spanned("int8", "fused")},
     "mma_fp16x3": {"cuda": _spanned("mma_split")},
     "mma": {"cuda": _spanned("mma")},
 }
@@ -73,6 +75,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
     "fp16": {"cuda": ("fast", "mma", "half")},
+    "int8": {"cuda": ("int8",)},
 }
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
@@ -111,7 +114,7 @@ class Plan:
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
 
-PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp8")
+PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "int8")
 
 
 def plan_names(device: str) -> list[str]:

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+ATTRIBUTE = "largest_pooled"
+
+
 @dataclass(frozen=True)
 class Weights:
-    """The four weight tensors, float32, C-contiguous, by dataset name, and where they came from."""
+    """The four weight tensors, float32, C-contiguous, by dataset name, and where they came from.
+
+    `largest_pooled` is the largest output of pool1 that calibration met, where the file has it.
+    """
 
     tensors: dict[str, np.ndarray[Any, Any]]
     source: str
+    largest_pooled: float | None = None
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         return self.tensors[name]
@@ -46,4 +53,5 @@ def load_weights(path: Path) -> Weights:
                     f"found {bad} that are NaN or infinite"
                 )
             tensors[name] = tensor
-    return Weights(tensors, str(path))
+        largest = hdf5.read_positive(file, "conv1", ATTRIBUTE)
+    return Weights(tensors, str(path), largest)

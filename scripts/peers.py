@@ -35,8 +35,8 @@ SAMPLE_MS = 10.0
 LEAST_PASSES, MOST_PASSES = 5, 200
 SCALES = (1, 10, 100)
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
-OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16"}
-PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16"}
+OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16", "int8": "int8"}
+PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16", "int8": "fp16"}
 AUTOTUNED = "max-autotune-no-cudagraphs"
 # how a pass is launched: (mode of torch.compile or None, whether it is replayed from a CUDA graph)
 MODES: dict[str, tuple[str | None, bool]] = {

@@ -131,7 +131,7 @@ def test_plans_on_real_digits(plan, digits):
         assert not ((part != expected_labels[:n]) & ~excused[:n]).any()
 
 
-FUSED = ["fast", "fp16x3", "mma", "mma_fp16x3", "fp32"]
+FUSED = ["fast", "fp16x3", "int8", "mma", "mma_fp16x3", "fp32"]
 
 
 def fused_plan(name):
@@ -179,6 +179,19 @@ def test_fused_plans_on_random_images(plan, digits, rng):
     assert not ((found != labels) & ~excused).any()
     limit = TOLERANCE[pipeline.plan.precision] * np.abs(expected).max()
     assert np.abs(pipeline.scores(400) - expected).max() <= limit
+
+
+def test_int8_loses_at_most_five_of_ten_thousand(digits, mnist):
+    import cupy
+
+    from lenetgpu.dataset import load_dataset
+
+    _, weights, _, _ = digits
+    test = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
+    pipeline = Pipeline(fused_plan("int8"), weights, FULL)
+    found = pipeline.run(cupy.asarray(test.images)).get()
+    exact = (reference_scores(test.images, weights)[1] == test.labels).sum()
+    assert (found == test.labels).sum() >= exact - 5
 
 
 @pytest.mark.parametrize("plan", FUSED)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -71,6 +72,50 @@ def function(kernel: Kernel) -> Any:
     return _function(kernel, cupy.cuda.runtime.getDevice())
 
 
+@cache
+def _overlapping(grid: Dim, block: Dim, shared: int) -> Any:
+    """A launch configuration whose blocks may start before the kernel before it is over."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    ids = driver.CUlaunchAttributeID
+    attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
+    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
+    config.sharedMemBytes = shared
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
+
+
+def _launch_overlapping(
+    function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
+) -> None:
+    import ctypes
+
+    import cupy
+    from cuda.bindings import driver
+
+    config = _overlapping(grid, block, shared)
+    config.hStream = cupy.cuda.get_current_stream().ptr
+    values = [
+        (ctypes.c_uint64(arg.data.ptr) if isinstance(arg, cupy.ndarray) else _plain(arg))
+        for arg in args
+    ]
+    addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    (status,) = driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0)
+    if int(status) != 0:
+        raise LenetError(f"launching a kernel: the driver answers {status.name}")
+
+
+def _plain(scalar: Any) -> Any:
+    """A NumPy scalar as the ctypes value of the same bytes."""
+    import numpy as np
+
+    return np.ctypeslib.as_ctypes_type(scalar.dtype)(scalar.item())
+
+
 def launch(
     kernel: Kernel,
     grid: Dim,
@@ -78,12 +123,20 @@ def launch(
     args: tuple[Any, ...],
     shared: int = 0,
     loaded: Any = None,
+    overlap: bool = False,
 ) -> None:
-    """Launch `kernel` on the current stream; `loaded` is a function of a module of its own."""
+    """Launch `kernel` on the current stream; `loaded` is a function of a module of its own.
+
+    `overlap` lets its blocks start while the kernel before it is ending (sm_90): it must wait for
+    that kernel itself (`ptx::wait_for_grid`) before it touches what others read or write.
+    """
     call = loaded if loaded is not None else function(kernel)
     if shared > _PLAIN_SHARED_BYTES:
         _allow_shared(call.ptr, shared)
-    call(grid, block, args, shared_mem=shared)
+    if overlap:
+        _launch_overlapping(call.ptr, grid, block, args, shared)
+    else:
+        call(grid, block, args, shared_mem=shared)
     for launches in _recorders:
         launches.append(Launch(kernel, grid, block, shared))
 

@@ -23,7 +23,7 @@ _MMA_FLOP_PER_WARP = 2 * 16 * 8 * 8
 _COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 1 << 28
 _REPEATS = 7
-_TENSOR_PRECISIONS = ("fp16", "fp16x3", "fp8", "tf32")
+_TENSOR_PRECISIONS = ("fp16", "fp16x3", "int8", "tf32")
 
 
 @dataclass(frozen=True)

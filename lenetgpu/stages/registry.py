@@ -73,7 +73,8 @@ class Variant:
     into what `launch` receives (and may allocate workspace for `batch` images). `kernels(problem)`
     lists the CUDA kernels it launches. `supports(problem)` is None, or a sentence saying why not.
     `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-    that it takes images as they arrive (uint8 or float32) and needs no input step.
+    that it takes images as they arrive (uint8 or float32) and needs no input step, `calibrated`
+    that `prepare` takes the largest pooled activation (or None) after the weights.
     `explain(problem, batch)` gives (what, found) rows on how it divides that work.
     """
 
@@ -93,6 +94,7 @@ class Variant:
     supports: Callable[[Any], str | None] | None
     local_memory: bool
     raw_images: bool
+    calibrated: bool
     explain: Callable[[Any, int], list[tuple[str, str]]] | None = None
 
     @property
@@ -146,6 +148,7 @@ def make_variant(
     supports: Callable[[Any], str | None] | None = None,
     local_memory: bool = False,
     raw_images: bool = False,
+    calibrated: bool = False,
     explain: Callable[[Any, int], list[tuple[str, str]]] | None = None,
 ) -> Variant:
     """`run` as variant `family.<function name>`, not registered; the fields are Variant's."""
@@ -166,6 +169,7 @@ def make_variant(
         supports=supports,
         local_memory=local_memory,
         raw_images=raw_images,
+        calibrated=calibrated,
         explain=explain,
     )
 

@@ -8,31 +8,35 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import CLASSIFIER, FEATURE_COUNT, Classifier
-from lenetgpu.stages.fused.features import feature_order
+from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
+from lenetgpu.stages.fused.features import TILE_IMAGES, feature_order
 from lenetgpu.stages.registry import hopper, variant
 
 if TYPE_CHECKING:
     import numpy as np
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_THREADS = 256
+_CLUSTER = 2
+_THREADS = 256 + 32
 _HIDDEN = 128
+_SLICE = 64
+_SLICES = FEATURE_COUNT // _SLICE
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Images a block takes, features in a slice, slices in flight."""
+    """Images a block finishes, slices of 64 features in flight."""
 
-    tile: int = 80
-    slice: int = 128
+    tile: int = TILE_IMAGES
     stages: int = 4
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: slots of filters and features, and their barriers."""
-        planes = self.slice // 8 * (self.tile + 1) * 16
-        return self.stages * (_HIDDEN * self.slice * 2 + planes + 8)
+        """Dynamic shared memory of a block: half of fc1, slices, shares of scores, barriers."""
+        filters = FEATURE_COUNT * _HIDDEN // _CLUSTER * 2
+        slices = self.stages * _CLUSTER * self.tile * _SLICE * 2
+        shares = 4 * CLASSES * (self.tile + 8) * 4
+        return filters + slices + shares + 8 * (_SLICES + 2 * self.stages + 1)
 
 
 TILING = Tiling()
@@ -40,7 +44,7 @@ TILING = Tiling()
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights on the device: fc1 (64, 2, 2, 64, 8) fp16, fc2 (8, 2, 32, 4) fp16."""
+    """Weights on the device: fc1 (2, 64, 2, 64, 8) fp16, fc2 (8, 32, 8) fp16."""
 
     fc1: Any
     fc2: Any
@@ -50,7 +54,6 @@ def kernel(tiling: Tiling = TILING, **extra: int) -> Kernel:
     """The kernel of one tiling."""
     defines = {
         "TILE": tiling.tile,
-        "SLICE": tiling.slice,
         "STAGES": tiling.stages,
         "SHARED_BYTES": tiling.shared_bytes,
         **extra,
@@ -59,25 +62,25 @@ def kernel(tiling: Tiling = TILING, **extra: int) -> Kernel:
 
 
 def pack_fc1(fc1: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(1024, 128) weights as (64, 2, 2, 64, 8) fp16, rows in the order of the features kernel.
+    """(1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the order of the features kernel.
 
-    K step, half of the outputs, feature/8, output, feature.
+    Half of the outputs, K step, half of it, output, feature.
     """
     import numpy as np
 
-    rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, 64)
-    return np.ascontiguousarray(rows.transpose(0, 3, 1, 4, 2), dtype=np.float16)
+    rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, _HIDDEN // 2)
+    return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
 
 
 def pack_fc2(fc2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(128, 10) weights as (8, 2, 32, 4) fp16: K step, classes/8, lane, mma's B, zeros past 10."""
+    """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
     import numpy as np
 
     padded = np.zeros((_HIDDEN, 16), np.float16)
-    padded[:, :10] = fc2
-    step, eight, lane, item = np.indices((8, 2, 32, 4))
-    k = 16 * step + 2 * (lane % 4) + item % 2 + 8 * (item // 2)
-    packed: np.ndarray[Any, Any] = padded[k, 8 * eight + lane // 4]
+    padded[:, :CLASSES] = fc2
+    band, lane, item = np.indices((_HIDDEN // 16, 32, 8))
+    k = 16 * band + 2 * (lane % 4) + item % 2 + 8 * (item // 4)
+    packed: np.ndarray[Any, Any] = padded[k, lane // 4 + 8 * (item // 2 % 2)]
     return packed
 
 
@@ -109,7 +112,7 @@ def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     labels, scores = y
     launch(
         kernel(),
-        (blocks_for(len(labels), TILING.tile),),
+        (_CLUSTER * blocks_for(len(labels), _CLUSTER * TILING.tile),),
         (_THREADS,),
         (
             x,
@@ -120,4 +123,5 @@ def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
             np.int32(len(labels)),
         ),
         shared=TILING.shared_bytes,
+        overlap=True,
     )

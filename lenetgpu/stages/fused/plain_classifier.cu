@@ -43,19 +43,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float* to = ring + stage * STAGE;
 #pragma unroll
         for (int copy = 0; copy < COPIES; ++copy)
-            copy16(to + (image_copy + copy * (THREADS / (DEPTH / 4))) * PITCH + k_lane,
+            ptx::copy16(to + (image_copy + copy * (THREADS / (DEPTH / 4))) * PITCH + k_lane,
                    x_from[copy]);
 #pragma unroll
         for (int copy = 0; copy < COPIES; ++copy) x_from[copy] += DEPTH;
 #pragma unroll
         for (int at = 0; at < DEPTH * HIDDEN; at += 4 * THREADS)
-            copy16(to + IMAGES * PITCH + at + threadIdx.x * 4, w_from + at);
+            ptx::copy16(to + IMAGES * PITCH + at + threadIdx.x * 4, w_from + at);
         w_from += DEPTH * HIDDEN;
     };
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         fetch(stage);
-        copy_commit();
+        ptx::copy_commit();
     }
     const int split = warp / SPLIT_WARPS;
     const int image_lane = warp % SPLIT_WARPS * 2 * OWN + lane % 2, unit_lane = lane / 2 * 4;
@@ -63,11 +63,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int stage = 0;
 #pragma unroll 1
     for (int step = 0; step < FEATURES / DEPTH; ++step) {
-        copy_wait<STAGES - 2>();
+        ptx::copy_wait<STAGES - 2>();
         __syncthreads();
         if (step + STAGES - 1 < FEATURES / DEPTH)
             fetch(stage == 0 ? STAGES - 1 : stage - 1);
-        copy_commit();
+        ptx::copy_commit();
         const float* a = ring + stage * STAGE + image_lane * PITCH +
                          split * (DEPTH / SPLIT);
         const float* b = ring + stage * STAGE + IMAGES * PITCH + unit_lane +
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
-    copy_wait<0>();
+    ptx::copy_wait<0>();
     __syncthreads();
 
     float* hidden = ring;                                // [split][image][unit, swapped in pairs]

@@ -201,10 +201,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (ahead >= groups) return;
 #pragma unroll
         for (int at = 0; at < DEPTH * TILES; at += 4 * WARP)
-            copy16(v_to + stage * STAGE + at / (DEPTH * IMAGE_TILES) * IMAGE_PITCH, v + at);
+            ptx::copy16(v_to + stage * STAGE + at / (DEPTH * IMAGE_TILES) * IMAGE_PITCH, v + at);
 #pragma unroll
         for (int at = 0; at < DEPTH * MAPS2; at += 4 * WARP)
-            copy16(u_to + stage * STAGE + at, u + at);
+            ptx::copy16(u_to + stage * STAGE + at, u + at);
         v += DEPTH * TILES;
         u += DEPTH * MAPS2;
         if (++copied == POINTS * STEPS) {
@@ -217,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
     for (int stage = 0; stage < STAGES; ++stage) {
         fetch(stage);
-        copy_commit();
+        ptx::copy_commit();
     }
 
     // Lanes whose 16-byte loads agree are neighbours: 128 bytes serve half a warp.
@@ -266,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         }
     };
-    copy_wait<STAGES - 1>();
+    ptx::copy_wait<STAGES - 1>();
     __syncwarp();
     load(0, 0);
     int stage = 0;
@@ -284,14 +284,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     if (c + 1 < DEPTH) {
                         load((c + 1) % 2, c + 1);
                     } else {
-                        copy_wait<STAGES - 2>();
+                        ptx::copy_wait<STAGES - 2>();
                         __syncwarp();
                         const int next = stage + 1 == STAGES ? 1 - STAGES : 1;
                         a += next * STAGE;
                         b += next * STAGE;
                         load((c + 1) % 2, 0);
                         fetch(stage);
-                        copy_commit();
+                        ptx::copy_commit();
                         stage += next;
                     }
 #pragma unroll

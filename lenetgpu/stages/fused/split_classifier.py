@@ -53,4 +53,5 @@ def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
             np.float32(w.scale3),
         ),
         SHARED_BYTES,
+        overlap=True,
     )

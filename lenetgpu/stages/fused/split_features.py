@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, FEATURES, PIXEL_SCALE, Features
+from lenetgpu.stages.fused.features import TILE_IMAGES, arrange_conv1
 from lenetgpu.stages.registry import hopper, variant
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 PIXEL_BOUND = 4.0
 SHARED_BYTES = 227 * 1024
-TILE: dict[str, int] = {"CLASSIFIER_IMAGES": 80, "CLASSIFIER_CELLS": 8}
-FEATURE_TILE: dict[str, int] = {"PROMOTE": 3, "ALTERNATE": 1}
+TILE: dict[str, int] = {"CLASSIFIER_IMAGES": TILE_IMAGES, "CLASSIFIER_CELLS": 8}
+FEATURE_TILE: dict[str, int] = {"IMAGES": 2, "TILE": TILE_IMAGES, "PROMOTE": 3, "STAGES": 8}
 BATCH = 4
 _THREADS = 384
 
@@ -53,17 +54,8 @@ class Packed:
 @cache
 def features_kernel(floats: bool, **tile: int) -> Kernel:
     """The kernel from images (float32 or uint8) to features."""
-    defines: dict[str, int | str] = {
-        "FLOAT_PIXELS": int(floats),
-        "PIXEL_SCALE": f"{2**_FLOAT_PIXEL_EXPONENT}.0f",
-        "SHARED_BYTES": SHARED_BYTES,
-        "STAGES": 6 if floats else 7,
-    }
-    return Kernel(
-        _SOURCE,
-        "split_features",
-        tuple((defines | TILE | FEATURE_TILE | tile).items()),
-    )
+    defines = {"UINT8_PIXELS": int(not floats), "SPLIT": 1, "SHARED_BYTES": SHARED_BYTES}
+    return Kernel(_SOURCE, "split_features", tuple((defines | FEATURE_TILE | tile).items()))
 
 
 def _exponent(bound: float) -> int:
@@ -83,22 +75,11 @@ def _split(w: Array, axis: int = 0) -> tuple[Array, int]:
 
 
 def _pack_filters1(w: Array) -> tuple[Array, int]:
-    """(5, 5, 1, 32) as register fragments [dy][part][step][thread][8], and the exponent.
-
-    Row 16*warp + 8*dx + g of tile dy is channel 8*warp + g with the filter moved dy down and dx
-    right; a K step is two rows of eight pixels.
-    """
+    """(5, 5, 1, 32) as [part][K step][half][column][8] (see `arrange_conv1`), and the exponent."""
     import numpy as np
 
-    split, k = _split(w[:, :, 0, :])
-    tiles = np.zeros((2, 2, 6, 8, 2, 32), np.float16)  # dy, part, row, column, dx, channel
-    for dy in range(2):
-        for dx in range(2):
-            tiles[dy, :, dy : dy + 5, dx : dx + 5, dx] = split
-    rows = tiles.reshape(2, 2, 3, 16, 2, 4, 8).transpose(0, 1, 2, 5, 4, 6, 3)
-    # dy, part, step, warp, dx, g, k = 8*upper + 2*t + e  ->  warp, (g, t), upper, dx, e
-    parted = rows.reshape(2, 2, 3, 4, 2, 8, 2, 4, 2)
-    return np.ascontiguousarray(parted.transpose(0, 1, 2, 3, 5, 7, 6, 4, 8)), k
+    split, k = _split(w)
+    return np.stack([arrange_conv1(part) for part in split]), k
 
 
 def _pack_filters2(w: Array) -> tuple[Array, int]:
@@ -141,7 +122,7 @@ def prepare(weights: Mapping[str, Array]) -> Packed:
         cupy.asarray(filters2),
         cupy.asarray(weights1),
         cupy.asarray(padded),
-        scale_bytes=math.ldexp(0.25, a1 - k1) / PIXEL_SCALE,
+        scale_bytes=math.ldexp(0.25, a1 - k1 + 8) / PIXEL_SCALE,
         scale_floats=math.ldexp(0.25, a1 - k1 - _FLOAT_PIXEL_EXPONENT),
         scale2=math.ldexp(0.25, a2 - k2 - a1),
         scale3=math.ldexp(1.0, -k3 - a2),
@@ -177,4 +158,5 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
         (_THREADS,),
         (x, w.filters1, w.filters2, y, count, *scales),
         SHARED_BYTES,
+        overlap=True,
     )

@@ -1,0 +1,69 @@
+"""Run fused plans on a few digits, for `scripts/sanitize.sh` to watch: no memory pool, no poison.
+
+Each plan takes uint8 and float32 images, with scores and without, and must give float64's labels.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import numpy as np
+
+from lenetgpu import assets
+from lenetgpu.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.lab.check import excusable_flips, reference_scores
+from lenetgpu.network import FEATURES, PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve, runnable_plans
+from lenetgpu.weights import load_weights
+
+
+def fused_plans() -> list[str]:
+    """Plans that this GPU can run whose first kernel takes images to features."""
+    capability = driver_gpus()[0].compute_capability
+    found = runnable_plans("cuda", capability)
+    return [name for name in found if resolve(name, "cuda").slots[0].variant.kind == FEATURES]
+
+
+def wrong_labels(plan_name: str, images: np.ndarray, expected: np.ndarray) -> int:
+    """Labels of `images` that differ from float64's and may not, over both runs."""
+    import cupy
+
+    plan = resolve(plan_name, "cuda", compute_capability=driver_gpus()[0].compute_capability)
+    pipeline = Pipeline(
+        plan, load_weights(assets.default_weights()), len(images), str(images.dtype)
+    )
+    excused = excusable_flips(expected, plan.precision)
+    wrong = 0
+    for with_scores in (True, False):
+        pipeline.with_scores = with_scores
+        found = pipeline.run(cupy.asarray(images)).get()
+        wrong += int(((found != expected.argmax(1)) & ~excused).sum())
+    scores_wrong = not np.isfinite(pipeline.scores(len(images))).all()
+    return wrong + int(scores_wrong)
+
+
+@click.command()
+@click.argument("plans", nargs=-1)
+@click.option("--images", "-n", default=133, show_default=True, help="Digits a run.")
+def main(plans: tuple[str, ...], images: int) -> None:
+    """Run PLANS (all fused ones that this GPU can) on a few shipped digits."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    cupy.cuda.set_pinned_memory_allocator(None)
+    digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
+    expected, _ = reference_scores(digits, load_weights(assets.default_weights()))
+    failed = False
+    for plan in plans or fused_plans():
+        for batch in (digits, digits.astype(np.float32) / np.float32(PIXEL_SCALE)):
+            wrong = wrong_labels(plan, batch, expected)
+            failed |= wrong > 0
+            print(f"{plan} {batch.dtype} {images} images: {wrong} wrong", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
