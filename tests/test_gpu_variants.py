@@ -25,6 +25,7 @@ from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGES, R
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.stages import variants
+from lenetgpu.stages.conv.reference import reference as conv_reference
 from lenetgpu.weights import load_weights
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +38,7 @@ PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
 
 def needs(variant):
     gpu = driver_gpus()[0]
-    if variant.needs.compute_capability > gpu.compute_capability:
+    if not variant.needs.met_by(gpu.compute_capability):
         pytest.skip(f"{variant.full_name} needs {variant.needs}, this is {gpu.name}")
 
 
@@ -54,7 +55,20 @@ def case(kind, problem_type, fields, n):
     extra = {"reads": "", "writes": ""} if problem_type is Relayout else {}
     problem = problem_type(**dict(fields), **extra)
     x, w = random_input(kind, problem, n, np.random.default_rng(seed))
+    if kind == "conv":
+        import cupy
+
+        return x, w, conv_reference(x, w, problem, cupy).get()
     return x, w, reference(kind, x, w, problem)
+
+
+@pytest.mark.parametrize("problem", ODD["conv"], ids=str)
+def test_the_reference_on_the_gpu_is_the_one_on_the_cpu(problem, rng):
+    import cupy
+
+    x, w = random_input("conv", problem, 3, rng)
+    there = conv_reference(x, w, problem, cupy).get()
+    np.testing.assert_allclose(there, conv_reference(x, w, problem), rtol=1e-12, atol=1e-12)
 
 
 def assert_right(variant, problem, n):
