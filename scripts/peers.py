@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 import time
 import types
@@ -34,6 +35,7 @@ from lenetgpu.weights import Weights, load_weights
 SAMPLE_MS = 10.0
 LEAST_PASSES, MOST_PASSES = 5, 200
 SCALES = (1, 10, 100)
+MOST_FLIPS = 20
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
 OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16", "int8": "int8"}
 PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16", "int8": "fp16"}
@@ -62,6 +64,12 @@ class Contestant:
     facts: dict[str, Any] = field(default_factory=dict)
     samples: list[float] = field(default_factory=list)
     passes: int = 1
+    keep: tuple[Any, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether its labels are the reference's but for a few that lie near."""
+        return self.facts["flips"] <= MOST_FLIPS
 
 
 class Net(nn.Module):
@@ -141,6 +149,7 @@ def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: 
     return Contestant(
         f"torch {mode} {precision} {order}", "torch", precision, run, labels,
         (lambda: net.scores(x).float().cpu().numpy()) if mode == "eager" else None,
+        keep=(net, x),
     )  # fmt: skip
 
 
@@ -171,6 +180,7 @@ def torch_contestants(
 
 def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -> list[Contestant]:
     """jit at fp32 and fp16 where JAX sees the GPU."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         import jax
         import jax.numpy as jnp
@@ -203,6 +213,15 @@ def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -
     return found
 
 
+def _our_graph(pipeline: Pipeline, x: Any) -> Any:
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        pipeline.run(x)
+        stream.begin_capture()
+        pipeline.run(x)
+        return stream.end_capture()
+
+
 def our_contestants(weights: Weights, images: Any, compute_capability: int) -> list[Contestant]:
     """The fused plans, launched as they are and replayed from a CUDA graph."""
     found = []
@@ -214,12 +233,7 @@ def our_contestants(weights: Weights, images: Any, compute_capability: int) -> l
         pipeline = Pipeline(plan, weights, len(images))
         pipeline.run(x)
         pipeline.with_scores = False
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            pipeline.run(x)
-            stream.begin_capture()
-            pipeline.run(x)
-            graph = stream.end_capture()
+        graph = _our_graph(pipeline, x)
 
         def plain(p: Pipeline = pipeline) -> None:
             p.run(x)
@@ -306,7 +320,7 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
     medians = {one.name: float(np.median(one.samples)) for one in contestants}
     best: dict[str, tuple[float, str]] = {}
     for one in contestants:
-        if one.maker != "lenetgpu":
+        if one.maker != "lenetgpu" and one.right:
             now = (medians[one.name], one.name)
             best[one.precision] = min(best.get(one.precision, now), now)
     for one in contestants:
@@ -326,7 +340,7 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
 def scaling(
     weights: Weights, images: Any, compute_capability: int, rounds: int
 ) -> list[dict[str, Any]]:
-    """Time per image of the fused plans over batches from one data set to a hundred of it."""
+    """Time per image of the fused plans, replayed, from one data set to a hundred of it."""
     rows = []
     tiled = cupy.concatenate([cupy.asarray(images)] * SCALES[-1])
     for name in OURS:
@@ -336,7 +350,12 @@ def scaling(
         medians = {}
         for scale in SCALES:
             part = tiled[: scale * len(images)]
-            one = Contestant(name, "lenetgpu", "", lambda: pipeline.run(part), lambda: None)  # noqa: B023
+            graph = _our_graph(pipeline, part)
+
+            def replay(g: Any = graph) -> None:
+                g.launch(cupy.cuda.get_current_stream())
+
+            one = Contestant(name, "lenetgpu", "", replay, lambda: None)
             one.passes = max(2, SCALES[-1] // (2 * scale))
             _sample(one)
             medians[len(part)] = float(np.median([_sample(one) for _ in range(rounds)]))
@@ -361,14 +380,19 @@ def main(
     dataset = load_dataset(data or assets.default_digits())
     images = np.ascontiguousarray(dataset.images)
     cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream).use()
+    scales = scaling(weights, images, gpu.compute_capability, 5)
+    cupy.get_default_memory_pool().free_all_blocks()
     with torch.inference_mode():
         contestants = our_contestants(weights, images, gpu.compute_capability)
         contestants += torch_contestants(weights, images, click.echo, not quick)
         contestants += jax_contestants(weights, images, click.echo)
         check(contestants, weights, images, dataset.labels)
+        for one in contestants:
+            if not one.right:
+                click.echo(f"{one.name}: WRONG, {one.facts['flips']} labels differ; not timed")
+        contestants = [one for one in contestants if one.right]
         measure(contestants, rounds)
     rows = summary(contestants)
-    scales = scaling(weights, images, gpu.compute_capability, 5)
     click.echo(f"{gpu.name}, torch {torch.__version__}, {len(images):,} images")
     for row in rows:
         ratio = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
