@@ -168,8 +168,8 @@ def peers_table() -> str:
         f"{document['device']['name']}, {document['date']}, PyTorch {document['torch']}, cuDNN "
         f"{document['cudnn']}; {document['images']:,} device-resident images to labels, the "
         "shipped weights, interleaved rounds, medians (5th to 95th percentile); labels that differ "
-        "from float64's, and the largest error of a logit against float64, over the largest logit and "
-        "over PyTorch's own (eager, fp16 for `fast` and `int8`, else fp32).",
+        "from float64's, and the largest error of a logit against float64, over the largest "
+        "logit and over PyTorch's own (eager, fp16 for `fast` and `int8`, else fp32).",
         "",
         "| plan | replayed, ms | launched, ms | best peer | its ms | times faster | labels "
         "| logit error |",

@@ -85,6 +85,26 @@ __device__ __forceinline__ void copy16(float* to, const float* from) {
     *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
 #endif
 }
+// Zeros where there is nothing to read.
+__device__ __forceinline__ void copy4_or_zero(float* to, const float* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared(to)), "l"(from),
+                 "r"(there ? 4 : 0)
+                 : "memory");
+#else
+    *to = there ? *from : 0.0f;
+#endif
+}
+__device__ __forceinline__ void copy16_or_zero(float* to, const float* from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared(to)), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+#else
+    *reinterpret_cast<float4*>(to) =
+        there ? *reinterpret_cast<const float4*>(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#endif
+}
 __device__ __forceinline__ void copy_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

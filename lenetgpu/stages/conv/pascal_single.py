@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil
+from math import ceil, hypot
 
 from lenetgpu.network import Conv
 from lenetgpu.stages.conv.pascal_device import FLOAT, WARP, DeviceFacts
@@ -20,9 +20,12 @@ _OUTPUTS = (
     (1, 2, 4), (2, 2, 4), (4, 2, 4), (8, 2, 4),
 )  # fmt: skip
 _STRIPS = (1, 2, 4, 8, 16)
-_THREADS = (128, 256, 512)
+_THREADS = (128, 256)
 _BLOCKS_EACH = 2
+_CACHED = 64 << 20  # bytes of output that an L2 cache may take
+_SECTOR, _SPLIT_STORES = 8, 1.3  # floats; what lines that start within a sector cost
 _MOST_REGISTERS = 128
+_UNROLLED_PAIRS, _ROLLED = 9, 1.3  # taps of the kernel's unrolled pairs; what a loop costs
 _WIDEST_WINDOW = 26
 
 
@@ -164,7 +167,7 @@ def _candidates(
             rows = strips * px
             if strips > 1 and rows >= most_rows + px:
                 continue
-            for blocks in (1, 2, 3, 4):
+            for blocks in (2, 3, 4):
                 wanted = max(1, round(blocks * facts.multiprocessors / ceil(problem.OH / rows)))
                 filters = _round_up(min(ceil(problem.M / wanted), most_filters), fm)
                 for threads in _THREADS:
@@ -196,10 +199,17 @@ def _clocks(tile: SingleTile, problem: Conv, facts: DeviceFacts) -> float:
     items = ceil(lanes * (tile.filters // tile.fm) / tile.threads)
     multiply = problem.R * problem.S * (tile.outputs + max(1.0, tile.fm / 4))
     multiply += window * (problem.S if tile.pc == 1 else (problem.S + 1) / 2)
-    work = tile.pieces * items * (multiply + 4 * tile.px * tile.fm + 30)
+    if tile.pc > 1 and problem.R * problem.S > _UNROLLED_PAIRS:
+        multiply *= _ROLLED
+    work = tile.pieces * items * (multiply + (5 + tile.pc) * tile.px * tile.fm + 50)
     load = shared / tile.threads / FLOAT * 1.2
     warps = at_once * tile.threads / WARP
-    return ceil(on_one / at_once) * (max(work * warps / 4, 2 * work + facts.latency) + load)
+    busy = ceil(on_one / at_once) * (max(work * warps / 4, 2 * work + facts.latency) + load)
+    written = FLOAT * problem.M * problem.OH * problem.OW
+    if written <= _CACHED:
+        return busy
+    split = _SPLIT_STORES if tile.pc == 1 and problem.OW % _SECTOR else 1
+    return hypot(busy, split * written / facts.bytes_per_clock)
 
 
 @cache

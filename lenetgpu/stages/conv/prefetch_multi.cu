@@ -5,7 +5,7 @@
 // met stay in their rings. A thread computes QUADS times four neighbours in x, in FM maps; the
 // channels may be split over the threads of a block, whose sums meet in shared memory.
 // x (n, C, H, W); w (filter block, split, tap, filter); y (n, M, OH, OW).
-#include "copy_fill.cuh"
+#include "ptx_copy.cuh"
 #include "shape.cuh"
 
 constexpr int FILTERS = GROUPS * FM;
@@ -75,7 +75,7 @@ struct FilterFetch {
 #pragma unroll
         for (int k = 0; k < COUNT; k += 4 * FETCHERS) {
             const int place = to + k >= FILTER_RING ? to + k - FILTER_RING : to + k;
-            if (k + 4 * FETCHERS <= COUNT || k + at < COUNT) copy16(ring + place, from + k);
+            if (k + 4 * FETCHERS <= COUNT || k + at < COUNT) ptx::copy16(ring + place, from + k);
         }
         from += COUNT;
         to += COUNT;
@@ -119,9 +119,9 @@ struct LineFetch {
             for (int k = 0; k < PER_THREAD; ++k) {
                 if (to[k] < 0) continue;
                 if (VECTOR == 4)
-                    copy16_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
+                    ptx::copy16_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
                 else
-                    copy4_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
+                    ptx::copy4_or_zero(ring + place + to[k], plane + from[k], channel < end[k]);
             }
             plane += AT_ONCE * (H * W);
             place += AT_ONCE % RING_CH * LINES * PITCH;
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             filters.round(rings + ring_at);
             lines.until(rings + ring_at + FILTER_RING, channels_met((round + 1) * TAPS));
         }
-        copy_commit();
+        ptx::copy_commit();
     };
 
     // strips side by side, then filter groups, then splits
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     int unit = 0, tap_at = 0, line_at = 0, rows_left = R;  // of the channel
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {
-        copy_wait<STAGES - 2>();
+        ptx::copy_wait<STAGES - 2>();
         __syncthreads();
         fetch(round + STAGES - 1);
         const int units = min((round + 1) * TAPS / UNIT, UNITS);
@@ -227,7 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
 
-    copy_wait<0>();
+    ptx::copy_wait<0>();
     __syncthreads();
     if (works) {
 #pragma unroll

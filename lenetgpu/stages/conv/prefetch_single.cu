@@ -4,7 +4,7 @@
 // the next piece being fetched while this one is used. One piece is the paper's bulk loading.
 // A thread computes PX rows of PC neighbours in x, in FM maps; a warp, neighbours in x.
 // x (n, 1, H, W), w (R, S, 1, M), y (n, M, OH, OW).
-#include "copy_fill.cuh"
+#include "ptx_copy.cuh"
 #include "shape.cuh"
 
 constexpr int IN_ROWS = (PART_ROWS - 1) * STRIDE + R;
@@ -37,8 +37,8 @@ __device__ __forceinline__ void fetch_map(float* to, const float* __restrict__ i
         const bool inside = top + row >= 0 && top + row < H;
         const float* from = image + (inside ? (top + row) * W + col : 0);
         float* cell = to + row * PITCH + LEFT + col;
-        if (VECTOR == 4) copy16_or_zero(cell, from, inside);
-        else copy4_or_zero(cell, from, inside);
+        if (VECTOR == 4) ptx::copy16_or_zero(cell, from, inside);
+        else ptx::copy4_or_zero(cell, from, inside);
     }
 }
 
@@ -47,8 +47,8 @@ __device__ __forceinline__ void fetch_filters(float* to, const float* __restrict
         const int tap = i / (PART_FILTERS / FILTER_VECTOR);
         const int m = m0 + i % (PART_FILTERS / FILTER_VECTOR) * FILTER_VECTOR;
         const float* from = w + (m < M ? tap * M + m : 0);
-        if (FILTER_VECTOR == 4) copy16_or_zero(to + i * FILTER_VECTOR, from, m < M);
-        else copy4_or_zero(to + i, from, m < M);
+        if (FILTER_VECTOR == 4) ptx::copy16_or_zero(to + i * FILTER_VECTOR, from, m < M);
+        else ptx::copy4_or_zero(to + i, from, m < M);
     }
 }
 
@@ -94,7 +94,9 @@ __device__ __forceinline__ void multiply_column(Outputs& sum, const float* filte
     }
 }
 
-// Unrolled where the filter is small: of a large one ptxas would load all taps first, and spill.
+// Unrolled where registers are enough: ptxas loads all taps of an unrolled filter first.
+constexpr bool UNROLLED = R * S <= 9 || (PC == 1 && R * S <= 25 && THREADS <= 256);
+
 __device__ __forceinline__ void multiply(Outputs& sum, const float* filters, const float* map) {
     if constexpr (PC == 2 && R * S <= 9) {
         float window[COLUMN][(S + 2) / 2 * 2];
@@ -111,7 +113,7 @@ __device__ __forceinline__ void multiply(Outputs& sum, const float* filters, con
         float column[PC][COLUMN];
 #pragma unroll
         for (int k = 0; k < COLUMN; ++k) column[PC - 1][k] = PC == 2 ? map[k * PITCH] : 0.0f;
-#pragma unroll(R * S <= 9 ? S : 1)
+#pragma unroll(UNROLLED ? S : 1)
         for (int s = 0; s < S; ++s) {
 #pragma unroll
             for (int k = 0; k < COLUMN; ++k) {
@@ -161,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     clear_margins(maps);
     fetch_map(maps, image, y0);
     fetch_filters(filters, w, m0);
-    copy_commit();
+    ptx::copy_commit();
     for (int piece = 0; piece < PIECES; ++piece) {
         const int here = piece % 2, next = (piece + 1) % 2;
         const int y1 = y0 + (METHOD == 1 ? piece * PART_ROWS : 0);
@@ -169,10 +171,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (piece + 1 < PIECES) {
             if (METHOD == 1) fetch_map(maps + next * MAP, image, y1 + PART_ROWS);
             else fetch_filters(filters + next * FILTER_SET, w, m1 + PART_FILTERS);
-            copy_commit();
-            copy_wait<1>();
+            ptx::copy_commit();
+            ptx::copy_wait<1>();
         } else {
-            copy_wait<0>();
+            ptx::copy_wait<0>();
         }
         __syncthreads();
         convolve(maps + (MAPS > 1 ? here * MAP : 0),

@@ -40,7 +40,7 @@ def tile_kernel(problem: Conv, tile: SingleTile) -> Kernel:
         FM=tile.fm,
         PC=tile.pc,
         THREADS=tile.threads,
-        BLOCKS=max(1, _REGISTERS_FOR // tile.threads),
+        BLOCKS=max(1, _REGISTERS_FOR // tile.threads) if problem.R * problem.S <= 9 else 1,
         SHARED_BYTES=tile.shared(problem),
     )
 

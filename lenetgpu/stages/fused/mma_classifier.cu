@@ -1,8 +1,7 @@
 // Features to labels in one kernel on mma.sync: fc1 (1024 -> 128), ReLU, fc2 (128 -> 10), argmax.
 // A block takes TILE images; each of its eight warps computes 32 of fc1's outputs over every other
-// K step, then adds its half of them to its partner's. Slices of features and weights arrive through
-// a ring. A warp's 16 outputs are one K step of fc2: they are multiplied where they lie, and the
-// warps' scores meet in shared memory.
+// K step, then two partners share them out. Slices of features and weights arrive through a ring.
+// A warp's 16 outputs are one K step of fc2: multiplied where they lie; the scores meet in memory.
 // PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, three products, each K step's sum moved to fp32
 // registers. sm_80 and later, any n >= 1; scores may be null.
 #include "ptx_mma.cuh"
@@ -29,9 +28,9 @@ static_assert(SLICE % 32 == 0, "partners take turns at K steps");
 static_assert(ROWS * 8 * THREADS * 4 <= SHARED_BYTES, "what partners exchange lies over the ring");
 static_assert(STAGES >= 3, "a stage is refilled while another is read and a third is on its way");
 static_assert(STAGES * STAGE_BYTES == SHARED_BYTES, "the launcher's layout differs");
+static_assert(SHARED_BYTES <= 99 * 1024, "a block's shared memory on sm_86, sm_89 and sm_120");
 static_assert((WARPS * TILE * PITCH + TILE * (CLASSES + 1)) * 4 <= SHARED_BYTES,
               "scores lie over the ring");
-static_assert(SHARED_BYTES <= 99 * 1024, "a block's shared memory on sm_86, sm_89 and sm_120");
 
 __device__ __forceinline__ void fetch(u32 stage, const uint4* features, const uint4* weights,
                                       int first, int n, int slice) {
@@ -133,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     uint4 weights[PARTS];
 #pragma unroll
-    for (int p = 0; p < PARTS; ++p) weights[p] = __ldg(fc2 + (p * WARPS + columns + half) * WARP + lane);
+    for (int p = 0; p < PARTS; ++p)
+        weights[p] = __ldg(fc2 + (p * WARPS + columns + half) * WARP + lane);
 
     Sums sums;
 #pragma unroll
@@ -162,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float hidden[ROWS][8];
 #pragma unroll
     for (int i = 0; i < ROWS * 8; ++i) {
-        const float lower = sums[i / 8][i / 4 % 2][i % 4], upper = sums[i / 8][2 + i / 4 % 2][i % 4];
+        const float lower = sums[i / 8][i / 4 % 2][i % 4];
+        const float upper = sums[i / 8][2 + i / 4 % 2][i % 4];
         swap[i * THREADS + threadIdx.x] = half ? lower : upper;
         hidden[i / 8][i % 8] = half ? upper : lower;
     }

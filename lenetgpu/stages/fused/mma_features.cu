@@ -1,11 +1,9 @@
 // Images to pool2's features in one kernel, both convolutions on mma.sync with fp32 sums (sm_80).
-// SHARE warps carry an image from pixels to features: conv1's rows are pooled windows' pixels read
-// pair by pair, conv2's rows are conv1's pooled cells of 8 channels, fetched by ldmatrix where they
-// lie; no im2col. conv2's filters stream through a ring that the block shares. A pooling window's
-// four sums meet in one thread: their positions are the same row of two tiles.
-// PARTS 1: fp16 operands. PARTS 2: operands are fp16 hi + lo, products hi*hi + hi*lo + lo*hi, and
-// every tap's sum moves to fp32 registers, for tensor cores truncate as they add (Ootomo and
-// Yokota, arXiv 2203.03341); uint8 pixels are exact in one part. Any n >= 1.
+// SHARE warps carry an image from pixels to features. conv1's rows are pixels of pooled windows, in
+// pairs, conv2's are conv1's pooled cells of 8 channels, by ldmatrix where they lie: no im2col; a
+// window's four sums meet in one thread. conv2's filters stream through a ring the block shares.
+// PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, products hi*hi + hi*lo + lo*hi, a tap's sums moved
+// to fp32 registers, since tensor cores truncate (Ootomo and Yokota, arXiv 2203.03341). Any n >= 1.
 #include "ptx_mma.cuh"
 
 using ptx::u32;
@@ -25,13 +23,7 @@ constexpr int STAGES = 2 * PARTS + 1;                      // a tap, the next on
 constexpr int FILTERS_BYTES = FILTER * FILTER * PARTS * STAGE_BYTES;
 constexpr int FEATURES = 1024;
 constexpr int PIXEL_PARTS = UINT8_PIXELS ? 1 : PARTS;
-#ifndef TAPS
-#define TAPS (PARTS == 1 ? FILTER : 1)
-#endif
-#ifndef T1
-#define T1 6
-#endif
-constexpr int TILES1_AT_ONCE = PARTS == 1 ? T1 : 1;         // what registers hold without spills
+constexpr int TAPS_AT_ONCE = PARTS == 1 ? FILTER : 1;
 
 constexpr int RING_AT = 0, MAPS_AT = STAGES * STAGE_BYTES;
 constexpr int PIXELS_AT = MAPS_AT + IMAGES * PARTS * MAP_BYTES;
@@ -72,9 +64,10 @@ __device__ __forceinline__ void stage(u32 to, Patch p) {
                      ptx::half2(p.b.x, p.b.y), ptx::half2(p.b.z, p.b.w)};
     ptx::store_shared(to, high);
     if (PIXEL_PARTS == 2)
-        ptx::store_shared(to + PIXEL_BYTES,
-                          uint4{ptx::rest2(p.a.x, p.a.y, high.x), ptx::rest2(p.a.z, p.a.w, high.y),
-                                ptx::rest2(p.b.x, p.b.y, high.z), ptx::rest2(p.b.z, p.b.w, high.w)});
+        ptx::store_shared(
+            to + PIXEL_BYTES,
+            uint4{ptx::rest2(p.a.x, p.a.y, high.x), ptx::rest2(p.a.z, p.a.w, high.y),
+                  ptx::rest2(p.b.x, p.b.y, high.z), ptx::rest2(p.b.z, p.b.w, high.w)});
 }
 #endif
 constexpr int PATCHES = PIXELS / 8, PATCHES_APART = SHARE * WARP;
@@ -93,24 +86,59 @@ __device__ __forceinline__ uint2 high2(uint4 v) { return {v.z, v.w}; }
 
 // conv1: D[window g at dy 0, 1][8 channels at dx 0, 1, 4 times]; K: 5 rows x 3 pixel pairs and one
 // pair without weight. A tile is 2 x 4 windows of one column parity, so that their cells lie in
-// different banks; an image is 2 parities x 3 x 3 tiles. filters1: [part][channel/8][lane][dx][8 K].
-using Tile1 = float[4][2][4];
+// different banks; an image has 2 parities x 3 x 3. filters1: [part][channel/8][lane][dx][8 K].
+constexpr int TILES1 = 3 * (3 - SHARE);                    // a third of a warp's, from above
+using Pixels1 = uint4[PIXEL_PARTS][2];
 using Filter1 = uint4[4][2];
+struct Tile1 {
+    float d[4][2][4];
 
-template <bool START>
-__device__ __forceinline__ void multiply1(Tile1& d, const uint4 (&a)[2], const Filter1& b) {
+    template <bool START>
+    __device__ __forceinline__ void add(const uint4 (&a)[2], const Filter1& b) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        if (START)
-            ptx::mma_start(d[i / 2][i % 2], a[0], low2(b[i / 2][i % 2]));
-        else
-            ptx::mma_add(d[i / 2][i % 2], a[0], low2(b[i / 2][i % 2]));
+        for (int i = 0; i < 8; ++i) {
+            if (START)
+                ptx::mma_start(d[i / 2][i % 2], a[0], low2(b[i / 2][i % 2]));
+            else
+                ptx::mma_add(d[i / 2][i % 2], a[0], low2(b[i / 2][i % 2]));
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            ptx::mma_add(d[i / 2][i % 2], a[1], high2(b[i / 2][i % 2]));
     }
+    __device__ __forceinline__ void multiply(const Pixels1& a, const Filter1 (&b)[PARTS]) {
+        add<true>(a[0], b[PARTS - 1]);
+        if (PIXEL_PARTS == 2) add<false>(a[PIXEL_PARTS - 1], b[0]);
+        if (PARTS == 2) add<false>(a[0], b[0]);
+    }
+    __device__ __forceinline__ void store(u32 cell, float scale) const {
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
-        ptx::mma_add(d[i / 2][i % 2], a[1], high2(b[i / 2][i % 2]));
+        for (int plane = 0; plane < 4; ++plane) {
+            const float2 mean = pool(d[plane][0], d[plane][1], scale);
+            const u32 high = ptx::half2(mean.x, mean.y);
+            ptx::store_shared(cell + plane * PLANE, high);
+            if (PARTS == 2)
+                ptx::store_shared(cell + plane * PLANE + MAP_BYTES,
+                                  ptx::rest2(mean.x, mean.y, high));
+        }
+    }
+};
+
+__device__ __forceinline__ void load1(Pixels1& a, const u32 (&pair)[4], int down, int tile) {
+    const u32 from =
+        (down + tile / TILES1) * (8 * ROW_BYTES) + tile % TILES1 / 3 * 4 + tile % 3 * 16;
+#pragma unroll
+    for (int p = 0; p < PIXEL_PARTS; ++p)
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const u32 low = pair[2 * k] + from + p * PIXEL_BYTES;
+            const u32 high = pair[2 * k + 1] + from + p * PIXEL_BYTES;
+            a[p][k] = {ptx::load_shared(low), ptx::load_shared(low + ROW_BYTES),
+                       ptx::load_shared(high), ptx::load_shared(high + ROW_BYTES)};
+        }
 }
 
+// A tile is multiplied, and the pixels of the one after it loaded, before the last is pooled.
 __device__ __forceinline__ void convolve1(u32 pixels, u32 cells, const uint4* filters1,
                                           float scale, int parity, int lane) {
     const int g = lane / 4, quad = lane % 4, x = 2 * (g % 2), y = g / 2;
@@ -127,36 +155,20 @@ __device__ __forceinline__ void convolve1(u32 pixels, u32 cells, const uint4* fi
         filter[i / 8][i / 2 % 4][i % 2] =
             ptx::load_here(filters1 + (i / 2 * WARP + lane) * 2 + i % 2);
 
+    Pixels1 a;
+    Tile1 now, then;
+    load1(a, pair, 0, 0);
+    now.multiply(a, filter);
+    load1(a, pair, 0, 1);
 #pragma unroll 1
     for (int down = 0; down < 3; ++down) {
-#pragma unroll TILES1_AT_ONCE
-        for (int tile = 0; tile < 3 * (3 - SHARE); ++tile) {
-            const int right = tile % 3, other = tile / 3;
-            const u32 from = down * (8 * ROW_BYTES) + right * 16 + other * 4;
-            uint4 a[PIXEL_PARTS][2];
 #pragma unroll
-            for (int p = 0; p < PIXEL_PARTS; ++p)
-#pragma unroll
-                for (int k = 0; k < 2; ++k) {
-                    const u32 low = pair[2 * k] + from + p * PIXEL_BYTES;
-                    const u32 high = pair[2 * k + 1] + from + p * PIXEL_BYTES;
-                    a[p][k] = {ptx::load_shared(low), ptx::load_shared(low + ROW_BYTES),
-                               ptx::load_shared(high), ptx::load_shared(high + ROW_BYTES)};
-                }
-            Tile1 d;
-            multiply1<true>(d, a[0], filter[PARTS - 1]);
-            if (PIXEL_PARTS == 2) multiply1<false>(d, a[PIXEL_PARTS - 1], filter[0]);
-            if (PARTS == 2) multiply1<false>(d, a[0], filter[0]);
-            const u32 cell = to + down * (4 * HALF_ROW) + right * (2 * CELL) + other * PARITY;
-#pragma unroll
-            for (int plane = 0; plane < 4; ++plane) {
-                const float2 mean = pool(d[plane][0], d[plane][1], scale);
-                const u32 high = ptx::half2(mean.x, mean.y);
-                ptx::store_shared(cell + plane * PLANE, high);
-                if (PARTS == 2)
-                    ptx::store_shared(cell + plane * PLANE + MAP_BYTES,
-                                      ptx::rest2(mean.x, mean.y, high));
-            }
+        for (int tile = 0; tile < TILES1; ++tile) {
+            if (tile + 1 < TILES1 || down < 2) then.multiply(a, filter);
+            if (tile + 2 < TILES1 || down < 2) load1(a, pair, down, tile + 2);
+            const u32 place = down * (4 * HALF_ROW) + tile % 3 * (2 * CELL) + tile / 3 * PARITY;
+            now.store(to + place, scale);
+            now = then;
         }
     }
 }
@@ -182,8 +194,7 @@ __device__ __forceinline__ void load_rows(uint4 (&a)[TILES], const Window& maps,
         a[t] = ptx::load_matrices(maps.at[t % 2] + offset + t / 2 * (4 * HALF_ROW));
 }
 
-// A tap's operands are loaded while those before them are multiplied: `Operands` are what a turn of
-// products needs, `turn` which of a tap's.
+// What a turn of products needs, loaded while the turn before it is multiplied; a tap has TURNS.
 #if PARTS == 1
 constexpr int TURNS = 2;                                   // K steps of 16 channels
 struct Operands {
@@ -248,7 +259,7 @@ struct Operands {
 };
 #endif
 
-// The filters, again and again: a tap's stages and the one after them are there to be read while the
+// The filters, again and again: a tap's stages and the one after are there to be read while the
 // rest of the next tap is on its way.
 struct Ring {
     const unsigned char* filters;
@@ -311,8 +322,8 @@ __device__ __forceinline__ void store_features(const Sums& sums, uint4* features
         }
 }
 
-// filters2: [tap][half of the outputs][K step][part][output/16][lane][two columns
-// of B], the halves with two parts only; fp16.
+// filters2: [tap][half of the outputs, with two parts][K step][part][output/16][lane][two columns
+// of B], fp16.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     mma_features(const Pixel* __restrict__ images, const uint4* __restrict__ filters1,
                  const unsigned char* __restrict__ filters2, uint4* __restrict__ features, int n,
@@ -356,22 +367,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const int at = part + r * PATCHES_APART;       // of the next image
             Patch patch{};
             if (at < PATCHES) patch = load(image + at * 8);
-#pragma unroll TAPS
+#pragma unroll TAPS_AT_ONCE
             for (int s = 0; s < FILTER; ++s) {
                 ring.wait();
 #pragma unroll
                 for (int turn = 0; turn < TURNS; ++turn) {
-                    if (turn + 1 < TURNS) {
+                    const u32 row = rows + min(r + 1, FILTER - 1) * HALF_ROW;
+                    if (turn + 1 < TURNS)
                         then = now;
-                        then.load(window, ring.stage[(turn + 1) * PARTS / TURNS] + lane * CELL, turn + 1);
-                    } else {
-                        const u32 row = rows + min(r + 1, FILTER - 1) * HALF_ROW;
-                        if (s + 1 < FILTER)
-                            window.right();
-                        else
-                            window = {{row, row + PARITY}};
-                        then.load(window, ring.stage[PARTS] + lane * CELL, 0);
-                    }
+                    else if (s + 1 < FILTER)
+                        window.right();
+                    else
+                        window = {{row, row + PARITY}};
+                    then.load(window, ring.stage[(turn + 1) * PARTS / TURNS] + lane * CELL,
+                              (turn + 1) % TURNS);
                     now.multiply(sums, turn);
                     now = then;
                 }
