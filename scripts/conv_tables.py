@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.lab.conv_json import geometric_mean
+from lenetgpu.lab.conv_results import ladder_rows
 from lenetgpu.lab.conv_suites import SUITES, Suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,8 +74,78 @@ def table(name: str) -> str:
     return "\n".join(lines)
 
 
+def _range(entries: list[dict[str, Any] | None]) -> str:
+    """Geometric mean of speed-ups, with the least and the most."""
+    found = [entry["speedup"] for entry in entries if entry is not None and "speedup" in entry]
+    if not found:
+        return "-"
+    return f"**{geometric_mean(found):.2f}x** ({min(found):.2f}x to {max(found):.2f}x)"
+
+
+def overview() -> str:
+    """A line a suite: how many times faster than the reference, ours and the paper's kernel."""
+    lines = [
+        "| suite | shapes | fastest fp32 here | the paper's kernel here | the paper |",
+        "|---|---:|---:|---:|---|",
+    ]
+    where = ""
+    for name, suite in SUITES.items():
+        path = FOLDER / f"{name}.json"
+        if not path.is_file():
+            continue
+        document = json.loads(path.read_text())
+        where = (
+            f"{document['device']['name']}, {document['peer'] or 'no PyTorch'}, "
+            f"{document['date']}: how many times "
+            f"faster than `{document['reference']}`, geometric mean (least to most)."
+        )
+        best, paper = [], []
+        for case in document["cases"]:
+            best += [e for e in case["candidates"] if e["name"] == case["best"]]
+            paper.append(_fastest([e for e in case["candidates"] if _of_paper(suite, e["name"])]))
+        lines.append(
+            f"| `{name}` | {len(document['cases'])} | {_range([*best])} | {_range(paper)} "
+            f"| {suite.says or '-'} |"
+        )
+    return f"{where}\n\n" + "\n".join(lines) if where else "Not measured yet."
+
+
+def _number(value: Any, write: str = "{:,}") -> str:
+    return "-" if value is None else write.format(value)
+
+
+def ladder_table() -> str:
+    """The cuda-convnet2 paper's steps, each shape of its suite."""
+    path = FOLDER / "convnet2.json"
+    if not path.is_file():
+        return "Measured with the suite convnet2."
+    document = json.loads(path.read_text())
+    parts = []
+    for case in document["cases"]:
+        rows = [row for row in ladder_rows(case.get("ladder", [])) if row.get("median_us")]
+        lines = [
+            f"{case['label']} ({case['shape']}, batch {case['images']:,}), the convolution alone; "
+            "a gain is the time of the step that is named over this step's:",
+            "",
+            "| section | step | us | cycles | there | registers | local bytes | instructions "
+            "| gain | there | over |",
+            "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        ]
+        lines += [
+            f"| {row['section']} | {row['step']} | {row['median_us']:,.2f} "
+            f"| {_number(row['cycles'])} | {_number(row['paper_cycles'])} | {row['registers']} "
+            f"| {row['local_bytes']} | {_number(row['instructions'])} "
+            f"| {_number(row['ratio'], '{:.2f}x')} | {_number(row.get('paper_ratio'), '{:.2f}x')} "
+            f"| {row['before'] or '-'} |"
+            for row in rows
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join([*parts, *document["notes"]])
+
+
 def _maker(name: str) -> Callable[[], str]:
     return lambda: table(name)
 
 
 SECTIONS = {f"conv-{name}": _maker(name) for name in SUITES}
+SECTIONS |= {"conv": overview, "conv-ladder": ladder_table}

@@ -7,14 +7,14 @@ import pytest
 from lenetgpu.lab.conv_suites import SUITES
 from lenetgpu.network import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tuned_single import Tile, filters_a_block, tile
+from lenetgpu.stages.conv.tuned_single import Tile, filters_a_block, tile, tiles
 
 SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
 
 
 @pytest.mark.parametrize("problem", SINGLE, ids=lambda p: f"{p.H}x{p.M}-K{p.R}")
 def test_the_papers_shapes_are_whole_vectors_and_fill_the_gpu(problem):
-    shape = tile(problem)
+    shape = tile(problem, 1, 132)
     assert problem.OW % shape.columns == 0
     assert shape.columns == (2 if problem.R == 3 else 4)
     threads = -(-problem.OH // shape.rows) * problem.OW // shape.columns
@@ -31,13 +31,21 @@ def test_tiles_of_odd_shapes_fit_into_registers():
         Conv(33, 31, 1, 5, 8, 8, stride=2, pad=3),
         Conv(100, 100, 1, 3, 2, 2, stride=50),
     ):
-        shape = tile(problem)
-        assert problem.OW % shape.columns == 0
-        rows = (shape.rows - 1) * problem.stride + problem.R
-        columns = (shape.columns - 1) * problem.stride + problem.S
-        assert rows * columns <= 84
-        assert shape.rows <= problem.OH
-    assert tile(Conv(1, 1, 1, 1, 1, 1)) == Tile(1, 1)
+        for shape in tiles(problem):
+            assert problem.OW % shape.columns == 0
+            rows = (shape.rows - 1) * problem.stride + problem.R
+            columns = (shape.columns - 1) * problem.stride + problem.S
+            assert rows * columns <= 96
+            assert shape.rows <= problem.OH
+    assert tiles(Conv(1, 1, 1, 1, 1, 1)) == (Tile(1, 1),)
+
+
+def test_many_taps_get_more_rows_where_blocks_are_enough():
+    def rows(side, maps, n=1):
+        return tile(Conv(side, side, 1, maps, 5, 5), n, 132).rows
+
+    assert [rows(28, 512), rows(224, 64), rows(512, 64), rows(1024, 32)] == [2, 2, 4, 8]
+    assert rows(28, 32, 10_000) == 8
 
 
 def test_large_maps_are_written_few_at_a_time():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,14 +51,18 @@ def load_module(kernel: Kernel) -> Any:
     return module
 
 
-@cache
+_allowed: dict[int, int] = {}
+
+
 def _allow_shared(function: int, shared: int) -> None:
     """Let `function` take `shared` bytes of dynamic shared memory; past 48 KiB it must be asked."""
     from cupy.cuda import driver
 
-    driver.funcSetAttribute(
-        function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
-    )
+    if shared > _allowed.get(function, _PLAIN_SHARED_BYTES):
+        driver.funcSetAttribute(
+            function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+        )
+        _allowed[function] = shared
 
 
 @cache
@@ -70,6 +75,11 @@ def function(kernel: Kernel) -> Any:
     import cupy
 
     return _function(kernel, cupy.cuda.runtime.getDevice())
+
+
+@cache
+def _can_overlap(arch: str) -> bool:
+    return int(arch[3:].rstrip("a")) >= 90 and importlib.util.find_spec("cuda") is not None
 
 
 @cache
@@ -127,13 +137,12 @@ def launch(
 ) -> None:
     """Launch `kernel` on the current stream; `loaded` is a function of a module of its own.
 
-    `overlap` lets its blocks start while the kernel before it is ending (sm_90): it must wait for
-    that kernel itself (`ptx::wait_for_grid`) before it touches what others read or write.
+    `overlap` lets its blocks start while the kernel before it is ending (from sm_90 on): it must
+    wait for that kernel itself (`ptx::wait_for_grid`) before it touches what others read or write.
     """
     call = loaded if loaded is not None else function(kernel)
-    if shared > _PLAIN_SHARED_BYTES:
-        _allow_shared(call.ptr, shared)
-    if overlap:
+    _allow_shared(call.ptr, shared)
+    if overlap and _can_overlap(current_arch()):
         _launch_overlapping(call.ptr, grid, block, args, shared)
     else:
         call(grid, block, args, shared_mem=shared)

@@ -226,14 +226,35 @@ __device__ __forceinline__ void cluster_start() {
                      : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// What every thread of the cluster wrote before is seen by every thread of it after.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+// The four floats that block `rank` of the cluster holds where this block has `mine`.
+__device__ __forceinline__ float4 load_of_block(const float4* mine, int rank) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(in_block(shared(mine), rank))
+                 : "memory");
+    return v;
+}
+#endif
+
 // Lets the next kernel's blocks start where there is room; until this grid is over they may only
 // do what does not hang on it, then `wait_for_grid`.
 __device__ __forceinline__ void start_next_grid() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 // Waits until the grids before this one are over and what they wrote can be read.
 __device__ __forceinline__ void wait_for_grid() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 }  // namespace ptx

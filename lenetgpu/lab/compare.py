@@ -239,9 +239,9 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
     except Skip as reason:
         candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
         return
-    except (LenetError, RuntimeError) as error:
+    except Exception as error:  # one that breaks is named, and stops no other
         candidate.status, candidate.bench = "failed", None
-        candidate.note = f"cannot run: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        candidate.note = f"cannot run: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return
     candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
 

@@ -38,7 +38,7 @@ def case_json(
             entry["note"] = entry["note"] or bench.note
         if entry.get("ratio"):
             entry["speedup"] = 1 / entry["ratio"]["median"]
-        entries.append(entry)
+        entries.append({key: value for key, value in entry.items() if value is not None})
     control = comparison.control()
     own = [e for e in entries if e.get("median_ms") and e["name"] != peer]
     own = [e for e in own if e["precision"] in PRECISE]

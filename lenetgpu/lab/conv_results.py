@@ -51,10 +51,8 @@ SUMMARY_COLUMNS = (
 )
 LADDER_COLUMNS = (
     Column("section", "section", numeric=False),
-    Column("the paper's step", "what", numeric=False),
-    Column("step", "step", numeric=False),
+    Column("the paper's step", "step", numeric=False),
     Column("over", "before", numeric=False),
-    Column("variant", "variant", numeric=False),
     Column("check", "check", numeric=False),
     Column("us", "median_us", fixed(2)),
     Column("with relayouts", "whole_us", fixed(2)),
@@ -74,7 +72,8 @@ EXPLANATION_COLUMNS = (
     Column("what", "what", numeric=False),
     Column("found", "found", numeric=False),
 )
-_IN_A_CASE = COLUMNS[1:-1]
+_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
+_IN_A_CASE = tuple(column for column in COLUMNS if column.key not in _IN_THE_FILES_ONLY)
 
 
 def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -103,7 +102,7 @@ def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row = step | {"check": STATUS_WORDS[step["status"]]}
         if step.get("paper_gain") is not None:
             row["paper_ratio"] = 1 / (1 - step["paper_gain"])
-        row["note"] = step["note"] or step.get("paper_remark") or None
+        row["note"] = step["note"] or step.get("what")
         rows.append(row)
     return rows
 

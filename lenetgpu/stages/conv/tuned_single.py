@@ -13,12 +13,13 @@ from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 _MOST_TAPS = 64
-_INPUT_REGISTERS = 84
+_INPUT_REGISTERS = 96
 _MANY_TAPS = 16
 _MOST_THREADS = 256
 _THREADS = 128
 _GROUPS = (64, 32, 16, 8, 4, 2, 1)
 _LEAST_GROUP = 4
+_MANY_GROUP = 32
 _FEW_TAPS = 4
 _BLOCKS_EACH = 1.9
 _WRITTEN_TOGETHER = 16 << 20
@@ -32,19 +33,37 @@ class Tile:
     rows: int
 
 
-def tile(problem: Conv) -> Tile:
-    """The widest stores that rows of this width allow, and the rows found best for them."""
+def _inputs(problem: Conv, columns: int, rows: int) -> int:
+    wide = (columns - 1) * problem.stride + problem.S
+    return ((rows - 1) * problem.stride + problem.R) * wide
+
+
+def tiles(problem: Conv) -> tuple[Tile, ...]:
+    """The widest stores that rows of this width allow, with the rows found best, most first.
+
+    Many taps are worth more rows where that leaves blocks enough.
+    """
     columns = next(width for width in (4, 2, 1) if problem.OW % width == 0)
-
-    def inputs(columns: int, rows: int) -> int:
-        wide = (columns - 1) * problem.stride + problem.S
-        return ((rows - 1) * problem.stride + problem.R) * wide
-
-    while columns > 1 and inputs(columns, 1) > _INPUT_REGISTERS:
+    while columns > 1 and _inputs(problem, columns, 1) > _INPUT_REGISTERS:
         columns //= 2
     many = problem.R * problem.S >= _MANY_TAPS
-    rows = min(2 if columns == 4 or (columns == 2 and many) else 1, problem.OH)
-    return Tile(columns, rows if inputs(columns, rows) <= _INPUT_REGISTERS else 1)
+    rows = {4: (8, 4, 2) if many else (2,), 2: (2,) if many else (1,), 1: (1,)}[columns]
+    fitting = [
+        Tile(columns, count)
+        for count in rows
+        if count <= problem.OH and _inputs(problem, columns, count) <= _INPUT_REGISTERS
+    ]
+    return tuple(fitting) or (Tile(columns, 1),)
+
+
+def tile(problem: Conv, n: int, processors: int) -> Tile:
+    """The first of `tiles` that leaves each multiprocessor about two blocks, else the last."""
+    options = tiles(problem)
+    groups = blocks_for(problem.M, _MANY_GROUP)
+    for option in options[:-1]:
+        if _blocks(problem, n, option, _THREADS)[1] * groups >= _BLOCKS_EACH * processors:
+            return option
+    return options[-1]
 
 
 @cache
@@ -56,7 +75,7 @@ def kernel(problem: Conv, shape: Tile) -> Kernel:
 
 @cache
 def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    return (kernel(problem, tile(problem)),)
+    return tuple(kernel(problem, shape) for shape in tiles(problem))
 
 
 def _supported(problem: Conv) -> str | None:
@@ -70,16 +89,16 @@ def _supported(problem: Conv) -> str | None:
 def filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
     """Filters a block runs over, as many as leave each multiprocessor about two blocks.
 
-    Where there is arithmetic to hide it, blocks that run together also write no more maps than the
-    memory takes well side by side.
+    With some arithmetic for each byte, but not much, blocks that run together also write no more
+    maps than the memory takes well side by side.
     """
     one_map = 4 * problem.OH * problem.OW
+    some = _FEW_TAPS < problem.R * problem.S < _MANY_TAPS
 
     def good(group: int) -> bool:
         if blocks * blocks_for(problem.M, group) < _BLOCKS_EACH * processors:
             return False
-        few = problem.R * problem.S <= _FEW_TAPS or group <= _LEAST_GROUP
-        return few or group * one_map <= _WRITTEN_TOGETHER
+        return not some or group <= _LEAST_GROUP or group * one_map <= _WRITTEN_TOGETHER
 
     return next((group for group in _GROUPS if good(group)), 1)
 
@@ -91,7 +110,7 @@ def _blocks(problem: Conv, n: int, shape: Tile, threads: int) -> tuple[int, int]
 
 
 def _explain(problem: Conv, batch: int) -> list[tuple[str, str]]:
-    shape = tile(problem)
+    shape = tile(problem, batch, multiprocessors())
     vectors, blocks = _blocks(problem, batch, shape, _THREADS)
     group = min(problem.M, filters_a_block(problem, blocks, multiprocessors()))
     outputs = shape.rows * shape.columns
@@ -129,7 +148,7 @@ def pack(w: Any, problem: Conv, batch: int) -> Any:
 )
 def tuned_single(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One-channel maps: a thread's inputs in registers, filters streamed from shared memory."""
-    run(x, w, y, problem, tile(problem))
+    run(x, w, y, problem, tile(problem, len(x), multiprocessors()))
 
 
 def run(
