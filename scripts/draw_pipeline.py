@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from html import escape
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from lenetgpu.stages import variants
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "pipeline.svg"
 COLOURS = {"conv": "#2563eb", "pool": "#0d9488", "fc": "#c2410c", "argmax": "#7c3aed"}
 SPAN_COLOUR = "#be123c"
+BADGES = {"CPU": "#64748b", "GPU": "#15803d"}
+CENTRE = "text-anchor='middle'"
+WRAP = 36
 WHAT = {"conv": "5x5 convolution", "pool": "ReLU, 2x2 mean", "fc": "fully connected",
         "argmax": "largest score"}  # fmt: skip
 BOX_W, BOX_H, GAP, LEFT, TOP = 132, 64, 34, 92, 60
@@ -26,12 +30,39 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) if shape else "label"
 
 
+def _families(kind: str) -> list[tuple[str, str]]:
+    """(badge, line) rows: each family of `kind` with its variants; "" continues the row above."""
+    rows = []
+    for device, badge in (("cpu", "CPU"), ("cuda", "GPU")):
+        members: dict[str, list[str]] = {}
+        for variant in variants(kind, device):
+            members.setdefault(variant.family, []).append(variant.name)
+        for family, names in sorted(members.items()):
+            lines = textwrap.wrap(f"{family}: {', '.join(names)}", WRAP, subsequent_indent="  ")
+            rows += [(badge if index == 0 else "", line) for index, line in enumerate(lines)]
+    return rows
+
+
+def _list(x: float, y: float, title: str, colour: str, kind: str) -> tuple[list[str], float]:
+    """The families of `kind` below `title`, and where the list ends."""
+    parts = [_text(x, y, title, 12, f"fill='{colour}' font-weight='bold'")]
+    for badge, line in _families(kind):
+        y += LINE
+        if badge:
+            parts.append(
+                f"<rect x='{x:g}' y='{y - 10:g}' width='32' height='13' rx='3' "
+                f"fill='{BADGES[badge]}'/>"
+            )
+            parts.append(_text(x + 16, y, badge, 9, f"{CENTRE} fill='#fff'"))
+        parts.append(_text(x + 40, y, line, 11, "fill='#111' xml:space='preserve'"))
+    return parts, y
+
+
 def draw() -> str:
     """The picture as SVG text."""
-    centre = "text-anchor='middle'"
     parts = [
-        _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 4, "image", 12, f"{centre} font-weight='bold'"),
-        _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 20, _shape(IMAGE_SHAPE), 10, f"{centre} fill='#555'"),
+        _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 4, "image", 12, f"{CENTRE} font-weight='bold'"),
+        _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 20, _shape(IMAGE_SHAPE), 10, f"{CENTRE} fill='#555'"),
     ]
     x = LEFT + 10.0
     for stage in STAGES:
@@ -42,46 +73,30 @@ def draw() -> str:
             f"<path d='M{x - GAP + 6:g} {TOP + BOX_H / 2:g} H{x - 8:g}' stroke='#666' "
             "stroke-width='1.5' marker-end='url(#tip)'/>",
             f"<rect x='{x:g}' y='{TOP}' width='{BOX_W}' height='{BOX_H}' rx='8' fill='{colour}'/>",
-            _text(middle, TOP + 21, stage.name, 14, f"{centre} fill='#fff' font-weight='bold'"),
-            _text(middle, TOP + 38, WHAT[stage.kind], 11, f"{centre} fill='#fff'"),
-            _text(middle, TOP + 54, weights, 10, f"{centre} fill='#fff'"),
+            _text(middle, TOP + 21, stage.name, 14, f"{CENTRE} fill='#fff' font-weight='bold'"),
+            _text(middle, TOP + 38, WHAT[stage.kind], 11, f"{CENTRE} fill='#fff'"),
+            _text(middle, TOP + 54, weights, 10, f"{CENTRE} fill='#fff'"),
             _text(middle, TOP + BOX_H + 16, _shape(stage.problem.out_shape), 11,
-                  f"{centre} fill='#555'"),
+                  f"{CENTRE} fill='#555'"),
         ]  # fmt: skip
         x += BOX_W + GAP
     width = x - GAP + 20
-    column, depth = 20.0, 0
-    list_top = TOP + BOX_H + 58
-    for kind, colour in COLOURS.items():
+    top = TOP + BOX_H + 58
+    ends = []
+    for index, (kind, colour) in enumerate(COLOURS.items()):
         names = ", ".join(stage.name for stage in STAGES if stage.kind == kind)
-        parts.append(_text(column, list_top, f"{kind}: {names}", 12,
-                           f"fill='{colour}' font-weight='bold'"))  # fmt: skip
-        rows = [(v.needs.device, v) for device in ("cpu", "cuda") for v in variants(kind, device)]
-        for index, (device, v) in enumerate(rows):
-            y = list_top + (index + 1) * LINE
-            badge = "#64748b" if device == "cpu" else "#15803d"
-            parts.append(f"<rect x='{column:g}' y='{y - 10:g}' width='32' height='13' rx='3' "
-                         f"fill='{badge}'/>")  # fmt: skip
-            label = "CPU" if device == "cpu" else "GPU"
-            parts.append(_text(column + 16, y, label, 9, f"{centre} fill='#fff'"))
-            parts.append(_text(column + 40, y, v.full_name, 11, "fill='#111'"))
-        depth = max(depth, len(rows))
-        column += COLUMN_W
-    column -= COLUMN_W
-    start = list_top + (len(rows) + 3) * LINE
-    for span in SPANS:
-        parts.append(
-            _text(column, start, span.name, 12, f"fill='{SPAN_COLOUR}' font-weight='bold'")
-        )
-        for v in variants(span.kind, "cuda"):
-            start += LINE
-            parts.append(f"<rect x='{column:g}' y='{start - 10:g}' width='32' height='13' rx='3' "
-                         "fill='#15803d'/>")  # fmt: skip
-            parts.append(_text(column + 16, start, "GPU", 9, f"{centre} fill='#fff'"))
-            parts.append(_text(column + 40, start, v.full_name, 11, "fill='#111'"))
-        start += 1.5 * LINE
-    depth = max(depth, int((start - list_top) / LINE))
-    height = list_top + (depth + 1) * LINE + 8
+        drawn, end = _list(20.0 + index * COLUMN_W, top, f"{kind}: {names}", colour, kind)
+        parts += drawn
+        ends.append(end)
+    below = max(ends[1:]) + 2 * LINE
+    for index, span in enumerate(SPANS):
+        column = min(1 + index, 3)
+        start = below if index < 3 else ends[-1] + 1.5 * LINE
+        title = f"in one: {span.name}"
+        drawn, end = _list(20.0 + column * COLUMN_W, start, title, SPAN_COLOUR, span.kind)
+        parts += drawn
+        ends.append(end)
+    height = max(ends) + LINE + 8
     title = "lenetgpu: seven stages, each switchable between the variants below"
     parts.insert(0, _text(20, 28, title, 14, "font-weight='bold' fill='#111'"))
     head = (

@@ -176,6 +176,14 @@ def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
     assert case["best"] == fastest["name"]
 
 
+def test_explain_prints_the_pascal_plans_without_a_gpu(without_torch):
+    for shape, words in (("1,28,28,8,3", ("Th1", "N_FMA")), ("16,14,14,8,3", ("M'", "N_FMA"))):
+        result = run(shape, "--device", "cpu", "--seconds", 0.02, "--explain")
+        assert result.exit_code == 0, result.output
+        for word in words:
+            assert word in result.output
+
+
 def test_a_suite_ends_with_a_summary(without_torch):
     result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
                  "--only", "tiled,unrolled", "--json", "-")  # fmt: skip

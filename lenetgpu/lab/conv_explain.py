@@ -60,10 +60,28 @@ def _or_why_not(make: Callable[..., Rows]) -> Rows:
         return [("explanation", f"none here: {type(error).__name__}: {error}")]
 
 
+def planned(variant: Variant, problem: Conv, batch: int) -> Rows:
+    """What a variant that cannot run here would do, where it can say so without its device."""
+    laid = laid_out(variant, problem)
+    if variant.explain is None or isinstance(laid, str):
+        return []
+    try:
+        return variant.explain(laid, batch)
+    except Exception:
+        return []
+
+
 def explanation_json(
-    shape: Shape, comparison: Comparison, limits: Ceilings, chosen: list[Variant]
+    shape: Shape,
+    comparison: Comparison,
+    limits: Ceilings,
+    chosen: list[Variant],
+    elsewhere: list[Variant],
 ) -> list[dict[str, Any]]:
-    """The `explanation` list of a case: of the shape, then of each variant that has one."""
+    """The `explanation` list of a case: of the shape, then of each variant that has one.
+
+    `elsewhere` are variants of a device that is not here.
+    """
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
     benches = {c.name: c.bench for c in comparison.candidates}
     for variant in chosen:
@@ -74,6 +92,10 @@ def explanation_json(
         bench = benches.get(variant.full_name)
         if isinstance(bench, ConvBench) and bench.launched:
             rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
+        if rows:
+            sections.append((variant.full_name, rows))
+    for variant in elsewhere:
+        rows = planned(variant, shape.problem, shape.batch)
         if rows:
             sections.append((variant.full_name, rows))
     return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

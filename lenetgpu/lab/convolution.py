@@ -261,6 +261,7 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
         "cases": [],
     }
     wrong = []
+    elsewhere = variants("conv", "cuda") if gpu is None and request.only is None else []
     if gpu is not None:
         runs = [v for v in chosen if v.needs.met_by(gpu.compute_capability)]
         _compile(shapes, runs, say)
@@ -268,7 +269,7 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
         comparison = _run(shape, setting, reference, request.seconds, say)
         case = case_json(shape, comparison, limits, setting.peer_name)
         if request.explain:
-            case["explanation"] = explanation_json(shape, comparison, limits, chosen)
+            case["explanation"] = explanation_json(shape, comparison, limits, chosen, elsewhere)
         if _has_ladder(suite, setting):
             case["ladder"] = _ladder(shape, setting, say)
             wrong += [
@@ -281,7 +282,7 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
         if comparison.interrupted:
             document["interrupted"] = True
             break
-        _release(comparison)
+        _release(comparison, gpu is not None)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
     if request.plot is not None:
@@ -323,11 +324,11 @@ def _run(shape: Shape, setting: _Setting, reference: str, seconds: float, say: S
     )
 
 
-def _release(comparison: Comparison) -> None:
+def _release(comparison: Comparison, on_gpu: bool) -> None:
     """Give a shape's memory back before the next."""
-    import sys
-
     for candidate in comparison.candidates:
         candidate.bench = None
-    if "cupy" in sys.modules:
-        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if on_gpu:
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()

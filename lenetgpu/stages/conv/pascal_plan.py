@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from lenetgpu.network import Conv
-from lenetgpu.stages.conv.pascal_device import DeviceFacts
+from lenetgpu.stages.conv.pascal_device import DeviceFacts, device_facts
 from lenetgpu.stages.conv.pascal_multi import flat, multi_tile, plan_multi
 from lenetgpu.stages.conv.pascal_single import plan_single, single_tile
 
 Rows = list[tuple[str, str]]
 
 
-def explain(problem: Conv, device_facts: DeviceFacts) -> Rows:
+def explain(problem: Conv, facts: DeviceFacts) -> Rows:
     """(label, value) rows: Table 1 of the device, then section 3.1 (one channel) or 3.2."""
     part = _explain_single if problem.C == 1 else _explain_multi
-    return _explain_device(device_facts) + part(problem, device_facts)
+    return _explain_device(facts) + part(problem, facts)
+
+
+def explain_single(problem: Conv, batch: int) -> Rows:
+    """Section 3.1's rows for the current GPU, an H200 where there is none."""
+    facts = device_facts()
+    return _explain_device(facts) + _explain_single(problem, facts)
+
+
+def explain_multi(problem: Conv, batch: int) -> Rows:
+    """Section 3.2's rows for the current GPU, an H200 where there is none."""
+    facts = device_facts()
+    return _explain_device(facts) + _explain_multi(problem, facts)
 
 
 def _explain_device(facts: DeviceFacts) -> Rows:

@@ -12,6 +12,7 @@ from lenetgpu.network import Conv
 from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.conv.pascal_device import device_facts
 from lenetgpu.stages.conv.pascal_multi import MultiTile, flat, multi_tile
+from lenetgpu.stages.conv.pascal_plan import explain_multi
 from lenetgpu.stages.registry import cuda, variant
 
 _MOST_WINDOW = 28
@@ -107,6 +108,7 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     prepare=_prepare,
     kernels=_kernels,
     supports=_supports,
+    explain=explain_multi,
     default=True,
     paper="Pascal 3.2",
 )

@@ -10,6 +10,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import Conv
 from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.conv.pascal_device import device_facts
+from lenetgpu.stages.conv.pascal_plan import explain_single
 from lenetgpu.stages.conv.pascal_single import SingleTile, single_tile
 from lenetgpu.stages.registry import cuda, variant
 
@@ -75,6 +76,7 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     needs=cuda(),
     kernels=_kernels,
     supports=_supports,
+    explain=explain_single,
     paper="Pascal 3.1",
 )
 def single(x: Any, w: Any, y: Any, problem: Conv) -> None:
