@@ -101,6 +101,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     needs=cuda(),
     prepare=_prepare,
     kernels=_kernels,
+    supports=tuned.refusal,
     explain=explain,
     default=True,
 )

@@ -12,6 +12,8 @@ from lenetgpu.network import Conv
 from lenetgpu.stages.conv.product import Product, Workspace, choose
 from lenetgpu.stages.registry import cuda, variant
 
+_MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit
+
 
 @dataclass
 class State:
@@ -29,7 +31,10 @@ def plan(problem: Conv, batch: int) -> Product:
 
 
 def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
-    """Everything `run` needs for up to `batch` images at a time."""
+    """What `tuned` needs for up to `batch` images at a time.
+
+    Returns once the filters are there: kernels fetch them before the one in front has ended.
+    """
     import cupy
 
     maps = 4 * blocks_for(problem.M, 4)
@@ -39,6 +44,13 @@ def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -
     state = State(filters, product, Workspace.of(product, problem, batch), batch)
     cupy.cuda.get_current_stream().synchronize()
     return state
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why the product does not apply here, or None."""
+    if problem.C * problem.H * problem.W >= _MOST_INPUTS:
+        return f"supports images of fewer than {_MOST_INPUTS} elements"
+    return None
 
 
 @cache
@@ -55,6 +67,7 @@ def kernels(problem: Conv) -> tuple[Kernel, ...]:
     needs=cuda(),
     prepare=prepare,
     kernels=kernels,
+    supports=refusal,
     paper="after Chang 3.2: prefetching, split where maps are small",
 )
 def tuned(x: Any, w: State, y: Any, problem: Conv) -> None:

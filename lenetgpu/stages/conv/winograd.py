@@ -12,6 +12,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.memory import images_within
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import Conv
+from lenetgpu.stages.conv import tuned
 from lenetgpu.stages.conv.costs import H200, Machine, product_clocks, transform_clocks
 from lenetgpu.stages.conv.cuda import conv_kernel
 from lenetgpu.stages.conv.product import Product, Workspace, choose
@@ -150,7 +151,7 @@ def transform_filters(w: Any, outputs: int) -> Any:
 def prepare(
     w: Any, problem: Conv, batch: int, outputs: int, product: Product | None = None
 ) -> State:
-    """Everything `run` needs for up to `batch` images at a time."""
+    """What `run` needs for up to `batch` images at a time; returns once the filters are there."""
     import cupy
 
     points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
@@ -188,7 +189,7 @@ def refusal(problem: Conv) -> str | None:
     """Why Winograd's algorithm does not apply here, or None."""
     if problem.R != problem.S or problem.R not in (3, 5) or problem.stride != 1:
         return "supports 3x3 and 5x5 filters with stride 1"
-    return None
+    return tuned.refusal(problem)
 
 
 def _preparer(outputs: int) -> Callable[[Any, Conv, int], State]:
