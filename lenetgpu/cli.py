@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lenetgpu import __version__
+from lenetgpu import __version__, cli_files
 from lenetgpu.errors import LenetError
 
 _STARTED = time.perf_counter()
@@ -117,6 +117,10 @@ def _write_text(target: Path, text: str) -> None:
 @click.version_option(__version__)
 def main() -> None:
     """Classify handwritten digits with LeNet, every stage switchable, on a GPU or a CPU."""
+
+
+main.add_command(cli_files.data)
+main.add_command(cli_files.weights)
 
 
 @main.command()
@@ -384,80 +388,6 @@ def warmup(device: str) -> None:
     for choice in choose_all(gpu) if gpu is not None else ():
         click.echo(f"auto {choice.precision:7} {choice}")
     click.echo(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
-
-
-@main.group()
-def data() -> None:
-    """Look at image files, convert them, fetch MNIST."""
-
-
-@data.command("info")
-@click.argument("file", type=_FILE, required=False)
-def data_info(file: Path | None) -> None:
-    """Say what FILE holds (default: the digits that ship)."""
-    from lenetgpu import assets
-    from lenetgpu.lab import listing
-
-    for what, found in listing.data_rows(file or assets.default_digits()):
-        click.echo(f"{what:13} {found}")
-
-
-@data.command("convert")
-@click.argument("source", type=_FILE)
-@click.argument("target", type=_FILE)
-def data_convert(source: Path, target: Path) -> None:
-    """Write the images and labels of SOURCE (IDX or HDF5) to TARGET in the course's HDF5."""
-    from lenetgpu.convert import convert_data
-
-    count = convert_data(source, target)
-    click.echo(f"{target}: {count:,} images")
-
-
-@data.command("fetch-mnist")
-@click.argument("folder", type=_FILE)
-@click.option("--mirror", multiple=True, help="base address to try instead of the known ones")
-def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
-    """Download the real MNIST into FOLDER, checked against pinned SHA-256 sums."""
-    from lenetgpu.mnist import MIRRORS, fetch_mnist
-
-    fetch_mnist(folder, mirror or MIRRORS, click.echo)
-
-
-@main.group()
-def weights() -> None:
-    """Look at weight files, check them, convert them."""
-
-
-@weights.command("info")
-@click.argument("file", type=_FILE, required=False)
-def weights_info(file: Path | None) -> None:
-    """Say what FILE holds and where it came from (default: the weights that ship)."""
-    from lenetgpu import assets
-    from lenetgpu.lab import listing
-
-    for what, found in listing.weight_rows(file or assets.default_weights()):
-        click.echo(f"{what:13} {found}")
-
-
-@weights.command("verify")
-@click.argument("file", type=_FILE)
-def weights_verify(file: Path) -> None:
-    """Check that FILE holds the network's four arrays, finite; exit code 2 where it does not."""
-    from lenetgpu.weights import load_weights
-
-    load_weights(file)
-    click.echo(f"{file}: right")
-
-
-@weights.command("convert")
-@click.argument("source", type=_FILE)
-@click.argument("target", type=_FILE)
-def weights_convert(source: Path, target: Path) -> None:
-    """Write SOURCE's weights (any float type or byte order) to TARGET as float32."""
-    from lenetgpu.convert import convert_weights
-
-    convert_weights(source, target)
-    click.echo(f"{target}: float32")
 
 
 @main.command()
