@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,10 @@ class _Group(click.Group):
         except MemoryError as error:
             reason = str(error).splitlines()[0] if str(error) else "no more memory"
             message = f"memory: expected enough for this job, found: {reason}; take less at once"
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            message = f"stdout: expected room for the results, found: {error.strerror}"
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
 
@@ -277,17 +282,14 @@ def compare(
     )  # fmt: skip
     with status_line(enabled=not no_progress) as say:
         outcome = session.run_compare(request, say)
-    _finish(ctx, outcome, json_file, csv_file, markdown)
+    _show(outcome, json_file, csv_file, markdown)
+    _end(ctx, outcome)
 
 
-def _finish(
-    ctx: click.Context,
-    outcome: Any,
-    json_file: Path | None,
-    csv_file: Path | None,
-    markdown: Path | None,
+def _show(
+    outcome: Any, json_file: Path | None, csv_file: Path | None, markdown: Path | None
 ) -> None:
-    """Write and print a CompareOutcome; exit with 1 where a check failed."""
+    """Write and print a CompareOutcome."""
     from lenetgpu.lab import results
 
     if json_file is not None:
@@ -300,20 +302,31 @@ def _finish(
             _write_text(target, text)
     to_stdout = "-" in map(str, (json_file, csv_file, markdown))
     results.print_document(_console(stderr=to_stdout), outcome.document)
+
+
+def _end(ctx: click.Context, outcome: Any) -> None:
+    """Say what failed; exit with 1 where a check did, with 130 where Ctrl-C ended the work."""
     for sentence in outcome.sentences():
         click.echo(sentence, err=True)
     if outcome.failed:
         ctx.exit(1)
+    if outcome.document.get("interrupted"):
+        ctx.exit(130)
 
 
 @main.command()
 @click.argument("shape", required=False)
-@click.option("--suite", help="a paper's shapes: pascal-single, pascal-multi, overfeat, ...")
+@click.option("--suite", help="pascal-single, pascal-multi, overfeat, convnet2 or lenet")
 @click.option("--batch", type=int, help="images; default: 1, or the suite's own")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
-@click.option("--seconds", default=1.0, show_default=True, help="time limit of each candidate")
+@click.option(
+    "--seconds",
+    default=1.0,
+    show_default=True,
+    help="time of a candidate's samples; a slower one runs once",
+)
 @click.option("--only", metavar="VARIANTS", help="these variants or families, with commas between")
-@click.option("--reference", help="candidate that ratios are over; default: cuDNN by PyTorch")
+@click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
 @click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
 @_result_options
 @click.pass_context
@@ -345,7 +358,9 @@ def conv(
     )
     with status_line(enabled=not no_progress) as say:
         outcome = convolution.run_conv(request, say)
-    _finish(ctx, outcome, json_file, csv_file, markdown)
+    _show(outcome, json_file, csv_file, markdown)
+    convolution.plot(request, outcome)
+    _end(ctx, outcome)
 
 
 @main.command("variants")

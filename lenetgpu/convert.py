@@ -7,8 +7,9 @@ from pathlib import Path
 
 from lenetgpu.dataset import load_dataset
 from lenetgpu.gpu.nvrtc import write_atomically
+from lenetgpu.hdf5 import attributes
 from lenetgpu.output import require_folder
-from lenetgpu.weights import load_weights
+from lenetgpu.weights import ATTRIBUTE, load_weights
 
 
 def convert_data(source: Path, target: Path) -> int:
@@ -28,7 +29,7 @@ def convert_data(source: Path, target: Path) -> int:
 
 
 def convert_weights(source: Path, target: Path) -> None:
-    """Write `source`'s four arrays as float32."""
+    """Write `source`'s four arrays as float32, with what calibration and provenance there is."""
     import h5py
 
     require_folder(target)
@@ -37,4 +38,8 @@ def convert_weights(source: Path, target: Path) -> None:
     with h5py.File(buffer, "w") as file:
         for name, tensor in weights.tensors.items():
             file.create_dataset(name, data=tensor, track_times=False)
+        for name, text in attributes(source).items():
+            file.attrs[name] = text
+        if weights.largest_pooled is not None:
+            file["conv1"].attrs[ATTRIBUTE] = weights.largest_pooled
     write_atomically(target, buffer.getvalue())

@@ -66,6 +66,8 @@ def findings() -> list[tuple[str, str]]:
         ("gpu", ", ".join(f"cuda:{g.index} {g.name} ({g.arch})" for g in gpus) or "none found"),
         ("cupy", _version("cupy-cuda13x", "cupy-cuda12x", "cupy")),
         ("nvrtc", _nvrtc_line()),
+        ("torch", f"{_version('torch')}, beside which `conv` measures"),
+        ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
         ("kernel cache", f"{nvrtc.cache_dir()}, {len(kernels)} kernels"),
     ]
     gpu, why = choose_device("auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,15 @@ def require_folder(path: Path) -> None:
             raise LenetError(f"{path}: expected a file to write, found a folder")
     except OSError as error:
         raise LenetError(f"{path}: expected a file to write, found: {error.strerror}") from error
-    if not path.exists() and not os.access(path.parent, os.W_OK):
-        raise LenetError(f"{path}: expected a folder to write into, found it read-only")
+    if path.exists():
+        return
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            return
+    except OSError as error:
+        raise LenetError(
+            f"{path}: expected a folder to write into, found: {error.strerror}"
+        ) from error
 
 
 def require_targets(*paths: Path | None) -> None:
@@ -96,7 +103,7 @@ def require_targets(*paths: Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        name = "-" if str(path) == "-" else str(path.absolute())
+        name = "-" if str(path) == "-" else str(path.resolve())
         if name in seen:
             where = "stdout" if name == "-" else str(path)
             raise LenetError(f"{where}: expected one result there, found two")

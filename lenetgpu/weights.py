@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 ATTRIBUTE = "largest_pooled"
+LARGEST_POOLED = (0.01, 1e4)  # fp16 holds filters scaled by 255 over it
 
 
 @dataclass(frozen=True)
@@ -53,5 +54,5 @@ def load_weights(path: Path) -> Weights:
                     f"found {bad} that are NaN or infinite"
                 )
             tensors[name] = tensor
-        largest = hdf5.read_positive(file, "conv1", ATTRIBUTE)
+        largest = hdf5.read_number(file, "conv1", ATTRIBUTE, *LARGEST_POOLED)
     return Weights(tensors, str(path), largest)

@@ -5,6 +5,8 @@ Without IMAGES (HDF5 or IDX) it is found on the shipped digits, as the plan does
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import click
@@ -12,20 +14,41 @@ import h5py
 
 from lenetgpu.calibration import largest_pooled
 from lenetgpu.dataset import load_dataset
-from lenetgpu.weights import ATTRIBUTE, load_weights
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.nvrtc import write_atomically
+from lenetgpu.weights import ATTRIBUTE, LARGEST_POOLED, load_weights
+
+
+def calibrate(weights: Path, images: Path | None, limit: int) -> float:
+    """Write the largest pooled activation into `weights`; LenetError where there is none."""
+    held = load_weights(weights)
+    digits = None if images is None else load_dataset(images).images[:limit]
+    largest = largest_pooled(held["conv1"], digits)
+    least, most = LARGEST_POOLED
+    if not least <= largest <= most:
+        raise LenetError(
+            f"{weights}: expected pooled activations of at most {least:g} to {most:g}, "
+            f"found {largest:g}"
+        )
+    buffer = io.BytesIO(weights.read_bytes())
+    with h5py.File(buffer, "r+") as file:
+        file["conv1"].attrs[ATTRIBUTE] = largest
+    write_atomically(weights, buffer.getvalue())
+    return largest
 
 
 @click.command()
 @click.argument("weights", type=click.Path(path_type=Path))
 @click.argument("images", type=click.Path(path_type=Path), required=False)
-@click.option("--limit", default=10_000, show_default=True, help="Images to look at.")
+@click.option("--limit", type=click.IntRange(min=1), default=10_000, show_default=True,
+              help="Images to look at, of IMAGES.")  # fmt: skip
 def main(weights: Path, images: Path | None, limit: int) -> None:
     """Calibrate WEIGHTS on IMAGES, such as MNIST's training images."""
-    held = load_weights(weights)
-    digits = None if images is None else load_dataset(images).images[:limit]
-    largest = largest_pooled(held["conv1"], digits)
-    with h5py.File(weights, "r+") as file:
-        file["conv1"].attrs[ATTRIBUTE] = largest
+    try:
+        largest = calibrate(weights, images, limit)
+    except LenetError as error:
+        click.echo(f"calibrate: error: {error}", err=True)
+        sys.exit(2)
     click.echo(f"{weights}: largest pooled activation {largest:.4f}")
 
 

@@ -29,7 +29,8 @@ def _cells(entry: dict[str, Any] | None) -> tuple[str, str]:
     if entry is None:
         return "-", "-"
     speedup = f"{entry['speedup']:.2f}x" if "speedup" in entry else "-"
-    return f"{1e3 * entry['median_ms']:,.1f} (`{entry['name']}`)", speedup
+    precision = "" if entry["precision"] == "fp32" else f", {entry['precision']}"
+    return f"{1e3 * entry['median_ms']:,.1f} (`{entry['name']}`{precision})", speedup
 
 
 def _mean(values: list[float]) -> str:
@@ -49,7 +50,8 @@ def table(name: str) -> str:
         f"{suite.title}: {document['device']['name']}, {document['peer'] or 'no PyTorch'}, "
         f"{document['date']}; fp32 without TF32, medians of interleaved replays of CUDA graphs, "
         f"warm L2, every row checked against float64."
-        + (f" The paper: {suite.says}." if suite.says else ""),
+        + (f" The paper: {suite.says}." if suite.says else "")
+        + (" Copies between layouts are counted in." if name == "convnet2" else ""),
         "",
         f"| shape | {reference}, us | fastest fp32 here, us | times faster | of the roof "
         "| the paper's kernel here, us | times faster | the paper |",
@@ -125,10 +127,10 @@ def ladder_table() -> str:
         rows = [row for row in ladder_rows(case.get("ladder", [])) if row.get("median_us")]
         lines = [
             f"{case['label']} ({case['shape']}, batch {case['images']:,}), the convolution alone; "
-            "a gain is the time of the step that is named over this step's:",
+            "a gain is the time of the step named under `over`, divided by this step's:",
             "",
-            "| section | step | us | cycles | there | registers | local bytes | instructions "
-            "| gain | there | over |",
+            "| section | step | us | cycles | cycles there | registers | local bytes "
+            "| instructions | gain | gain there | over |",
             "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
         ]
         lines += [

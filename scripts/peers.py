@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import random
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from torch import nn
 
 from lenetgpu import assets
 from lenetgpu.dataset import load_dataset
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
@@ -374,7 +376,11 @@ def main(
     data: Path | None, weight_file: Path | None, rounds: int, quick: bool, target: Path | None
 ) -> None:
     """Time lenetgpu beside its peers and print the ratios."""
-    gpu = gpu_device.require_gpu(0)
+    try:
+        gpu = gpu_device.require_gpu(0)
+    except LenetError as error:
+        click.echo(f"peers: error: {error}", err=True)
+        sys.exit(2)
     gpu_device.activate(gpu)
     weights = load_weights(weight_file or assets.default_weights())
     dataset = load_dataset(data or assets.default_digits())

@@ -17,7 +17,10 @@ fi
 log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 # Compiles the kernels, so that no tool watches the compiler.
-"$PYTHON" scripts/sanitize_plans.py --images "$IMAGES" "$@" || exit 1
+"$PYTHON" scripts/sanitize_plans.py --images "$IMAGES" "$@"
+status=$?
+[ $status -le 1 ] || exit 2
+[ $status -eq 0 ] || exit 1
 
 status=0
 for tool in $TOOLS; do

@@ -12,7 +12,8 @@ import numpy as np
 
 from lenetgpu import assets
 from lenetgpu.dataset import load_dataset
-from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import driver_gpus, require_gpu
 from lenetgpu.lab.check import excusable_flips, reference_scores
 from lenetgpu.network import FEATURES, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
@@ -47,9 +48,15 @@ def wrong_labels(plan_name: str, images: np.ndarray, expected: np.ndarray) -> in
 
 @click.command()
 @click.argument("plans", nargs=-1)
-@click.option("--images", "-n", default=133, show_default=True, help="Digits a run.")
+@click.option("--images", "-n", type=click.IntRange(min=1), default=133, show_default=True,
+              help="Digits a run.")  # fmt: skip
 def main(plans: tuple[str, ...], images: int) -> None:
     """Run PLANS (all fused ones that this GPU can) on a few shipped digits."""
+    try:
+        require_gpu(0)
+    except LenetError as error:
+        click.echo(f"sanitize_plans: error: {error}", err=True)
+        sys.exit(2)
     import cupy
 
     cupy.cuda.set_allocator(None)
@@ -59,7 +66,11 @@ def main(plans: tuple[str, ...], images: int) -> None:
     failed = False
     for plan in plans or fused_plans():
         for batch in (digits, digits.astype(np.float32) / np.float32(PIXEL_SCALE)):
-            wrong = wrong_labels(plan, batch, expected)
+            try:
+                wrong = wrong_labels(plan, batch, expected)
+            except LenetError as error:
+                click.echo(f"sanitize_plans: error: {error}", err=True)
+                sys.exit(2)
             failed |= wrong > 0
             print(f"{plan} {batch.dtype} {images} images: {wrong} wrong", flush=True)
     sys.exit(1 if failed else 0)

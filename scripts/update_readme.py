@@ -193,7 +193,9 @@ def peers_table() -> str:
         text = f"{row['ns_per_image']:.1f} ns at {row['images']:,}"
         by_plan.setdefault(row["plan"], []).append(text)
     flat = "; ".join(f"`{plan}` {', '.join(texts)}" for plan, texts in by_plan.items())
-    return "\n".join([*lines, "", f"An image takes, by batch: {flat}."])
+    return "\n".join(
+        [*lines, "", f"Time of an image by batch, in samples of their own before that run: {flat}."]
+    )
 
 
 def contestants_table() -> str:
@@ -237,6 +239,8 @@ def main(check: bool) -> None:
     text = README.read_text()
     new = updated(text)
     if check:
+        if new != text:
+            click.echo("README.md is stale: run scripts/update_readme.py", err=True)
         sys.exit(0 if new == text else 1)
     README.write_text(new)
 

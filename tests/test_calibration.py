@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from conftest import ROOT
 
 from lenetgpu import assets
 from lenetgpu.calibration import largest_pooled
+from lenetgpu.convert import convert_data, convert_weights
 from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.check import reference_stages
@@ -35,11 +40,11 @@ def test_weights_without_a_range_are_calibrated_on_the_digits(weight_file):
     assert largest_pooled(weights["conv1"]) > 0
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan, "wide", [1.0, 2.0]])
-def test_a_range_that_is_no_positive_number_is_refused(weight_file, bad):
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.inf, np.nan, 1e-300, 1e300, "wide", [1.0, 2.0]])
+def test_a_range_that_bytes_cannot_hold_is_refused(weight_file, bad):
     with h5py.File(weight_file, "r+") as file:
         file["conv1"].attrs[ATTRIBUTE] = bad
-    with pytest.raises(LenetError, match=r"largest_pooled of /conv1 to be a number above zero"):
+    with pytest.raises(LenetError, match="largest_pooled of /conv1 to be a number from 0.01 to"):
         load_weights(weight_file)
 
 
@@ -50,3 +55,37 @@ def test_quantised_filters_are_within_half_a_step(rng):
     step = scales.astype(np.float64) * 4 * 255 / 2.0
     assert np.abs(whole * step - conv2).max() <= 0.501 * step.max()
     assert not whole[..., 7].any()
+
+
+def calibrate():
+    path = ROOT / "scripts" / "calibrate.py"
+    spec = importlib.util.spec_from_file_location("calibrate", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_calibrating_writes_the_range_and_converting_keeps_it(weight_file, tmp_path):
+    images = tmp_path / "some.h5"
+    convert_data(assets.default_digits(), images)
+    done = CliRunner().invoke(calibrate().main, [str(weight_file), str(images), "--limit", "100"])
+    assert done.exit_code == 0, done.output
+    found = load_weights(weight_file).largest_pooled
+    assert found == pytest.approx(largest_pooled(
+        load_weights(weight_file)["conv1"], load_dataset(images).images[:100]
+    ))  # fmt: skip
+    converted = tmp_path / "converted.h5"
+    convert_weights(weight_file, converted)
+    assert load_weights(converted).largest_pooled == found
+
+
+def test_a_calibration_that_fails_leaves_the_file_as_it_was(weight_file):
+    with h5py.File(weight_file, "r+") as file:
+        file["conv1"][...] = -1.0
+    before = weight_file.read_bytes()
+    done = CliRunner().invoke(calibrate().main, [str(weight_file)])
+    assert done.exit_code == 2
+    assert "calibrate: error:" in done.output
+    assert weight_file.read_bytes() == before
+    refused = CliRunner().invoke(calibrate().main, [str(weight_file), "--limit", "0"])
+    assert refused.exit_code == 2

@@ -22,6 +22,7 @@ from lenetgpu.lab.convolution import (
     chosen_variants,
     parse_shape,
 )
+from lenetgpu.lab.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
 from lenetgpu.network import Conv
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.reference import reference
@@ -52,7 +53,7 @@ def test_a_shape_is_parsed():
     ("arguments", "words"),
     [
         ((), "expected SHAPE"),
-        (("1,8,8,4,3", "--suite", "lenet"), "one of them"),
+        (("1,8,8,4,3", "--suite", "lenet"), "found both"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,8,8,4,3,1,0,2",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "in whole numbers"),
@@ -66,8 +67,8 @@ def test_a_shape_is_parsed():
         (("1,8,6,4,9,1,1",), "within the padded map of 10x8, found 9x9"),
         (("1,40000,40000,4,1", "--batch", 2), "fewer than 2^31 values in the input"),
         (("1,8,8,4,3", "--batch", 0), "--batch: expected at least 1 image, found 0"),
-        (("1,8,8,4,3", "--seconds", 0), "--seconds: expected a time above 0"),
-        (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a time above 0"),
+        (("1,8,8,4,3", "--seconds", 0), "--seconds: expected a finite time above 0"),
+        (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a finite time above 0"),
         (("--suite", "alexnet"), "choose from: pascal-single, pascal-multi, overfeat"),
         (("1,8,8,4,3", "--device", "cpu", "--only", "fft,nothing"), "--only 'nothing': expected"),
         (("1,8,8,4,3", "--device", "cpu", "--only", ""), "--only '': expected"),
@@ -329,3 +330,53 @@ def test_a_small_shape_on_a_gpu(shape):
     assert all(math.isfinite(entry["median_ms"]) for entry in timed)
     assert any(entry["method"].startswith("graph") for entry in timed)
     assert all(entry["registers"] for entry in timed if entry["name"].startswith("direct"))
+
+
+@pytest.mark.parametrize("stops", [KeyboardInterrupt, MemoryError])
+def test_finished_shapes_are_kept_where_a_later_one_ends_it(
+    stops, monkeypatch, tmp_path, without_torch
+):
+    made = []
+
+    def case(*arguments):
+        made.append(arguments)
+        if len(made) == 2:
+            raise stops("enough")
+        return Case(*arguments)
+
+    monkeypatch.setattr(convolution, "Case", case)
+    target = tmp_path / "kept.json"
+    result = run("--suite", "lenet", "--batch", 1, "--device", "cpu", "--seconds", 0.02,
+                 "--only", "tiled", "--json", target)  # fmt: skip
+    document = json.loads(target.read_text())
+    interrupted = stops is KeyboardInterrupt
+    assert result.exit_code == (130 if interrupted else 0)
+    assert document["interrupted"] == interrupted
+    assert len(document["cases"]) == (1 if interrupted else 3)
+
+
+def test_a_picture_of_nothing_costs_no_results(monkeypatch, tmp_path, without_torch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(comparing, "_time", lambda *_: None)
+    target = tmp_path / "kept.json"
+    result = run("1,8,8,4,3", "--device", "cpu", "--only", "tiled", "--json", target,
+                 "--plot", tmp_path / "none.png")  # fmt: skip
+    assert result.exit_code == 2
+    assert "--plot: expected candidates with timings" in result.stderr
+    assert json.loads(target.read_text())["cases"]
+
+
+def test_the_reference_is_measured_though_only_names_others(without_torch):
+    result = run("1,8,8,4,3", "--device", "cpu", "--seconds", 0.02, "--only", "tiled",
+                 "--reference", "unrolled", "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    names = {e["name"] for e in json.loads(result.stdout)["cases"][0]["candidates"]}
+    assert names == {"tiled.blocked", "unrolled.blas"}
+
+
+def test_a_narrow_terminal_loses_columns_and_no_digits():
+    rows = [{"name": "tiled.blocked", "median_ms": 12345.678, "grid": [1, 2], "registers": 40}]
+    columns = (*STAGE_COLUMNS, *LAUNCH_COLUMNS)
+    shown = fitting(used(columns, rows), rows, 30)
+    assert [column.key for column in shown] == ["name", "median_ms"]
+    assert fitting(used(columns, rows), rows, 200) == used(columns, rows)

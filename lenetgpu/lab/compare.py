@@ -251,6 +251,7 @@ def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[s
     for candidate in right:
         assert candidate.bench is not None
         if candidate.once:
+            say(f"timing {candidate.name} once")
             candidate.samples.append(candidate.bench.sample())
     timed = [candidate for candidate in right if not candidate.once]
     base = next((c for c in timed if c.name == comparison.reference), None)

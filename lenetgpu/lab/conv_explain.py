@@ -97,5 +97,5 @@ def explanation_json(
     for variant in elsewhere:
         rows = planned(variant, shape.problem, shape.batch)
         if rows:
-            sections.append((variant.full_name, rows))
+            sections.append((f"{variant.full_name}, on a GPU (none here: an H200)", rows))
     return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

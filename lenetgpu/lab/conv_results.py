@@ -127,7 +127,7 @@ def print_conv(console: Console, document: dict[str, Any]) -> None:
     if document.get("summary"):
         title = f"speed-up over {document['reference']}, all shapes"
         rows = document["summary"]
-        console.print(as_rich(used(SUMMARY_COLUMNS, rows), rows, title))
+        console.print(as_rich(used(SUMMARY_COLUMNS, rows), rows, title, width=console.width))
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
 
@@ -142,7 +142,7 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
     shown = [row for row in rows if row["status"] != "refused"]
-    console.print(as_rich(used(_IN_A_CASE, shown), shown, title))
+    console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
     for row in rows:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""
@@ -159,11 +159,11 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     if case.get("ladder"):
         rows = ladder_rows(case["ladder"])
         title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
-        console.print(as_rich(used(LADDER_COLUMNS, rows), rows, title))
+        console.print(as_rich(used(LADDER_COLUMNS, rows), rows, title, width=console.width))
     if case.get("explanation"):
         rows = [
             {"about": "" if index else section["about"], "what": what, "found": found}
             for section in case["explanation"]
             for index, (what, found) in enumerate(section["rows"])
         ]
-        console.print(as_rich(EXPLANATION_COLUMNS, rows, "explanation"))
+        console.print(as_rich(EXPLANATION_COLUMNS, rows, "explanation", width=console.width))

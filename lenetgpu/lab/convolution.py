@@ -104,11 +104,12 @@ def _require_countable(problem: Conv, n: int) -> None:
 def _shapes(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
     """What is to be run; LenetError where the request is not one."""
     if (request.shape is None) == (request.suite is None):
-        raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, and one of them")
+        found = "neither" if request.shape is None else "both"
+        raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
     if request.batch is not None and request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     if not 0 < request.seconds < math.inf:
-        raise LenetError(f"--seconds: expected a time above 0, found {request.seconds:g}")
+        raise LenetError(f"--seconds: expected a finite time above 0, found {request.seconds:g}")
     if request.plot is not None:
         plots.check_plot(request.plot)
     suite = None
@@ -150,6 +151,16 @@ def chosen_variants(only: str | None, device: str) -> list[Variant]:
     return [v for v in every if v in wanted]
 
 
+def _with_reference(chosen: list[Variant], wanted: str | None, device: str) -> list[Variant]:
+    """`chosen` and the variant that ratios are asked over, if it names one."""
+    every = variants("conv", device)
+    if wanted not in families("conv", device) and not any(wanted in v.names for v in every):
+        return chosen
+    assert wanted is not None
+    added = find("conv", wanted, device)
+    return [v for v in every if v in chosen or v == added]
+
+
 def _reference(request: ConvRequest, setting: _Setting) -> str:
     """The name that ratios are over: as asked, else the peer, else the package's default."""
     names = [v.full_name for v in setting.chosen]
@@ -160,7 +171,7 @@ def _reference(request: ConvRequest, setting: _Setting) -> str:
             return peer
         default = find("conv", NAMED["fp32"][setting.device]["conv"], setting.device).full_name
         return default if default in names else names[0]
-    if peer is not None and wanted in ("torch", "cudnn", peer):
+    if peer is not None and wanted in ("torch", peer, peer.split()[-1]):
         return peer
     if wanted not in names:
         members = families("conv", setting.device)
@@ -237,7 +248,7 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
     """Check and time what was asked for; LenetError for bad input."""
     suite, shapes = _shapes(request)
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
-    chosen = chosen_variants(request.only, device)
+    chosen = _with_reference(chosen_variants(request.only, device), request.reference, device)
     gpu, limits = open_device(request.device, say)
     setting = _Setting(gpu, limits, peer_version(device), chosen)
     reference = _reference(request, setting)
@@ -266,28 +277,41 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
         runs = [v for v in chosen if v.needs.met_by(gpu.compute_capability)]
         _compile(shapes, runs, say)
     for shape in shapes:
-        comparison = _run(shape, setting, reference, request.seconds, say)
-        case = case_json(shape, comparison, limits, setting.peer_name)
-        if request.explain:
-            case["explanation"] = explanation_json(shape, comparison, limits, chosen, elsewhere)
-        if _has_ladder(suite, setting):
-            case["ladder"] = _ladder(shape, setting, say)
-            wrong += [
-                f"{shape.label}: {step['variant']} of the ladder"
-                for step in case["ladder"]
-                if step["status"] == "wrong"
-            ]
-        document["cases"].append(case)
-        wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
+        try:
+            comparison = _run(shape, setting, reference, request.seconds, say)
+            case = case_json(shape, comparison, limits, setting.peer_name)
+            document["cases"].append(case)
+            wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
+            if request.explain:
+                case["explanation"] = explanation_json(shape, comparison, limits, chosen, elsewhere)
+            if _has_ladder(suite, setting) and not comparison.interrupted:
+                case["ladder"] = _ladder(shape, setting, say)
+                wrong += [
+                    f"{shape.label}: {step['variant']} of the ladder"
+                    for step in case["ladder"]
+                    if step["status"] == "wrong"
+                ]
+        except KeyboardInterrupt:
+            document["interrupted"] = True
+            break
+        except MemoryError as error:
+            if not document["cases"]:
+                raise
+            say(f"{shape.label} left out, needs more memory: {str(error).partition(chr(10))[0]}")
+            continue
         if comparison.interrupted:
             document["interrupted"] = True
             break
         _release(comparison, gpu is not None)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
-    if request.plot is not None:
-        plots.plot_conv(request.plot, document, limits)
-    return CompareOutcome(document, wrong)
+    return CompareOutcome(document, wrong, limits=limits)
+
+
+def plot(request: ConvRequest, outcome: CompareOutcome) -> None:
+    """Draw what was measured where a picture was asked for; LenetError where nothing was."""
+    if request.plot is not None and outcome.limits is not None:
+        plots.plot_conv(request.plot, outcome.document, outcome.limits)
 
 
 def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:

@@ -92,7 +92,7 @@ def print_stages(console: Console, outcome: Outcome) -> None:
     ]
     columns = used((*STAGE_COLUMNS, *LAUNCH_COLUMNS), rows)
     title = f"{n:,} images, plan {outcome.plan.name}"
-    console.print(as_rich(columns, [*rows, *ends], title))
+    console.print(as_rich(columns, [*rows, *ends], title, width=console.width))
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:

@@ -98,7 +98,7 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
     cache = "cold L2" if document["cold_l2"] else "warm L2"
     n = document["images"]
     title = f"{document['what']}, {n:,} images, {device}, {cache}"
-    console.print(as_rich(used(COMPARE_COLUMNS, rows), rows, title))
+    console.print(as_rich(used(COMPARE_COLUMNS, rows), rows, title, width=console.width))
     again = document["reference_again"]
     if again is not None:
         ratio = again["ratio"]
@@ -129,11 +129,15 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
     """The report's tables beside this device's figures."""
     rows = suite_rows(document["rows"])
     title = f"suite report, {document['images']:,} images, {document['device']['name']}"
-    console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title))
+    console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title, width=console.width))
     if document["ladder"]:
         title = "the report's ladder: time of the step before over time of the step"
-        console.print(as_rich(LADDER_COLUMNS, document["ladder"], title))
-    console.print(as_rich(LAYOUT_COLUMNS, document["layouts"], "table 10: activation shapes"))
+        console.print(as_rich(LADDER_COLUMNS, document["ladder"], title, width=console.width))
+    console.print(
+        as_rich(
+            LAYOUT_COLUMNS, document["layouts"], "table 10: activation shapes", width=console.width
+        )
+    )
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
 

@@ -65,6 +65,7 @@ class CompareOutcome:
     document: dict[str, Any]
     wrong: list[str]
     lost: list[str] = field(default_factory=list)
+    limits: Ceilings | None = None
 
     def sentences(self) -> list[str]:
         """What is wrong or lost, a line each."""

@@ -54,6 +54,13 @@ def short_error(value: float) -> str:
     return f"{value:.1e}"
 
 
+_WRAPPED_LEAST = 16
+_FIRST_TO_GO = (
+    "shared_bytes", "local_bytes", "registers", "grid", "block", "occupancy", "limited_by",
+    "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p05_us", "p95_us", "method", "layout", "bound",
+    "gbs", "low", "high", "label_flips", "precision", "tflops", "share", "roofline", "note",
+    "explanation", "relative_error",
+)  # fmt: skip
 _WRAPPED = ("explanation", "why", "note", "label", "found")
 STATUS_WORDS = {
     "right": "PASS", "wrong": "WRONG", "failed": "FAILED", "skipped": "skipped",
@@ -98,22 +105,51 @@ def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Colum
     return tuple(c for c in columns if any(row.get(c.key) is not None for row in rows))
 
 
-def as_rich(columns: tuple[Column, ...], rows: list[dict[str, Any]], title: str = "") -> Table:
-    """A table for a terminal."""
+def _needed(column: Column, rows: list[dict[str, Any]]) -> int:
+    """Characters that `column` takes, with the spaces after it."""
+    widest = max((len(column.cell(row)) for row in rows), default=0)
+    if column.key in _WRAPPED:
+        widest = min(widest, _WRAPPED_LEAST)
+    return max(len(column.heading), widest) + 2
+
+
+def fitting(
+    columns: tuple[Column, ...], rows: list[dict[str, Any]], width: int
+) -> tuple[Column, ...]:
+    """The columns that `width` characters hold, those of _FIRST_TO_GO left out in that order."""
+    kept = list(columns)
+    for key in _FIRST_TO_GO:
+        if sum(_needed(column, rows) for column in kept) + 1 <= width:
+            break
+        kept = [column for column in kept if column.key != key]
+    return tuple(kept)
+
+
+def as_rich(
+    columns: tuple[Column, ...], rows: list[dict[str, Any]], title: str = "", width: int = 250
+) -> Table:
+    """A table for a terminal of `width` characters; says which columns that leaves out."""
     from rich import box
     from rich.table import Table
 
+    shown = fitting(columns, rows, width)
+    left_out = [column.heading for column in columns if column not in shown]
     table = Table(
-        title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        title=title or None,
+        title_justify="left",
+        caption=f"not shown for width: {', '.join(left_out)}" if left_out else None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    for column in columns:
+    for column in shown:
         table.add_column(
             column.heading,
             justify="right" if column.numeric else "left",
             no_wrap=column.key not in _WRAPPED,
         )
     for row in rows:
-        table.add_row(*(column.cell(row) for column in columns))
+        table.add_row(*(column.cell(row) for column in shown))
     return table
 
 
