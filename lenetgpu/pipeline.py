@@ -171,7 +171,6 @@ class Pipeline:
         self.chunk = min(batch, chunk or default)
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
-        self._devices = {step.device for step in self.steps}
         self._allocate()
         self._prepare(weights)
 

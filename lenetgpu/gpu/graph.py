@@ -16,7 +16,6 @@ class Graph:
     def __init__(self, work: Callable[[], Any], calls: int) -> None:
         import cupy
 
-        self.calls = calls
         self.stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.get_current_stream().synchronize()
         with self.stream:

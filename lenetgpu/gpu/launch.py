@@ -56,13 +56,14 @@ _allowed: dict[int, int] = {}
 
 def _allow_shared(function: int, shared: int) -> None:
     """Let `function` take `shared` bytes of dynamic shared memory; past 48 KiB it must be asked."""
+    if shared <= _allowed.get(function, _PLAIN_SHARED_BYTES):
+        return
     from cupy.cuda import driver
 
-    if shared > _allowed.get(function, _PLAIN_SHARED_BYTES):
-        driver.funcSetAttribute(
-            function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
-        )
-        _allowed[function] = shared
+    driver.funcSetAttribute(
+        function, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared
+    )
+    _allowed[function] = shared
 
 
 @cache

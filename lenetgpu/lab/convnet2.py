@@ -233,7 +233,7 @@ def ladder_rows(
     - `registers`, `local_bytes` a thread, `shared_bytes`, `blocks`, `threads`;
     - `instructions`: static SASS instructions in the cubin, NOPs apart;
     - `ratio`, `cycles_ratio`: time, cycles of the step `before` over this step's;
-    - `total_ratio`: the baseline's time over this step's (the paper's `PAPER_TOTAL`).
+    - `total_ratio`: the baseline's time over this step's (the paper: 4.4).
 
     `paper_cycles`, `paper_gain` (share of the time saved), `section` and `paper_remark` are the
     paper's. `problem`'s layouts are ignored: NCHW in and out. Needs a GPU with CuPy.

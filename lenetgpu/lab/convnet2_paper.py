@@ -105,7 +105,6 @@ STEPS: tuple[PaperStep, ...] = (
         "another tile too: NHWC windows, and copies that overlap the sums",
     ),
 )  # fmt: skip
-PAPER_TOTAL = 4.4
 PAPER_TOTAL_NOTE = (
     "Abstract and section 6: up to 4.4x against the baseline. The text does not say which steps it "
     "counts; 524/148 is 3.5x, with strength reduction 4.8x, with an engine's 66 % more than 10x."
