@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
-from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem, Relayout, Scale
+from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem
 from lenetgpu.plan import Plan, Slot
+from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
-from lenetgpu.weights import Weights
 
 CPU_CHUNK = 64
 GPU_CHUNK = 132 * 4 * 80
@@ -202,7 +203,7 @@ class Pipeline:
 
     def _empty(self, size: int, device: str) -> Any:
         if device == "cpu" and self.plan.device == "cuda":
-            from lenetgpu.gpu.memory import pinned_empty
+            from lenetgpu.gpu.workspace import pinned_empty
 
             return pinned_empty((size,), "uint8")
         return _array_module(device).empty(size, "uint8")

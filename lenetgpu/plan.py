@@ -70,7 +70,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
 }
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
-# measured (lab/choice.py); where nothing can be measured, the first whose needs are met is taken
+# measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},

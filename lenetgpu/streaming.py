@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.memory import pinned_empty
+from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Observer, Pipeline
 

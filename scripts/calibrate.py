@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 import h5py
 
-from lenetgpu.calibration import largest_pooled
-from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.nvrtc import write_atomically
-from lenetgpu.weights import ATTRIBUTE, LARGEST_POOLED, load_weights
+from lenetgpu.files.calibration import largest_pooled
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import ATTRIBUTE, LARGEST_POOLED, load_weights
+from lenetgpu.store import write_atomically
 
 
 def calibrate(weights: Path, images: Path | None, limit: int) -> float:

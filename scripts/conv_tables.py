@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.lab.conv_json import geometric_mean
-from lenetgpu.lab.conv_results import ladder_rows
-from lenetgpu.lab.conv_suites import SUITES, Suite
+from lenetgpu.papers.shapes import SUITES, Suite
+from lenetgpu.show.conv import ladder_rows
+from lenetgpu.show.conv_document import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "measured" / "conv-nvidia-h200"

@@ -26,13 +26,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lenetgpu import assets
-from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
-from lenetgpu.weights import Weights, load_weights
 
 SAMPLE_MS = 10.0
 LEAST_PASSES, MOST_PASSES = 5, 200

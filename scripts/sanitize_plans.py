@@ -10,15 +10,16 @@ import sys
 import click
 import numpy as np
 
-from lenetgpu import assets
-from lenetgpu.dataset import load_dataset
+from lenetgpu.check.judge import excusable_flips
+from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import driver_gpus, require_gpu
-from lenetgpu.lab.check import excusable_flips, reference_scores
 from lenetgpu.network import FEATURES, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve, runnable_plans
-from lenetgpu.weights import load_weights
 
 
 def fused_plans() -> list[str]:

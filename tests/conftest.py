@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 import pytest
 
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.network import weight_shapes
-from lenetgpu.weights import Weights, load_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPT = ROOT / "tests" / "gpu-receipt.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lenetgpu.lab.warmup import network_problems
-from lenetgpu.network import Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
+from lenetgpu.check.warmup import network_problems
+from lenetgpu.problems import Argmax, Conv, ConvPool, Fc, Pool, Relayout, Scale
 from lenetgpu.stages import Variant
 
 ODD: dict[str, list[Any]] = {

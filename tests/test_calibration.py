@@ -10,14 +10,14 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu import assets
-from lenetgpu.calibration import largest_pooled
-from lenetgpu.convert import convert_data, convert_weights
-from lenetgpu.dataset import load_dataset
+from lenetgpu.check.truth import reference_stages
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.check import reference_stages
-from lenetgpu.stages.fused.int8_features import quantize
-from lenetgpu.weights import ATTRIBUTE, load_weights
+from lenetgpu.files import assets
+from lenetgpu.files.calibration import largest_pooled
+from lenetgpu.files.convert import convert_data, convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import ATTRIBUTE, load_weights
+from lenetgpu.stages.fused.wgmma.int8_features import quantize
 
 
 def test_the_shipped_weights_hold_a_range_that_the_digits_hardly_leave(shipped_weights):

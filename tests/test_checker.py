@@ -8,20 +8,13 @@ import numpy as np
 import pytest
 from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 
+from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.verify import verify_once
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.check import (
-    TOLERANCE,
-    check_variant,
-    excusable_flips,
-    first_bad_stage,
-    judge,
-    random_input,
-    reference,
-)
-from lenetgpu.lab.verify import verify_once
-from lenetgpu.network import Fc
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
+from lenetgpu.problems import Fc
 from lenetgpu.stages import find
 
 PROBLEM = Fc(512, 33, relu=False)

@@ -7,11 +7,11 @@ from dataclasses import asdict
 
 import pytest
 
-from lenetgpu import doctor
+from lenetgpu.commands import doctor
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu, driver_gpus
-from lenetgpu.lab import choice
-from lenetgpu.lab.choice import RANGES, Choice, choose, measured_with, remembered
+from lenetgpu.measure import choice
+from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
 from lenetgpu.plan import AUTO_PLANS, auto_plans
 
 HOPPER = Gpu(0, "Some Hopper", 90)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu import assets
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
 from lenetgpu.gpu import device
 from lenetgpu.network import STAGE_NAMES
 
@@ -229,7 +229,7 @@ def test_fetch_mnist_says_which_mirror_failed(tmp_path):
 
 
 def test_fetch_mnist_checks_the_pinned_sum(tmp_path, monkeypatch, mnist):
-    from lenetgpu import mnist as fetcher
+    from lenetgpu.files import mnist as fetcher
 
     def serve(url):
         return (mnist / url.rsplit("/", 1)[1]).read_bytes()
@@ -325,7 +325,7 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, monkeypatch):
 
 
 def test_running_out_of_memory_is_one_sentence(monkeypatch):
-    from lenetgpu import inference
+    from lenetgpu.commands import infer as inference
 
     def exhaust(*arguments):
         raise MemoryError("Unable to allocate 730. GiB")

@@ -7,16 +7,13 @@ import random
 
 import pytest
 
+from lenetgpu.check.judge import Verdict
 from lenetgpu.errors import LenetError
-from lenetgpu.lab import compare as comparing
-from lenetgpu.lab.bench import Checked
-from lenetgpu.lab.check import Verdict
-from lenetgpu.lab.compare import (
-    Candidate,
-    Comparison,
-    comparison_json,
-)
-from lenetgpu.lab.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure import rounds as comparing
+from lenetgpu.measure.bench import Checked
+from lenetgpu.measure.document import comparison_json
+from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.rounds import Candidate, Comparison
 
 
 class FakeBench:

@@ -11,19 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
+from lenetgpu.commands import conv as convolution
+from lenetgpu.commands.conv import ConvRequest, chosen_variants, parse_shape
 from lenetgpu.errors import LenetError
-from lenetgpu.lab import compare as comparing
-from lenetgpu.lab import conv_bench, conv_peer, convolution
-from lenetgpu.lab.conv_bench import Case, ConvBench, laid_out
-from lenetgpu.lab.conv_json import geometric_mean, shape_text
-from lenetgpu.lab.conv_suites import KERNEL_SIDES, SUITES
-from lenetgpu.lab.convolution import (
-    ConvRequest,
-    chosen_variants,
-    parse_shape,
-)
-from lenetgpu.lab.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
-from lenetgpu.network import Conv
+from lenetgpu.measure import conv_bench
+from lenetgpu.measure import rounds as comparing
+from lenetgpu.measure import torch_peer as conv_peer
+from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.papers.shapes import KERNEL_SIDES, SUITES
+from lenetgpu.problems import Conv
+from lenetgpu.show.conv_document import geometric_mean, shape_text
+from lenetgpu.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.registry import cpu, make_variant

@@ -8,10 +8,12 @@ from itertools import product as pairs
 import pytest
 from problems import ODD
 
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv import best, tuned, winograd
-from lenetgpu.stages.conv.costs import product_clocks
-from lenetgpu.stages.conv.product import SPLITS, TILES, Product, choose
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tuned import choose as best
+from lenetgpu.stages.conv.tuned import direct as tuned
+from lenetgpu.stages.conv.tuned import winograd
+from lenetgpu.stages.conv.tuned.clocks import product_clocks
+from lenetgpu.stages.conv.tuned.product import SPLITS, TILES, Product, choose
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 SMALLEST_SHARED_BYTES = 64 << 10  # of sm_75

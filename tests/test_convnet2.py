@@ -10,13 +10,13 @@ import pytest
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import compile_kernel
-from lenetgpu.lab.convnet2 import instruction_count, longest_span, step_kernels
-from lenetgpu.lab.convnet2_paper import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
-from lenetgpu.network import Conv
+from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_ladder import instruction_count, longest_span, step_kernels
+from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
-from lenetgpu.stages.conv.convnet2 import ROLLED, UNROLLED, Tile, ladder_tile
-from lenetgpu.stages.conv.convnet2_engines import inner_tile, outer_tile
-from lenetgpu.stages.conv.convnet2_im2col import im2col_tile
+from lenetgpu.stages.conv.convnet2.engines import inner_tile, outer_tile
+from lenetgpu.stages.conv.convnet2.im2col import im2col_tile
+from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile, ladder_tile
 
 ALL = [variant for variant in variants("conv", "cuda") if variant.family == "convnet2"]
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lenetgpu.check.judge import TOLERANCE, excusable_flips
+from lenetgpu.check.truth import reference_scores
 from lenetgpu.cli import main
-from lenetgpu.dataset import load_dataset
-from lenetgpu.lab.check import TOLERANCE, excusable_flips, reference_scores
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
-from lenetgpu.weights import load_weights
 
 CORRECT = 8_722
 CPU_PLANS = [name for name, devices in NAMED.items() if "cpu" in devices]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from problems import all_problems
 
-from lenetgpu.lab.check import check_variant, random_input, reference
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.stages import variants
 
 CASES = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from lenetgpu.lab.conv_suites import SUITES
+from lenetgpu.papers.shapes import SUITES
 
 
 def script(name):

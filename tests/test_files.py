@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lenetgpu.convert import convert_data, convert_weights
-from lenetgpu.dataset import load_dataset
 from lenetgpu.errors import LenetError
-from lenetgpu.weights import load_weights
+from lenetgpu.files.convert import convert_data, convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
 
 
 def idx(path, images, labels=None, magic=2051, zipped=False):

@@ -8,25 +8,20 @@ import numpy as np
 import pytest
 from problems import ODD, in_layouts
 
-from lenetgpu import assets
-from lenetgpu.dataset import load_dataset
+from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips
+from lenetgpu.check.truth import random_input, reference, reference_scores
+from lenetgpu.check.warmup import network_problems
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.lab.check import (
-    TOLERANCE,
-    check_variant,
-    excusable_flips,
-    random_input,
-    reference,
-    reference_scores,
-)
-from lenetgpu.lab.warmup import network_problems
-from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGES, Relayout, Scale
+from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
+from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import variants
 from lenetgpu.stages.conv.reference import reference as conv_reference
-from lenetgpu.weights import load_weights
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 3, 64, 133)
@@ -198,7 +193,7 @@ def test_fused_plans_on_random_images(plan, digits, rng):
 def test_int8_loses_at_most_five_of_ten_thousand(digits, mnist):
     import cupy
 
-    from lenetgpu.dataset import load_dataset
+    from lenetgpu.files.dataset import load_dataset
 
     _, weights, _, _ = digits
     test = load_dataset(mnist / "t10k-images-idx3-ubyte.gz")
@@ -272,7 +267,7 @@ def test_streams_give_the_same_labels(streams, chunk, digits):
 def test_two_pipelines_keep_their_own_constant_filters(digits, rng):
     import cupy
 
-    from lenetgpu.weights import Weights
+    from lenetgpu.files.weights import Weights
 
     dataset, weights, _, expected = digits
     other = Weights({k: v + np.float32(0.3) for k, v in weights.tensors.items()}, "other")

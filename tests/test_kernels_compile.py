@@ -10,7 +10,7 @@ from problems import all_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
-from lenetgpu.lab.roofline import FMA_RATE, MMA_RATE
+from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.stages import variants
 
 

@@ -13,22 +13,22 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lenetgpu import assets
 from lenetgpu.cli import main
-from lenetgpu.dataset import load_dataset
+from lenetgpu.commands import compare as session
 from lenetgpu.errors import LenetError
-from lenetgpu.lab import compare as comparing
-from lenetgpu.lab import session
-from lenetgpu.lab.bench import StageBench, stage_of, truth
-from lenetgpu.lab.explain import moved_per_needed
-from lenetgpu.lab.report_tables import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
-from lenetgpu.lab.roofline import Ceilings, ceilings
-from lenetgpu.lab.statistics import median_interval, ratio_interval
-from lenetgpu.lab.suites import covered_variants, ladder_rows, layout_rows
-from lenetgpu.lab.trace import TraceEvent, chrome_trace, copies_under_kernels
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.measure import candidates as comparing
+from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.roofline import Ceilings, ceilings
+from lenetgpu.measure.statistics import median_interval, ratio_interval
+from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
+from lenetgpu.papers.course import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
+from lenetgpu.papers.course_ladder import covered_variants, ladder_rows, layout_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
+from lenetgpu.show.course import moved_per_needed
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import cpu, make_variant
 
@@ -343,7 +343,7 @@ def test_ceilings_are_measured_once(tmp_path, monkeypatch):
 
 
 def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, rng):
-    from lenetgpu.lab import suites
+    from lenetgpu.papers import course_ladder as suites
 
     def refuse(*arguments):
         raise MemoryError("Unable to allocate 7 GiB")

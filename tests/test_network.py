@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from lenetgpu.network import STAGES, Conv, stage, weight_shapes
+from lenetgpu.network import STAGES, stage, weight_shapes
+from lenetgpu.problems import Conv
 
 
 def test_shapes_chain():

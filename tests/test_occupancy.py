@@ -127,10 +127,10 @@ def test_the_driver_agrees():
     import cupy
     import numpy as np
 
+    from lenetgpu.check.truth import random_input
+    from lenetgpu.check.warmup import network_problems
     from lenetgpu.gpu.launch import record
     from lenetgpu.gpu.occupancy import active_blocks, current_processor, demand_of
-    from lenetgpu.lab.check import random_input
-    from lenetgpu.lab.warmup import network_problems
     from lenetgpu.layouts import from_nhwc, physical_shape
     from lenetgpu.network import CLASSIFIER, FEATURES
     from lenetgpu.stages import variants

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv.pascal_device import GTX_1080_TI, H200, NAMED
-from lenetgpu.stages.conv.pascal_plan import explain, plan_multi, plan_single
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.device import GTX_1080_TI, H200, NAMED
+from lenetgpu.stages.conv.prefetch.explain import explain, plan_multi, plan_single
 
 
 def single(side: int, filters: int, k: int) -> Conv:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lenetgpu.check.judge import TOLERANCE
+from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.check import TOLERANCE, reference_scores
 from lenetgpu.pipeline import Pipeline, build_steps
 from lenetgpu.plan import NAMED, resolve, runnable_plans
 from lenetgpu.stages import variants

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lenetgpu.lab.check import judge, random_input, reference
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.layouts import from_nhwc, to_nhwc
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv import prefetch_multi, prefetch_single
-from lenetgpu.stages.conv.pascal_multi import MultiTile
-from lenetgpu.stages.conv.pascal_single import SingleTile
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch import multi as prefetch_multi
+from lenetgpu.stages.conv.prefetch import single as prefetch_single
+from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile
+from lenetgpu.stages.conv.prefetch.single_plan import SingleTile
 
 ONE = [
     Conv(23, 20, 1, 13, 3, 3, 1, 1, "NCHW", "NCHW"),

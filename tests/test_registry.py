@@ -8,10 +8,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.cli import _STAGES, main
+from lenetgpu.check.judge import TOLERANCE
+from lenetgpu.cli import main
+from lenetgpu.cli.options import STAGES as OPTION_STAGES
+from lenetgpu.commands.listing import variant_rows
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.check import TOLERANCE
-from lenetgpu.lab.listing import variant_rows
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.network import CLASSIFIER, FEATURES, STAGE_NAMES, STAGES
 from lenetgpu.plan import NAMED, PRECISIONS, resolve
@@ -56,7 +57,7 @@ def test_registrations_are_complete(v):
 def test_every_variant_is_listed_and_every_stage_has_an_option():
     listed = {(row["kind"], row["variant"]) for row in variant_rows()}
     assert listed == {(v.kind, v.full_name) for v in variants() if v.kind not in SUPPORT_KINDS}
-    assert _STAGES == STAGE_NAMES
+    assert OPTION_STAGES == STAGE_NAMES
     printed = CliRunner().invoke(main, ["variants"]).output
     for _, name in listed:
         assert name in printed

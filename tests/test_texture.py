@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from problems import ODD, in_layouts
 
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.check import check_variant, random_input, reference
-from lenetgpu.network import Conv
+from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.texture import Tiling, tiling_for, tilings
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lenetgpu.lab.conv_suites import SUITES
-from lenetgpu.network import Conv
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.tuned_single import Tile, filters_a_block, tile, tiles
+from lenetgpu.stages.conv.tuned.one_channel import Tile, filters_a_block, tile, tiles
 
 SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
 

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.store import cache_dir, write_atomically
 
-_GPU = Path(__file__).resolve().parent
-_STAGES = _GPU.parent / "stages"
-_INCLUDE_FOLDERS = (_GPU, _STAGES, _STAGES / "conv")
+INCLUDE_ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 _NO_CACHE = "--no-cache"
@@ -72,58 +69,6 @@ class CompileError(LenetError):
     """NVRTC refused a kernel; the message holds its log."""
 
 
-def cache_dir() -> Path:
-    """Where compiled kernels and measured device facts are kept (LENETGPU_CACHE overrides).
-
-    A folder of the user's among the temporary files where that place cannot be written.
-    """
-    override = os.environ.get("LENETGPU_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return _writable(Path(override) if override else Path(base) / "lenetgpu")
-
-
-@cache
-def _writable(wanted: Path) -> Path:
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted):
-            return wanted
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="lenetgpu-"))
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`: a file through a temporary one, a device or pipe as it is.
-
-    Symbolic links are followed. Raises LenetError where it cannot be written.
-    """
-    try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            with target.open("wb") as stream:
-                stream.write(data)
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, data)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
-
-
-def _replace(target: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".lenetgpu.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
 def source_files(source: Path) -> list[Path]:
     """`source` and every project header it includes, directly or not."""
     found, todo = [], [source]
@@ -133,8 +78,8 @@ def source_files(source: Path) -> list[Path]:
             continue
         found.append(path)
         for name in _INCLUDE.findall(path.read_text()):
-            places = [folder / name for folder in (path.parent, *_INCLUDE_FOLDERS)]
-            todo.append(next((place for place in places if place.is_file()), places[0]))
+            beside = path.parent / name
+            todo.append(beside if beside.is_file() else INCLUDE_ROOT / name)
     return found
 
 
@@ -231,7 +176,7 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
 
     Raises CompileError with NVRTC's log, or LenetError where NVRTC is not installed.
     """
-    folders = dict.fromkeys((kernel.source.parent, *_INCLUDE_FOLDERS))
+    folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
     named = [option for option in options if not option.startswith("-I")]

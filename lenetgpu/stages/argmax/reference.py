@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import Argmax
+from lenetgpu.problems import Argmax
 
 
 def reference(x: Any, problem: Argmax) -> Any:

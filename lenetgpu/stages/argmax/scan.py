@@ -8,7 +8,7 @@ from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import Argmax
+from lenetgpu.problems import Argmax
 from lenetgpu.stages.registry import cpu, cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

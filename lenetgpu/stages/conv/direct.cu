@@ -5,7 +5,7 @@
 //   load the input tile into shared memory, channel by channel; filters in constant memory
 //   where they fit.
 // conv_four_maps (2.1.4): 256 threads compute an 8x8 part of four maps from one input tile.
-#include "shape.cuh"
+#include "stages/conv/shape.cuh"
 
 #ifdef ENTRY_conv_map
 extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, 1)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
-from lenetgpu.gpu.memory import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
+from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _SHARED_BYTES = 48 * 1024
 _MAX_THREADS = 1024
@@ -19,7 +22,7 @@ _MAX_THREADS = 1024
 
 @cache
 def _basic(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("direct.cu", "conv_map", problem, BLOCK_W=32, BLOCK_H=32),)
+    return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=32, BLOCK_H=32),)
 
 
 @variant(
@@ -46,7 +49,7 @@ def _tight_block(problem: Conv) -> tuple[int, int]:
 @cache
 def _tight(problem: Conv) -> tuple[Kernel, ...]:
     width, height = _tight_block(problem)
-    return (conv_kernel("direct.cu", "conv_map", problem, BLOCK_W=width, BLOCK_H=height),)
+    return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=width, BLOCK_H=height),)
 
 
 @variant(
@@ -84,7 +87,7 @@ def _fits_constant(problem: Conv) -> bool:
 def _shared_constant(problem: Conv) -> tuple[Kernel, ...]:
     tile_h, tile_w, block_h, block_w = _shared_tile(problem)
     kernel = conv_kernel(
-        "direct.cu",
+        _SOURCE,
         "conv_shared_constant",
         problem,
         TILE_H=tile_h,
@@ -149,7 +152,7 @@ def shared_constant(x: Any, w: _Filters, y: Any, problem: Conv) -> None:
 
 @cache
 def _four_maps(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("direct.cu", "conv_four_maps", problem, TILE_H=8, TILE_W=8),)
+    return (conv_kernel(_SOURCE, "conv_four_maps", problem, TILE_H=8, TILE_W=8),)
 
 
 def _eight_by_eight_fits(problem: Conv) -> str | None:

@@ -2,7 +2,7 @@
 // (library), crop.
 // spectrum_product: OUT[n][m][f] = sum over c of X[n][c][f] * conj(F[c][m][f]); a thread keeps
 //   IMAGES_EACH x MAPS_EACH sums for one frequency, threads of a warp on neighbouring f.
-#include "shape.cuh"
+#include "stages/conv/shape.cuh"
 
 #ifdef ENTRY_pad_image
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.memory import images_within
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv.cuda import conv_kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_kernel
 from lenetgpu.stages.registry import cpu, cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _CPU_WORKSPACE_BYTES = 32 << 20
 _THREADS = 128
@@ -105,9 +108,9 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     size = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
     each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
     return (
-        conv_kernel("fft.cu", "pad_image", problem, **size),
-        conv_kernel("fft.cu", "spectrum_product", problem, **size, **each),
-        conv_kernel("fft.cu", "crop_image", problem, **size),
+        conv_kernel(_SOURCE, "pad_image", problem, **size),
+        conv_kernel(_SOURCE, "spectrum_product", problem, **size, **each),
+        conv_kernel(_SOURCE, "crop_image", problem, **size),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import Conv
+from lenetgpu.problems import Conv
 
 
 def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
-from lenetgpu.network import Conv
+from lenetgpu.problems import Conv
 from lenetgpu.stages.registry import cpu, variant
 
 

@@ -1,7 +1,7 @@
 // The convolution's shape as compile-time constants, from -D CH, H, W, M, R, S, STRIDE, PAD,
 // READS, WRITES; and the reads and writes that every convolution kernel shares.
 #pragma once
-#include "layout.cuh"
+#include "stages/layout.cuh"
 
 constexpr int OH = (H + 2 * PAD - R) / STRIDE + 1;
 constexpr int OW = (W + 2 * PAD - S) / STRIDE + 1;

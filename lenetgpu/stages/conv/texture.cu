@@ -5,7 +5,7 @@
 // while the next are fetched; coefficients, [CH][R][S][PADDED_MAPS], in two sets of registers.
 // Where blocks are few, SPLIT warps of a block take a share of the channels each and add up.
 // fill_texture: a thread copies a pixel of NCHW into the texture's array.
-#include "shape.cuh"
+#include "stages/conv/shape.cuh"
 
 #ifdef ENTRY_fill_texture
 extern "C" __global__ void __launch_bounds__(FILL_THREADS)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
-from lenetgpu.gpu.memory import images_within
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv.cuda import conv_kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 BLOCK_MAPS = 32
 # (tile rows, tile columns, maps) of a thread; the slides' tile is 5x8 of one map
@@ -177,7 +180,7 @@ class Tiling:
     def kernel(self) -> Kernel:
         """The kernel compiled for this tiling."""
         return conv_kernel(
-            "texture.cu",
+            _SOURCE,
             "conv_texture",
             self.problem,
             TILE_H=self.tile[0],
@@ -235,7 +238,7 @@ def tiling_for(problem: Conv, n: int, processors: int, slides: bool = False) -> 
 
 @cache
 def _fill(problem: Conv) -> Kernel:
-    return conv_kernel("texture.cu", "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
+    return conv_kernel(_SOURCE, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
 @cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
-from lenetgpu.network import Conv
+from lenetgpu.problems import Conv
 from lenetgpu.stages.registry import cpu, variant
 
 

@@ -6,7 +6,7 @@
 //   along the maps, which are contiguous in memory. Any layout in and out (2.2.4).
 // conv_constant (2.2.3): as conv_tiled, with `rows` rows of W' in constant memory, from row
 //   `first` on; a launch adds to y what the launches before it left, unless `first` is 0.
-#include "unrolled.cuh"
+#include "stages/conv/unrolled.cuh"
 
 #ifdef ENTRY_conv_naive
 extern "C" __global__ void __launch_bounds__(THREADS)

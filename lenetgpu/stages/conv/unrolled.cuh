@@ -2,7 +2,7 @@
 // threads keep MAPS_EACH x PIXELS_EACH sums each. PixelAt maps a column of X to its output pixel,
 // so that a caller chooses the order in which a warp walks the map.
 #pragma once
-#include "shape.cuh"
+#include "stages/conv/shape.cuh"
 
 constexpr int TILE = 32;
 constexpr int PIXELS_EACH = 2;

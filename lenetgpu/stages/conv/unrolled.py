@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
-from lenetgpu.gpu.memory import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import Conv
-from lenetgpu.stages.conv.cuda import MAPS, conv_kernel
+from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.registry import cpu, cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 _CPU_WORKSPACE_BYTES = 8 << 20
 _NAIVE_THREADS = 256
@@ -78,7 +81,7 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 
 @cache
 def _naive(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("unrolled.cu", "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
+    return (conv_kernel(_SOURCE, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
 @variant(
@@ -110,7 +113,7 @@ def product_grid(x: Any, problem: Conv) -> tuple[int]:
 
 @cache
 def _tiled(problem: Conv) -> tuple[Kernel, ...]:
-    return (conv_kernel("unrolled.cu", "conv_tiled", problem, MAPS_EACH=maps_each(problem)),)
+    return (conv_kernel(_SOURCE, "conv_tiled", problem, MAPS_EACH=maps_each(problem)),)
 
 
 @variant(
@@ -137,7 +140,7 @@ def _part_rows(problem: Conv) -> int:
 @cache
 def _constant(problem: Conv) -> tuple[Kernel, ...]:
     tile = {"MAPS_EACH": maps_each(problem), "PART_ROWS": _part_rows(problem)}
-    return (conv_kernel("unrolled.cu", "conv_constant", problem, **tile),)
+    return (conv_kernel(_SOURCE, "conv_constant", problem, **tile),)
 
 
 @dataclass

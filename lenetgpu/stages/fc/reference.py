@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import Fc
+from lenetgpu.problems import Fc
 
 
 def reference(x: Any, w: Any, problem: Fc) -> Any:

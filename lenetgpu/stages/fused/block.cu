@@ -2,7 +2,7 @@
 // The tiled unrolled product with a warp's lanes walking 2x2 windows one after another, so that
 // four neighbouring lanes hold a window: ReLU in registers, the mean by two shuffles, and the
 // convolution's map never leaves the block.
-#include "conv/unrolled.cuh"
+#include "stages/conv/unrolled.cuh"
 
 static_assert(OH % 2 == 0 && OW % 2 == 0, "2x2 windows need even maps");
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import ConvPool
-from lenetgpu.stages.conv.cuda import conv_defines
+from lenetgpu.problems import ConvPool
+from lenetgpu.stages.conv.shape import conv_defines
 from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid
 from lenetgpu.stages.registry import cuda, variant
 

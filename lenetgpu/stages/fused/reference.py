@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import ConvPool
+from lenetgpu.problems import ConvPool
 from lenetgpu.stages.conv.reference import reference as conv_reference
 from lenetgpu.stages.pool.reference import reference as pool_reference
 

@@ -2,7 +2,7 @@
 // relu: one element per thread, to a map of its own (3.1.1).
 // mean / relu_mean: one output per thread, threads along the output's memory order; relu_mean
 //   takes the ReLU while it reads (3.2.2). From QUAD the four reads of a warp coalesce (3.2.4).
-#include "layout.cuh"
+#include "stages/layout.cuh"
 
 constexpr int OH = H / 2;
 constexpr int OW = W / 2;

@@ -10,7 +10,7 @@ from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import Pool
+from lenetgpu.problems import Pool
 from lenetgpu.stages.registry import cpu, cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import Pool
+from lenetgpu.problems import Pool
 
 
 def reference(x: Any, problem: Pool) -> Any:

@@ -2,7 +2,7 @@
 // need 2 * LINES input rows, which lie together in memory; the block loads them coalesced, then
 // averages. A row is W * STEP elements, STEP = channels in NHWC and 1 in NCHW.
 // From -D CH, H, W, READS, LINES, THREADS.
-#include "layout.cuh"
+#include "stages/layout.cuh"
 
 constexpr int STEP = READS == NHWC ? CH : 1;
 constexpr int ROW = W * STEP;

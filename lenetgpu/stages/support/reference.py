@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.network import PIXEL_SCALE, Relayout, Scale
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.problems import Relayout, Scale
 
 
 def scale_reference(x: Any, problem: Scale) -> Any:

@@ -1,6 +1,6 @@
 // Copies an activation from layout READS to layout WRITES, one element per thread, threads along
 // the output. From -D CH, H, W, READS, WRITES, THREADS.
-#include "layout.cuh"
+#include "stages/layout.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     relayout(const float* __restrict__ x, float* __restrict__ y, long long elements) {

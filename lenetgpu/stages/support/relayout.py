@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.layouts import MAP_LAYOUTS, from_nhwc, to_nhwc
-from lenetgpu.network import Relayout
+from lenetgpu.problems import Relayout
 from lenetgpu.stages.registry import cpu, cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

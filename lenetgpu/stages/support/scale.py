@@ -7,7 +7,8 @@ from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import PIXEL_SCALE, Scale
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.problems import Scale
 from lenetgpu.stages.registry import cpu, cuda, variant
 
 _THREADS = 256

@@ -1,0 +1,150 @@
+"""Is it right? Every variant and pipeline against float64 references, one table of tolerances.
+
+An error is the largest absolute difference over the largest absolute reference value. Outputs are
+poisoned before the run, and NaN never passes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from lenetgpu.check.truth import reference_stages
+from lenetgpu.files.weights import Weights
+from lenetgpu.layouts import PRIVATE, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.stages import Variant
+
+TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "int8": 4e-2}
+PRECISE = ("fp32", "fp16x3")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`error` is what the tolerance would have to be; NaN where an output is NaN or unwritten."""
+
+    passed: bool
+    error: float
+    tolerance: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        word = "PASS" if self.passed else "WRONG"
+        return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
+
+
+def array_module(array: Any) -> Any:
+    """CuPy for an array of CuPy's, else NumPy."""
+    import numpy as np
+
+    return sys.modules["cupy"] if type(array).__module__.startswith("cupy") else np
+
+
+def largest(array: Any) -> float:
+    """Largest absolute value, 0 of an empty array."""
+    return float(abs(array).max()) if array.size else 0.0
+
+
+def largest_difference(found: Any, expected: Any) -> float:
+    """Largest absolute difference in float64; NaN where there is one."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore", over="ignore"):
+        return largest(found.astype(np.float64) - expected)
+
+
+def judge(found: Any, expected: Any, precision: str) -> Verdict:
+    """Compare float arrays by the precision's tolerance, integer arrays for equality.
+
+    Both are arrays of NumPy, or both of CuPy.
+    """
+    np = array_module(found)
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
+    if expected.dtype.kind in "iu":
+        flips = int(np.count_nonzero(found != expected))
+        return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
+    tolerance = TOLERANCE[precision]
+    scale = largest(expected) or 1.0
+    error = largest_difference(found, expected) / scale
+    bad = int(np.count_nonzero(~np.isfinite(found)))
+    if bad:
+        return Verdict(
+            False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten"
+        )
+    return Verdict(error <= tolerance, error, tolerance)
+
+
+def excusable_flips(scores: Any, precision: str) -> Any:
+    """Which images (N,) may get another label: float64's two best `scores` (N, 10) lie too near.
+
+    Each may be off by the precision's tolerance; at fp32 no label may differ.
+    """
+    import numpy as np
+
+    if precision in PRECISE:
+        return np.zeros(len(scores), bool)
+    best = np.sort(scores, axis=1)
+    allowed = 2 * TOLERANCE[precision] * float(np.abs(scores).max(initial=0.0))
+    near: Any = best[:, -1] - best[:, -2] <= allowed
+    return near
+
+
+def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
+    """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it."""
+    import numpy as np
+
+    n = len(x)
+    held = x if problem.reads == "NC" else from_nhwc(x, problem.reads)
+    held = np.ascontiguousarray(held)
+    shape = physical_shape(problem.writes, n, problem.out_shape)
+    is_label = problem.writes == "N"
+    out: Any = np.full(shape, -1 if is_label else np.nan, np.int32 if is_label else np.float32)
+    if variant.needs.device == "cuda":
+        import cupy
+
+        held, out = cupy.asarray(held), cupy.asarray(out)
+        state = None if w is None else cupy.asarray(w)
+    else:
+        state = w
+    if variant.prepare is not None:
+        state = variant.prepare(w, problem, n)
+    variant.launch(held, state, out, problem)
+    found = out.get() if variant.needs.device == "cuda" else out
+    if problem.writes not in ("NC", "N"):
+        found = to_nhwc(found, problem.writes, problem.out_shape)
+    return judge(found, expected, variant.precision)
+
+
+def first_bad_stage(
+    pipeline: Pipeline, images: Any, weights: Weights
+) -> tuple[str, Verdict] | None:
+    """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
+    images = images[: pipeline.chunk]
+    expected = reference_stages(images, weights)
+    on_gpu = pipeline.plan.device == "cuda"
+    found: dict[str, Any] = {}
+
+    def keep(step: Step, output: Any) -> None:
+        if step.stages and step.writes[0] not in PRIVATE and not isinstance(output, tuple):
+            found[step.stages[-1]] = (
+                step,
+                output.get() if step.device == "cuda" else output.copy(),
+            )
+
+    if on_gpu:
+        import cupy
+
+        pipeline.run(cupy.asarray(images), keep)
+    else:
+        pipeline.run(images, keep)
+    for name, (step, output) in found.items():
+        layout, shape = step.writes
+        if layout not in ("NC", "N"):
+            output = to_nhwc(output, layout, shape)
+        verdict = judge(output, expected[name], pipeline.plan.precision)
+        if not verdict.passed:
+            return name, verdict
+    return None

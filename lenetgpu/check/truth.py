@@ -1,0 +1,74 @@
+"""The float64 truth of every stage and of the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lenetgpu.files.weights import Weights
+from lenetgpu.network import CONV_POOL, STAGES
+from lenetgpu.stages.argmax.reference import reference as argmax_reference
+from lenetgpu.stages.conv.reference import reference as conv_reference
+from lenetgpu.stages.fc.reference import reference as fc_reference
+from lenetgpu.stages.fused.reference import conv_pool_reference
+from lenetgpu.stages.pool.reference import reference as pool_reference
+from lenetgpu.stages.support.reference import relayout_reference, scale_reference
+
+_CHUNK = 500
+
+
+def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
+    """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,)."""
+    if kind == "conv":
+        return conv_reference(x, w, problem)
+    if kind == CONV_POOL:
+        return conv_pool_reference(x, w, problem)
+    if kind == "fc":
+        return fc_reference(x, w, problem)
+    plain: dict[str, Callable[[Any, Any], Any]] = {
+        "pool": pool_reference,
+        "argmax": argmax_reference,
+        "scale": scale_reference,
+        "relayout": relayout_reference,
+    }
+    return plain[kind](x, problem)
+
+
+def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
+    """Fresh input in NHWC or (N, K) and weights (None without) for `problem`."""
+    import numpy as np
+
+    shape = (n, *problem.in_shape)
+    if kind == "scale":
+        return rng.integers(0, 256, shape, dtype=np.uint8), None
+    x = rng.standard_normal(shape).astype(np.float32)
+    if kind == "argmax":
+        x = np.round(x, 1)
+    if not hasattr(problem, "weight_shape"):
+        return x, None
+    return x, rng.standard_normal(problem.weight_shape).astype(np.float32)
+
+
+def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:
+    """Float64 output of every stage, by name, for `images` (N, 28, 28, 1)."""
+    import numpy as np
+
+    x = np.asarray(images, np.float64) / (255.0 if images.dtype == np.uint8 else 1.0)
+    outputs = {}
+    for stage in STAGES:
+        w = None if stage.weight is None else weights[stage.weight]
+        x = x.reshape(len(x), *stage.problem.in_shape)
+        x = reference(stage.kind, x, w, stage.problem)
+        outputs[stage.name] = x
+    return outputs
+
+
+def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
+    """Float64 scores (N, 10) and labels (N,) of the whole network, in memory-sized parts."""
+    import numpy as np
+
+    parts = [
+        reference_stages(images[lo : lo + _CHUNK], weights) for lo in range(0, len(images), _CHUNK)
+    ]
+    scores = np.concatenate([part["fc2"] for part in parts])
+    return scores, np.concatenate([part["argmax"] for part in parts])

@@ -1,0 +1,80 @@
+"""Is a GPU plan right on this GPU? Checked once per device and kernel sources, then remembered.
+
+Kernels are tested on the GPUs the project has; a user's may be another. So the first time a plan
+runs on a device, a few of the shipped digits go through it and are compared with float64.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from lenetgpu import store
+from lenetgpu.check.judge import excusable_flips, judge
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import nvrtc
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import Plan
+
+IMAGES = 331
+
+
+def plan_key(plan: Plan, device: str, dtype: str) -> str:
+    """A name for `plan` on `device` with this input: it changes with any kernel's source."""
+    facts: list[object] = [device, dtype]
+    for slot in plan.slots:
+        facts += [slot.name, slot.variant.full_name, str(slot.problem)]
+        if slot.variant.kernels is not None:
+            for kernel in slot.variant.kernels(slot.problem):
+                facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
+    if plan.device == "cuda":
+        facts.append(nvrtc.version())
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def verify(plan: Plan, dtype: str) -> None:
+    """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
+
+    Raises LenetError where it is wrong.
+    """
+    import numpy as np
+
+    images = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES])
+    if dtype == "float32":
+        images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
+    weights = load_weights(assets.default_weights())
+    expected, labels = reference_scores(images, weights)
+    pipeline = Pipeline(plan, weights, IMAGES, dtype)
+    pipeline.poison()
+    if plan.device == "cuda":
+        import cupy
+
+        found = pipeline.run(cupy.asarray(images)).get()
+    else:
+        found = pipeline.run(images).copy()
+    verdict = judge(pipeline.scores(IMAGES), expected, plan.precision)
+    flips = (found != labels) & ~excusable_flips(expected, plan.precision)
+    if not verdict.passed or flips.any():
+        raise LenetError(
+            f"plan {plan.name} is wrong on this device: expected float64's labels of {IMAGES} "
+            f"digits, found {int(flips.sum())} others ({verdict}); choose another --plan"
+        )
+
+
+def verify_once(plan: Plan, device: str, dtype: str = "uint8") -> bool:
+    """`verify`, unless the same kernels passed on `device` before; whether it had to run.
+
+    Raises LenetError where the plan is wrong.
+    """
+    record = store.cache_dir() / "verified" / f"{plan_key(plan, device, dtype)}.json"
+    if record.is_file():
+        return False
+    verify(plan, dtype)
+    facts = {"plan": plan.name, "device": device, "images": IMAGES}
+    store.write_atomically(record, json.dumps(facts).encode())
+    return True

@@ -1,0 +1,83 @@
+"""The command line's groups for files: `lenetgpu data ...` and `lenetgpu weights ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lenetgpu.cli.options import FILE
+
+
+@click.group()
+def data() -> None:
+    """Look at image files, convert them, fetch MNIST."""
+
+
+@data.command("info")
+@click.argument("file", type=FILE, required=False)
+def data_info(file: Path | None) -> None:
+    """Say what FILE holds (default: the digits that ship)."""
+    from lenetgpu.commands import listing
+    from lenetgpu.files import assets
+
+    for what, found in listing.data_rows(file or assets.default_digits()):
+        click.echo(f"{what:13} {found}")
+
+
+@data.command("convert")
+@click.argument("source", type=FILE)
+@click.argument("target", type=FILE)
+def data_convert(source: Path, target: Path) -> None:
+    """Write the images and labels of SOURCE (IDX or HDF5) to TARGET in the course's HDF5."""
+    from lenetgpu.files.convert import convert_data
+
+    count = convert_data(source, target)
+    click.echo(f"{target}: {count:,} images")
+
+
+@data.command("fetch-mnist")
+@click.argument("folder", type=FILE)
+@click.option("--mirror", multiple=True, help="base address to try instead of the known ones")
+def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
+    """Download the real MNIST into FOLDER, checked against pinned SHA-256 sums."""
+    from lenetgpu.files.mnist import MIRRORS, fetch_mnist
+
+    fetch_mnist(folder, mirror or MIRRORS, click.echo)
+
+
+@click.group()
+def weights() -> None:
+    """Look at weight files, check them, convert them."""
+
+
+@weights.command("info")
+@click.argument("file", type=FILE, required=False)
+def weights_info(file: Path | None) -> None:
+    """Say what FILE holds and where it came from (default: the weights that ship)."""
+    from lenetgpu.commands import listing
+    from lenetgpu.files import assets
+
+    for what, found in listing.weight_rows(file or assets.default_weights()):
+        click.echo(f"{what:13} {found}")
+
+
+@weights.command("verify")
+@click.argument("file", type=FILE)
+def weights_verify(file: Path) -> None:
+    """Check that FILE holds the network's four arrays, finite; exit code 2 where it does not."""
+    from lenetgpu.files.weights import load_weights
+
+    load_weights(file)
+    click.echo(f"{file}: right")
+
+
+@weights.command("convert")
+@click.argument("source", type=FILE)
+@click.argument("target", type=FILE)
+def weights_convert(source: Path, target: Path) -> None:
+    """Write SOURCE's weights (any float type or byte order) to TARGET as float32."""
+    from lenetgpu.files.convert import convert_weights
+
+    convert_weights(source, target)
+    click.echo(f"{target}: float32")

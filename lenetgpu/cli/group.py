@@ -1,0 +1,45 @@
+"""The group of all commands: what goes wrong becomes one sentence and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Any
+
+import click
+
+from lenetgpu.errors import LenetError
+
+STARTED = time.perf_counter()
+
+
+class Group(click.Group):
+    """Prints bad input and usage as one sentence and exits with code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; LenetError, bad usage, no memory and a full disk end in exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except LenetError as error:
+            message = str(error)
+        except click.UsageError as error:
+            message = error.format_message()
+        except MemoryError as error:
+            reason = str(error).splitlines()[0] if str(error) else "no more memory"
+            message = f"memory: expected enough for this job, found: {reason}; take less at once"
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            message = f"stdout: expected room for the results, found: {error.strerror}"
+        click.echo(f"lenetgpu: error: {message}", err=True)
+        ctx.exit(2)
+
+
+def end(ctx: click.Context, outcome: Any) -> None:
+    """Say what failed; exit with 1 where a check did, with 130 where Ctrl-C ended the work."""
+    for sentence in outcome.sentences():
+        click.echo(sentence, err=True)
+    if outcome.failed:
+        ctx.exit(1)
+    if outcome.document.get("interrupted"):
+        ctx.exit(130)

@@ -1,0 +1,110 @@
+"""`lenetgpu compare` and `lenetgpu conv`: candidates checked, then timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lenetgpu.cli.group import end
+from lenetgpu.cli.options import (
+    DEVICE,
+    FILE,
+    WEIGHTS,
+    console,
+    is_stdout,
+    request,
+    result_options,
+    write_json,
+    write_text,
+)
+
+
+@click.command()
+@click.argument("what", required=False)
+@click.option("--suite", help="a suite instead: report")
+@click.option("--data", type=FILE, help="images; default: the digits that ship")
+@WEIGHTS
+@click.option("--batch", default=10_000, show_default=True, help="images")
+@DEVICE
+@click.option("--reference", help="candidate that ratios are over; default: what auto runs")
+@click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
+@click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample")
+@result_options
+@click.option(
+    "--fail-on-regression",
+    "regression",
+    type=float,
+    metavar="PCT",
+    help="exit with 1 where a candidate lost more than PCT percent",
+)
+@click.option("--against", type=FILE, help="JSON of an earlier compare")
+@click.pass_context
+def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+    """Check, then time the variants of WHAT: a stage (conv2), a span (conv1+pool1) or plans."""
+    from lenetgpu.commands.compare import CompareRequest, run_compare
+    from lenetgpu.show.progress import status_line
+
+    targets = _targets(options)
+    asked = request(CompareRequest, options)
+    with status_line(enabled=not no_progress) as say:
+        outcome = run_compare(asked, say)
+    _show(outcome, *targets)
+    end(ctx, outcome)
+
+
+def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | None]:
+    """Where JSON, CSV and Markdown go; LenetError where one cannot be written."""
+    from lenetgpu.files.output import require_targets
+
+    targets = options["json_file"], options["csv_file"], options["markdown"]
+    require_targets(*targets, options["plot"])
+    return targets
+
+
+def _show(
+    outcome: Any, json_file: Path | None, csv_file: Path | None, markdown: Path | None
+) -> None:
+    """Write and print a CompareOutcome."""
+    from lenetgpu.show import compare as results
+
+    if json_file is not None:
+        write_json(json_file, outcome.document)
+    for target, text in (
+        (csv_file, results.as_csv(outcome.document)),
+        (markdown, results.as_markdown(outcome.document)),
+    ):
+        if target is not None:
+            write_text(target, text)
+    results.print_document(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
+
+
+@click.command()
+@click.argument("shape", required=False)
+@click.option("--suite", help="pascal-single, pascal-multi, overfeat, convnet2 or lenet")
+@click.option("--batch", type=int, help="images; default: 1, or the suite's own")
+@DEVICE
+@click.option(
+    "--seconds",
+    default=1.0,
+    show_default=True,
+    help="time of a candidate's samples; a slower one runs once",
+)
+@click.option("--only", metavar="VARIANTS", help="these variants or families, with commas between")
+@click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
+@click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
+@result_options
+@click.pass_context
+def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+    """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
+    from lenetgpu.commands.conv import ConvRequest, plot, run_conv
+    from lenetgpu.show.progress import status_line
+
+    targets = _targets(options)
+    asked = request(ConvRequest, options)
+    with status_line(enabled=not no_progress) as say:
+        outcome = run_conv(asked, say)
+    _show(outcome, *targets)
+    plot(asked, outcome)
+    end(ctx, outcome)

@@ -1,0 +1,66 @@
+"""`lenetgpu variants`, `doctor`, `warmup` and `completion`: what there is, and making it ready."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lenetgpu.cli.options import AS_JSON, DEVICE, write_json
+from lenetgpu.errors import LenetError
+
+
+@click.command()
+@click.argument("stage", required=False)
+@AS_JSON
+def variants(stage: str | None, as_json: bool) -> None:
+    """List what can be switched, of all stages or of STAGE (conv2) or a kind (conv)."""
+    from lenetgpu.commands import listing
+
+    rows = listing.variant_rows(stage)
+    if as_json:
+        write_json(Path("-"), {"schema": 1, "command": "variants", "variants": rows})
+    else:
+        click.echo("\n".join(listing.variant_lines(rows)))
+
+
+@click.command()
+@AS_JSON
+def doctor(as_json: bool) -> None:
+    """Show the GPU, the libraries, the kernel cache and what would run."""
+    from lenetgpu.commands import doctor as checkup
+
+    if as_json:
+        write_json(Path("-"), checkup.as_json())
+        return
+    for what, found in checkup.findings():
+        click.echo(f"{what:13} {found}")
+
+
+@click.command()
+@DEVICE
+def warmup(device: str) -> None:
+    """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
+    from lenetgpu.check.warmup import warm_up
+    from lenetgpu.device import choose_device
+    from lenetgpu.measure.choice import choose_all
+
+    gpu, why = choose_device(device)
+    count, seconds = warm_up(gpu)
+    for choice in choose_all(gpu) if gpu is not None else ():
+        click.echo(f"auto {choice.precision:7} {choice}")
+    click.echo(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, /, shell: str) -> None:
+    """Print the completion script of SHELL; for bash: eval "$(lenetgpu completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    chosen = get_completion_class(shell)
+    if chosen is None:
+        raise LenetError(f"completion: expected a shell that click completes, found {shell}")
+    main = ctx.find_root().command
+    click.echo(chosen(main, {}, "lenetgpu", "_LENETGPU_COMPLETE").source())

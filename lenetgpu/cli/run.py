@@ -1,0 +1,104 @@
+"""`lenetgpu infer` and `lenetgpu profile`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lenetgpu.cli.group import STARTED
+from lenetgpu.cli.options import (
+    CSV,
+    FILE,
+    JSON,
+    MARKDOWN,
+    console,
+    is_stdout,
+    overrides,
+    request,
+    run_options,
+    write_json,
+    write_text,
+)
+
+
+@click.command()
+@run_options
+@click.option("--timing", is_flag=True, help="print a row per stage")
+@click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
+@click.option("--scores", is_flag=True, help="scores beside the labels in --output")
+@JSON
+@click.option("--min-accuracy", type=float, help="exit with 1 below this share, as 0.99")
+@click.option("--no-progress", is_flag=True, help="no progress bar")
+@click.pass_context
+def infer(
+    ctx: click.Context,
+    /,
+    output: Path | None,
+    json_file: Path | None,
+    no_progress: bool,
+    **options: Any,
+) -> None:
+    """Classify images; DATA is HDF5 or IDX, default: the 10,000 digits that ship."""
+    from lenetgpu.commands import infer as job
+    from lenetgpu.files import output as files
+    from lenetgpu.measure.document import infer_json
+    from lenetgpu.measure.outcome import Request
+    from lenetgpu.show.infer import print_infer
+    from lenetgpu.show.progress import progress_bar
+
+    if output is not None:
+        files.check_target(output)
+    files.require_targets(output, json_file)
+    import_ms = (time.perf_counter() - STARTED) * 1e3
+    asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
+    with progress_bar(enabled=not no_progress) as progress:
+        outcome = job.infer(asked, progress)
+    if output is not None:
+        files.write_labels(output, outcome.labels, outcome.scores)
+    if json_file is not None:
+        write_json(json_file, infer_json(outcome, import_ms))
+    print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+    if outcome.too_low:
+        ctx.exit(1)
+
+
+@click.command()
+@run_options
+@JSON
+@CSV
+@MARKDOWN
+@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams")
+def profile(
+    json_file: Path | None,
+    csv_file: Path | None,
+    markdown: Path | None,
+    trace: Path | None,
+    **options: Any,
+) -> None:
+    """Per-stage report of a plan: times, rates, roofline, launches, occupancy, residual."""
+    from lenetgpu.commands import profile as job
+    from lenetgpu.files import output as files
+    from lenetgpu.measure.outcome import Request
+
+    files.require_targets(json_file, csv_file, markdown, trace)
+    asked = request(
+        Request,
+        options,
+        overrides=overrides(options),
+        timing=True,
+        roofline=True,
+        trace=trace is not None,
+    )
+    found = job.profile(asked)
+    for target, text in (
+        (json_file, found.as_json()),
+        (csv_file, found.as_csv()),
+        (markdown, found.as_markdown()),
+        (trace, found.as_trace()),
+    ):
+        if target is not None:
+            write_text(target, text)
+    found.print(console(stderr=is_stdout(json_file, csv_file, markdown, trace)))

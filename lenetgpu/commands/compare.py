@@ -1,0 +1,240 @@
+"""The compare command: what is loaded, compared and drawn."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.bench import PlanBench, Truth, truth
+from lenetgpu.measure.candidates import (
+    PLANS,
+    check_comparable,
+    default_reference,
+    plan_candidates,
+    resolve_reference,
+    stage_candidates,
+)
+from lenetgpu.measure.document import comparison_json, device_json, stage_rows
+from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.roofline import Ceilings, ceilings
+from lenetgpu.measure.rounds import Comparison, compare
+from lenetgpu.measure.timing import profile
+from lenetgpu.papers.course_ladder import SUITES, Suite, ladder_rows, layout_rows
+from lenetgpu.show import plots
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `lenetgpu compare` was asked for."""
+
+    what: str | None = None
+    suite: str | None = None
+    data: Path | None = None
+    weights: Path | None = None
+    batch: int = 10_000
+    device: str = "auto"
+    reference: str | None = None
+    seconds: float = 20.0
+    cold_l2: bool = False
+    plot: Path | None = None
+    regression: float | None = None
+    against: Path | None = None
+
+
+@dataclass
+class CompareOutcome:
+    """The JSON document and what decides the exit code."""
+
+    document: dict[str, Any]
+    wrong: list[str]
+    lost: list[str] = field(default_factory=list)
+    limits: Ceilings | None = None
+
+    def sentences(self) -> list[str]:
+        """What is wrong or lost, a line each."""
+        return [f"WRONG: {name}" for name in self.wrong] + [f"slower: {line}" for line in self.lost]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the exit code is 1."""
+        return bool(self.wrong or self.lost)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    gpu: Gpu | None
+    images: Any
+    facts: Truth
+    limits: Ceilings
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def compute_capability(self) -> int | None:
+        return None if self.gpu is None else self.gpu.compute_capability
+
+
+def open_device(wanted: str, say: Say) -> tuple[Gpu | None, Ceilings]:
+    """The device that `wanted` names, current from now on, and what it can do at most."""
+    gpu, _ = choose_device(wanted)
+    if gpu is not None:
+        gpu_device.activate(gpu)
+    say("ceilings of the device")
+    return gpu, ceilings("cpu" if gpu is None else "cuda", gpu.name if gpu else cpu_name())
+
+
+def _setting(request: CompareRequest, say: Say) -> _Setting:
+    import numpy as np
+
+    gpu, limits = open_device(request.device, say)
+    weights = load_weights(request.weights or assets.default_weights())
+    images = load_dataset(request.data or assets.default_digits()).images
+    repeats = -(-request.batch // len(images))
+    images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
+    images = np.ascontiguousarray(images[: request.batch])
+    say("float64 reference")
+    facts = truth(images, weights)
+    return _Setting(gpu, images, facts, limits)
+
+
+def _check_request(request: CompareRequest) -> None:
+    if (request.what is None) == (request.suite is None):
+        raise LenetError(f"compare: expected a stage, {PLANS} or --suite NAME, and one of them")
+    if request.suite is not None and request.suite not in SUITES:
+        raise LenetError(
+            f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
+        )
+    if request.batch < 1:
+        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if not 0 < request.seconds < math.inf:
+        raise LenetError(f"--seconds: expected a time above 0, found {request.seconds:g}")
+    if request.cold_l2 and request.what == PLANS:
+        raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+    if request.suite is not None and (
+        request.reference or request.cold_l2 or request.regression is not None or request.against
+    ):
+        raise LenetError(
+            "--suite: expected none of --reference, --cold-l2, --fail-on-regression and --against"
+        )
+    if request.regression is not None and not 0 <= request.regression < math.inf:
+        raise LenetError(
+            f"--fail-on-regression: expected a percentage from 0, found {request.regression:g}"
+        )
+    if (request.regression is None) != (request.against is None):
+        raise LenetError("--fail-on-regression PCT and --against FILE go together")
+    if request.plot is not None:
+        plots.check_plot(request.plot)
+
+
+def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
+    """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
+    _check_request(request)
+    earlier = None
+    if request.against is not None:
+        earlier = load_earlier(request.against, request.what)
+    if request.suite is not None:
+        return _run_suite(request, say)
+    assert request.what is not None
+    check_comparable(request.what)
+    setting = _setting(request, say)
+    if setting.gpu is None and request.cold_l2:
+        raise LenetError("--cold-l2: expected a GPU, found device cpu")
+    if request.what == PLANS:
+        candidates = plan_candidates(
+            setting.device, setting.images, setting.facts, setting.facts.weights,
+            setting.compute_capability, say,
+        )  # fmt: skip
+    else:
+        candidates = stage_candidates(
+            request.what, setting.device, len(setting.images), setting.facts,
+            setting.compute_capability,
+        )  # fmt: skip
+    reference = default_reference(request.what, setting.device, candidates)
+    if request.reference is not None:
+        reference = resolve_reference(request.what, setting.device, request.reference, candidates)
+    device = device_json(setting.gpu)
+    if earlier is not None:
+        check_earlier(
+            earlier, str(request.against), device, reference, len(setting.images), request.cold_l2
+        )
+    comparison = compare(
+        request.what, candidates, reference, request.seconds, request.cold_l2, say=say
+    )
+    document = comparison_json(comparison, device, setting.limits)
+    document["images"] = len(setting.images)
+    if request.plot is not None:
+        _plot(request.plot, comparison, document, setting)
+    lost = []
+    if earlier is not None and request.regression is not None:
+        lost = regressions(document, earlier, request.regression)
+        if comparison.interrupted:
+            lost.append("interrupted before every candidate was compared")
+    return CompareOutcome(document, [c.name for c in comparison.wrong], lost)
+
+
+def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting: _Setting) -> None:
+    n, name = len(setting.images), document["device"]["name"]
+    title = f"{comparison.what}, {n:,} images, {name}, {document['date']}"
+    if comparison.what != PLANS:
+        plots.plot_roofline(path, document["candidates"], setting.limits, title)
+        return
+    plans = {}
+    for candidate in comparison.candidates:
+        bench = candidate.bench
+        if isinstance(bench, PlanBench) and candidate.samples:
+            images, few = bench.input, bench.scaled_from
+            timings = profile(bench.pipeline, images[:few], 5 if setting.gpu else 1)
+            rows = stage_rows(timings, few, None)
+            for row in rows:
+                row["median_ms"] *= n / few
+            plans[candidate.name] = rows
+    if plans:
+        plots.plot_plans(path, plans, title)
+
+
+def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
+    setting = _setting(request, say)
+    suite = Suite(setting.device, setting.images, setting.facts, setting.limits, say)
+    suite.run()
+    device = device_json(setting.gpu)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "command": "compare",
+        "date": datetime.date.today().isoformat(),
+        "what": f"suite {request.suite}",
+        "device": device,
+        "images": len(setting.images),
+        "ceilings": {
+            "copy_gbs": setting.limits.copy_gbs,
+            "fma_tflops": setting.limits.fma_tflops,
+            "tensor_tflops": setting.limits.tensor_tflops,
+        },
+        "interrupted": suite.interrupted,
+        "rows": suite.rows,
+        "ladder": ladder_rows(suite.rows),
+        "layouts": layout_rows(),
+    }
+    if request.plot is not None and any(row.get("median_ms") for row in suite.rows):
+        title = (
+            f"the report's variants, {len(setting.images):,} images, "
+            f"{device['name']}, {document['date']}"
+        )
+        plots.plot_ladder(request.plot, suite.rows, title)
+    wrong = [f"{r['stage']} {r['variant']}" for r in suite.rows if r["status"] == "wrong"]
+    return CompareOutcome(document, list(dict.fromkeys(wrong)))

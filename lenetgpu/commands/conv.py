@@ -1,0 +1,358 @@
+"""The conv command: a shape or a paper's suite through every convolution of the device."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.commands.compare import CompareOutcome, Say, open_device
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.measure.bench import Bench
+from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.measure.document import device_json
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.rounds import Candidate, Comparison, compare
+from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
+from lenetgpu.papers.convnet2_ladder import ladder_rows
+from lenetgpu.papers.shapes import SUITES, Shape, Suite
+from lenetgpu.plan import NAMED
+from lenetgpu.problems import Conv
+from lenetgpu.show import plots
+from lenetgpu.show.conv_document import case_json, shape_text, summary_json
+from lenetgpu.show.explain import explanation_json
+from lenetgpu.stages import Variant, choices, families, find, variants
+
+SHAPE = "C,H,W,M,K[,stride[,pad]]"
+_MOST_VALUES = 1 << 31
+_COMPILE_THREADS = 16
+
+
+@dataclass(frozen=True)
+class ConvRequest:
+    """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None."""
+
+    shape: str | None = None
+    suite: str | None = None
+    batch: int | None = None
+    device: str = "auto"
+    seconds: float = 1.0
+    only: str | None = None
+    reference: str | None = None
+    explain: bool = False
+    plot: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Setting:
+    gpu: Gpu | None
+    limits: Ceilings
+    peer: str | None
+    chosen: list[Variant]
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def peer_name(self) -> str | None:
+        return NAMES[self.device] if self.peer else None
+
+
+def parse_shape(text: str) -> Conv:
+    """The convolution that SHAPE names; LenetError where it names none."""
+    words = [word.strip() for word in text.split(",")]
+    if not 5 <= len(words) <= 7 or not all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in words):
+        raise LenetError(f"SHAPE {text!r}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
+    c, h, w, m, k, stride, pad = (*map(int, words), *(1, 0)[len(words) - 5 :])
+    named = {"C": c, "H": h, "W": w, "M": m, "K": k, "stride": stride}
+    for name, value in named.items():
+        if value < 1:
+            raise LenetError(f"SHAPE {text!r}: expected {name} of at least 1, found {value}")
+    if pad < 0:
+        raise LenetError(f"SHAPE {text!r}: expected pad of at least 0, found {pad}")
+    if k > min(h, w) + 2 * pad:
+        raise LenetError(
+            f"SHAPE {text!r}: expected filters within the padded map of "
+            f"{h + 2 * pad}x{w + 2 * pad}, found {k}x{k}"
+        )
+    return Conv(h, w, c, m, k, k, stride, pad)
+
+
+def _require_countable(problem: Conv, n: int) -> None:
+    padded = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
+    held = {
+        "input": n * padded,
+        "filters": problem.depth * problem.M,
+        "output": n * problem.OH * problem.OW * problem.M,
+    }
+    for name, values in held.items():
+        if values >= _MOST_VALUES:
+            raise LenetError(
+                f"conv {shape_text(problem)}, batch {n}: expected fewer than 2^31 values in the "
+                f"{name}, found {values:,}"
+            )
+
+
+def _shapes(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
+    """What is to be run; LenetError where the request is not one."""
+    if (request.shape is None) == (request.suite is None):
+        found = "neither" if request.shape is None else "both"
+        raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
+    if request.batch is not None and request.batch < 1:
+        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if not 0 < request.seconds < math.inf:
+        raise LenetError(f"--seconds: expected a finite time above 0, found {request.seconds:g}")
+    if request.plot is not None:
+        plots.check_plot(request.plot)
+    suite = None
+    if request.suite is not None:
+        suite = SUITES.get(request.suite)
+        if suite is None:
+            raise LenetError(
+                f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
+            )
+        shapes = list(suite.shapes)
+    else:
+        assert request.shape is not None
+        problem = parse_shape(request.shape)
+        shapes = [Shape(shape_text(problem), problem)]
+    if request.batch is not None:
+        shapes = [replace(shape, batch=request.batch) for shape in shapes]
+    for shape in shapes:
+        _require_countable(shape.problem, shape.batch)
+    return suite, shapes
+
+
+def chosen_variants(only: str | None, device: str) -> list[Variant]:
+    """The conv variants of `device`, of those that the comma list `only` names.
+
+    A family's name means all of it. Raises LenetError where a name is none.
+    """
+    every = variants("conv", device)
+    if only is None:
+        return every
+    members = families("conv", device)
+    wanted: list[Variant] = []
+    for name in (word.strip() for word in only.split(",")):
+        found = members.get(name) or [v for v in every if name in v.names]
+        if not found:
+            raise LenetError(
+                f"--only {name!r}: expected names of {', '.join(choices('conv', device))}"
+            )
+        wanted += found
+    return [v for v in every if v in wanted]
+
+
+def _with_reference(chosen: list[Variant], wanted: str | None, device: str) -> list[Variant]:
+    """`chosen` and the variant that ratios are asked over, if it names one."""
+    every = variants("conv", device)
+    if wanted not in families("conv", device) and not any(wanted in v.names for v in every):
+        return chosen
+    assert wanted is not None
+    added = find("conv", wanted, device)
+    return [v for v in every if v in chosen or v == added]
+
+
+def _reference(request: ConvRequest, setting: _Setting) -> str:
+    """The name that ratios are over: as asked, else the peer, else the package's default."""
+    names = [v.full_name for v in setting.chosen]
+    peer = setting.peer_name
+    wanted = request.reference
+    if wanted is None:
+        if peer is not None:
+            return peer
+        default = find("conv", NAMED["fp32"][setting.device]["conv"], setting.device).full_name
+        return default if default in names else names[0]
+    if peer is not None and wanted in ("torch", peer, peer.split()[-1]):
+        return peer
+    if wanted not in names:
+        members = families("conv", setting.device)
+        wanted = find("conv", wanted, setting.device).full_name if wanted in members else wanted
+    if wanted not in names:
+        also = [peer] if peer else []
+        raise LenetError(
+            f"--reference {request.reference}: expected one of {', '.join([*also, *names])}"
+        )
+    return wanted
+
+
+def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> list[Candidate]:
+    found = []
+    for variant in setting.chosen:
+        gpu = setting.gpu
+        name, precision = variant.full_name, variant.precision
+        if gpu is not None and not variant.needs.met_by(gpu.compute_capability):
+            note = f"needs {variant.needs}"
+            found.append(Candidate(name, _never, precision, "refused", note))
+            continue
+        problem = laid_out(variant, shape.problem)
+        if isinstance(problem, str):
+            found.append(Candidate(name, _never, precision, "refused", problem))
+            continue
+
+        def build(chosen: Variant = variant, laid: Conv = problem) -> Bench:
+            return ConvBench(chosen, laid, case, seconds)
+
+        found.append(Candidate(name, build, precision))
+    if setting.peer_name is not None:
+        peer = Candidate(setting.peer_name, lambda: TorchBench(shape.problem, case, seconds))
+        found.append(peer)
+    return found
+
+
+def _never() -> Bench:
+    raise AssertionError("a refused candidate is not built")
+
+
+def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:
+    """What the variants will launch, so far as they say."""
+    for shape in shapes:
+        for variant in chosen:
+            problem = laid_out(variant, shape.problem)
+            if isinstance(problem, str) or variant.kernels is None:
+                continue
+            yield from (k for k in variant.kernels(problem) if k.meant_for(arch))
+
+
+def _compile(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
+    """Compile every kernel of the shapes at once, by as many threads as help."""
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.nvrtc import CompileError, compile_kernel
+
+    arch = current_arch()
+    wanted = list(dict.fromkeys(_kernels(shapes, chosen, arch)))
+
+    def one(kernel: Kernel) -> None:
+        try:
+            compile_kernel(kernel, arch)
+        except CompileError:
+            return  # said again, and listed, where the variant is built
+
+    say(f"compiling {len(wanted)} kernels")
+    with ThreadPoolExecutor(min(_COMPILE_THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(one, wanted))
+
+
+def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome:
+    """Check and time what was asked for; LenetError for bad input."""
+    suite, shapes = _shapes(request)
+    device = "cpu" if choose_device(request.device)[0] is None else "cuda"
+    chosen = _with_reference(chosen_variants(request.only, device), request.reference, device)
+    gpu, limits = open_device(request.device, say)
+    setting = _Setting(gpu, limits, peer_version(device), chosen)
+    reference = _reference(request, setting)
+    document: dict[str, Any] = {
+        "schema": 1,
+        "command": "conv",
+        "date": datetime.date.today().isoformat(),
+        "suite": None if suite is None else suite.name,
+        "title": "" if suite is None else suite.title,
+        "claim": None if suite is None else suite.says,
+        "notes": [] if suite is None else list(suite.notes),
+        "device": device_json(gpu),
+        "ceilings": {
+            "copy_gbs": limits.copy_gbs,
+            "fma_tflops": limits.fma_tflops,
+            "tensor_tflops": limits.tensor_tflops,
+        },
+        "reference": reference,
+        "peer": setting.peer,
+        "interrupted": False,
+        "cases": [],
+    }
+    wrong = []
+    elsewhere = variants("conv", "cuda") if gpu is None and request.only is None else []
+    if gpu is not None:
+        runs = [v for v in chosen if v.needs.met_by(gpu.compute_capability)]
+        _compile(shapes, runs, say)
+    for shape in shapes:
+        try:
+            comparison = _run(shape, setting, reference, request.seconds, say)
+            case = case_json(shape, comparison, limits, setting.peer_name)
+            document["cases"].append(case)
+            wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
+            if request.explain:
+                case["explanation"] = explanation_json(shape, comparison, limits, chosen, elsewhere)
+            if _has_ladder(suite, setting) and not comparison.interrupted:
+                case["ladder"] = _ladder(shape, setting, say)
+                wrong += [
+                    f"{shape.label}: {step['variant']} of the ladder"
+                    for step in case["ladder"]
+                    if step["status"] == "wrong"
+                ]
+        except KeyboardInterrupt:
+            document["interrupted"] = True
+            break
+        except MemoryError as error:
+            if not document["cases"]:
+                raise
+            say(f"{shape.label} left out, needs more memory: {str(error).partition(chr(10))[0]}")
+            continue
+        if comparison.interrupted:
+            document["interrupted"] = True
+            break
+        _release(comparison, gpu is not None)
+    if suite is not None:
+        document["summary"] = summary_json(document["cases"], suite)
+    return CompareOutcome(document, wrong, limits=limits)
+
+
+def plot(request: ConvRequest, outcome: CompareOutcome) -> None:
+    """Draw what was measured where a picture was asked for; LenetError where nothing was."""
+    if request.plot is not None and outcome.limits is not None:
+        plots.plot_conv(request.plot, outcome.document, outcome.limits)
+
+
+def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:
+    """Whether the suite's steps are measured one by one too: on a GPU, where they are chosen."""
+    if suite is None or suite.name != "convnet2" or setting.gpu is None:
+        return False
+    return any(variant.family == suite.name for variant in setting.chosen)
+
+
+def _ladder(shape: Shape, setting: _Setting, say: Say) -> list[dict[str, Any]]:
+    assert setting.gpu is not None
+    capability = setting.gpu.compute_capability
+    try:
+        return ladder_rows(shape.problem, shape.batch, compute_capability=capability, say=say)
+    except (MemoryError, RuntimeError) as error:
+        reason = f"not measured: {(str(error).splitlines() or [''])[0]}"
+        return [{"step": "the ladder", "variant": "", "status": "skipped", "note": reason}]
+
+
+def _reason(candidate: Candidate) -> str:
+    return candidate.note if candidate.checked is None else str(candidate.checked.verdict)
+
+
+def _run(shape: Shape, setting: _Setting, reference: str, seconds: float, say: Say) -> Comparison:
+    case = Case(shape.problem, shape.batch, setting.gpu is not None)
+    candidates = _candidates(shape, case, setting, seconds)
+    waiting = sum(candidate.status == "waiting" for candidate in candidates)
+    return compare(
+        shape.label,
+        candidates,
+        reference,
+        seconds * waiting,
+        say=lambda line: say(f"{shape.label}: {line}"),
+    )
+
+
+def _release(comparison: Comparison, on_gpu: bool) -> None:
+    """Give a shape's memory back before the next."""
+    for candidate in comparison.candidates:
+        candidate.bench = None
+    if on_gpu:
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()

@@ -1,0 +1,86 @@
+"""What is installed, which GPU there is, and what would run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from typing import Any
+
+from lenetgpu import __version__, store
+from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device, nvrtc
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.choice import RANGES, remembered
+from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
+
+
+def _version(*names: str) -> str:
+    for name in names:
+        try:
+            return f"{importlib.metadata.version(name)} ({name})"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "not installed"
+
+
+def _nvrtc_line() -> str:
+    if importlib.util.find_spec("cuda") is None:
+        return "cuda-bindings not installed"
+    try:
+        major, minor = nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return f"{major}.{minor}"
+
+
+def _auto_line(gpu: Gpu | None, precision: str) -> str:
+    try:
+        if gpu is None:
+            plan = resolve(AUTO, "cpu", None, precision)
+            return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+        measured = [remembered(gpu, precision, last or images) for last, images in RANGES]
+        names = list(auto_plans("cuda", precision, gpu.compute_capability))
+    except LenetError as error:
+        return str(error)
+    lines = [str(choice) for choice in measured if choice is not None]
+    if len(lines) < len(RANGES):
+        rest = "not measured yet" if not lines else "other batches not measured yet"
+        lines.append(f"{rest}: the fastest of {', '.join(names)} (`lenetgpu warmup` measures)")
+    return "; ".join(lines)
+
+
+def findings() -> list[tuple[str, str]]:
+    """(what, found) rows, in the order a user would check them."""
+    from lenetgpu.device import choose_device
+
+    gpus = device.driver_gpus()
+    kernels = list((store.cache_dir() / "kernels").glob("*.cubin"))
+    rows = [
+        ("lenetgpu", __version__),
+        ("python", sys.version.split()[0]),
+        ("cpu", f"{cpu_name()}, {core_count()} cores"),
+        ("numpy", _version("numpy")),
+        ("numba", _version("numba")),
+        ("gpu", ", ".join(f"cuda:{g.index} {g.name} ({g.arch})" for g in gpus) or "none found"),
+        ("cupy", _version("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+        ("nvrtc", _nvrtc_line()),
+        ("torch", f"{_version('torch')}, beside which `conv` measures"),
+        ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
+        ("kernel cache", f"{store.cache_dir()}, {len(kernels)} kernels"),
+    ]
+    gpu, why = choose_device("auto")
+    kind = "cuda" if gpu else "cpu"
+    capability = gpu.compute_capability if gpu else None
+    rows.append(("auto device", f"{gpu.name if gpu else kind} ({why})"))
+    rows.append(("plans", ", ".join(runnable_plans(kind, capability))))
+    for precision in AUTO_PLANS:
+        if kind in AUTO_PLANS[precision]:
+            rows.append((f"auto {precision}", _auto_line(gpu, precision)))
+    return rows
+
+
+def as_json() -> dict[str, Any]:
+    """The findings as one object."""
+    return {"schema": 1, "command": "doctor", **dict(findings())}

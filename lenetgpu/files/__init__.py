@@ -1,0 +1,1 @@
+"""What is read and written: images, weights, labels; the one place that opens untrusted files."""

@@ -1,0 +1,45 @@
+"""cuBLAS products: SGEMM at full fp32 precision, GemmEx on halves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def half_gemm(a: Any, b: Any, out: Any) -> None:
+    """out (m, n) float32 = a (m, k) @ b (k, n), both float16, summed in fp32, by cuBLAS GemmEx."""
+    import numpy as np
+    from cupy.cuda import cublas, device, runtime
+
+    m, k = a.shape
+    n = b.shape[1]
+    handle = device.get_cublas_handle()
+    one, zero = np.ones((), np.float32), np.zeros((), np.float32)
+    none, half, single = cublas.CUBLAS_OP_N, runtime.CUDA_R_16F, runtime.CUDA_R_32F
+    cublas.gemmEx(
+        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, half, n, a.data.ptr, half, k,
+        zero.ctypes.data, out.data.ptr, single, n, cublas.CUBLAS_COMPUTE_32F,
+        cublas.CUBLAS_GEMM_DEFAULT,
+    )  # fmt: skip
+
+
+def exact_sgemm(a: Any, b: Any, out: Any) -> None:
+    """out (m, n) = a (m, k) @ b (k, n), float32, row-major, by cuBLAS SGEMM with TF32 off.
+
+    cuBLAS is column-major, so it is asked for out^T = b^T a^T on the same memory.
+    """
+    import numpy as np
+    from cupy.cuda import cublas, device, get_current_stream
+
+    m, k = a.shape
+    n = b.shape[1]
+    handle = device.get_cublas_handle()
+    cublas.setStream(handle, get_current_stream().ptr)
+    previous = cublas.getMathMode(handle)
+    cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+    one, zero = np.ones((), np.float32), np.zeros((), np.float32)
+    none = cublas.CUBLAS_OP_N
+    cublas.sgemm(
+        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, n, a.data.ptr, k,
+        zero.ctypes.data, out.data.ptr, n,
+    )  # fmt: skip
+    cublas.setMathMode(handle, previous)

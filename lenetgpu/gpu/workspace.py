@@ -1,0 +1,29 @@
+"""Device and pinned host memory, workspace sizes, and cuBLAS at full fp32 precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+WORKSPACE_BYTES = 1 << 30
+CONSTANT_BYTES = 64 << 10
+
+
+def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
+    """How many of `batch` images fit into `limit` bytes of workspace, at least one."""
+    return max(1, min(batch, limit // max(1, bytes_per_image)))
+
+
+def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Uninitialised page-locked NumPy array, which the copy engine reads at full speed."""
+    import cupyx
+
+    return cupyx.empty_pinned(shape, dtype)
+
+
+def copy_to_constant(address: int, array: Any) -> None:
+    """Queue a copy of device `array` to a module's constant memory on the current stream."""
+    import cupy
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.get_current_stream()
+    kind = runtime.memcpyDeviceToDevice
+    runtime.memcpyAsync(address, array.data.ptr, array.nbytes, kind, stream.ptr)

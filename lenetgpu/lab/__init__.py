@@ -1,1 +1,0 @@
-"""Instruments: measure, check, compare, report."""

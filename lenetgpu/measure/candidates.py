@@ -1,0 +1,111 @@
+"""What can be compared: the variants of a stage or a span, and the plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
+from lenetgpu.measure.bench import (
+    Bench,
+    PlanBench,
+    StageBench,
+    Truth,
+    stage_of,
+)
+from lenetgpu.measure.rounds import Candidate
+from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, resolve
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.registry import find_span
+
+PLANS = "plans"
+
+
+def check_comparable(what: str) -> None:
+    """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
+    names = [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
+    if what not in names:
+        raise LenetError(
+            f"{what!r} cannot be compared; choose from: {', '.join(names)}, or --suite"
+        )
+
+
+def stage_candidates(
+    stage: str, device: str, n: int, facts: Truth, compute_capability: int | None
+) -> list[Candidate]:
+    """Every variant of a stage, or of a span written with +, that this device can run.
+
+    Raises LenetError where there is no such stage.
+    """
+    check_comparable(stage)
+    unit = stage_of(stage)
+    found = []
+    for variant in variants(unit.kind, device):
+        if compute_capability is not None and not variant.needs.met_by(compute_capability):
+            continue
+
+        def build(chosen: Any = variant) -> Bench:
+            return StageBench(chosen, unit, n, facts)
+
+        found.append(Candidate(variant.full_name, build, variant.precision))
+    if not found:
+        raise LenetError(f"stage {stage} has no variant on {device}")
+    return found
+
+
+def plan_candidates(
+    device: str,
+    images: Any,
+    facts: Truth,
+    weights: Weights,
+    compute_capability: int | None,
+    say: Callable[[str], None],
+) -> list[Candidate]:
+    """Every named plan that runs on this device."""
+    found = []
+    for name in NAMED:
+        if device not in NAMED[name]:
+            continue
+        try:
+            plan = resolve(name, device, compute_capability=compute_capability)
+        except LenetError as error:
+            say(f"{name} left out: {error}")
+            continue
+
+        def build(chosen: Any = plan) -> Bench:
+            return PlanBench(
+                Pipeline(chosen, weights, len(images), str(images.dtype)), images, facts
+            )
+
+        found.append(Candidate(name, build, plan.precision))
+    return found
+
+
+def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:
+    """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise."""
+    names = [candidate.name for candidate in candidates]
+    if what == PLANS:
+        same = list(AUTO_PLANS["fp32"][device])
+    else:
+        same = [slot.variant.full_name for slot in resolve(AUTO, device).slots
+                if slot.name == what]  # fmt: skip
+    return next((name for name in same if name in names), names[0])
+
+
+def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
+    """The candidate that `wanted` names (a family's name too); LenetError where none does."""
+    names = [candidate.name for candidate in candidates]
+    if wanted not in names and what != PLANS:
+        unit = stage_of(what)
+        variant = (
+            find_span(unit.kind, wanted, device)
+            if "+" in what
+            else find(unit.kind, wanted, device, what)
+        )
+        wanted = variant.full_name if variant is not None else wanted
+    if wanted not in names:
+        raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
+    return wanted

@@ -1,0 +1,238 @@
+"""Results as JSON, one schema for every command: device, plan, stages, candidates."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.gpu.launch import Launch
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.rounds import Candidate, Comparison
+from lenetgpu.measure.timing import StepTiming, summarise
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.outcome import Outcome
+    from lenetgpu.plan import Plan
+
+_GPU_FIELDS = (
+    "grid",
+    "block",
+    "registers",
+    "shared_bytes",
+    "local_bytes",
+    "occupancy",
+    "blocks_per_sm",
+    "limited_by",
+    "waves",
+)
+
+
+def _heaviest(launches: list[Launch]) -> Launch | None:
+    def threads(launch: Launch) -> int:
+        total = 1
+        for extent in (*launch.grid, *launch.block):
+            total *= extent
+        return total
+
+    return max(launches, key=threads, default=None)
+
+
+def _padded(dim: tuple[int, ...]) -> list[int]:
+    return [*dim, 1, 1][:3]
+
+
+def launch_json(launches: list[Launch]) -> dict[str, Any]:
+    """Grid, block, registers, shared and local bytes, occupancy and waves of the largest launch."""
+    launch = _heaviest(launches)
+    if launch is None:
+        return dict.fromkeys(_GPU_FIELDS)
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.launch import multiprocessors
+    from lenetgpu.gpu.nvrtc import compile_kernel
+    from lenetgpu.gpu.occupancy import active_blocks, binding_limit, grid_of, occupancy
+
+    at_once = active_blocks(launch) * multiprocessors()
+    resources = compile_kernel(launch.kernel, current_arch()).resources
+    return {
+        "grid": _padded(launch.grid),
+        "block": _padded(launch.block),
+        "registers": resources.registers,
+        "shared_bytes": resources.shared_bytes + launch.shared,
+        "local_bytes": resources.stack_bytes,
+        "occupancy": occupancy(launch),
+        "blocks_per_sm": active_blocks(launch),
+        "limited_by": binding_limit(launch),
+        "waves": grid_of(launch) / at_once if at_once else None,
+    }
+
+
+def rates_json(
+    flop: int, moved: int, seconds: float, precision: str, limits: Ceilings | None
+) -> dict[str, Any]:
+    """Operations, bytes and their rates, and the share of the roofline and what bounds it."""
+    share, bound = (None, None) if limits is None else limits.share(flop, moved, seconds, precision)
+    return {
+        "gflop": flop / 1e9,
+        "mbytes": moved / 1e6,
+        "tflops": flop / seconds / 1e12 if seconds else 0.0,
+        "gbs": moved / seconds / 1e9 if seconds else 0.0,
+        "roofline": share,
+        "bound": bound,
+    }
+
+
+def _work(row: StepTiming, images: int) -> tuple[int, int]:
+    problem = row.step.problem
+    if problem is not None:
+        return problem.flop(images), problem.bytes(images)
+    items = images
+    for extent in row.step.writes[1]:
+        items *= extent
+    return 0, 4 * items
+
+
+def stage_rows(
+    timings: list[StepTiming], images: int, limits: Ceilings | None
+) -> list[dict[str, Any]]:
+    """The `stages` list of the schema, with each step's share of the sum."""
+    summaries = [summarise(row.samples) for row in timings]
+    total = sum(summary.median for summary in summaries) or 1.0
+    rows = []
+    for row, summary in zip(timings, summaries, strict=True):
+        flop, moved = _work(row, images)
+        precision = row.step.variant.precision if row.step.variant is not None else "fp32"
+        is_copy = row.step.variant is None
+        rows.append(
+            {
+                "stages": list(row.step.stages),
+                "name": row.step.name,
+                "variant": row.step.label,
+                "median_ms": summary.median,
+                "p05_ms": summary.p05,
+                "p95_ms": summary.p95,
+                "share": summary.median / total,
+                **rates_json(
+                    flop, moved, summary.median / 1e3, precision, None if is_copy else limits
+                ),
+                **launch_json(row.launches),
+            }
+        )
+    return rows
+
+
+def candidate_json(
+    comparison: Comparison, candidate: Candidate, limits: Ceilings | None
+) -> dict[str, Any]:
+    """One entry of `candidates`: its check, its samples, its ratio to the reference."""
+    entry: dict[str, Any] = {
+        "name": candidate.name,
+        "precision": candidate.precision,
+        "status": candidate.status,
+        "note": candidate.note,
+    }
+    if candidate.checked is not None:
+        checked = candidate.checked
+        entry |= {
+            "max_error": checked.largest,
+            "relative_error": checked.verdict.error,
+            "tolerance": checked.verdict.tolerance,
+            "label_flips": checked.flips,
+            "checked_images": checked.images,
+            "first_bad_stage": checked.first_bad,
+        }
+    if not candidate.samples or candidate.bench is None:
+        return entry
+    summary, bench = summarise(candidate.samples), candidate.bench
+    entry |= {
+        "images": bench.images,
+        "scaled_from": bench.scaled_from,
+        "median_ms": summary.median,
+        "p05_ms": summary.p05,
+        "p95_ms": summary.p95,
+        "samples_ms": summary.samples,
+    }
+    ratio = comparison.ratio(candidate)
+    if ratio is not None:
+        entry["ratio"] = {"median": ratio.value, "low": ratio.low, "high": ratio.high}
+        is_reference = candidate.name == comparison.reference
+        entry["verdict"] = "reference" if is_reference else ratio.verdict()
+    if bench.problem is not None:
+        problem, n = bench.problem, bench.images
+        flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3
+        entry |= rates_json(flop, moved, took, candidate.precision, limits)
+        entry |= {"reads": problem.reads, "writes": problem.writes}
+        entry |= launch_json(bench.launched)
+    else:
+        entry["images_per_second"] = bench.images / (summary.median / 1e3)
+    return entry
+
+
+def comparison_json(
+    comparison: Comparison, device: dict[str, Any], limits: Ceilings | None
+) -> dict[str, Any]:
+    """`lenetgpu compare --json`, with every raw sample."""
+    control = comparison.control()
+    return {
+        "schema": 1,
+        "command": "compare",
+        "date": datetime.date.today().isoformat(),
+        "what": comparison.what,
+        "device": device,
+        "reference": comparison.reference,
+        "cold_l2": comparison.cold_l2,
+        "interrupted": comparison.interrupted,
+        "reference_again": None
+        if control is None
+        else {
+            "ratio": {"median": control.value, "low": control.low, "high": control.high},
+            "samples_ms": comparison.again,
+        },
+        "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
+    }
+
+
+SCHEMA = 1
+PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
+
+
+def device_json(gpu: Any) -> dict[str, Any]:
+    """The `device` object of the schema."""
+    if gpu is None:
+        return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
+    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
+    return {"kind": "cuda", "name": gpu.name, "compute_capability": version}
+
+
+def plan_json(plan: Plan) -> list[dict[str, Any]]:
+    """The `plan` list of the schema."""
+    return [{"stages": list(slot.stages), "variant": slot.variant.full_name} for slot in plan.slots]
+
+
+def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
+    """`lenetgpu infer --json`: schema 1."""
+    phases, n = outcome.phases, len(outcome.dataset)
+    correct = outcome.correct
+    timing = {
+        "import": import_ms + phases.get("import", 0.0),
+        **{name: phases.get(name, 0.0) for name in PHASES[1:]},
+        "compute": outcome.compute.as_json(),
+        "end_to_end": outcome.end_to_end.as_json(),
+    }
+    return {
+        "schema": SCHEMA,
+        "command": "infer",
+        "date": datetime.date.today().isoformat(),
+        "images": n,
+        "batch": min(outcome.request.batch, n),
+        "correct": correct,
+        "accuracy": None if correct is None else correct / n,
+        "device": device_json(outcome.gpu),
+        "precision": outcome.plan.precision,
+        "weights": outcome.weights.source,
+        "data": outcome.dataset.source,
+        "plan": plan_json(outcome.plan),
+        "timing_ms": timing,
+        "images_per_second": outcome.images_per_second,
+        "stages": stage_rows(outcome.rows, n, outcome.limits),
+    }

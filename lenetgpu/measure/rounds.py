@@ -1,0 +1,189 @@
+"""Candidates checked first, then timed in interleaved rounds against a reference."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lenetgpu.measure.bench import (
+    Bench,
+    Checked,
+    Flusher,
+    Skip,
+    StageBench,
+)
+from lenetgpu.measure.statistics import SYSTEMATIC, Interval, median_interval, ratio_interval
+from lenetgpu.measure.timing import summarise
+
+LEAST_ROUNDS = 5
+MOST_ROUNDS = 400
+NOISE = 0.005
+
+
+@dataclass
+class Candidate:
+    """A named way to do the work; `build` makes its bench, which may not fit in memory.
+
+    `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
+    time for it); or, from the start, refused, with a sentence in `note`.
+    """
+
+    name: str
+    build: Callable[[], Bench]
+    precision: str = "fp32"
+    status: str = "waiting"
+    note: str = ""
+    bench: Bench | None = None
+    checked: Checked | None = None
+    samples: list[float] = field(default_factory=list)
+
+    @property
+    def once(self) -> bool:
+        """Whether it is worth a single sample only."""
+        return self.bench is not None and self.bench.once
+
+
+@dataclass
+class Comparison:
+    """What was compared, on what, and what came of it."""
+
+    what: str
+    reference: str
+    candidates: list[Candidate]
+    again: list[float]
+    cold_l2: bool
+    interrupted: bool = False
+
+    @property
+    def wrong(self) -> list[Candidate]:
+        """Candidates that failed their check, or to run at all."""
+        return [c for c in self.candidates if c.status in ("wrong", "failed")]
+
+    def _base(self) -> Candidate | None:
+        return next((c for c in self.candidates if c.name == self.reference), None)
+
+    def control(self) -> Interval | None:
+        """Ratio of the reference to itself, measured as one more candidate."""
+        base = self._base()
+        if base is None or not self.again:
+            return None
+        return ratio_interval(self.again, base.samples)
+
+    def ratio(self, candidate: Candidate) -> Interval | None:
+        """Time over the reference's, with its interval; None where either was not timed."""
+        base = self._base()
+        if base is None or not base.samples or not candidate.samples:
+            return None
+        if candidate is base:
+            return Interval(1.0, 1.0, 1.0)
+        control = self.control()
+        drift = abs(control.value - 1) if control is not None else 0.0
+        if candidate.once or base.once:
+            value = summarise(candidate.samples).median / summarise(base.samples).median
+            return Interval(value, value, value).widened(SYSTEMATIC + drift)
+        return ratio_interval(candidate.samples, base.samples, drift)
+
+
+@contextmanager
+def _stopping(comparison: Comparison) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        comparison.interrupted = True
+
+
+def compare(
+    what: str,
+    candidates: list[Candidate],
+    reference: str,
+    seconds: float,
+    cold_l2: bool = False,
+    noise: float = NOISE,
+    say: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Check every candidate, then time the right ones in rounds of random order.
+
+    Rounds end when every ratio's interval is narrower than `noise` (before it is widened for what
+    differs between processes) or `seconds` have passed; Ctrl-C ends them and keeps what there is.
+    A candidate that does not fit in memory is skipped.
+    """
+    comparison = Comparison(what, reference, candidates, [], cold_l2)
+    with _stopping(comparison):
+        flush = Flusher() if cold_l2 else None
+        for candidate in candidates:
+            if candidate.status == "waiting":
+                say(f"checking {candidate.name}")
+                _check(candidate, flush)
+        _time(comparison, seconds, noise, say)
+    for candidate in candidates:
+        if candidate.status == "right" and not candidate.samples:
+            candidate.note = "not timed"
+    return comparison
+
+
+def _check(candidate: Candidate, flush: Flusher | None) -> None:
+    try:
+        candidate.bench = candidate.build()
+        if flush is not None and isinstance(candidate.bench, StageBench):
+            candidate.bench.use_cold_cache(flush)
+        candidate.checked = candidate.bench.check()
+    except MemoryError as error:
+        candidate.status, candidate.bench = "skipped", None
+        candidate.note = f"needs more memory: {str(error).splitlines()[0]}"
+        return
+    except Skip as reason:
+        candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
+        return
+    except Exception as error:  # one that breaks is named, and stops no other
+        candidate.status, candidate.bench = "failed", None
+        candidate.note = f"cannot run: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return
+    candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
+
+
+def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[str], None]) -> None:
+    right = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
+    for candidate in right:
+        assert candidate.bench is not None
+        if candidate.once:
+            say(f"timing {candidate.name} once")
+            candidate.samples.append(candidate.bench.sample())
+    timed = [candidate for candidate in right if not candidate.once]
+    base = next((c for c in timed if c.name == comparison.reference), None)
+    for candidate in timed:
+        assert candidate.bench is not None
+        candidate.bench.sample()
+    if not timed:
+        return
+    order = random.Random(0)
+    start = time.perf_counter()
+    for round_number in range(MOST_ROUNDS):
+        entries: list[tuple[Bench, list[float]]] = [
+            (c.bench, c.samples) for c in timed if c.bench is not None
+        ]
+        if base is not None and base.bench is not None:
+            entries.append((base.bench, comparison.again))
+        order.shuffle(entries)
+        for bench, samples in entries:
+            samples.append(bench.sample())
+        spent = time.perf_counter() - start
+        say(f"round {round_number + 1}, {spent:.0f} s")
+        if round_number + 1 < LEAST_ROUNDS:
+            continue
+        if spent > seconds or _quiet(timed, base, noise):
+            break
+
+
+def _quiet(timed: list[Candidate], base: Candidate | None, noise: float) -> bool:
+    if base is None:
+        return all(median_interval(c.samples).half_width < noise for c in timed)
+    return all(
+        median_interval(
+            [a / b for a, b in zip(c.samples, base.samples, strict=True)]
+        ).half_width < noise
+        for c in timed
+        if c is not base
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What the source texts say: shapes, figures, ladders."""

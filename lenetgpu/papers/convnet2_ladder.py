@@ -1,0 +1,337 @@
+"""The ladder of the cuda-convnet2 paper, its steps measured here beside its figures."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.check.judge import Verdict, judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
+from lenetgpu.measure.timing import summarise
+from lenetgpu.papers.convnet2 import SHAPES, STEPS, PaperStep
+from lenetgpu.problems import Conv
+from lenetgpu.stages import Variant, find
+from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
+from lenetgpu.stages.conv.convnet2.im2col import convolve, im2col_kernel, im2col_tile
+from lenetgpu.stages.conv.convnet2.ladder import (
+    HOISTED_CHECKS,
+    INDEX_TABLE,
+    ROLLED,
+    STRENGTH_REDUCED,
+    UNROLLED,
+    Step,
+)
+
+__all__ = ["SHAPES", "STEPS", "instruction_count", "ladder_rows", "longest_span", "step_kernels"]
+
+
+def instruction_count(cubin: Path, entry: str) -> int:
+    """Static SASS instructions of `entry`: its .text section in 16-byte words, without NOPs.
+
+    Counted in the cubin, an ELF file; every instruction since Volta has 16 bytes.
+    """
+    data = cubin.read_bytes()
+    (sections_at,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+
+    def section(index: int) -> tuple[int, int, int]:
+        base = sections_at + index * size
+        (name,) = struct.unpack_from("<I", data, base)
+        offset, length = struct.unpack_from("<QQ", data, base + 0x18)
+        return name, offset, length
+
+    names_at = section(names)[1]
+    for index in range(count):
+        name, offset, length = section(index)
+        end = data.index(b"\0", names_at + name)
+        if data[names_at + name : end] == f".text.{entry}".encode():
+            opcodes = struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
+            return sum(opcode & 0xFFF != _NOP for opcode in opcodes)
+    raise ValueError(f"{cubin.name} has no code of {entry}")
+
+
+_NOP = 0x918
+_ENGINE = "convnet2.index_engine"
+_GRAPH_LAUNCHES, _REPLAYS, _LEAST_REPLAYS, _SPANS = 10, 20, 3, 5
+_BUDGET_US = 200e3
+_CHECKED_IMAGES = 3
+
+
+def longest_span(spans: Any) -> int:
+    """Cycles of the busiest multiprocessor, from the begin of its first block to its last's end.
+
+    `spans` (blocks, 3) holds multiprocessor, begin and end of each block by clock64, which counts
+    each multiprocessor's own cycles.
+    """
+    return max(
+        int(spans[spans[:, 0] == unit, 2].max() - spans[spans[:, 0] == unit, 1].min())
+        for unit in set(spans[:, 0].tolist())
+    )
+
+
+@dataclass
+class _Bench:
+    """A variant prepared for one input: the whole, its convolution alone, and that with a clock."""
+
+    whole: Callable[[], None]
+    alone: Callable[[Any], None]
+
+    def alone_unclocked(self) -> None:
+        """The convolution alone, as the variant launches it."""
+        self.alone(None)
+
+
+def _kernel_step(step: PaperStep) -> Step:
+    known = {
+        "rolled": ROLLED,
+        "unrolled": UNROLLED,
+        "strength_reduced": STRENGTH_REDUCED,
+        "hoisted_checks": HOISTED_CHECKS,
+        "index_table": INDEX_TABLE,
+        "inner_product": INNER_PRODUCT,
+        "outer_product": OUTER_PRODUCT,
+    }[step.variant.removeprefix("convnet2.")]
+    return known if step.loads is None else replace(known, loads=step.loads)
+
+
+def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Kernel]:
+    """The step's convolution kernel for `batch` images, without and with a clock."""
+    if step.variant == _ENGINE:
+        tile = im2col_tile(problem, batch)
+        return im2col_kernel(problem, tile), im2col_kernel(problem, tile, clock=True)
+    chosen = _kernel_step(step)
+    return chosen.kernel(problem, batch), chosen.kernel(problem, batch, clock=True)
+
+
+def _bench(step: PaperStep, variant: Variant, x: Any, w: Any, y: Any, problem: Conv) -> _Bench:
+    assert variant.prepare is not None
+    n = len(x)
+    state = variant.prepare(w, problem, n)
+    if state.chunk < n:
+        raise MemoryError(f"workspace for {n} images of {problem}")
+    if step.variant == _ENGINE:
+        return _Bench(
+            lambda: variant.launch(x, state, y, problem),
+            lambda spans: convolve(state.images, state, y, n, problem, spans),
+        )
+    chosen = _kernel_step(step)
+    images, outputs = (x, y) if n == 1 else (state.images, state.outputs)
+    return _Bench(
+        lambda: chosen.run(x, state, y, problem),
+        lambda spans: chosen.convolve(images, state, outputs, n, problem, spans),
+    )
+
+
+def _captured(run: Callable[[], None]) -> Any:
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        run()
+        stream.synchronize()
+        stream.begin_capture()
+        for _ in range(_GRAPH_LAUNCHES):
+            run()
+        graph = stream.end_capture()
+        graph.launch(stream)
+        stream.synchronize()
+    return graph, stream
+
+
+def _replay(graph: Any, stream: Any) -> float:
+    import cupy
+
+    before, after = cupy.cuda.Event(), cupy.cuda.Event()
+    before.record(stream)
+    graph.launch(stream)
+    after.record(stream)
+    after.synchronize()
+    return float(cupy.cuda.get_elapsed_time(before, after)) * 1e3 / _GRAPH_LAUNCHES
+
+
+def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
+    return {
+        "step": step.name,
+        "what": step.what,
+        "variant": step.variant,
+        "before": step.before,
+        "section": step.section,
+        "paper_cycles": step.cycles,
+        "paper_gain": step.gain,
+        "paper_remark": step.remark,
+        "shape": [problem.C, problem.H, problem.W, problem.M, problem.R, problem.S],
+        "stride": problem.stride,
+        "pad": problem.pad,
+        "batch": batch,
+        "median_us": None,
+        "whole_us": None,
+        "cycles": None,
+        "registers": None,
+        "local_bytes": None,
+        "shared_bytes": None,
+        "instructions": None,
+        "blocks": None,
+        "threads": None,
+        "ratio": None,
+        "cycles_ratio": None,
+        "relative_error": None,
+        "note": "",
+    }
+
+
+def _measure_cycles(bench: _Bench, row: dict[str, Any]) -> None:
+    import cupy
+
+    spans = cupy.full((row["blocks"], 3), -1, cupy.int64)
+    found = []
+    for _ in range(_SPANS):
+        for _ in range(_GRAPH_LAUNCHES):
+            bench.alone(spans)
+        found.append(longest_span(spans.get()))
+    row["cycles"] = sorted(found)[len(found) // 2]
+
+
+def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.launch import record
+
+    with record() as launches:
+        bench.alone(None)
+    (launched,) = launches
+    compiled = compile_kernel(launched.kernel, current_arch())
+    used = compiled.resources
+    row |= {
+        "registers": used.registers,
+        "local_bytes": used.stack_bytes,
+        "shared_bytes": used.shared_bytes + launched.shared,
+        "instructions": instruction_count(compiled.path, launched.kernel.entry),
+        "blocks": launched.grid[0],
+        "threads": launched.block[0] * launched.block[1],
+    }
+
+
+def ladder_rows(
+    problem: Conv,
+    batch: int,
+    *,
+    compute_capability: int,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """The paper's steps on `batch` images of `problem`, in its order, one row a step.
+
+    Every variant is first checked against float64 on fresh images; a wrong one has status "wrong"
+    and no figures, a refused one "refused" and the sentence in `note`. Then, of the right ones:
+
+    - `median_us`, `p05_us`, `p95_us`: the convolution kernel alone, 3 to 20 replays of a CUDA graph
+      of 10 launches, interleaved with the other steps';
+    - `whole_us`: with the relayouts that the variant needs around it;
+    - `cycles`: `longest_span` of a build with clock64 (the figures above are of one without);
+    - `registers`, `local_bytes` a thread, `shared_bytes`, `blocks`, `threads`;
+    - `instructions`: static SASS instructions in the cubin, NOPs apart;
+    - `ratio`, `cycles_ratio`: time, cycles of the step `before` over this step's;
+    - `total_ratio`: the baseline's time over this step's (the paper: 4.4).
+
+    `paper_cycles`, `paper_gain` (share of the time saved), `section` and `paper_remark` are the
+    paper's. `problem`'s layouts are ignored: NCHW in and out. Needs a GPU with CuPy.
+    """
+    import cupy
+    import numpy as np
+
+    problem = replace(problem, reads="NCHW", writes="NCHW")
+    rng = np.random.default_rng()
+    host, w = random_input("conv", problem, batch, rng)
+    checked = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
+    truth = reference("conv", host[checked], w, problem).transpose(0, 3, 1, 2)
+    x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
+    y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
+    rows: list[dict[str, Any]] = []
+    graphs: dict[str, tuple[Any, Any]] = {}
+    held = []  # what the graphs read and write
+    chosen = []
+    for step in STEPS:
+        variant = find("conv", step.variant, "cuda")
+        row = _step_row(step, problem, batch)
+        rows.append(row)
+        refusal = variant.refusal(problem)
+        if refusal is None and not variant.needs.met_by(compute_capability):
+            refusal = f"needs {variant.needs}"
+        if refusal is None:
+            chosen.append((step, variant, row))
+        else:
+            row |= {"status": "refused", "note": refusal}
+    _compile_together([step for step, _, _ in chosen], problem, batch)
+    for step, variant, row in chosen:
+        say(step.name)
+        bench = _bench(step, variant, x, w, y, problem)
+        verdict = _check(bench, y, checked, truth, variant.precision)
+        row |= {
+            "status": "right" if verdict.passed else "wrong",
+            "relative_error": verdict.error,
+            "precision": variant.precision,
+        }
+        if verdict.passed:
+            held.append(bench)
+            _static_facts(bench, row)
+            _measure_cycles(bench, row)
+            graphs[step.name] = _captured(bench.alone_unclocked), _captured(bench.whole)
+    _time_interleaved(rows, graphs)
+    _add_ratios(rows)
+    return rows
+
+
+def _compile_together(steps: list[PaperStep], problem: Conv, batch: int) -> None:
+    from lenetgpu.gpu.device import current_arch
+
+    arch = current_arch()
+    kernels = [kernel for step in steps for kernel in step_kernels(step, problem, batch)]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda kernel: compile_kernel(kernel, arch), kernels))
+
+
+def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str) -> Verdict:
+    """The whole variant into a poisoned output, `checked` images judged; finite everywhere."""
+    import cupy
+
+    y.fill(cupy.nan)
+    bench.whole()
+    if not bool(cupy.isfinite(y).all()):
+        return judge(y.get()[checked] * float("nan"), truth, precision)
+    return judge(y.get()[checked], truth, precision)
+
+
+def _time_interleaved(rows: list[dict[str, Any]], graphs: dict[str, Any]) -> None:
+    alone: dict[str, list[float]] = {name: [] for name in graphs}
+    whole: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(_REPLAYS):
+        for name, (kernel, variant) in graphs.items():
+            spent_us = _GRAPH_LAUNCHES * sum(alone[name])
+            if len(alone[name]) >= _LEAST_REPLAYS and spent_us > _BUDGET_US:
+                continue
+            alone[name].append(_replay(*kernel))
+            whole[name].append(_replay(*variant))
+    for row in rows:
+        if row["step"] in graphs:
+            times = summarise(alone[row["step"]])
+            row |= {
+                "median_us": times.median,
+                "p05_us": times.p05,
+                "p95_us": times.p95,
+                "whole_us": summarise(whole[row["step"]]).median,
+            }
+
+
+def _add_ratios(rows: list[dict[str, Any]]) -> None:
+    found = {row["step"]: row for row in rows if row["median_us"] is not None}
+    baseline = found.get(STEPS[0].name)
+    for row in found.values():
+        before = found.get(row["before"])
+        if before is not None:
+            row["ratio"] = before["median_us"] / row["median_us"]
+            row["cycles_ratio"] = before["cycles"] / row["cycles"]
+        if baseline is not None:
+            row["total_ratio"] = baseline["median_us"] / row["median_us"]

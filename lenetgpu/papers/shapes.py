@@ -1,0 +1,124 @@
+"""The shapes of the convolution papers, with what the papers say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lenetgpu.network import STAGES
+from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, SHAPES, TABLE_1_NOTE
+from lenetgpu.problems import Conv
+
+KERNEL_SIDES = (1, 3, 5)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A convolution of a suite: its label, how many images, and the paper's figure for it."""
+
+    label: str
+    problem: Conv
+    batch: int = 1
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Shapes of one paper. `kernels` are the variants (or families) that build its proposal.
+
+    `claim` is the paper's speed-up over its own reference: (average, least, most), None where it
+    gives none; `says` is the claim in words; `notes` say how its text was read.
+    """
+
+    name: str
+    title: str
+    kernels: tuple[str, ...]
+    says: str
+    shapes: tuple[Shape, ...]
+    claim: tuple[float, float, float] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _square(side: int, channels: int, maps: int, taps: int, pad: int = 0, stride: int = 1) -> Conv:
+    return Conv(side, side, channels, maps, taps, taps, stride, pad)
+
+
+_SINGLE = ((28, 512), (56, 256), (112, 128), (224, 64), (512, 64), (1024, 32))
+_MULTI = (
+    (7, 512), (14, 512), (28, 512), (28, 256), (56, 256),
+    (56, 128), (112, 128), (112, 64), (224, 64), (512, 64),
+)  # fmt: skip
+# layer -> (channels, maps, taps, pad, stride, input side), the paper's FFMA per byte
+_OVERFEAT = {
+    1: ((3, 96, 7, 0, 2, 221), 31.8),
+    2: ((96, 256, 7, 0, 1, 36), 173.8),
+    3: ((256, 512, 3, 1, 1, 15), 48.5),
+    4: ((512, 512, 3, 1, 1, 15), 50.6),
+    5: ((512, 1024, 3, 1, 1, 15), 52.1),
+    6: ((1024, 1024, 3, 1, 1, 15), 53.3),
+}
+LENET_BATCHES = (1, 10_000)
+
+
+def _single() -> Iterator[Shape]:
+    for side, maps in _SINGLE:
+        for taps in KERNEL_SIDES:
+            yield Shape(f"{side}x{maps} K{taps}", _square(side, 1, maps, taps))
+
+
+def _multi() -> Iterator[Shape]:
+    for side, channels in _MULTI:
+        for taps in KERNEL_SIDES:
+            yield Shape(f"{side}x{channels} K{taps}", _square(side, channels, channels, taps))
+
+
+def _overfeat() -> Iterator[Shape]:
+    for layer, ((channels, maps, taps, pad, stride, side), intensity) in _OVERFEAT.items():
+        paper = f"{intensity} FFMA/byte" + (", 75 % of the peak" if layer == 6 else "")
+        problem = _square(side, channels, maps, taps, pad, stride)
+        yield Shape(f"layer {layer}", problem, paper=paper)
+
+
+def _convnet2() -> Iterator[Shape]:
+    for label, (problem, batch) in SHAPES.items():
+        plain = replace(problem, reads="NHWC", writes="NHWC")
+        paper = "524k to 148k cycles" if label.startswith("table 1") else ""
+        yield Shape(label, plain, batch, paper)
+
+
+def _lenet() -> Iterator[Shape]:
+    for stage in STAGES:
+        if isinstance(stage.problem, Conv):
+            for batch in LENET_BATCHES:
+                yield Shape(f"{stage.name}, {batch:,} images", stage.problem, batch)
+
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "pascal-single", "Pascal, single channel (map x filters)", ("prefetch.single",),
+            "2.6x cuDNN 7.1 on a GTX 1080 Ti on average, 1.5x to 5.6x", tuple(_single()),
+            (2.6, 1.5, 5.6),
+        ),
+        Suite(
+            "pascal-multi", "Pascal, multi channel (map x channels in and out)",
+            ("prefetch.stride_fixed",),
+            "1.39x cuDNN 7.1 on a GTX 1080 Ti on average, 1.05x to 2x", tuple(_multi()),
+            (1.39, 1.05, 2.0),
+        ),
+        Suite(
+            "overfeat", "Tegra X1, Overfeat's layers", ("texture",),
+            "layer 6 at 75 % of the peak of a Tegra X1; no library beside it", tuple(_overfeat()),
+        ),
+        Suite(
+            "convnet2", "cuda-convnet2 enhancement", ("convnet2",),
+            "4.4x its own baseline, simulated GTX 480; no library beside it", tuple(_convnet2()),
+            notes=(TABLE_1_NOTE, PAPER_TOTAL_NOTE),
+        ),
+        Suite(
+            "lenet", "this network's convolutions", (), "",
+            tuple(_lenet()),
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,184 @@
+"""Profiles, comparisons and suites as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.show import conv as conv_results
+from lenetgpu.show import tables
+from lenetgpu.show.tables import (
+    LAUNCH_COLUMNS,
+    STATUS_WORDS,
+    Column,
+    as_rich,
+    candidate_row,
+    dimensions,
+    fixed,
+    percent,
+    short_error,
+    used,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lenetgpu.measure.outcome import Outcome
+
+
+COMPARE_COLUMNS = (
+    Column("candidate", "name", numeric=False),
+    Column("check", "check", numeric=False),
+    Column("error", "relative_error", short_error),
+    Column("flips", "label_flips"),
+    Column("median ms", "median_ms", fixed(3)),
+    Column("p05", "p05_ms", fixed(3)),
+    Column("p95", "p95_ms", fixed(3)),
+    Column("ratio", "ratio", fixed(3)),
+    Column("95 % from", "low", fixed(3)),
+    Column("to", "high", fixed(3)),
+    Column("verdict", "verdict", numeric=False),
+    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("GB/s", "gbs", fixed(1)),
+    Column("roofline", "roofline", percent),
+    Column("bound", "bound", numeric=False),
+    Column("images/s", "images_per_second", fixed(0)),
+    *LAUNCH_COLUMNS,
+    Column("note", "note", numeric=False),
+)
+SUITE_COLUMNS = (
+    Column("table", "table", numeric=False),
+    Column("what", "label", numeric=False),
+    Column("stage", "stage", numeric=False),
+    Column("variant", "variant", numeric=False),
+    Column("check", "check", numeric=False),
+    Column("report ms", "report", numeric=True),
+    Column("here ms", "median_ms", fixed(3)),
+    Column("report/here", "speedup", fixed(1)),
+    Column("why", "explanation", numeric=False),
+    Column("note", "note", numeric=False),
+)
+LAYOUT_COLUMNS = (
+    Column("table", "table", numeric=False),
+    Column("stage", "stage", numeric=False),
+    Column("end", "end", numeric=False),
+    Column("report before", "report_before", dimensions),
+    Column("report after", "report_after", dimensions),
+    Column("layout here", "layout", numeric=False),
+    Column("after here", "after", dimensions),
+)
+LADDER_COLUMNS = (
+    Column("stage", "stage", numeric=False),
+    Column("the report's step", "step", numeric=False),
+    Column("gain there", "report_gain", fixed(2)),
+    Column("gain here", "gain", fixed(2)),
+    Column("today", "verdict", numeric=False),
+    Column("measured", "why", numeric=False),
+)
+
+
+def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The document's candidates as table rows, fastest first, those without times last."""
+    rows = []
+    for entry in document["candidates"]:
+        row = candidate_row(entry)
+        if entry["status"] == "wrong":
+            row["note"] = (
+                f"first bad stage {entry['first_bad_stage']}, tolerance {entry['tolerance']:.0e}"
+            )
+        elif entry.get("scaled_from", 0) and entry["scaled_from"] < entry["images"]:
+            row["note"] = f"scaled from {entry['scaled_from']} images"
+        row["note"] = row.get("note") or None
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.get("median_ms", float("inf")))
+
+
+def print_comparison(console: Console, document: dict[str, Any]) -> None:
+    """The comparison's table and what its intervals rest on."""
+    rows = compare_rows(document)
+    device = document["device"]["name"]
+    cache = "cold L2" if document["cold_l2"] else "warm L2"
+    n = document["images"]
+    title = f"{document['what']}, {n:,} images, {device}, {cache}"
+    console.print(as_rich(used(COMPARE_COLUMNS, rows), rows, title, width=console.width))
+    again = document["reference_again"]
+    if again is not None:
+        ratio = again["ratio"]
+        console.print(
+            f"ratio: time over {document['reference']}, median of the rounds' ratios; intervals "
+            "hold 1 % for what differs between processes.\n"
+            f"control: {document['reference']} against itself {ratio['median']:.3f} "
+            f"({ratio['low']:.3f} .. {ratio['high']:.3f}), {len(again['samples_ms'])} rounds",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if document["interrupted"]:
+        console.print("interrupted: what was measured until then", highlight=False)
+
+
+def suite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The suite's rows with the report's figure and the check as words."""
+    shown = []
+    for row in rows:
+        words: dict[str, Any] = {"check": STATUS_WORDS[row["status"]]}
+        if "report_ms" in row:
+            words["report"] = (">" if row["at_least"] else "") + f"{row['report_ms']:,.2f}"
+        shown.append(row | words)
+    return shown
+
+
+def print_suite(console: Console, document: dict[str, Any]) -> None:
+    """The report's tables beside this device's figures."""
+    rows = suite_rows(document["rows"])
+    title = f"suite report, {document['images']:,} images, {document['device']['name']}"
+    console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title, width=console.width))
+    if document["ladder"]:
+        title = "the report's ladder: time of the step before over time of the step"
+        console.print(as_rich(LADDER_COLUMNS, document["ladder"], title, width=console.width))
+    console.print(
+        as_rich(
+            LAYOUT_COLUMNS, document["layouts"], "table 10: activation shapes", width=console.width
+        )
+    )
+    if document["interrupted"]:
+        console.print("interrupted: what was measured until then", highlight=False)
+
+
+def _table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
+    if document["command"] == "conv":
+        return conv_results.table(document)
+    if "rows" in document:
+        rows = suite_rows(document["rows"])
+        return used(SUITE_COLUMNS, rows), rows
+    rows = compare_rows(document)
+    return used(COMPARE_COLUMNS, rows), rows
+
+
+def as_markdown(document: dict[str, Any]) -> str:
+    """The document's table as Markdown."""
+    return tables.as_markdown(*_table(document))
+
+
+def as_csv(document: dict[str, Any]) -> str:
+    """The document's table as CSV."""
+    return tables.as_csv(*_table(document))
+
+
+def print_document(console: Console, document: dict[str, Any]) -> None:
+    """A comparison, a suite or a convolution, whichever the document holds."""
+    if document["command"] == "conv":
+        conv_results.print_conv(console, document)
+    elif "rows" in document:
+        print_suite(console, document)
+    else:
+        print_comparison(console, document)
+
+
+def hint(outcome: Outcome, rows: list[dict[str, Any]]) -> str:
+    """One line: where the time goes, how far from the roof, and what to try."""
+    heaviest = max(rows, key=lambda row: row["median_ms"])
+    words = f"hint: {heaviest['name']} ({heaviest['variant']}) takes {heaviest['share']:.0%}"
+    if heaviest["roofline"] is not None:
+        words += f" at {heaviest['roofline']:.0%} of the {heaviest['bound']} roof"
+    if heaviest["stages"]:
+        return words + f"; `lenetgpu compare {heaviest['name']}` ranks its variants"
+    return words + "; a plan whose stages agree on device and layout has no such row"

@@ -1,0 +1,169 @@
+"""Convolutions of any shape as people read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.show.tables import (
+    LAUNCH_COLUMNS,
+    STATUS_WORDS,
+    Column,
+    as_rich,
+    candidate_row,
+    fixed,
+    percent,
+    short_error,
+    used,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COLUMNS = (
+    Column("shape", "label", numeric=False),
+    Column("candidate", "name", numeric=False),
+    Column("precision", "precision", numeric=False),
+    Column("layout", "layout", numeric=False),
+    Column("check", "check", numeric=False),
+    Column("error", "relative_error", short_error),
+    Column("median us", "median_us", fixed(2)),
+    Column("p05", "p05_us", fixed(2)),
+    Column("p95", "p95_us", fixed(2)),
+    Column("ratio", "ratio", fixed(3)),
+    Column("95 % from", "low", fixed(3)),
+    Column("to", "high", fixed(3)),
+    Column("speed-up", "speedup", fixed(2)),
+    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("GB/s", "gbs", fixed(0)),
+    Column("roofline", "roofline", percent),
+    Column("bound", "bound", numeric=False),
+    *LAUNCH_COLUMNS,
+    Column("timed by", "method", numeric=False),
+    Column("note", "note", numeric=False),
+)
+SUMMARY_COLUMNS = (
+    Column("candidate", "name", numeric=False),
+    Column("shapes", "shapes"),
+    Column("geometric mean", "geomean", fixed(2)),
+    Column("least", "least", fixed(2)),
+    Column("most", "most", fixed(2)),
+    Column("the paper's", "paper", numeric=False),
+)
+LADDER_COLUMNS = (
+    Column("section", "section", numeric=False),
+    Column("the paper's step", "step", numeric=False),
+    Column("over", "before", numeric=False),
+    Column("check", "check", numeric=False),
+    Column("us", "median_us", fixed(2)),
+    Column("with relayouts", "whole_us", fixed(2)),
+    Column("cycles", "cycles", fixed(0)),
+    Column("there", "paper_cycles", fixed(0)),
+    Column("regs", "registers"),
+    Column("local", "local_bytes"),
+    Column("shared", "shared_bytes"),
+    Column("instructions", "instructions", fixed(0)),
+    Column("gain here", "ratio", fixed(2)),
+    Column("gain there", "paper_ratio", fixed(2)),
+    Column("since the first", "total_ratio", fixed(2)),
+    Column("note", "note", numeric=False),
+)
+EXPLANATION_COLUMNS = (
+    Column("about", "about", numeric=False),
+    Column("what", "what", numeric=False),
+    Column("found", "found", numeric=False),
+)
+_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
+_IN_A_CASE = tuple(column for column in COLUMNS if column.key not in _IN_THE_FILES_ONLY)
+
+
+def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """A shape's candidates as table rows, fastest first, those without times last."""
+    rows = []
+    for entry in case["candidates"]:
+        row = candidate_row(entry) | {"label": case["label"]}
+        for key in ("median", "p05", "p95"):
+            if f"{key}_ms" in entry:
+                row[f"{key}_us"] = 1e3 * entry[f"{key}_ms"]
+        if "reads" in entry:
+            both = (entry["reads"], entry["writes"])
+            row["layout"] = both[0] if both[0] == both[1] else " to ".join(both)
+        if entry["status"] == "wrong":
+            error, tolerance = entry["relative_error"], entry["tolerance"]
+            row["note"] = f"error {error:.1e}, tolerance {tolerance:.0e}"
+        row["note"] = row.get("note") or None
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.get("median_ms", float("inf")))
+
+
+def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps with the paper's saving of time as a ratio, and its remark where there is no note."""
+    rows = []
+    for step in steps:
+        row = step | {"check": STATUS_WORDS[step["status"]]}
+        if step.get("paper_gain") is not None:
+            row["paper_ratio"] = 1 / (1 - step["paper_gain"])
+        row["note"] = step["note"] or step.get("what")
+        rows.append(row)
+    return rows
+
+
+def table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
+    """Every shape's candidates in one table, for Markdown and CSV."""
+    rows = [row for case in document["cases"] for row in case_rows(case)]
+    return used(COLUMNS, rows), rows
+
+
+def print_conv(console: Console, document: dict[str, Any]) -> None:
+    """A table a shape, what its ratios rest on, explanations where asked, and a suite's summary."""
+    device, peer = document["device"]["name"], document["peer"] or "no PyTorch beside it"
+    heading = f"suite {document['suite']}: {document['title']}, " if document["suite"] else ""
+    console.print(f"{heading}{device}, {peer}, warm L2", highlight=False)
+    if document["claim"]:
+        console.print(f"the paper: {document['claim']}", highlight=False)
+    for note in document["notes"]:
+        console.print(note, highlight=False, soft_wrap=True)
+    for case in document["cases"]:
+        _print_case(console, case, document["suite"] is not None)
+    if document.get("summary"):
+        title = f"speed-up over {document['reference']}, all shapes"
+        rows = document["summary"]
+        console.print(as_rich(used(SUMMARY_COLUMNS, rows), rows, title, width=console.width))
+    if document["interrupted"]:
+        console.print("interrupted: what was measured until then", highlight=False)
+
+
+def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
+    rows = case_rows(case)
+    label = f"{case['label']}: " if in_suite else ""
+    title = (
+        f"{label}{case['shape']}, batch {case['images']:,}: {case['gflop']:,.3g} GFLOP, "
+        f"{case['mbytes']:,.3g} MB, {case['intensity']:,.3g} FLOP/byte"
+    )
+    if case["paper"]:
+        title += f"; the paper: {case['paper']}"
+    shown = [row for row in rows if row["status"] != "refused"]
+    console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
+    for row in rows:
+        if row["note"]:
+            word = "refused, " if row["status"] == "refused" else ""
+            console.print(f"{row['name']}: {word}{row['note']}", highlight=False, soft_wrap=True)
+    again = case["reference_again"]
+    if again is not None:
+        ratio = again["ratio"]
+        console.print(
+            f"ratio: time over {case['reference']}; that against itself {ratio['median']:.3f} "
+            f"({ratio['low']:.3f} .. {ratio['high']:.3f}), {case['rounds']} rounds",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if case.get("ladder"):
+        rows = ladder_rows(case["ladder"])
+        title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
+        console.print(as_rich(used(LADDER_COLUMNS, rows), rows, title, width=console.width))
+    if case.get("explanation"):
+        rows = [
+            {"about": "" if index else section["about"], "what": what, "found": found}
+            for section in case["explanation"]
+            for index, (what, found) in enumerate(section["rows"])
+        ]
+        console.print(as_rich(EXPLANATION_COLUMNS, rows, "explanation", width=console.width))

@@ -1,0 +1,101 @@
+"""What `conv --explain` prints: floors of the shape, how variants divide it, waves of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from lenetgpu.gpu.launch import Launch
+from lenetgpu.measure.conv_bench import ConvBench, laid_out
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.rounds import Comparison
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.problems import Conv
+from lenetgpu.stages import Variant
+
+Rows = list[tuple[str, str]]
+
+
+def floor_rows(problem: Conv, n: int, limits: Ceilings) -> Rows:
+    """Work, bytes, intensity, and the least time by arithmetic and by bytes on this device."""
+    flop, moved = problem.flop(n), problem.bytes(n)
+    compute = flop / (limits.fma_tflops * 1e12)
+    memory = moved / (limits.copy_gbs * 1e9)
+    bound = "arithmetic" if compute >= memory else "bytes"
+    rows = [
+        ("output", f"{n:,} x {problem.M} maps of {problem.OH}x{problem.OW}"),
+        ("work", f"{flop / 1e9:,.4g} GFLOP, {problem.depth:,} multiply-adds an output"),
+        ("bytes", f"{moved / 1e6:,.4g} MB: input and filters read once, output written once"),
+        ("intensity", f"{flop / moved:,.3g} FLOP/byte"),
+        ("floor, arithmetic", f"{_microseconds(compute)} at {limits.fma_tflops:,.3g} TFLOP/s"),
+        ("floor, bytes", f"{_microseconds(memory)} at {limits.copy_gbs:,.0f} GB/s"),
+    ]
+    if limits.tensor_tflops:
+        tensor = 3 * flop / (limits.tensor_tflops * 1e12)
+        rows.append(("floor, fp16x3", f"{_microseconds(tensor)}: three fp16 products each"))
+    return [*rows, ("bound", f"{bound}, {max(compute, memory) / min(compute, memory):,.3g}x over")]
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.4g} us"
+
+
+def launch_rows(launches: list[Launch], n: int) -> Rows:
+    """Residency by each resource, waves, and batches that fill the last wave, of each kernel."""
+    from lenetgpu.gpu.occupancy import explain_launch, grid_of
+
+    rows: Rows = []
+    for launched in dict.fromkeys(launches):
+        entry, per_image = launched.kernel.entry, Fraction(grid_of(launched), n)
+        rows.append((entry, f"grid {launched.grid}, block {launched.block}"))
+        rows += [(f"  {what}", found) for what, found in explain_launch(launched, per_image)]
+    return rows
+
+
+def _or_why_not(make: Callable[..., Rows]) -> Rows:
+    try:
+        return make()
+    except Exception as error:  # what was measured is worth more than its explanation
+        return [("explanation", f"none here: {type(error).__name__}: {error}")]
+
+
+def planned(variant: Variant, problem: Conv, batch: int) -> Rows:
+    """What a variant that cannot run here would do, where it can say so without its device."""
+    laid = laid_out(variant, problem)
+    if variant.explain is None or isinstance(laid, str):
+        return []
+    try:
+        return variant.explain(laid, batch)
+    except Exception:
+        return []
+
+
+def explanation_json(
+    shape: Shape,
+    comparison: Comparison,
+    limits: Ceilings,
+    chosen: list[Variant],
+    elsewhere: list[Variant],
+) -> list[dict[str, Any]]:
+    """The `explanation` list of a case: of the shape, then of each variant that has one.
+
+    `elsewhere` are variants of a device that is not here.
+    """
+    sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
+    benches = {c.name: c.bench for c in comparison.candidates}
+    for variant in chosen:
+        rows: Rows = []
+        problem = laid_out(variant, shape.problem)
+        if variant.explain is not None and not isinstance(problem, str):
+            rows += _or_why_not(lambda v=variant, p=problem: v.explain(p, shape.batch))
+        bench = benches.get(variant.full_name)
+        if isinstance(bench, ConvBench) and bench.launched:
+            rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
+        if rows:
+            sections.append((variant.full_name, rows))
+    for variant in elsewhere:
+        rows = planned(variant, shape.problem, shape.batch)
+        if rows:
+            sections.append((f"{variant.full_name}, on a GPU (none here: an H200)", rows))
+    return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

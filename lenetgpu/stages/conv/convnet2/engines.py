@@ -1,0 +1,78 @@
+"""The paper's inner and outer product engines on the tensor cores, at fp32 accuracy."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.convnet2.ladder import CHANNELS, FEW_IMAGES, Loads, Step, Tile
+from lenetgpu.stages.conv.convnet2.layout import Innermost, indexable, prepare_innermost
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_DEEP = 8
+_SHALLOW, _DEEP_CHUNK = 16, 32
+_MANY_FILTERS = 32
+
+
+def _engine_tile(problem: Conv, images: int, least_rows: int) -> Tile:
+    """Table 1's threads, 16 or 32 filters a block, chunks of `least_rows` rows or a little more."""
+    channels = min(problem.C, CHANNELS)
+    pixels = next(
+        p for p in (2, 4, 8, 16, 32) if p * channels >= least_rows and p * channels % _DEEP == 0
+    )
+    if images <= FEW_IMAGES:
+        return Tile(8, 4, 1, 8 if problem.M > 16 else 4, pixels, channels)
+    return Tile(16, 4, 4, 8 if problem.M > _MANY_FILTERS else 4, pixels, channels)
+
+
+def inner_tile(problem: Conv, images: int) -> Tile:
+    """Shallow chunks where a warp holds many sums: a deep dot product needs registers too."""
+    shallow = images <= FEW_IMAGES or problem.M > _MANY_FILTERS
+    return _engine_tile(problem, images, _SHALLOW if shallow else _DEEP_CHUNK)
+
+
+def outer_tile(problem: Conv, images: int) -> Tile:
+    """Deep chunks, so that fewer barriers are met."""
+    return _engine_tile(problem, images, _SHALLOW if images <= FEW_IMAGES else _DEEP_CHUNK)
+
+
+INNER_PRODUCT = Step(_SOURCE, "conv_inner_product", Loads.HOISTED, inner_tile)
+OUTER_PRODUCT = Step(_SOURCE, "conv_outer_product", Loads.HOISTED, outer_tile)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(80),
+    precision="fp16x3",
+    prepare=prepare_innermost,
+    kernels=cache(INNER_PRODUCT.kernels),
+    supports=indexable,
+    paper="convnet2 3.2, figs. 16 to 19",
+)
+def inner_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """Sums by an inner product engine: mma.sync down a chunk's depth, fp32 as 3 TF32 products."""
+    INNER_PRODUCT.run(x, w, y, problem)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(80),
+    precision="fp16x3",
+    prepare=prepare_innermost,
+    kernels=cache(OUTER_PRODUCT.kernels),
+    supports=indexable,
+    paper="convnet2 3.3, figs. 21 to 23",
+)
+def outer_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """Sums by an outer product engine: mma.sync over all pairs, fp32 as 3 TF32 products."""
+    OUTER_PRODUCT.run(x, w, y, problem)

@@ -1,0 +1,246 @@
+"""The paper's index conversion engine: the tensor memory accelerator's im2col addressing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import FLOAT_BYTES, Conv
+from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, indexable, transpose
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import hopper, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_VECTOR = 4
+_CHUNKS = (4, 8, 16, 32)
+_STRIDE_LIMIT, _CORNER_LIMIT, _OFFSET_LIMIT = 8, 128, 256
+_SWIZZLE_BYTES, _BARRIER_BYTES = 1024, 8
+_PIXEL_LIMIT = 2**31 - 1024
+_MANY_BLOCKS = 64
+
+
+@dataclass(frozen=True)
+class Im2colTile:
+    """The paper's parameters with output pixels for images, channels a copy, stages of the ring."""
+
+    threads_x: int
+    threads_y: int
+    images_per_thread: int
+    filters_per_thread: int
+    cached_pixels: int
+    chunk: int
+    stages: int
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of a block."""
+        return self.threads_x * self.images_per_thread
+
+    @property
+    def filters(self) -> int:
+        """Filters of a block."""
+        return self.threads_y * self.filters_per_thread
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of a stage: windows, then filters, to a multiple of the swizzle."""
+        held = self.cached_pixels * self.chunk * (self.pixels + self.filters) * FLOAT_BYTES
+        return blocks_for(held, _SWIZZLE_BYTES) * _SWIZZLE_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: the ring, and a barrier for each stage."""
+        return self.stages * (self.stage_bytes + _BARRIER_BYTES)
+
+    def blocks(self, problem: Conv, images: int) -> int:
+        """Blocks for `images` images."""
+        pixels = images * problem.OH * problem.OW
+        return blocks_for(pixels, self.pixels) * blocks_for(problem.M, self.filters)
+
+    def defines(self) -> dict[str, int]:
+        """As `-D` definitions."""
+        return {name.upper(): value for name, value in vars(self).items()} | {
+            "STAGE_BYTES": self.stage_bytes
+        }
+
+
+def im2col_tile(problem: Conv, images: int) -> Im2colTile:
+    """64 output pixels, 32 or 64 filters by how many blocks there are, 16 rows or more a stage."""
+    chunk = next(c for c in _CHUNKS if c >= problem.C or c == _CHUNKS[-1])
+    wide = Im2colTile(16, 8, 4, 8, max(1, 16 // chunk), chunk, 3)
+    if problem.M > 32 and wide.blocks(problem, images) >= _MANY_BLOCKS:
+        return wide
+    return replace(wide, filters_per_thread=4)
+
+
+def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kernel:
+    """The kernel; it reads NHWC whatever the variant reads."""
+    extra = {"CLOCK": 1} if clock else {}
+    held = replace(problem, reads="NHWC")
+    return conv_kernel(_SOURCE, "conv_index_engine", held, **tile.defines(), **extra)
+
+
+@cache
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    tiles = dict.fromkeys(im2col_tile(problem, images) for images in (1, _PIXEL_LIMIT))
+    return (*(im2col_kernel(problem, tile) for tile in tiles), TRANSPOSE)
+
+
+def _upper(problem: Conv, taps: int) -> int:
+    """Where the last window begins, counted from the image's last pixel."""
+    return problem.pad - taps + 1
+
+
+def _supports(problem: Conv) -> str | None:
+    if problem.reads == "NHWC" and problem.C % _VECTOR:
+        return f"supports NHWC with channels a multiple of {_VECTOR}, needs {problem.C}"
+    if problem.stride > _STRIDE_LIMIT:
+        return f"supports strides up to {_STRIDE_LIMIT}, needs {problem.stride}"
+    corners = (-problem.pad, _upper(problem, problem.R), _upper(problem, problem.S))
+    if not all(-_CORNER_LIMIT <= corner < _CORNER_LIMIT for corner in corners):
+        return f"supports padding and filters within {_CORNER_LIMIT} pixels of the image's edges"
+    if max(problem.R, problem.S) > _OFFSET_LIMIT:
+        return f"supports filters up to {_OFFSET_LIMIT} pixels a side"
+    return indexable(problem)
+
+
+def encode_im2col(address: int, problem: Conv, tile: Im2colTile, channels: int, images: int) -> Any:
+    """The tensor map, 128 bytes, of NHWC images of `channels` channels at `address`.
+
+    Raises LenetError where the driver refuses it.
+    """
+    import numpy as np
+    from cuda.bindings import driver
+
+    sizes = (channels, problem.W, problem.H, images)
+    pitches = [FLOAT_BYTES * channels]
+    for size in sizes[1:-1]:
+        pitches.append(pitches[-1] * size)
+    swizzles = driver.CUtensorMapSwizzle
+    swizzle = {
+        4: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        8: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        16: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
+        32: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+    }[tile.chunk]
+    status, encoded = driver.cuTensorMapEncodeIm2col(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        len(sizes),
+        address,
+        [driver.cuuint64_t(size) for size in sizes],
+        [driver.cuuint64_t(pitch) for pitch in pitches],
+        [-problem.pad, -problem.pad],
+        [_upper(problem, problem.S), _upper(problem, problem.R)],
+        tile.chunk,
+        tile.pixels,
+        [driver.cuuint32_t(step) for step in (1, problem.stride, problem.stride, 1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzle,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if int(status) != 0:
+        raise LenetError(f"convnet2.index_engine: expected a tensor map, found {status.name}")
+    words = np.array([int(word) for word in encoded.opaque], np.uint64)
+    return words.view("V128")
+
+
+@dataclass
+class Windows:
+    """The tile, filters packed for it, the padded NHWC workspace (None where x is read as it lies).
+
+    `maps` are the tensor maps made so far, by address and number of images.
+    """
+
+    tile: Im2colTile
+    filters: Any
+    images: Any
+    channels: int
+    chunk: int
+    maps: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def map_of(self, address: int, problem: Conv, images: int) -> Any:
+        """The tensor map of `images` images at `address`, encoded once."""
+        key = (address, images)
+        if key not in self.maps:
+            self.maps[key] = encode_im2col(address, problem, self.tile, self.channels, images)
+        return self.maps[key]
+
+
+def pack_filters(w: Any, problem: Conv, tile: Im2colTile) -> Any:
+    """(R, S, C, M) to (blocks, R*S, channels, filters a block), zeros past C and M."""
+    import cupy
+
+    taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
+    channels = blocks_for(problem.C, tile.chunk) * tile.chunk
+    packed = cupy.zeros((taps, channels, blocks * tile.filters), cupy.float32)
+    packed[:, : problem.C, : problem.M] = cupy.asarray(w).reshape(taps, problem.C, problem.M)
+    by_block = packed.reshape(taps, channels, blocks, tile.filters).transpose(2, 0, 1, 3)
+    return cupy.ascontiguousarray(by_block)
+
+
+def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
+    import cupy
+
+    tile = im2col_tile(problem, batch)
+    packed = pack_filters(w, problem, tile)
+    channels = blocks_for(problem.C, _VECTOR) * _VECTOR
+    counted = _PIXEL_LIMIT // (problem.OH * problem.OW)
+    if problem.reads == "NHWC":
+        return Windows(tile, packed, None, channels, min(batch, counted))
+    shape = (problem.H, problem.W, channels)
+    chunk = images_within(min(batch, counted), FLOAT_BYTES * problem.H * problem.W * channels)
+    images = cupy.empty((chunk, *shape), cupy.float32)
+    return Windows(tile, packed, images, channels, chunk)
+
+
+def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: Any = None) -> None:
+    """Launch the kernel on `n` NHWC images; `spans` takes every block's span."""
+    import numpy as np
+
+    tile = state.tile
+    outputs = n * problem.OH * problem.OW
+    encoded = state.map_of(images.data.ptr, problem, len(images))
+    args: tuple[Any, ...] = (encoded, state.filters, y, np.int32(outputs))
+    args += () if spans is None else (spans,)
+    kernel = im2col_kernel(problem, tile, spans is not None)
+    block = (tile.threads_x, tile.threads_y)
+    launch(kernel, (tile.blocks(problem, n),), block, args, tile.shared_bytes)
+
+
+def relayout(part: Any, state: Windows, problem: Conv) -> None:
+    """NCHW images to the padded NHWC workspace."""
+    transpose(part, state.images, problem.C, problem.H * problem.W, state.channels, len(part))
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads=("NCHW", "NHWC"),
+    writes="NCHW",
+    needs=hopper(),
+    prepare=_prepare,
+    kernels=_kernels,
+    supports=_supports,
+    paper="convnet2 4.3, figs. 32 to 34",
+)
+def index_engine(x: Any, w: Windows, y: Any, problem: Conv) -> None:
+    """Index conversion by the tensor memory accelerator's im2col loads, sums on CUDA cores.
+
+    Later GPUs than Hopper have these loads too, but were never run: sm_120's compiler puts a call
+    with a stack frame around each.
+    """
+    for lo in range(0, len(x), w.chunk):
+        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
+        if w.images is None:
+            convolve(part, w, out, len(part), problem)
+        else:
+            relayout(part, w, problem)
+            convolve(w.images, w, out, len(part), problem)

@@ -1,0 +1,232 @@
+"""cuda-convnet2's convolution and the software ladder of the paper on its enhancement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.convnet2.layout import (
+    TRANSPOSE,
+    Innermost,
+    indexable,
+    prepare_innermost,
+    run_innermost,
+)
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+FEW_IMAGES = 8
+CHANNELS = 8
+_OUTSIDE = -(2**30)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The paper's parameters (section 2.2), and how many channels a chunk holds."""
+
+    threads_x: int
+    threads_y: int
+    images_per_thread: int
+    filters_per_thread: int
+    cached_pixels: int
+    cached_channels: int
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Threads of a block."""
+        return self.threads_x, self.threads_y
+
+    @property
+    def images(self) -> int:
+        """Images of a block."""
+        return self.threads_x * self.images_per_thread
+
+    @property
+    def filters(self) -> int:
+        """Filters of a block."""
+        return self.threads_y * self.filters_per_thread
+
+    def defines(self) -> dict[str, int]:
+        """As `-D` definitions."""
+        return {name.upper(): value for name, value in vars(self).items()}
+
+    def blocks(self, problem: Conv, images: int) -> int:
+        """Blocks for `images` images: equation (5), rounded up where it does not divide."""
+        pixels = problem.OH * problem.OW
+        return blocks_for(images, self.images) * pixels * blocks_for(problem.M, self.filters)
+
+
+def ladder_tile(problem: Conv, images: int) -> Tile:
+    """Table 1's parameters, filters a thread by how many there are.
+
+    Few images leave nothing to share a filter among: a block then takes one, and a warp of filters.
+    """
+    channels = min(problem.C, CHANNELS)
+    if images <= FEW_IMAGES:
+        return Tile(1, 32, 1, 2 if problem.M > 32 else 1, 4, channels)
+    each = 8 if problem.M > 32 else next(e for e in (1, 2, 4) if 4 * e >= problem.M or e == 4)
+    return Tile(16, 4, 4, each, 4, channels)
+
+
+class Loads(IntEnum):
+    """How a chunk is loaded (convnet2.cuh): each as the one before and a step of section 4."""
+
+    PLAIN = 0
+    REDUCED = 1
+    HOISTED = 2
+    LOOKED_UP = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel on images innermost: where it is, how it loads, how its tile is chosen."""
+
+    source: Path
+    entry: str
+    loads: Loads
+    tile: Callable[[Conv, int], Tile]
+
+    def kernel(self, problem: Conv, images: int, clock: bool = False) -> Kernel:
+        """The kernel for `images` images; with `clock` it notes every block's span."""
+        tile = self.tile(problem, images)
+        extra = {"LOADS": int(self.loads)} | ({"CLOCK": 1} if clock else {})
+        return conv_kernel(self.source, self.entry, problem, **tile.defines(), **extra)
+
+    def kernels(self, problem: Conv) -> tuple[Kernel, ...]:
+        """For few images, for many, and the relayout."""
+        return self.kernel(problem, 1), self.kernel(problem, FEW_IMAGES + 1), TRANSPOSE
+
+    def convolve(
+        self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
+    ) -> None:
+        """Launch it on `n` images; `spans` takes (multiprocessor, begin, end) of every block."""
+        import numpy as np
+
+        tile = self.tile(problem, n)
+        kernel = self.kernel(problem, n, spans is not None)
+        args: tuple[Any, ...] = (images, state.filters, outputs, np.int32(n), state.table)
+        args += () if spans is None else (spans,)
+        launch(kernel, (tile.blocks(problem, n),), tile.block, args)
+
+    def run(self, x: Any, state: Innermost, y: Any, problem: Conv) -> None:
+        """The whole variant: relayout, convolution, relayout."""
+
+        def convolve(images: Any, outputs: Any, n: int) -> None:
+            self.convolve(images, state, outputs, n, problem)
+
+        run_innermost(convolve, x, state, y, problem)
+
+
+ROLLED = Step(_SOURCE, "conv_rolled", Loads.PLAIN, ladder_tile)
+UNROLLED = Step(_SOURCE, "conv_unrolled", Loads.PLAIN, ladder_tile)
+STRENGTH_REDUCED = Step(_SOURCE, "conv_strength_reduced", Loads.REDUCED, ladder_tile)
+HOISTED_CHECKS = Step(_SOURCE, "conv_hoisted_checks", Loads.HOISTED, ladder_tile)
+INDEX_TABLE = Step(_SOURCE, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=prepare_innermost,
+    kernels=cache(ROLLED.kernels),
+    supports=indexable,
+    local_memory=True,
+    paper="convnet2 2.2, 3.1.1, fig. 11",
+)
+def rolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """cuda-convnet2 with rolled sums, which therefore lie in local memory: the baseline."""
+    ROLLED.run(x, w, y, problem)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=prepare_innermost,
+    kernels=cache(UNROLLED.kernels),
+    supports=indexable,
+    paper="convnet2 3.1.2, fig. 12",
+)
+def unrolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """cuda-convnet2 with the loops over images and filters unrolled: sums in registers."""
+    UNROLLED.run(x, w, y, problem)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=prepare_innermost,
+    kernels=cache(STRENGTH_REDUCED.kernels),
+    supports=indexable,
+    paper="convnet2 4.1, fig. 27",
+)
+def strength_reduced(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """The unrolled kernel with indices grown by additions while loading."""
+    STRENGTH_REDUCED.run(x, w, y, problem)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=prepare_innermost,
+    kernels=cache(HOISTED_CHECKS.kernels),
+    supports=indexable,
+    default=True,
+    paper="convnet2 4.2, fig. 30",
+)
+def hoisted_checks(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """Strength-reduced, with bounds checked before the loading loops instead of inside."""
+    HOISTED_CHECKS.run(x, w, y, problem)
+
+
+def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
+    """With two tables: row (OH, R*S) and column (OW, R*S) offsets, far below zero outside."""
+    import cupy
+    import numpy as np
+
+    taps = np.arange(problem.R * problem.S)
+
+    def offsets(outputs: int, tap: Any, size: int, pitch: int) -> Any:
+        at = np.arange(outputs)[:, None] * problem.stride - problem.pad + tap
+        return np.where((at >= 0) & (at < size), at * pitch, _OUTSIDE).reshape(-1)
+
+    rows = offsets(problem.OH, taps // problem.S, problem.H, problem.W)
+    columns = offsets(problem.OW, taps % problem.S, problem.W, 1)
+    table = cupy.asarray(np.concatenate([rows, columns]).astype(np.int32))
+    return prepare_innermost(w, problem, batch, table)
+
+
+@variant(
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_prepare_table,
+    kernels=cache(INDEX_TABLE.kernels),
+    supports=indexable,
+    paper="convnet2 4.3, fig. 33",
+)
+def index_table(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
+    """The index converter as a look-up: one index a pixel, negative outside the image."""
+    INDEX_TABLE.run(x, w, y, problem)

@@ -1,0 +1,94 @@
+"""cuda-convnet2's layout: images innermost, in a workspace, and the way there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import FLOAT_BYTES, Conv
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_TILE, _ROWS = 32, 8
+_INDEX_LIMIT = 2**31
+TRANSPOSE = Kernel(
+    _SOURCE,
+    "conv_transpose",
+    (("ROWS", _ROWS),),
+)
+
+
+def transpose(
+    source: Any, target: Any, rows: int, columns: int, pitch: int, matrices: int = 1
+) -> None:
+    """`matrices` matrices (rows, columns) of `source` to (columns, pitch) of `target`, padded."""
+    import numpy as np
+
+    down, across = blocks_for(pitch, _TILE), blocks_for(columns, _TILE)
+    sizes = [np.int32(value) for value in (rows, columns, pitch, down, across)]
+    launch(TRANSPOSE, (matrices * down * across,), (_TILE, _ROWS), (source, target, *sizes))
+
+
+def indexable(problem: Conv) -> str | None:
+    """None where 32-bit indices reach every element, else the sentence that refuses `problem`."""
+    image = problem.H * problem.W * problem.C
+    largest = max(image, problem.OH * problem.OW * problem.M, problem.depth * problem.M)
+    if largest >= _INDEX_LIMIT:
+        return f"supports images, maps and filters below 2^31 elements, needs {largest}"
+    return None
+
+
+@dataclass
+class Innermost:
+    """Device filters (R, S, C, M) and workspaces (C, H, W, n), (M, OH, OW, n) for n <= `chunk`.
+
+    `table` is the index look-up of the steps that have one, else None.
+    """
+
+    filters: Any
+    images: Any
+    outputs: Any
+    table: Any
+    chunk: int
+
+
+def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> Innermost:
+    """Filters on the device and workspaces for as many of `batch` images as fit."""
+    import cupy
+
+    inputs = problem.H * problem.W * problem.C
+    outputs = problem.OH * problem.OW * problem.M
+    chunk = images_within(batch, FLOAT_BYTES * (inputs + outputs))
+    held = 0 if chunk == 1 else chunk
+    return Innermost(
+        filters=cupy.ascontiguousarray(cupy.asarray(w, cupy.float32)),
+        images=cupy.empty(held * inputs, cupy.float32),
+        outputs=cupy.empty(held * outputs, cupy.float32),
+        table=table,
+        chunk=chunk,
+    )
+
+
+def run_innermost(
+    convolve: Callable[[Any, Any, int], None], x: Any, state: Innermost, y: Any, problem: Conv
+) -> None:
+    """NCHW `x` to NCHW `y` by `convolve(images, outputs, count)` on images innermost.
+
+    A single image is the same bytes in both layouts and is not copied.
+    """
+    inputs = problem.H * problem.W * problem.C
+    outputs = problem.OH * problem.OW * problem.M
+    for lo in range(0, len(x), state.chunk):
+        part, out = x[lo : lo + state.chunk], y[lo : lo + state.chunk]
+        n = len(part)
+        if n == 1:
+            convolve(part, out, 1)
+            continue
+        transpose(part, state.images, n, inputs, n)
+        convolve(state.images, state.outputs, n)
+        transpose(state.outputs, out, outputs, n, outputs)

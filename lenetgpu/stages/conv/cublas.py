@@ -1,0 +1,97 @@
+"""Convolution by a library matrix product: what the report could not link (sections 2.2.6, 3.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.blas import exact_sgemm, half_gemm
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_THREADS = 256
+
+
+@dataclass
+class _Matrix:
+    """Filters as (DEPTH, M) and workspace for the unrolled rows of `chunk` images."""
+
+    filters: Any
+    rows: Any
+    chunk: int
+
+
+def _prepare(dtype: str) -> Callable[[Any, Conv, int], _Matrix]:
+    def prepare(w: Any, problem: Conv, batch: int) -> _Matrix:
+        import cupy
+
+        item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
+        chunk = images_within(batch, item * rows_per_image * problem.depth)
+        rows = cupy.empty((chunk * rows_per_image, problem.depth), dtype)
+        filters = cupy.asarray(w).reshape(problem.depth, problem.M).astype(dtype)
+        return _Matrix(filters, rows, chunk)
+
+    return prepare
+
+
+def _multiply(
+    x: Any, w: _Matrix, y: Any, problem: Conv, kernel: Kernel, product: Callable[..., None]
+) -> None:
+    pixels = problem.OH * problem.OW
+    for lo in range(0, len(x), w.chunk):
+        part = x[lo : lo + w.chunk]
+        rows = w.rows[: len(part) * pixels]
+        grid = (blocks_for(rows.size, _THREADS),)
+        launch(kernel, grid, (_THREADS,), (part, rows, int(rows.size)))
+        product(rows, w.filters, y[lo : lo + len(part)].reshape(-1, problem.M))
+
+
+@cache
+def _im2col(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel(_SOURCE, "im2col", problem, THREADS=_THREADS),)
+
+
+@variant(
+    kind="conv",
+    family="cublas",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    prepare=_prepare("float32"),
+    kernels=_im2col,
+    default=True,
+    paper="report 2.2.6, which could not link it",
+)
+def im2col(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
+    """Windows copied to rows by a kernel, then cuBLAS SGEMM without TF32."""
+    _multiply(x, w, y, problem, _im2col(problem)[0], exact_sgemm)
+
+
+@cache
+def _im2col_half(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel(_SOURCE, "im2col_half", problem, THREADS=_THREADS),)
+
+
+@variant(
+    kind="conv",
+    family="cublas",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cuda(),
+    precision="fp16",
+    prepare=_prepare("float16"),
+    kernels=_im2col_half,
+    paper="report 3.6, whose system had no half type",
+)
+def half(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:
+    """Windows and filters rounded to fp16, cuBLAS GemmEx with fp32 sums."""
+    _multiply(x, w, y, problem, _im2col_half(problem)[0], half_gemm)

@@ -1,0 +1,5 @@
+"""The Pascal paper's convolutions (Chang et al.), planner beside kernel."""
+
+from lenetgpu.stages.registry import import_all
+
+import_all(__name__, __path__)

@@ -1,0 +1,120 @@
+"""Convolution of many channels by stride-fixed segments: the Pascal paper's section 3.2."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.device import device_facts
+from lenetgpu.stages.conv.prefetch.explain import explain_multi
+from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, flat, multi_tile
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_MOST_WINDOW = 28
+_REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
+
+
+def _tile(problem: Conv) -> MultiTile:
+    tile = multi_tile(problem, device_facts())
+    assert tile is not None, "refused by _supports"
+    return tile
+
+
+@cache
+def tile_kernel(problem: Conv, tile: MultiTile) -> Kernel:
+    """The kernel of one tile."""
+    problem = flat(problem)
+    return conv_kernel(
+        _SOURCE,
+        "conv_stride_fixed",
+        problem,
+        TAPS=tile.taps,
+        TILE_ROWS=tile.rows,
+        ROW_QUADS=tile.row_quads,
+        QUADS=tile.quads,
+        FM=tile.fm,
+        GROUPS=tile.groups,
+        SPLITS=tile.splits,
+        STAGES=tile.stages,
+        UNIT_ROWS=tile.unit_rows(problem),
+        BLOCKS=max(1, _REGISTERS_FOR // tile.threads),
+        THREADS=tile.threads,
+        PITCH=tile.pitch(problem),
+        SHARED_BYTES=tile.shared(problem),
+    )
+
+
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    return (tile_kernel(problem, _tile(problem)),)
+
+
+def _supports(problem: Conv) -> str | None:
+    window = 3 * problem.stride + problem.S
+    if window > _MOST_WINDOW:
+        return (
+            f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, "
+            f"found {problem.S} + 3 x {problem.stride}"
+        )
+    if multi_tile(problem, device_facts()) is None:
+        return f"supports filters whose lines fit shared memory, found {problem.R} rows"
+    return None
+
+
+def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
+    """w (R, S, C, M) as (filter block, split, tap, filter of the block), zeros where it ends.
+
+    Taps run along (channel, row, column), so that a round's segments of a block are contiguous.
+    """
+    import numpy as np
+
+    channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
+    taps = channels * problem.R * problem.S
+    plain = np.zeros((blocks * tile.filters, tile.splits * channels, problem.R * problem.S))
+    plain[: problem.M, : problem.C] = (
+        np.asarray(w).transpose(3, 2, 0, 1).reshape(problem.M, problem.C, -1)
+    )
+    packed = np.zeros(
+        (blocks, tile.splits, tile.rounds(problem) * tile.taps, tile.filters), np.float32
+    )
+    by_block = plain.reshape(blocks, tile.filters, tile.splits, taps)
+    packed[:, :, :taps] = by_block.transpose(0, 2, 3, 1)
+    return packed
+
+
+def _prepare(w: Any, problem: Conv, batch: int) -> Any:
+    import cupy
+
+    return cupy.asarray(pack(w, problem, _tile(problem)))
+
+
+def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
+    """Launch the kernel of `tile` on x (n, C, H, W), packed filters, y (n, M, OH, OW)."""
+    grid = (len(x) * tile.blocks(flat(problem)),)
+    shared = tile.shared(flat(problem))
+    launch(tile_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
+
+
+@variant(
+    kind="conv",
+    family="prefetch",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_prepare,
+    kernels=_kernels,
+    supports=_supports,
+    explain=explain_multi,
+    default=True,
+    paper="Pascal 3.2",
+)
+def stride_fixed(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """Rounds of 64-byte segments of M' filters and W'x pixels, the next prefetched meanwhile."""
+    launch_tile(x, w, y, problem, _tile(problem))

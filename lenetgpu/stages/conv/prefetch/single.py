@@ -1,0 +1,87 @@
+"""Convolution of single-channel maps, divided as the Pascal paper does: section 3.1."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.device import device_facts
+from lenetgpu.stages.conv.prefetch.explain import explain_single
+from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, single_tile
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_MOST_ROWS = 16
+_REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
+
+
+def _tile(problem: Conv) -> SingleTile:
+    tile = single_tile(problem, device_facts())
+    assert tile is not None, "refused by _supports"
+    return tile
+
+
+@cache
+def tile_kernel(problem: Conv, tile: SingleTile) -> Kernel:
+    """The kernel of one tile."""
+    return conv_kernel(
+        _SOURCE,
+        "conv_single",
+        problem,
+        METHOD=tile.method,
+        PART_ROWS=tile.rows,
+        PART_FILTERS=tile.filters,
+        PIECES=tile.pieces,
+        ROW_PARTS=tile.row_parts,
+        FILTER_PARTS=tile.filter_parts,
+        PX=tile.px,
+        FM=tile.fm,
+        PC=tile.pc,
+        THREADS=tile.threads,
+        BLOCKS=max(1, _REGISTERS_FOR // tile.threads) if problem.R * problem.S <= 9 else 1,
+        SHARED_BYTES=tile.shared(problem),
+    )
+
+
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    return (tile_kernel(problem, _tile(problem)),)
+
+
+def _supports(problem: Conv) -> str | None:
+    if problem.C != 1:
+        return f"supports one input channel, found {problem.C}"
+    if problem.R > _MOST_ROWS:
+        return f"supports filters of at most {_MOST_ROWS} rows, found {problem.R}"
+    if single_tile(problem, device_facts()) is None:
+        lines = f"{problem.R} lines of {problem.W + 2 * problem.pad} pixels"
+        return f"supports maps whose lines fit shared memory, found {lines}"
+    return None
+
+
+def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None:
+    """Launch the kernel of `tile` on x (n, 1, H, W), w (R, S, 1, M), y (n, M, OH, OW)."""
+    grid = (len(x) * tile.row_parts * tile.filter_parts,)
+    shared = tile.shared(problem)
+    launch(tile_kernel(problem, tile), grid, (tile.threads,), (x, w, y), shared=shared)
+
+
+@variant(
+    kind="conv",
+    family="prefetch",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    kernels=_kernels,
+    supports=_supports,
+    explain=explain_single,
+    paper="Pascal 3.1",
+)
+def single(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """One channel: map or filters divided by equations (3)-(9), the other's pieces prefetched."""
+    launch_tile(x, w, y, problem, _tile(problem))

@@ -1,0 +1,5 @@
+"""Our own fp32 convolutions and the model that chooses between them."""
+
+from lenetgpu.stages.registry import import_all
+
+import_all(__name__, __path__)

@@ -1,0 +1,77 @@
+"""Our own fastest fp32 convolution of any shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tuned.product import Product, Workspace, choose
+from lenetgpu.stages.registry import cuda, variant
+
+_MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit
+
+
+@dataclass
+class State:
+    """Filters (DEPTH, M rounded up to 4), the plan, and its workspace for `batch` images."""
+
+    filters: Any
+    product: Product
+    space: Workspace
+    batch: int
+
+
+def plan(problem: Conv, batch: int) -> Product:
+    """The product for up to `batch` images."""
+    return choose(problem, batch)
+
+
+def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
+    """What `tuned` needs for up to `batch` images at a time.
+
+    Returns once the filters are there: kernels fetch them before the one in front has ended.
+    """
+    import cupy
+
+    maps = 4 * blocks_for(problem.M, 4)
+    filters = cupy.zeros((problem.depth, maps), cupy.float32)
+    filters[:, : problem.M] = cupy.asarray(w).reshape(problem.depth, problem.M)
+    product = product or plan(problem, batch)
+    state = State(filters, product, Workspace.of(product, problem, batch), batch)
+    cupy.cuda.get_current_stream().synchronize()
+    return state
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why the product does not apply here, or None."""
+    if problem.C * problem.H * problem.W >= _MOST_INPUTS:
+        return f"supports images of fewer than {_MOST_INPUTS} elements"
+    return None
+
+
+@cache
+def kernels(problem: Conv) -> tuple[Kernel, ...]:
+    """The kernels for one image and for many."""
+    return tuple(dict.fromkeys(plan(problem, images).kernel(problem) for images in (1, 1024)))
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=prepare,
+    kernels=kernels,
+    supports=refusal,
+    paper="after Chang 3.2: prefetching, split where maps are small",
+)
+def tuned(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Register-tiled implicit product, cp.async ring, depth split over a cluster."""
+    for lo in range(0, len(x), w.batch):
+        images = min(w.batch, len(x) - lo)
+        w.product.run(problem, x[lo:], w.filters, y[lo:], w.space, images)

@@ -1,0 +1,179 @@
+"""Our own fastest convolution of one-channel maps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_MOST_TAPS = 64
+_INPUT_REGISTERS = 96
+_MANY_TAPS = 16
+_MOST_THREADS = 256
+_THREADS = 128
+_GROUPS = (64, 32, 16, 8, 4, 2, 1)
+_LEAST_GROUP = 4
+_MANY_GROUP = 32
+_FEW_TAPS = 4
+_BLOCKS_EACH = 1.9
+_WRITTEN_TOGETHER = 16 << 20
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Outputs of a thread: `columns` (one store) by `rows`."""
+
+    columns: int
+    rows: int
+
+
+def _inputs(problem: Conv, columns: int, rows: int) -> int:
+    wide = (columns - 1) * problem.stride + problem.S
+    return ((rows - 1) * problem.stride + problem.R) * wide
+
+
+def tiles(problem: Conv) -> tuple[Tile, ...]:
+    """The widest stores that rows of this width allow, with the rows found best, most first.
+
+    Many taps are worth more rows where that leaves blocks enough.
+    """
+    columns = next(width for width in (4, 2, 1) if problem.OW % width == 0)
+    while columns > 1 and _inputs(problem, columns, 1) > _INPUT_REGISTERS:
+        columns //= 2
+    many = problem.R * problem.S >= _MANY_TAPS
+    rows = {4: (8, 4, 2) if many else (2,), 2: (2,) if many else (1,), 1: (1,)}[columns]
+    fitting = [
+        Tile(columns, count)
+        for count in rows
+        if count <= problem.OH and _inputs(problem, columns, count) <= _INPUT_REGISTERS
+    ]
+    return tuple(fitting) or (Tile(columns, 1),)
+
+
+def tile(problem: Conv, n: int, processors: int) -> Tile:
+    """The first of `tiles` that leaves each multiprocessor about two blocks, else the last."""
+    options = tiles(problem)
+    groups = blocks_for(problem.M, _MANY_GROUP)
+    for option in options[:-1]:
+        if _blocks(problem, n, option, _THREADS)[1] * groups >= _BLOCKS_EACH * processors:
+            return option
+    return options[-1]
+
+
+@cache
+def kernel(problem: Conv, shape: Tile) -> Kernel:
+    """The kernel with this thread tile."""
+    sizes = {"TILE_W": shape.columns, "TILE_H": shape.rows, "THREADS": _MOST_THREADS}
+    return conv_kernel(_SOURCE, "conv_single", problem, **sizes)
+
+
+@cache
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    return tuple(kernel(problem, shape) for shape in tiles(problem))
+
+
+def _supported(problem: Conv) -> str | None:
+    if problem.C != 1:
+        return f"supports one-channel maps, not {problem.C} channels"
+    if problem.R * problem.S > _MOST_TAPS:
+        return f"supports filters of up to {_MOST_TAPS} taps, not {problem.R * problem.S}"
+    return None
+
+
+def filters_a_block(problem: Conv, blocks: int, processors: int) -> int:
+    """Filters a block runs over, as many as leave each multiprocessor about two blocks.
+
+    With some arithmetic for each byte, but not much, blocks that run together also write no more
+    maps than the memory takes well side by side.
+    """
+    one_map = 4 * problem.OH * problem.OW
+    some = _FEW_TAPS < problem.R * problem.S < _MANY_TAPS
+
+    def good(group: int) -> bool:
+        if blocks * blocks_for(problem.M, group) < _BLOCKS_EACH * processors:
+            return False
+        return not some or group <= _LEAST_GROUP or group * one_map <= _WRITTEN_TOGETHER
+
+    return next((group for group in _GROUPS if good(group)), 1)
+
+
+def _blocks(problem: Conv, n: int, shape: Tile, threads: int) -> tuple[int, int]:
+    """(threads that compute, blocks) for one group of filters."""
+    vectors = n * blocks_for(problem.OH, shape.rows) * (problem.OW // shape.columns)
+    return vectors, blocks_for(vectors, threads)
+
+
+def _explain(problem: Conv, batch: int) -> list[tuple[str, str]]:
+    shape = tile(problem, batch, multiprocessors())
+    vectors, blocks = _blocks(problem, batch, shape, _THREADS)
+    group = min(problem.M, filters_a_block(problem, blocks, multiprocessors()))
+    outputs = shape.rows * shape.columns
+    reads = -(-problem.R * problem.S // 4)
+    return [
+        ("a thread", f"{shape.rows} rows of {shape.columns} outputs, one store a row and filter"),
+        ("a filter", f"{outputs * problem.R * problem.S} multiply-adds for {reads} shared reads"),
+        ("blocks", f"{blocks} of {_THREADS} threads by {blocks_for(problem.M, group)} groups"),
+        ("a group", f"{group} filters; the map is read once for each group"),
+        ("threads at work", f"{vectors / (blocks * _THREADS):.0%}"),
+    ]
+
+
+def pack(w: Any, problem: Conv, batch: int) -> Any:
+    """Filters (R, S, 1, M) as (M, R*S rounded up to 4), zeros behind."""
+    import cupy
+
+    taps = problem.R * problem.S
+    packed = cupy.zeros((problem.M, 4 * blocks_for(taps, 4)), cupy.float32)
+    packed[:, :taps] = cupy.asarray(w).reshape(taps, problem.M).T
+    return packed
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=pack,
+    kernels=_kernels,
+    supports=_supported,
+    explain=_explain,
+    paper="after Chang 3.1: one channel, the map divided, filters run over",
+)
+def tuned_single(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """One-channel maps: a thread's inputs in registers, filters streamed from shared memory."""
+    run(x, w, y, problem, tile(problem, len(x), multiprocessors()))
+
+
+def run(
+    x: Any,
+    w: Any,
+    y: Any,
+    problem: Conv,
+    shape: Tile,
+    threads: int = _THREADS,
+    group: int | None = None,
+) -> None:
+    """Launch with this tile, block and group of filters (chosen by the shape where None)."""
+    import numpy as np
+
+    vectors, blocks = _blocks(problem, len(x), shape, threads)
+    filters = group or filters_a_block(problem, blocks, multiprocessors())
+    grid = (blocks, blocks_for(problem.M, filters))
+    arguments = (x, w, y, np.int32(vectors), np.int32(filters))
+    launch(
+        kernel(problem, shape),
+        grid,
+        (threads,),
+        arguments,
+        shared=filters * w.itemsize * w.shape[1],
+    )

@@ -1,0 +1,291 @@
+"""Tiled products: the work of `direct.tuned` and `winograd`, its tiles, plans and launches.
+
+A plan is a tile and a split: how many blocks share a tile's depth, each summing a part. `choose`
+takes the one that costs.py expects to be fastest; it is deterministic and asks no GPU.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch, multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_defines
+from lenetgpu.stages.conv.tuned.clocks import product_clocks, usable_sms
+
+_SOURCE = Path(__file__).with_name("direct.cu").resolve()
+
+_REGISTERS = 65536  # of a multiprocessor
+_OTHER_REGISTERS = 56  # of a thread, beside its sums
+_BLOCK_SHARED_BYTES = 1024  # that every block takes beside what it asks for
+_SHARED_STEP = 128
+_RAGGED_ROWS = 16  # of a warp's chunk, where each row must find its own tap and channel
+SPLITS = (1, 2, 3, 4, 6, 8)  # a cluster has at most eight blocks everywhere
+
+
+@dataclass(frozen=True)
+class Tile(ABC):
+    """What a block computes, by warps along the maps, the columns and the depth.
+
+    A chunk has `bk` rows, the ring `stages` of them; `blocks` are meant to share a multiprocessor.
+    """
+
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    bk: int
+    stages: int
+    blocks: int
+
+    source = _SOURCE
+    entry = "conv_tuned"
+    padding = 0  # floats between the rows of a chunk
+
+    @property
+    @abstractmethod
+    def bm(self) -> int:
+        """Maps of a block."""
+
+    @property
+    @abstractmethod
+    def bn(self) -> int:
+        """Columns of a block."""
+
+    @property
+    @abstractmethod
+    def sums(self) -> int:
+        """Sums of a thread."""
+
+    @abstractmethod
+    def instructions(self) -> float:
+        """Instructions of a warp to multiply its rows of a chunk, in multiply-adds of its lanes."""
+
+    @abstractmethod
+    def own_defines(self) -> dict[str, int | str]:
+        """What sets this kind of tile apart, as `-D` definitions."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+    def shared(self, split: int) -> int:
+        """Dynamic shared memory in bytes: the ring, or the sums that meet after it."""
+        ring = 4 * self.stages * self.bk * (self.bm + self.bn + 2 * self.padding)
+        meet = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
+        return max(ring, meet)
+
+    def defines(self) -> dict[str, int | str]:
+        """The tile as `-D` definitions."""
+        return self.own_defines() | {
+            "WARPS_M": self.warps_m,
+            "WARPS_N": self.warps_n,
+            "WARPS_K": self.warps_k,
+            "BK": self.bk,
+            "STAGES": self.stages,
+        }
+
+
+@dataclass(frozen=True)
+class FmaTile(Tile):
+    """On CUDA cores: tm x tn sums a thread, `lanes_m` lanes of a warp along the maps."""
+
+    tm: int
+    tn: int
+    lanes_m: int
+
+    @property
+    def bm(self) -> int:
+        """Maps of a block."""
+        return self.tm * self.lanes_m * self.warps_m
+
+    @property
+    def bn(self) -> int:
+        """Columns of a block."""
+        return self.tn * (32 // self.lanes_m) * self.warps_n
+
+    @property
+    def sums(self) -> int:
+        """Sums of a thread."""
+        return self.tm * self.tn
+
+    def instructions(self) -> float:
+        """Multiply-adds and reads of shared memory."""
+        return self.bk / self.warps_k * (self.sums + (self.tm + self.tn) / 4)
+
+    def own_defines(self) -> dict[str, int | str]:
+        """Its sums; multiply-adds snake along the operand that is at least as long."""
+        order = int(self.tn >= self.tm)
+        return {"TM": self.tm, "TN": self.tn, "LANES_M": self.lanes_m, "ORDER": order}
+
+
+def _fma(
+    sums: tuple[int, int],
+    lanes_m: int,
+    warps: tuple[int, int, int],
+    bk: int,
+    stages: int,
+    blocks: int,
+) -> FmaTile:
+    return FmaTile(*warps, bk, stages, blocks, *sums, lanes_m)
+
+
+TILES = (
+    _fma((8, 8), 4, (4, 2, 1), bk=32, stages=2, blocks=2),  # 128 x 128
+    _fma((8, 8), 4, (2, 2, 1), bk=16, stages=3, blocks=3),  # 64 x 128
+    _fma((8, 8), 8, (2, 2, 1), bk=16, stages=3, blocks=3),  # 128 x 64
+    _fma((8, 8), 4, (2, 1, 2), bk=32, stages=3, blocks=3),  # 64 x 64
+    _fma((8, 8), 4, (2, 1, 4), bk=32, stages=2, blocks=2),  # 64 x 64
+    _fma((8, 8), 8, (1, 1, 4), bk=32, stages=3, blocks=3),  # 64 x 32
+    _fma((4, 8), 8, (1, 1, 4), bk=32, stages=3, blocks=4),  # 32 x 32
+    _fma((4, 8), 8, (1, 1, 8), bk=64, stages=2, blocks=2),  # 32 x 32
+    _fma((8, 4), 8, (1, 1, 4), bk=32, stages=6, blocks=3),  # 64 x 16
+    _fma((8, 4), 8, (1, 1, 8), bk=64, stages=3, blocks=2),  # 64 x 16
+)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A tile, how many blocks share one tile's depth, and the longest sum (0: any)."""
+
+    tile: Tile
+    split: int
+    sum_rows: int = 0
+
+    def __str__(self) -> str:
+        parts = self.split * self.tile.warps_k
+        words = f"{self.tile.bm} maps x {self.tile.bn} columns"
+        words += f" a block of {self.tile.threads} threads"
+        words += f", depth in {parts} parts" if parts > 1 else ""
+        return words + (f", sums of {self.sum_rows}" if self.sum_rows else "")
+
+    @property
+    def resident(self) -> int:
+        """Blocks of a multiprocessor; fewer where a thread holds its sums twice."""
+        if self.sum_rows == 0:
+            return self.tile.blocks
+        wanted = 2 * self.tile.sums + _OTHER_REGISTERS
+        return min(self.tile.blocks, _REGISTERS // (self.tile.threads * wanted))
+
+    @property
+    def walks(self) -> bool:
+        """Whether a block takes tile after tile: few are resident, and no sums meet."""
+        return self.sum_rows > 0 and self.split == self.tile.warps_k == 1
+
+    @staticmethod
+    def dense(problem: Conv) -> bool:
+        """Whether columns are copied four at a time: a 1x1 filter on maps of whole quads."""
+        plain = problem.R == problem.S == problem.stride == 1 and problem.pad == 0
+        return plain and problem.H * problem.W % 4 == 0
+
+    def kernel(self, problem: Conv) -> Kernel:
+        """The kernel for `problem`."""
+        ragged = bool(problem.C % self.tile.bk)
+        defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
+        defines |= {
+            "BLOCKS_PER_SM": max(1, self.resident - ragged),
+            "SPLIT": self.split,
+            "SUM_ROWS": self.sum_rows,
+        }
+        return Kernel(self.tile.source, self.tile.entry, tuple(defines.items()))
+
+    def tiles(self, problem: Conv, images: int) -> int:
+        """Tiles that cover the outputs of `images` images."""
+        columns = images * problem.OH * problem.OW
+        return -(-problem.M // self.tile.bm) * -(-columns // self.tile.bn)
+
+    def run(
+        self, problem: Conv, x: Any, w: Any, y: Any, space: Workspace, images: int, groups: int = 1
+    ) -> None:
+        """Launch on the current stream; `groups` products, whose operands follow one another."""
+        import numpy as np
+
+        blocks = groups * self.tiles(problem, images) * self.split
+        if self.walks:
+            blocks = min(blocks, self.resident * multiprocessors())
+        shared = self.tile.shared(self.split)
+        each = -(-blocks // usable_sms(multiprocessors(), self.split))
+        if 1 < each < self.resident:
+            shared = max(shared, keeps_out(each + 1))
+        launch(
+            self.kernel(problem),
+            (blocks,),
+            (self.tile.threads,),
+            (x, w, y, space.parts, space.counters, np.int32(images), np.int32(groups)),
+            shared,
+            overlap=True,
+        )
+
+
+@cache
+def _shared_limits(device: int) -> tuple[int, int]:
+    import cupy
+
+    found = cupy.cuda.Device(device).attributes
+    return found["MaxSharedMemoryPerMultiprocessor"], found["MaxSharedMemoryPerBlockOptin"]
+
+
+def keeps_out(blocks: int) -> int:
+    """Shared memory of a block, in bytes, with which no multiprocessor holds `blocks` of them.
+
+    Blocks that start early crowd where there is room; this spreads them evenly.
+    """
+    import cupy
+
+    whole, most = _shared_limits(cupy.cuda.runtime.getDevice())
+    return min(most, whole // blocks - _BLOCK_SHARED_BYTES + _SHARED_STEP)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where blocks that share a tile's depth meet before sm_90; clusters need none."""
+
+    parts: Any
+    counters: Any
+
+    @staticmethod
+    def of(product: Product, problem: Conv, images: int, groups: int = 1) -> Workspace:
+        """Enough for `images` images."""
+        import cupy
+
+        tiles = groups * product.tiles(problem, images)
+        used = product.split > 1 and int(cupy.cuda.Device().compute_capability) < 90
+        tile = product.tile.bm * product.tile.bn
+        parts = cupy.empty(tiles * product.split * tile if used else 1, cupy.float32)
+        return Workspace(parts, cupy.zeros(tiles if used else 1, cupy.int32))
+
+
+def options(
+    problem: Conv, longest: int = 0, tiles: tuple[Tile, ...] = TILES
+) -> tuple[Product, ...]:
+    """Every product for `problem` with sums of at most `longest` products (0: any length)."""
+    found = (_bounded(tile, split, problem, longest) for tile in tiles for split in SPLITS)
+    return tuple(product for product in found if product is not None)
+
+
+def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | None:
+    """Tile and split with sums of at most `longest` products, or None where they do not fit."""
+    chunks = -(-problem.depth // tile.bk)
+    if split > chunks or (problem.C % tile.bk and tile.bk // tile.warps_k > _RAGGED_ROWS):
+        return None
+    rows = -(-chunks // split) * tile.bk // tile.warps_k
+    if longest == 0 or rows <= longest:
+        return Product(tile, split)
+    return product if (product := Product(tile, split, longest)).resident else None
+
+
+@cache
+def choose(problem: Conv, images: int, groups: int = 1, longest: int = 0) -> Product:
+    """The product with the fewest estimated clocks, the first of equals.
+
+    `longest` bounds how many products one fp32 sum may take; 0 does not.
+    """
+    return min(
+        options(problem, longest),
+        key=lambda option: product_clocks(option, problem, images, groups),
+    )

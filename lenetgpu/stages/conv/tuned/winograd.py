@@ -1,0 +1,238 @@
+"""Winograd's minimal filtering as batched products (Lavin & Gray, arXiv 1509.09308)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.conv.tuned import direct as tuned
+from lenetgpu.stages.conv.tuned.clocks import H200, Machine, product_clocks, transform_clocks
+from lenetgpu.stages.conv.tuned.product import Product, Workspace, choose
+from lenetgpu.stages.registry import cuda, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+_THREADS = 128
+# Pairs of points +-a by how many a transform has: of dyadic ones those with the smallest error.
+_PAIRS = {
+    1: (Fraction(1),),
+    2: (Fraction(3, 4), Fraction(3, 2)),
+    3: (Fraction(9, 16), Fraction(1), Fraction(2)),
+}
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+def _times(a: list[Fraction], root: Fraction) -> list[Fraction]:
+    """Coefficients, lowest first, of the polynomial `a` times (x - root)."""
+    shifted = [Fraction(0), *a]
+    return [s - root * c for s, c in zip(shifted, [*a, Fraction(0)], strict=True)]
+
+
+@cache
+def transforms(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Cook and Toom's (A^T, G, B^T): y = A^T ((G g) * (B^T d)) for `taps` taps."""
+    count = outputs + taps - 1
+    points = [Fraction(0)]
+    for pair in _PAIRS[(count - 2) // 2]:
+        points += [pair, -pair]
+    to_output, from_filter, from_input = [], [], []
+    for point in points:
+        others, scale = [Fraction(1)], Fraction(1)
+        for other in points:
+            if other != point:
+                others, scale = _times(others, other), scale * (point - other)
+        from_input.append((*others, *([Fraction(0)] * (count - len(others)))))
+        from_filter.append(tuple(point**k / scale for k in range(taps)))
+    whole = [Fraction(1)]
+    for point in points:
+        whole = _times(whole, point)
+    from_input.append(tuple(whole))
+    from_filter.append(tuple(Fraction(int(k == taps - 1)) for k in range(taps)))
+    for i in range(outputs):
+        to_output.append((*(point**i for point in points), Fraction(int(i == outputs - 1))))
+    return tuple(to_output), tuple(from_filter), tuple(from_input)
+
+
+def _literal(matrix: Matrix) -> str:
+    rows = ("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix)
+    return "{" + ",".join(rows) + "}"
+
+
+def tiles_of(problem: Conv, outputs: int) -> int:
+    """Tiles of one image, rounded up to a multiple of four."""
+    tiles = blocks_for(problem.OH, outputs) * blocks_for(problem.OW, outputs)
+    return 4 * blocks_for(tiles, 4)
+
+
+def inner_problem(problem: Conv, outputs: int) -> Conv:
+    """The product at one point: a 1x1 convolution of an image with a pixel per tile."""
+    tiles = tiles_of(problem, outputs)
+    return Conv(1, tiles, problem.C, problem.M, 1, 1, reads="NCHW", writes="NCHW")
+
+
+@cache
+def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
+    to_output, _, from_input = transforms(outputs, problem.R)
+    shape = {"OUTPUTS": outputs, "POINTS": outputs + problem.R - 1, "THREADS": _THREADS}
+    into = conv_kernel(_SOURCE, "winograd_input", problem, **shape)
+    out = conv_kernel(_SOURCE, "winograd_output", problem, **shape)
+    return (
+        replace(into, defines=(*into.defines, ("FROM_INPUT", _literal(from_input)))),
+        replace(out, defines=(*out.defines, ("TO_OUTPUT", _literal(to_output)))),
+    )
+
+
+# The most products of one sum by POINTS: errors grow with it, and with the points.
+_LONGEST = {4: 0, 6: 256, 8: 32}
+
+
+def plan(problem: Conv, batch: int, outputs: int) -> Product:
+    """The product between the transforms, for up to `batch` images."""
+    points = outputs + problem.R - 1
+    images = chunk_of(problem, batch, outputs)
+    return choose(inner_problem(problem, outputs), images, points**2, _LONGEST[points])
+
+
+def chunk_of(problem: Conv, batch: int, outputs: int) -> int:
+    """How many of `batch` images are transformed at a time."""
+    points = (outputs + problem.R - 1) ** 2
+    return images_within(batch, 4 * points * tiles_of(problem, outputs) * (problem.C + problem.M))
+
+
+def clocks(
+    product: Product, problem: Conv, batch: int, outputs: int, machine: Machine = H200
+) -> float:
+    """Estimated clocks of both transforms and the product."""
+    points = (outputs + problem.R - 1) ** 2
+    tiles = tiles_of(problem, outputs)
+    chunk = chunk_of(problem, batch, outputs)
+    inner = inner_problem(problem, outputs)
+    maps = problem.C * problem.H * problem.W + problem.M * problem.OH * problem.OW
+    moved = 4 * chunk * (points * tiles * (problem.C + problem.M) + maps)
+    once = product_clocks(product, inner, chunk, points, machine)
+    once += transform_clocks(moved, machine)
+    return once * blocks_for(batch, chunk)
+
+
+@dataclass
+class State:
+    """Transformed filters [point][c][m], workspaces for `chunk` images and the product's plan."""
+
+    filters: Any
+    inputs: Any
+    products: Any
+    product: Product
+    space: Workspace
+    chunk: int
+
+
+def transform_filters(w: Any, outputs: int) -> Any:
+    """Filters (R, R, C, M) as (points, C, M rounded up to 4), float64 until the last step."""
+    import cupy
+    import numpy as np
+
+    taps, _, channels, maps = w.shape
+    _, from_filter, _ = transforms(outputs, taps)
+    g = cupy.asarray(np.array(from_filter, np.float64))
+    rows = cupy.tensordot(g, cupy.asarray(w, cupy.float64), axes=(1, 0))
+    both = cupy.tensordot(g, rows, axes=(1, 1)).swapaxes(0, 1)
+    points = (outputs + taps - 1) ** 2
+    made = cupy.zeros((points, channels, 4 * blocks_for(maps, 4)), cupy.float32)
+    made[:, :, :maps] = both.reshape(points, channels, maps)
+    return made
+
+
+def prepare(
+    w: Any, problem: Conv, batch: int, outputs: int, product: Product | None = None
+) -> State:
+    """What `run` needs for up to `batch` images at a time; returns once the filters are there."""
+    import cupy
+
+    points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
+    chunk, inner = chunk_of(problem, batch, outputs), inner_problem(problem, outputs)
+    product = product or plan(problem, batch, outputs)
+    state = State(
+        filters=transform_filters(w, outputs),
+        inputs=cupy.empty((points, chunk * problem.C * tiles), cupy.float32),
+        products=cupy.empty((points, chunk * problem.M * tiles), cupy.float32),
+        product=product,
+        space=Workspace.of(product, inner, chunk, points),
+        chunk=chunk,
+    )
+    cupy.cuda.get_current_stream().synchronize()
+    return state
+
+
+def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
+    """Transform, multiply, transform back, in chunks of images."""
+    import numpy as np
+
+    into, out = _transform_kernels(problem, outputs)
+    points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
+    inner = inner_problem(problem, outputs)
+    for lo in range(0, len(x), w.chunk):
+        images = min(w.chunk, len(x) - lo)
+        grid = (blocks_for(images * problem.C * tiles, _THREADS),)
+        launch(into, grid, (_THREADS,), (x[lo:], w.inputs, np.int32(images)), overlap=True)
+        w.product.run(inner, w.inputs, w.filters, w.products, w.space, images, points)
+        grid = (blocks_for(images * problem.M * tiles, _THREADS),)
+        launch(out, grid, (_THREADS,), (w.products, y[lo:], np.int32(images)), overlap=True)
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why Winograd's algorithm does not apply here, or None."""
+    if problem.R != problem.S or problem.R not in (3, 5) or problem.stride != 1:
+        return "supports 3x3 and 5x5 filters with stride 1"
+    return tuned.refusal(problem)
+
+
+def _preparer(outputs: int) -> Callable[[Any, Conv, int], State]:
+    return lambda w, problem, batch: prepare(w, problem, batch, outputs)
+
+
+def kernels(problem: Conv, outputs: int) -> tuple[Kernel, ...]:
+    """The kernels for one image."""
+    inner = inner_problem(problem, outputs)
+    return (*_transform_kernels(problem, outputs), plan(problem, 1, outputs).kernel(inner))
+
+
+@variant(
+    kind="conv",
+    family="winograd",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_preparer(2),
+    kernels=lambda problem: kernels(problem, 2),
+    supports=refusal,
+    paper="Lavin & Gray, F(2x2)",
+)
+def f2(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """2x2 outputs from 16 products a channel (3x3) or 36 (5x5)."""
+    run(x, w, y, problem, 2)
+
+
+@variant(
+    kind="conv",
+    family="winograd",
+    reads="NCHW",
+    writes="NCHW",
+    needs=cuda(),
+    prepare=_preparer(4),
+    kernels=lambda problem: kernels(problem, 4),
+    supports=refusal,
+    default=True,
+    paper="Lavin & Gray, F(4x4)",
+)
+def f4(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """4x4 outputs from 36 products a channel (3x3) or 64 (5x5)."""
+    run(x, w, y, problem, 4)

@@ -1,0 +1,341 @@
+// LeNet in fp32 on CUDA cores. conv2 is Winograd F(4x4,5x5): 64 products for 16 outputs instead of
+// 400; conv1 the same along x only, since over one input channel the transforms are the work.
+// plain_conv1: a block takes an image, a warp some pooled rows, a lane one of 32 channels; writes
+//   pool1's 8x8 tiles transformed, [group of 8 images][point x][point y][channel/DEPTH][image][DEPTH][4 tiles].
+// plain_conv2: a block walks over groups; per row of points, warp x multiplies point (y, x), 32 tiles
+//   by 64 maps in 8x8 register tiles; then a thread owns a tile and 8 maps and transforms back.
+// The means' factors 1/4 and the pixels' 1/255 are in the weights.
+#include "gpu/ptx/copy.cuh"
+#include "stages/fused/cuda_cores/winograd.cuh"
+
+constexpr int SIDE = 28, PIXELS = SIDE * SIDE, MAPS1 = 32, MAPS2 = 64, TAPS = 5;
+constexpr int POOLED = 12;                               // pool1's rows and columns
+constexpr int GROUP = 8;                                 // images
+constexpr int IMAGE_TILES = 4, TILES = GROUP * IMAGE_TILES;
+constexpr int IMAGE_POINT = MAPS1 * IMAGE_TILES;         // [channel][tile] of a point and image
+constexpr int POINT = GROUP * IMAGE_POINT;
+constexpr int POINT_COLUMN = POINTS * POINT;
+constexpr int WARP = 32;
+
+__device__ __forceinline__ float relu_sum(float a, float b, float c, float d) {
+    return (fmaxf(a, 0.0f) + fmaxf(b, 0.0f)) + (fmaxf(c, 0.0f) + fmaxf(d, 0.0f));
+}
+
+#ifdef ENTRY_plain_conv1
+constexpr int ROW_TILES = 6;
+constexpr int IMAGE_ROWS = SIDE * ROW_TILES * POINTS;    // [row][tile][point]
+constexpr int COLUMNS = 2 * POINTS;                      // tile in x, point in x
+constexpr int IMAGE_MAPS = POOLED * COLUMNS * MAPS1;     // [row][column][map]
+constexpr int WARPS = THREADS / WARP;
+static_assert(POOLED % WARPS == 0, "every warp takes as many pooled rows");
+static_assert(SHARED_BYTES == 4 * (IMAGE_ROWS + IMAGE_MAPS), "see the arrays");
+
+#if PIXEL_BYTES == 1
+typedef unsigned char Pixel;
+__device__ __forceinline__ float4 load4(const Pixel* p) {
+    const uchar4 four = *reinterpret_cast<const uchar4*>(p);
+    return make_float4(four.x, four.y, four.z, four.w);
+}
+#else
+typedef float Pixel;
+__device__ __forceinline__ float4 load4(const Pixel* p) {
+    return *reinterpret_cast<const float4*>(p);
+}
+#endif
+
+// Two rows of twelve outputs of one map, rectified and summed to six; `rows` is at the first of
+// six image rows and at the first of three tiles.
+__device__ __forceinline__ void six_pooled(const float* rows, const float (&w)[TAPS][POINTS],
+                                           float* pooled) {
+    constexpr int T = ROW_TILES / 2;
+    float sum[2][T][POINTS] = {};
+#pragma unroll
+    for (int y = 0; y < TAPS + 1; ++y)
+#pragma unroll
+        for (int j0 = 0; j0 < POINTS; j0 += 4) {
+            float v[T][4];
+#pragma unroll
+            for (int t = 0; t < T; ++t) {
+                const float4 four = *reinterpret_cast<const float4*>(
+                    rows + (y * ROW_TILES + t) * POINTS + j0);
+                v[t][0] = four.x, v[t][1] = four.y, v[t][2] = four.z, v[t][3] = four.w;
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if (y < TAPS)
+#pragma unroll
+                    for (int t = 0; t < T; ++t)
+                        sum[0][t][j0 + j] =
+                            fmaf(w[y < TAPS ? y : 0][j0 + j], v[t][j], sum[0][t][j0 + j]);
+                if (y > 0)
+#pragma unroll
+                    for (int t = T - 1; t >= 0; --t)
+                        sum[1][t][j0 + j] =
+                            fmaf(w[y > 0 ? y - 1 : 0][j0 + j], v[t][j], sum[1][t][j0 + j]);
+            }
+        }
+#pragma unroll
+    for (int t = 0; t < T; ++t) {
+        float top[OUTPUTS], bottom[OUTPUTS];
+        transform_output(sum[0][t], top);
+        transform_output(sum[1][t], bottom);
+        pooled[2 * t] = relu_sum(top[0], top[1], bottom[0], bottom[1]);
+        pooled[2 * t + 1] = relu_sum(top[2], top[3], bottom[2], bottom[3]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    plain_conv1(const Pixel* __restrict__ images, const float* __restrict__ weights,
+                float* __restrict__ tiles, int count) {
+    extern __shared__ float4 shared[];
+    float* rows = reinterpret_cast<float*>(shared);
+    float* maps = rows + IMAGE_ROWS;
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n = blockIdx.x;
+    float w[TAPS][POINTS];
+#pragma unroll
+    for (int r = 0; r < TAPS; ++r)
+#pragma unroll
+        for (int j = 0; j < POINTS; ++j) w[r][j] = weights[(r * POINTS + j) * MAPS1 + lane];
+
+    const Pixel* image = images + static_cast<size_t>(min(n, count - 1)) * PIXELS;
+    for (int item = threadIdx.x; item < SIDE * ROW_TILES; item += THREADS) {
+        const Pixel* p = image + item / ROW_TILES * SIDE + item % ROW_TILES * OUTPUTS;
+        const float4 lo = load4(p), hi = load4(p + 4);
+        const float d[POINTS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+        float v[POINTS];
+        transform_input(d, v);
+        float4* to = reinterpret_cast<float4*>(rows + item * POINTS);
+        to[0] = make_float4(v[0], v[1], v[2], v[3]);
+        to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    }
+    __syncthreads();
+
+#pragma unroll 1
+    for (int py = warp; py < POOLED; py += WARPS) {
+        const float* from = rows + 2 * py * ROW_TILES * POINTS;
+        float pooled[POOLED];
+        six_pooled(from, w, pooled);
+        six_pooled(from + ROW_TILES / 2 * POINTS, w, pooled + POOLED / 2);
+        float* to = maps + py * COLUMNS * MAPS1 + lane;
+#pragma unroll
+        for (int tx = 0; tx < 2; ++tx) {
+            float v[POINTS];
+            transform_input(pooled + tx * OUTPUTS, v);
+#pragma unroll
+            for (int j = 0; j < POINTS; ++j) to[(tx * POINTS + j) * MAPS1] = v[j];
+        }
+    }
+    __syncthreads();
+
+    float* group = tiles + static_cast<size_t>(n / GROUP) * (POINTS * POINT_COLUMN) +
+                   lane / DEPTH * (GROUP * DEPTH * IMAGE_TILES) +
+                   (n % GROUP * DEPTH + lane % DEPTH) * IMAGE_TILES;
+#pragma unroll 1
+    for (int j = warp; j < POINTS; j += WARPS) {
+        const float* from = maps + j * MAPS1 + lane;
+        float v[IMAGE_TILES][POINTS];
+#pragma unroll
+        for (int tx = 0; tx < 2; ++tx) {
+            float d[POOLED];
+#pragma unroll
+            for (int y = 0; y < POOLED; ++y) d[y] = from[(y * COLUMNS + tx * POINTS) * MAPS1];
+            transform_input(d, v[tx]);
+            transform_input(d + OUTPUTS, v[2 + tx]);
+        }
+        float* to = group + j * POINT_COLUMN;
+#pragma unroll
+        for (int i = 0; i < POINTS; ++i)
+            *reinterpret_cast<float4*>(to + i * POINT) =
+                make_float4(v[0][i], v[1][i], v[2][i], v[3][i]);
+    }
+}
+#endif
+
+#ifdef ENTRY_plain_conv2
+constexpr int WARPS = POINTS;                            // one for each point of a row
+constexpr int STEPS = MAPS1 / DEPTH;                     // copies per point
+constexpr int IMAGE_PITCH = (DEPTH + 1) * IMAGE_TILES;   // neighbours 4 banks apart
+constexpr int STAGE_TILES = GROUP * IMAGE_PITCH;         // [image][channel][tile]
+constexpr int STAGE = STAGE_TILES + DEPTH * MAPS2;       // and [channel][map]
+constexpr int HALF = MAPS2 / 2;
+constexpr int TILE_PITCH = HALF + 4;                     // tiles 4 apart half the banks apart
+constexpr int EXCHANGE = POINTS * TILES * TILE_PITCH;    // [point][tile][map of one half], maps
+                                                         // swapped in pairs against register
+                                                         // bank conflicts with their weights
+static_assert(THREADS == WARPS * WARP, "a warp per point");
+static_assert(TILES == 32 && MAPS2 == 64, "a warp's 4x8 lanes hold 8x8 products each");
+static_assert(MAPS1 % DEPTH == 0 && DEPTH % 2 == 0 && STAGES >= 2, "whole copies, one ahead");
+static_assert(BUFFERS == 1 || BUFFERS == 2, "with two, a store need not wait for the gathering");
+static_assert(SHARED_BYTES == 4 * (STAGES * WARPS * STAGE + BUFFERS * EXCHANGE),
+              "the launcher's layout differs");
+
+// Powers 0 to 3 of the points: the output transform down a column.
+__constant__ float4 powers[POINTS] = {{1, 0, 0, 0},  {1, 1, 1, 1},   {1, -1, 1, -1},
+                                      {1, 2, 4, 8},  {1, -2, 4, -8}, {1, .5f, .25f, .125f},
+                                      {1, -.5f, .25f, -.125f},       {0, 0, 0, 1}};
+
+__device__ __forceinline__ void load8(const float* p, int apart, float (&d)[8]) {
+    const float4 lo = *reinterpret_cast<const float4*>(p);
+    const float4 hi = *reinterpret_cast<const float4*>(p + apart);
+    d[0] = lo.x, d[1] = lo.y, d[2] = lo.z, d[3] = lo.w;
+    d[4] = hi.x, d[5] = hi.y, d[6] = hi.z, d[7] = hi.w;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    plain_conv2(const float* __restrict__ tiles, const float* __restrict__ weights,
+                float* __restrict__ features, int count) {
+    extern __shared__ float4 shared[];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    float* ring = reinterpret_cast<float*>(shared) + warp * STAGES * STAGE;
+    float* exchange = reinterpret_cast<float*>(shared) + WARPS * STAGES * STAGE;
+    const float* v = tiles + static_cast<size_t>(blockIdx.x) * (POINTS * POINT_COLUMN) +
+                     warp * POINT_COLUMN + lane * 4;
+    const float* u = weights + warp * (POINTS * MAPS1 * MAPS2) + lane * 4;
+    float* v_to = ring + lane / DEPTH * IMAGE_PITCH + lane % DEPTH * IMAGE_TILES;
+    float* u_to = ring + STAGE_TILES + lane * 4;
+
+    const int groups = (count + GROUP - 1) / GROUP;
+    const ptrdiff_t stride = static_cast<ptrdiff_t>(gridDim.x) * (POINTS * POINT_COLUMN);
+    int ahead = blockIdx.x, copied = 0;
+    auto fetch = [&](int stage) {
+        if (ahead >= groups) return;
+#pragma unroll
+        for (int at = 0; at < DEPTH * TILES; at += 4 * WARP)
+            ptx::copy16(v_to + stage * STAGE + at / (DEPTH * IMAGE_TILES) * IMAGE_PITCH, v + at);
+#pragma unroll
+        for (int at = 0; at < DEPTH * MAPS2; at += 4 * WARP)
+            ptx::copy16(u_to + stage * STAGE + at, u + at);
+        v += DEPTH * TILES;
+        u += DEPTH * MAPS2;
+        if (++copied == POINTS * STEPS) {
+            copied = 0;
+            ahead += gridDim.x;
+            v += stride - POINT_COLUMN;
+            u -= POINTS * MAPS1 * MAPS2;
+        }
+    };
+#pragma unroll
+    for (int stage = 0; stage < STAGES; ++stage) {
+        fetch(stage);
+        ptx::copy_commit();
+    }
+
+    // Lanes whose 16-byte loads agree are neighbours: 128 bytes serve half a warp.
+    const int tile_lane = lane % 2 + lane / 16 * 2, map_lane = lane / 2 % 8;
+    const int own_tile = warp * IMAGE_TILES + lane / 8, own_map = lane % 8 * 4;
+    float out[2][OUTPUTS][OUTPUTS][4];
+    const float* a = ring + tile_lane * IMAGE_PITCH;
+    const float* b = ring + STAGE_TILES + map_lane * 4;
+    float x[2][8], y[2][8];
+    auto load = [&](int to, int c) {
+        load8(a + c * IMAGE_TILES, GROUP / 2 * IMAGE_PITCH, x[to]);
+        load8(b + c * MAPS2, HALF, y[to]);
+    };
+    auto store = [&](const float (&sum)[8][8], int half) {
+#pragma unroll
+        for (int m = 0; m < 8; ++m) {
+            const int tile = m / 4 * (TILES / 2) + tile_lane * 4 + m % 4;
+            *reinterpret_cast<float4*>(exchange + half % BUFFERS * EXCHANGE +
+                                       (warp * TILES + tile) * TILE_PITCH + map_lane * 4) =
+                make_float4(sum[m][4 * half + 1], sum[m][4 * half], sum[m][4 * half + 3],
+                            sum[m][4 * half + 2]);
+        }
+    };
+    float product[4][POINTS];
+    auto gather = [&](int half) {
+#pragma unroll
+        for (int j = 0; j < POINTS; ++j) {
+            const float4 four = *reinterpret_cast<const float4*>(
+                exchange + half % BUFFERS * EXCHANGE + (j * TILES + own_tile) * TILE_PITCH +
+                own_map);
+            product[1][j] = four.x, product[0][j] = four.y;
+            product[3][j] = four.z, product[2][j] = four.w;
+        }
+    };
+    auto add = [&](float4 down, int half) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            float across[OUTPUTS];
+            transform_output(product[e], across);
+#pragma unroll
+            for (int x = 0; x < OUTPUTS; ++x) {
+                out[half][0][x][e] = fmaf(down.x, across[x], out[half][0][x][e]);
+                out[half][1][x][e] = fmaf(down.y, across[x], out[half][1][x][e]);
+                out[half][2][x][e] = fmaf(down.z, across[x], out[half][2][x][e]);
+                out[half][3][x][e] = fmaf(down.w, across[x], out[half][3][x][e]);
+            }
+        }
+    };
+    ptx::copy_wait<STAGES - 1>();
+    __syncwarp();
+    load(0, 0);
+    int stage = 0;
+#pragma unroll 1
+    for (int group = blockIdx.x; group < groups; group += gridDim.x) {
+#pragma unroll
+        for (int k = 0; k < 2 * OUTPUTS * OUTPUTS * 4; ++k) (&out[0][0][0][0])[k] = 0.0f;
+#pragma unroll 1
+        for (int i = 0; i < POINTS; ++i) {
+            float sum[8][8] = {};
+#pragma unroll 1
+            for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+                for (int c = 0; c < DEPTH; ++c) {
+                    if (c + 1 < DEPTH) {
+                        load((c + 1) % 2, c + 1);
+                    } else {
+                        ptx::copy_wait<STAGES - 2>();
+                        __syncwarp();
+                        const int next = stage + 1 == STAGES ? 1 - STAGES : 1;
+                        a += next * STAGE;
+                        b += next * STAGE;
+                        load((c + 1) % 2, 0);
+                        fetch(stage);
+                        ptx::copy_commit();
+                        stage += next;
+                    }
+#pragma unroll
+                    for (int m = 0; m < 8; ++m)
+#pragma unroll
+                        for (int turn = 0; turn < 8; ++turn) {
+                            const int n = m % 2 ? 7 - turn : turn;
+                            sum[m][n] = fmaf(x[c % 2][m], y[c % 2][n], sum[m][n]);
+                        }
+                }
+            }
+            const float4 down = powers[i];
+            store(sum, 0);
+            __syncthreads();
+            gather(0);
+            if (BUFFERS == 1) __syncthreads();
+            store(sum, 1);
+            add(down, 0);
+            __syncthreads();
+            gather(1);
+            add(down, 1);
+            if (BUFFERS == 1) __syncthreads();
+        }
+
+        const int n = group * GROUP + warp;
+        if (n >= count) continue;
+        const int ty = lane / 16, tx = lane / 8 % 2;
+        float* image = features + static_cast<size_t>(n) * (16 * MAPS2) + own_map;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int y = 0; y < 2; ++y)
+#pragma unroll
+                for (int x = 0; x < 2; ++x) {
+                    float four[4];
+#pragma unroll
+                    for (int e = 0; e < 4; ++e)
+                        four[e] = relu_sum(out[h][2 * y][2 * x][e], out[h][2 * y][2 * x + 1][e],
+                                           out[h][2 * y + 1][2 * x][e],
+                                           out[h][2 * y + 1][2 * x + 1][e]);
+                    const int place = (2 * ty + y) * 4 + 2 * tx + x;
+                    *reinterpret_cast<float4*>(image + place * MAPS2 + h * HALF) =
+                        make_float4(four[0], four[1], four[2], four[3]);
+                }
+    }
+}
+#endif

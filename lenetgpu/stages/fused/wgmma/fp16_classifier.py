@@ -1,0 +1,127 @@
+"""Features to labels in one kernel: fc1, ReLU, fc2 and argmax (sm_90a)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
+from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES, feature_order
+from lenetgpu.stages.registry import hopper, variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_CLUSTER = 2
+_THREADS = 256 + 32
+_HIDDEN = 128
+_SLICE = 64
+_SLICES = FEATURE_COUNT // _SLICE
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Images a block finishes, slices of 64 features in flight."""
+
+    tile: int = TILE_IMAGES
+    stages: int = 4
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: half of fc1, slices, shares of scores, barriers."""
+        filters = FEATURE_COUNT * _HIDDEN // _CLUSTER * 2
+        slices = self.stages * _CLUSTER * self.tile * _SLICE * 2
+        shares = 4 * CLASSES * (self.tile + 8) * 4
+        return filters + slices + shares + 8 * (_SLICES + 2 * self.stages + 1)
+
+
+TILING = Tiling()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights on the device: fc1 (2, 64, 2, 64, 8) fp16, fc2 (8, 32, 8) fp16."""
+
+    fc1: Any
+    fc2: Any
+
+
+def kernel(tiling: Tiling = TILING, **extra: int) -> Kernel:
+    """The kernel of one tiling."""
+    defines = {
+        "TILE": tiling.tile,
+        "STAGES": tiling.stages,
+        "SHARED_BYTES": tiling.shared_bytes,
+        **extra,
+    }
+    return Kernel(_SOURCE, "classifier", tuple(defines.items()))
+
+
+def pack_fc1(fc1: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the order of the features kernel.
+
+    Half of the outputs, K step, half of it, output, feature.
+    """
+    import numpy as np
+
+    rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, _HIDDEN // 2)
+    return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
+
+
+def pack_fc2(fc2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
+    import numpy as np
+
+    padded = np.zeros((_HIDDEN, 16), np.float16)
+    padded[:, :CLASSES] = fc2
+    band, lane, item = np.indices((_HIDDEN // 16, 32, 8))
+    k = 16 * band + 2 * (lane % 4) + item % 2 + 8 * (item // 4)
+    packed: np.ndarray[Any, Any] = padded[k, lane // 4 + 8 * (item // 2 % 2)]
+    return packed
+
+
+def prepare_classifier(fc1: np.ndarray[Any, Any], fc2: np.ndarray[Any, Any]) -> Packed:
+    """Weights (1024, 128) and (128, 10) as the kernel reads them, on the device."""
+    import cupy
+
+    return Packed(cupy.asarray(pack_fc1(fc1)), cupy.asarray(pack_fc2(fc2)))
+
+
+def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
+    return prepare_classifier(w[2], w[3])
+
+
+@variant(
+    kind=CLASSIFIER,
+    family="fused",
+    reads="F16",
+    writes="N",
+    needs=hopper(),
+    precision="fp16",
+    prepare=_prepare,
+    kernels=lambda problem: (kernel(),),
+)
+def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
+    """fc1, ReLU, fc2 and argmax in one kernel on wgmma, fp16 operands, fp32 sums."""
+    import numpy as np
+
+    labels, scores = y
+    launch(
+        kernel(),
+        (_CLUSTER * blocks_for(len(labels), _CLUSTER * TILING.tile),),
+        (_THREADS,),
+        (
+            x,
+            w.fc1,
+            w.fc2,
+            labels,
+            np.uint64(0) if scores is None else scores,
+            np.int32(len(labels)),
+        ),
+        shared=TILING.shared_bytes,
+        overlap=True,
+    )

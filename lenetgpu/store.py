@@ -1,0 +1,62 @@
+"""Files of our own: the cache folder, and writing so that no half a file is ever seen."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from lenetgpu.errors import LenetError
+
+
+def cache_dir() -> Path:
+    """Where compiled kernels and measured device facts are kept (LENETGPU_CACHE overrides).
+
+    A folder of the user's among the temporary files where that place cannot be written.
+    """
+    override = os.environ.get("LENETGPU_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return _writable(Path(override) if override else Path(base) / "lenetgpu")
+
+
+@cache
+def _writable(wanted: Path) -> Path:
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=wanted):
+            return wanted
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="lenetgpu-"))
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path`: a file through a temporary one, a device or pipe as it is.
+
+    Symbolic links are followed. Raises LenetError where it cannot be written.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            with target.open("wb") as stream:
+                stream.write(data)
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, data)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".lenetgpu.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
