@@ -5,7 +5,7 @@ from __future__ import annotations
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.plan import AUTO, NAMED
+from lenetgpu.plan import AUTO, NAMED, canonical
 
 
 def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
@@ -16,7 +16,8 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
     if wanted == "cpu":
         return None, "asked for"
     if wanted == "auto":
-        if plan in NAMED and "cuda" not in NAMED[plan]:
+        known = NAMED.get(canonical(plan))
+        if known is not None and "cuda" not in known:
             return None, f"plan {plan} runs on the CPU"
         gpus = gpu_device.driver_gpus()
         if not gpus:

@@ -12,14 +12,16 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
 from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem
 from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
+from lenetgpu.stages.mounted import Mounted, array_module
 
 CPU_CHUNK = 64
-GPU_CHUNK = 132 * 4 * 80
+_IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
 
 
@@ -27,7 +29,7 @@ _SCORES_AT = STAGES[-1].problem.in_shape
 class Step:
     """One row of the report: a stage, a conversion of layout or type, or a copy.
 
-    `device` is where its output lies. `state` is the prepared weights or workspace.
+    `device` is where its output lies; `mounted` is the variant made ready, None for a copy.
     """
 
     name: str
@@ -39,7 +41,7 @@ class Step:
     reads: tuple[str, tuple[int, ...]]
     writes: tuple[str, tuple[int, ...]]
     weights: tuple[str, ...] = ()
-    state: Any = None
+    mounted: Mounted | None = None
 
     @property
     def label(self) -> str:
@@ -50,8 +52,8 @@ class Step:
 
     def run(self, x: Any, y: Any) -> None:
         """Compute y from x."""
-        if self.variant is not None:
-            self.variant.launch(x, self.state, y, self.problem)
+        if self.mounted is not None:
+            self.mounted.run(x, y)
         elif self.device == "cuda":
             y.set(x)
         else:
@@ -114,14 +116,9 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
     return steps
 
 
-def _array_module(device: str) -> Any:
-    if device == "cuda":
-        import cupy
-
-        return cupy
-    import numpy
-
-    return numpy
+def default_chunk(device: str) -> int:
+    """Images that pass through all stages together: what a cache holds, or what fills the GPU."""
+    return CPU_CHUNK if device == "cpu" else _IMAGES_EACH * multiprocessors()
 
 
 @dataclass
@@ -146,8 +143,8 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
-    `chunk` images pass through all stages before the next chunk starts: up to GPU_CHUNK on a GPU,
-    a cache-sized part of the batch on a CPU. `input_dtype` is "uint8" (pixels) or "float32"
+    `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
+    named). `input_dtype` is "uint8" (pixels) or "float32"
     (0..1). `with_scores` can be cleared where only labels are wanted.
     """
 
@@ -168,8 +165,7 @@ class Pipeline:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         self.plan = plan
         self.batch = batch
-        default = CPU_CHUNK if plan.device == "cpu" else GPU_CHUNK
-        self.chunk = min(batch, chunk or default)
+        self.chunk = min(batch, chunk or default_chunk(plan.device))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
         self._allocate()
@@ -198,28 +194,24 @@ class Pipeline:
             self._places.append(place)
             sizes[place] = max(sizes.get(place, 0), 4 * items)
         self._arenas = {place: Arena(self._empty(size, place[0])) for place, size in sizes.items()}
-        self.labels = _array_module(self.plan.device).empty(self.batch, "int32")
-        self._scores = _array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
+        self.labels = array_module(self.plan.device).empty(self.batch, "int32")
+        self._scores = array_module(self._scores_device).empty((self.batch, CLASSES), "float32")
 
     def _empty(self, size: int, device: str) -> Any:
         if device == "cpu" and self.plan.device == "cuda":
             from lenetgpu.gpu.workspace import pinned_empty
 
             return pinned_empty((size,), "uint8")
-        return _array_module(device).empty(size, "uint8")
+        return array_module(device).empty(size, "uint8")
 
     def _prepare(self, weights: Weights) -> None:
         for step in self.steps:
             if step.variant is None:
                 continue
-            tensors: tuple[Any, ...] = tuple(weights[name] for name in step.weights)
-            if step.variant.calibrated:
-                tensors = (*tensors, weights.largest_pooled)
-            tensor: Any = tensors if len(tensors) > 1 else next(iter(tensors), None)
-            if step.variant.prepare is not None:
-                step.state = step.variant.prepare(tensor, step.problem, self.chunk)
-            elif tensor is not None:
-                step.state = _array_module(step.variant.needs.device).asarray(tensor)
+            tensors = [weights[name] for name in step.weights]
+            step.mounted = Mounted(
+                step.variant, step.problem, tensors, self.chunk, weights.largest_pooled
+            )
 
     @staticmethod
     def _classifies(step: Step) -> bool:

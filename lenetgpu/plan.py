@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.layouts import convertible, equivalent
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
@@ -44,7 +45,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
         "cpu": {**_FAST_CPU, "conv": "fft"},
         "cuda": {**_FAST_CUDA, "conv": "fft"},
     },
-    "report": {
+    "course": {
         "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
     },
     "block": {
@@ -60,21 +61,23 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp32": {
         "cpu": {**_FAST_CPU, "conv": "tiled"},
-        "cuda": _spanned("plain"),
+        "cuda": _spanned("cuda_cores_fp32"),
     },
-    "fp16x3": {"cuda": _spanned("split")},
-    "fast": {"cuda": _spanned("fused")},
-    "int8": {"cuda": _spanned("int8", "fused")},
-    "mma_fp16x3": {"cuda": _spanned("mma_split")},
-    "mma": {"cuda": _spanned("mma")},
+    "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
+    "fp16": {"cuda": _spanned("wgmma_fp16")},
+    "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
+    "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
+    "mma_fp16": {"cuda": _spanned("mma_fp16")},
 }
+# what plans were called before
+ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
-    "fp16": {"cuda": ("fast", "mma", "half")},
+    "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
     "int8": {"cuda": ("int8",)},
 }
 _CONV_PREFERENCE = 10
@@ -117,17 +120,22 @@ class Plan:
 PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "int8")
 
 
+def canonical(name: str) -> str:
+    """The name that plan `name` goes by now, where it was renamed; `name` itself otherwise."""
+    return ALIASES.get(name, name)
+
+
 def plan_names(device: str) -> list[str]:
     """Named plans that run on `device`, `auto` included."""
     return [name for name, devices in NAMED.items() if device in devices] + [AUTO]
 
 
-def runnable_plans(device: str, compute_capability: int | None) -> list[str]:
+def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
     """Named plans whose needs this device meets."""
     found = []
     for name in NAMED:
         try:
-            resolve(name, device, compute_capability=compute_capability)
+            resolve(name, device, gpu=gpu)
         except LenetError:
             continue
         found.append(name)
@@ -221,18 +229,18 @@ def _resolve_auto(
     device: str,
     overrides: Mapping[str, str],
     precision: str | None,
-    compute_capability: int | None,
+    gpu: Gpu | None,
 ) -> Plan:
     """The first of AUTO_PLANS whose needs the device meets, named `auto`."""
     asked = precision or PRECISIONS[0]
     names = _auto_names(device, asked)
     for name in names[:-1]:
         try:
-            plan = resolve(name, device, overrides, precision, compute_capability)
+            plan = resolve(name, device, overrides, precision, gpu)
         except LenetError:
             continue
         return replace(plan, name=AUTO)
-    plan = resolve(names[-1], device, overrides, precision, compute_capability)
+    plan = resolve(names[-1], device, overrides, precision, gpu)
     return replace(plan, name=AUTO)
 
 
@@ -246,7 +254,7 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
     return names
 
 
-def auto_plans(device: str, precision: str, compute_capability: int | None) -> dict[str, Plan]:
+def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
     """The plans that `auto` chooses from at `precision`, those whose needs the device meets.
 
     Raises LenetError where there are none.
@@ -255,7 +263,7 @@ def auto_plans(device: str, precision: str, compute_capability: int | None) -> d
     refusal = None
     for name in _auto_names(device, precision):
         try:
-            found[name] = resolve(name, device, None, precision, compute_capability)
+            found[name] = resolve(name, device, None, precision, gpu)
         except LenetError as error:
             refusal = error
     if not found and refusal is not None:
@@ -268,14 +276,14 @@ def resolve(
     device: str,
     overrides: Mapping[str, str] | None = None,
     precision: str | None = None,
-    compute_capability: int | None = None,
+    gpu: Gpu | None = None,
 ) -> Plan:
-    """The plan called `name` for `device` with `overrides` (stage name -> variant or family).
+    """The plan called `name` (now or before) for `device`.
 
-    Raises LenetError with the valid choices where a plan, stage, variant or precision does not
-    exist there, or a variant needs a newer GPU.
+    `overrides` is stage name -> variant or family. Raises LenetError with the valid choices where a
+    plan, stage, variant or precision does not exist there, or a variant needs a newer GPU.
     """
-    overrides = dict(overrides or {})
+    name, overrides = canonical(name), dict(overrides or {})
     if name != AUTO and name not in NAMED:
         raise LenetError(f"plan {name!r} does not exist; choose from: {', '.join([*NAMED, AUTO])}")
     for stage_name in overrides:
@@ -284,7 +292,7 @@ def resolve(
                 f"stage {stage_name!r} does not exist; choose from: {', '.join(STAGE_NAMES)}"
             )
     if name == AUTO:
-        return _resolve_auto(device, overrides, precision, compute_capability)
+        return _resolve_auto(device, overrides, precision, gpu)
     mapping = NAMED[name].get(device)
     if mapping is None:
         raise LenetError(
@@ -293,14 +301,14 @@ def resolve(
     chosen = _choose(mapping, overrides, device)
     for slot in chosen:
         needs = slot.variant.needs
-        if compute_capability is not None and needs.device == "cuda":
-            if needs.met_by(compute_capability):
+        if gpu is not None and needs.device == "cuda":
+            if needs.met_by(gpu):
                 continue
             later = "" if needs.exact else " or later"
             raise LenetError(
                 f"variant {slot.variant.full_name} of stage {slot.name}: expected a GPU of compute "
                 f"capability {needs.compute_capability / 10:.1f}{later}, "
-                f"found {compute_capability / 10:.1f}"
+                f"found {gpu.compute_capability / 10:.1f}"
             )
     slots = tuple(_negotiate(chosen))
     plan = Plan(name, device, slots)

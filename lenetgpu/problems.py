@@ -12,12 +12,28 @@ FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Conv:
-    """Cross-correlation of (H, W, C) with M filters of (R, S, C), any stride and zero padding."""
+class OfMap:
+    """What reads an (H, W, C) map, and writes one of the same shape unless it says otherwise."""
 
     H: int
     W: int
     C: int
+
+    @property
+    def in_shape(self) -> tuple[int, int, int]:
+        """Logical input shape of one image."""
+        return (self.H, self.W, self.C)
+
+    @property
+    def out_shape(self) -> tuple[int, int, int]:
+        """Logical output shape of one image."""
+        return (self.H, self.W, self.C)
+
+
+@dataclass(frozen=True)
+class Conv(OfMap):
+    """Cross-correlation of (H, W, C) with M filters of (R, S, C), any stride and zero padding."""
+
     M: int
     R: int
     S: int
@@ -35,11 +51,6 @@ class Conv:
     def OW(self) -> int:
         """Output columns."""
         return (self.W + 2 * self.pad - self.S) // self.stride + 1
-
-    @property
-    def in_shape(self) -> tuple[int, int, int]:
-        """Logical input shape of one image."""
-        return (self.H, self.W, self.C)
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
@@ -67,19 +78,11 @@ class Conv:
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(OfMap):
     """ReLU, then the mean of each 2x2 window, of an (H, W, C) map with even H and W."""
 
-    H: int
-    W: int
-    C: int
     reads: str = "NHWC"
     writes: str = "NHWC"
-
-    @property
-    def in_shape(self) -> tuple[int, int, int]:
-        """Logical input shape of one image."""
-        return (self.H, self.W, self.C)
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
@@ -157,25 +160,12 @@ class Argmax:
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(OfMap):
     """Images as they arrive (uint8 pixels or float32) to float32 in 0..1."""
 
-    H: int
-    W: int
-    C: int
     dtype: str
     reads: str = "NHWC"
     writes: str = "NHWC"
-
-    @property
-    def in_shape(self) -> tuple[int, int, int]:
-        """Logical input shape of one image."""
-        return (self.H, self.W, self.C)
-
-    @property
-    def out_shape(self) -> tuple[int, int, int]:
-        """Logical output shape of one image."""
-        return (self.H, self.W, self.C)
 
     def flop(self, n: int) -> int:
         """One multiply per pixel."""
@@ -188,24 +178,11 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Relayout:
+class Relayout(OfMap):
     """An (H, W, C) activation copied from one memory layout to another."""
 
-    H: int
-    W: int
-    C: int
     reads: str
     writes: str
-
-    @property
-    def in_shape(self) -> tuple[int, int, int]:
-        """Logical input shape of one image."""
-        return (self.H, self.W, self.C)
-
-    @property
-    def out_shape(self) -> tuple[int, int, int]:
-        """Logical output shape of one image."""
-        return (self.H, self.W, self.C)
 
     def flop(self, n: int) -> int:
         """A copy computes nothing."""

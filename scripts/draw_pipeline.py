@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Container, Sequence
 from html import escape
 from pathlib import Path
 
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
-from lenetgpu.stages import variants
+from lenetgpu.stages import Variant, variants
+from lenetgpu.stages.registry import SUPPORT_KINDS
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "pipeline.svg"
 COLOURS = {"conv": "#2563eb", "pool": "#0d9488", "fc": "#c2410c", "argmax": "#7c3aed"}
@@ -30,23 +33,41 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) if shape else "label"
 
 
-def _families(kind: str) -> list[tuple[str, str]]:
+def _name(variant: Variant) -> str:
+    return f"{variant.kind}:{variant.full_name}"
+
+
+def registered() -> list[str]:
+    """`kind:family.variant` of everything that the picture is to show."""
+    return [_name(variant) for variant in variants() if variant.kind not in SUPPORT_KINDS]
+
+
+def shown_in(picture: str) -> list[str]:
+    """The same, of what a drawn picture says that it shows."""
+    found = re.search("<desc>(.*)</desc>", picture)
+    return found.group(1).split() if found else []
+
+
+def _families(kind: str, names: Container[str]) -> list[tuple[str, str]]:
     """(badge, line) rows: each family of `kind` with its variants; "" continues the row above."""
     rows = []
     for device, badge in (("cpu", "CPU"), ("cuda", "GPU")):
         members: dict[str, list[str]] = {}
         for variant in variants(kind, device):
-            members.setdefault(variant.family, []).append(variant.name)
-        for family, names in sorted(members.items()):
-            lines = textwrap.wrap(f"{family}: {', '.join(names)}", WRAP, subsequent_indent="  ")
+            if _name(variant) in names:
+                members.setdefault(variant.family, []).append(variant.name)
+        for family, found in members.items():
+            lines = textwrap.wrap(f"{family}: {', '.join(found)}", WRAP, subsequent_indent="  ")
             rows += [(badge if index == 0 else "", line) for index, line in enumerate(lines)]
     return rows
 
 
-def _list(x: float, y: float, title: str, colour: str, kind: str) -> tuple[list[str], float]:
-    """The families of `kind` below `title`, and where the list ends."""
+def _list(
+    x: float, y: float, title: str, colour: str, rows: list[tuple[str, str]]
+) -> tuple[list[str], float]:
+    """The rows of `_families` below `title`, and where the list ends."""
     parts = [_text(x, y, title, 12, f"fill='{colour}' font-weight='bold'")]
-    for badge, line in _families(kind):
+    for badge, line in rows:
         y += LINE
         if badge:
             parts.append(
@@ -58,8 +79,8 @@ def _list(x: float, y: float, title: str, colour: str, kind: str) -> tuple[list[
     return parts, y
 
 
-def draw() -> str:
-    """The picture as SVG text."""
+def draw(names: Sequence[str]) -> str:
+    """The picture as SVG text, of the variants that `names` holds as `registered` says them."""
     parts = [
         _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 4, "image", 12, f"{CENTRE} font-weight='bold'"),
         _text(LEFT / 2 + 4, TOP + BOX_H / 2 + 20, _shape(IMAGE_SHAPE), 10, f"{CENTRE} fill='#555'"),
@@ -84,8 +105,10 @@ def draw() -> str:
     top = TOP + BOX_H + 58
     ends = []
     for index, (kind, colour) in enumerate(COLOURS.items()):
-        names = ", ".join(stage.name for stage in STAGES if stage.kind == kind)
-        drawn, end = _list(20.0 + index * COLUMN_W, top, f"{kind}: {names}", colour, kind)
+        slots = ", ".join(stage.name for stage in STAGES if stage.kind == kind)
+        drawn, end = _list(
+            20.0 + index * COLUMN_W, top, f"{kind}: {slots}", colour, _families(kind, names)
+        )
         parts += drawn
         ends.append(end)
     below = max(ends[1:]) + 2 * LINE
@@ -93,7 +116,8 @@ def draw() -> str:
         column = min(1 + index, 3)
         start = below if index < 3 else ends[-1] + 1.5 * LINE
         title = f"in one: {span.name}"
-        drawn, end = _list(20.0 + column * COLUMN_W, start, title, SPAN_COLOUR, span.kind)
+        rows = _families(span.kind, names)
+        drawn, end = _list(20.0 + column * COLUMN_W, start, title, SPAN_COLOUR, rows)
         parts += drawn
         ends.append(end)
     height = max(ends) + LINE + 8
@@ -102,6 +126,7 @@ def draw() -> str:
     head = (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:g}' height='{height:g}' "
         f"viewBox='0 0 {width:g} {height:g}'>"
+        f"<desc>{' '.join(names)}</desc>"
         "<defs><marker id='tip' markerWidth='8' markerHeight='8' refX='6' refY='3' orient='auto'>"
         "<path d='M0 0 L6 3 L0 6 z' fill='#666'/></marker></defs>"
         f"<rect width='{width:g}' height='{height:g}' fill='#fff'/>"
@@ -110,5 +135,5 @@ def draw() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(draw())
+    TARGET.write_text(draw(registered()))
     print(TARGET)

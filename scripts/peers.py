@@ -31,6 +31,8 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.graph import Graph, TorchGraph
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 
@@ -39,7 +41,7 @@ LEAST_PASSES, MOST_PASSES = 5, 200
 SCALES = (1, 10, 100)
 MOST_FLIPS = 20
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
-OURS = {"fp32": "fp32", "fp16x3": "fp16x3", "fast": "fp16", "int8": "int8"}
+OURS = ("fp32", "fp16x3", "fp16", "int8")  # plans of the precision that they are named after
 PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16", "int8": "fp16"}
 AUTOTUNED = "max-autotune-no-cudagraphs"
 # how a pass is launched: (mode of torch.compile or None, whether it is replayed from a CUDA graph)
@@ -103,16 +105,12 @@ def _allow_tf32(allowed: bool) -> None:
 
 
 def _torch_graph(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], Any], torch.Tensor]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    return graph.replay, out
+    held: list[torch.Tensor] = []
+
+    def keep() -> None:
+        held[:] = [run()]
+
+    return TorchGraph(keep, 1).launch, held[0]
 
 
 def _own_code(net: Net) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -215,23 +213,19 @@ def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -
     return found
 
 
-def _our_graph(pipeline: Pipeline, x: Any) -> Any:
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        pipeline.run(x)
-        stream.begin_capture()
-        pipeline.run(x)
-        return stream.end_capture()
+def _our_graph(pipeline: Pipeline, x: Any) -> Graph:
+    pipeline.run(x)
+    return Graph(lambda: pipeline.run(x), 1)
 
 
-def our_contestants(weights: Weights, images: Any, compute_capability: int) -> list[Contestant]:
+def our_contestants(weights: Weights, images: Any, gpu: Gpu) -> list[Contestant]:
     """The fused plans, launched as they are and replayed from a CUDA graph."""
     found = []
     x = cupy.asarray(images)
-    for name, precision in OURS.items():
+    for name in OURS:
         if "cuda" not in NAMED[name]:
             continue
-        plan = resolve(name, "cuda", compute_capability=compute_capability)
+        plan = resolve(name, "cuda", gpu=gpu)
         pipeline = Pipeline(plan, weights, len(images))
         pipeline.run(x)
         pipeline.with_scores = False
@@ -240,8 +234,8 @@ def our_contestants(weights: Weights, images: Any, compute_capability: int) -> l
         def plain(p: Pipeline = pipeline) -> None:
             p.run(x)
 
-        def replay(g: Any = graph) -> None:
-            g.launch(cupy.cuda.get_current_stream())
+        def replay(g: Graph = graph) -> None:
+            g.launch()
 
         def labels(run: Callable[[], None], p: Pipeline = pipeline) -> Any:
             p.poison()
@@ -257,7 +251,7 @@ def our_contestants(weights: Weights, images: Any, compute_capability: int) -> l
 
         for mode, run in (("", plain), (" graph", replay)):
             found.append(
-                Contestant(f"lenetgpu {name}{mode}", "lenetgpu", precision, run,
+                Contestant(f"lenetgpu {name}{mode}", "lenetgpu", name, run,
                            lambda r=run, check=labels: check(r), scores)
             )  # fmt: skip
     return found
@@ -339,14 +333,12 @@ def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["median_ms"])
 
 
-def scaling(
-    weights: Weights, images: Any, compute_capability: int, rounds: int
-) -> list[dict[str, Any]]:
+def scaling(weights: Weights, images: Any, gpu: Gpu, rounds: int) -> list[dict[str, Any]]:
     """Time per image of the fused plans, replayed, from one data set to a hundred of it."""
     rows = []
     tiled = cupy.concatenate([cupy.asarray(images)] * SCALES[-1])
     for name in OURS:
-        plan = resolve(name, "cuda", compute_capability=compute_capability)
+        plan = resolve(name, "cuda", gpu=gpu)
         pipeline = Pipeline(plan, weights, len(tiled))
         pipeline.with_scores = False
         medians = {}
@@ -354,8 +346,8 @@ def scaling(
             part = tiled[: scale * len(images)]
             graph = _our_graph(pipeline, part)
 
-            def replay(g: Any = graph) -> None:
-                g.launch(cupy.cuda.get_current_stream())
+            def replay(g: Graph = graph) -> None:
+                g.launch()
 
             one = Contestant(name, "lenetgpu", "", replay, lambda: None)
             one.passes = max(2, SCALES[-1] // (2 * scale))
@@ -386,10 +378,10 @@ def main(
     dataset = load_dataset(data or assets.default_digits())
     images = np.ascontiguousarray(dataset.images)
     cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream).use()
-    scales = scaling(weights, images, gpu.compute_capability, 5)
+    scales = scaling(weights, images, gpu, 5)
     cupy.get_default_memory_pool().free_all_blocks()
     with torch.inference_mode():
-        contestants = our_contestants(weights, images, gpu.compute_capability)
+        contestants = our_contestants(weights, images, gpu)
         contestants += torch_contestants(weights, images, click.echo, not quick)
         contestants += jax_contestants(weights, images, click.echo)
         check(contestants, weights, images, dataset.labels)

@@ -24,8 +24,7 @@ from lenetgpu.plan import resolve, runnable_plans
 
 def fused_plans() -> list[str]:
     """Plans that this GPU can run whose first kernel takes images to features."""
-    capability = driver_gpus()[0].compute_capability
-    found = runnable_plans("cuda", capability)
+    found = runnable_plans("cuda", driver_gpus()[0])
     return [name for name in found if resolve(name, "cuda").slots[0].variant.kind == FEATURES]
 
 
@@ -33,7 +32,7 @@ def wrong_labels(plan_name: str, images: np.ndarray, expected: np.ndarray) -> in
     """Labels of `images` that differ from float64's and may not, over both runs."""
     import cupy
 
-    plan = resolve(plan_name, "cuda", compute_capability=driver_gpus()[0].compute_capability)
+    plan = resolve(plan_name, "cuda", gpu=driver_gpus()[0])
     pipeline = Pipeline(
         plan, load_weights(assets.default_weights()), len(images), str(images.dtype)
     )

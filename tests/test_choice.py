@@ -24,7 +24,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def remember(precision, batch, plan, device=HOPPER):
     images = measured_with(batch)
-    plans = auto_plans("cuda", precision, device.compute_capability)
+    plans = auto_plans("cuda", precision, device)
     medians = {name: 2.0 - (name == plan) for name in plans}
     made = Choice(device.name, precision, images, plan, medians, {})
     path = choice._path(device, precision, images, plans)
@@ -44,17 +44,17 @@ def test_every_batch_lies_in_one_range():
 
 @pytest.mark.parametrize("precision", AUTO_PLANS)
 def test_auto_chooses_among_plans_that_the_device_runs(precision):
-    plans = auto_plans("cuda", precision, 90)
+    plans = auto_plans("cuda", precision, HOPPER)
     assert list(plans) == [n for n in AUTO_PLANS[precision]["cuda"] if n in plans]
     for plan in plans.values():
         assert plan.precision == precision
-        assert all(slot.variant.needs.met_by(90) for slot in plan.slots)
-    assert "fast" not in auto_plans("cuda", "fp16", 89)
+        assert all(slot.variant.needs.met_by(HOPPER) for slot in plan.slots)
+    assert "fp16" not in auto_plans("cuda", "fp16", Gpu(0, "Some Ada", 89))
 
 
 def test_auto_without_a_plan_says_so():
     with pytest.raises(LenetError, match="precision 'tf32': expected one of"):
-        auto_plans("cuda", "tf32", 90)
+        auto_plans("cuda", "tf32", HOPPER)
 
 
 def test_a_measured_choice_is_taken_for_its_range_alone():
@@ -95,13 +95,10 @@ def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
 
     cupy.zeros(1)
     gpu = driver_gpus()[0]
-    if not auto_plans("cuda", precision, gpu.compute_capability):
+    if not auto_plans("cuda", precision, gpu):
         pytest.skip(f"{gpu.name} has no plan at {precision}")
     found = choice.measure(gpu, precision, 2_000)
     assert found.plan == min(found.medians_ms, key=found.medians_ms.get)
     assert not found.wrong
     monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured again"))
-    assert (
-        choose(gpu, precision, 300).slots
-        == auto_plans("cuda", precision, gpu.compute_capability)[found.plan].slots
-    )
+    assert choose(gpu, precision, 300).slots == auto_plans("cuda", precision, gpu)[found.plan].slots

@@ -148,7 +148,7 @@ def test_data_without_labels(tmp_path):
         (["--streams", "0"], ["--streams", "found 0"]),
         (["--streams", "2", "--device", "cpu"], ["--streams 2", "expected a GPU"]),
         (["--plan", "quick"], ["plan 'quick'", "tiled"]),
-        (["--plan", "report", "--device", "cpu"], ["plan report", "serial"]),
+        (["--plan", "course", "--device", "cpu"], ["plan course", "serial"]),
         (["--device", "cpu", "--conv1", "cublas"], ["conv1", "'cublas'", "tiled"]),
         (["--device", "cpu", "--argmax", "fft"], ["argmax", "'fft'", "serial"]),
         (["--device", "cpu", "--conv2", "direct.basic"], ["direct.basic", "needs a GPU"]),

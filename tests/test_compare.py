@@ -9,11 +9,14 @@ import pytest
 
 from lenetgpu.check.judge import Verdict
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.bench import Checked
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.rounds import Candidate, Comparison
+
+GPU = Gpu(0, "test", 90)
 
 
 class FakeBench:
@@ -58,7 +61,7 @@ def test_wrong_candidates_get_no_time_and_big_ones_are_skipped():
     done = comparing.compare("x", candidates, "good", seconds=5)
     status = {c.name: c.status for c in done.candidates}
     assert status == {"good": "right", "slow": "right", "bad": "wrong", "big": "skipped"}
-    document = comparison_json(done, {"name": "test"}, None)
+    document = comparison_json(done, GPU, None)
     entries = {entry["name"]: entry for entry in document["candidates"]}
     assert "median_ms" not in entries["bad"]
     assert "5.5 GiB" in entries["big"]["note"]
@@ -74,7 +77,7 @@ def test_ctrl_c_keeps_what_was_measured():
     ]
     done = comparing.compare("x", candidates, "good", seconds=60, noise=0.0)
     assert done.interrupted
-    document = comparison_json(done, {"name": "test"}, None)
+    document = comparison_json(done, GPU, None)
     assert document["interrupted"]
     assert len(document["candidates"][1]["samples_ms"]) == 6
 
@@ -89,7 +92,7 @@ def document(times, reference=1.0):
         source = endless(value, seed=seed)
         candidate.samples = [next(source) for _ in range(20)]
     done = Comparison("conv2", "base", candidates, list(candidates[0].samples), False)
-    return comparison_json(done, {"name": "test"}, None)
+    return comparison_json(done, GPU, None)
 
 
 def test_a_regression_is_called_only_when_the_interval_says_so():
@@ -102,6 +105,16 @@ def test_a_regression_is_called_only_when_the_interval_says_so():
     gone = document(2.0)
     del gone["candidates"][1]["samples_ms"]
     assert regressions(gone, document(2.0), 5) == ["other: timed then, not now"]
+
+
+def test_earlier_results_may_name_plans_as_they_were_called(tmp_path):
+    earlier = document(2.0) | {"what": "plans", "reference": "fast"}
+    earlier["candidates"][0]["name"], earlier["candidates"][1]["name"] = "fast", "mma"
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(earlier))
+    found = load_earlier(path, "plans")
+    assert found["reference"] == "fp16"
+    assert [entry["name"] for entry in found["candidates"]] == ["fp16", "mma_fp16"]
 
 
 def test_earlier_results_must_be_of_the_same_setting(tmp_path):
@@ -121,10 +134,9 @@ def test_earlier_results_must_be_of_the_same_setting(tmp_path):
         path.write_text(text)
         with pytest.raises(LenetError, match="expected JSON of compare"):
             load_earlier(path, "conv2")
-    setting = {"device": {"name": "test"}, "reference": "base", "images": 10, "cold_l2": False}
-    check_earlier(earlier, "e.json", **setting)
-    for key, value in (
-        ("device", {"name": "another"}), ("reference", "other"), ("images", 20), ("cold_l2", True),
-    ):  # fmt: skip
+    setting = {"device": "test", "reference": "base", "images": 10, "cold_l2": False}
+    check_earlier(earlier, "e.json", setting)
+    others = {"device": "another", "reference": "other", "images": 20, "cold_l2": True}
+    for key, value in others.items():
         with pytest.raises(LenetError, match=f"e.json: expected {key}"):
-            check_earlier(earlier, "e.json", **(setting | {key: value}))
+            check_earlier(earlier, "e.json", setting | {key: value})

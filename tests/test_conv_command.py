@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.commands import conv as convolution
-from lenetgpu.commands.conv import ConvRequest, chosen_variants, parse_shape
+from lenetgpu.commands.conv import chosen_variants
+from lenetgpu.commands.conv_request import ConvRequest, parse_shape
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
@@ -84,8 +85,8 @@ def test_bad_input_is_one_sentence(arguments, words):
 
 
 def test_only_takes_variants_families_and_aliases():
-    assert [v.full_name for v in chosen_variants("serial, fft.pocketfft", "cpu")] == [
-        "fft.pocketfft", "serial.loops",
+    assert [v.full_name for v in chosen_variants("fft.pocketfft, serial", "cpu")] == [
+        "serial.loops", "fft.pocketfft",
     ]  # fmt: skip
     assert chosen_variants(None, "cuda") == variants("conv", "cuda")
     named = [v.full_name for v in chosen_variants("tiled.shared_constant", "cuda")]
@@ -181,6 +182,23 @@ def test_explain_prints_the_pascal_plans_without_a_gpu(without_torch):
         assert result.exit_code == 0, result.output
         for word in words:
             assert word in result.output
+
+
+def test_explain_plans_for_another_machine(without_torch):
+    shape, plain = "1,28,28,8,3", ("--device", "cpu", "--seconds", 0.02, "--explain")
+    result = run(shape, *plain, "--as", "gtx1080ti")
+    assert result.exit_code == 0, result.output
+    assert "prefetch.single, planned for a GTX 1080Ti" in result.output
+    assert "66,048 multiply-adds" in result.output  # the paper's Table 1
+    assert "planned for a H200" not in result.output
+    assert "planned for a H200" in run(shape, *plain).output
+    for arguments, words in (
+        (("--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, h100, h200"),
+        (("--as", "h100"), "--as h100: expected --explain beside it"),
+    ):
+        refused = run(shape, *arguments)
+        assert refused.exit_code == 2
+        assert words in refused.stderr
 
 
 def test_a_suite_ends_with_a_summary(without_torch):

@@ -8,12 +8,13 @@ from itertools import product as pairs
 import pytest
 from problems import ODD
 
+from lenetgpu.gpu.machines import H200
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned import choose as best
 from lenetgpu.stages.conv.tuned import direct as tuned
 from lenetgpu.stages.conv.tuned import winograd
-from lenetgpu.stages.conv.tuned.clocks import product_clocks
-from lenetgpu.stages.conv.tuned.product import SPLITS, TILES, Product, choose
+from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks
+from lenetgpu.stages.conv.tuned.product import SPLITS, TILES, Product
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 SMALLEST_SHARED_BYTES = 64 << 10  # of sm_75
@@ -60,7 +61,7 @@ def test_sums_are_bounded():
     plan = winograd.plan(problem, 1, 4)
     rows = -(-problem.C // plan.tile.bk // plan.split) * plan.tile.bk / plan.tile.warps_k
     assert plan.sum_rows == 32 or rows <= 32
-    assert choose(problem, 1).sum_rows == 0
+    assert cheapest(problem, 1, H200).sum_rows == 0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_the_choice_is_known_and_explained(problem, expected):
     options = best.choices(problem, 1)
     assert options[0].algorithm == expected
     assert [o.clocks for o in options] == sorted(o.clocks for o in options)
-    rows = best.explain(problem, 1)
+    rows = best.explain(problem, 1, H200)
     assert rows[0] == ("chosen", expected)
     assert {name for name, _ in rows[1:]} == {option.algorithm for option in options}
 
@@ -92,7 +93,8 @@ def test_small_maps_split_the_depth():
 def test_more_work_never_costs_less():
     problem = square(28, 64, 3)
     for tile, split in pairs(TILES, SPLITS):
-        clocks = [product_clocks(Product(tile, split), problem, n) for n in (1, 2, 16, 256)]
+        product = Product(tile, split)
+        clocks = [product_clocks(product, problem, n, 1, H200) for n in (1, 2, 16, 256)]
         assert clocks == sorted(clocks)
 
 

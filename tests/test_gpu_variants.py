@@ -33,7 +33,7 @@ PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
 
 def needs(variant):
     gpu = driver_gpus()[0]
-    if not variant.needs.met_by(gpu.compute_capability):
+    if not variant.needs.met_by(gpu):
         pytest.skip(f"{variant.full_name} needs {variant.needs}, this is {gpu.name}")
 
 
@@ -140,13 +140,13 @@ def test_plans_on_real_digits(plan, digits):
         assert not ((part != expected_labels[:n]) & ~excused[:n]).any()
 
 
-FUSED = ["fast", "fp16x3", "int8", "mma", "mma_fp16x3", "fp32"]
+FUSED = ["fp16", "fp16x3", "int8", "mma_fp16", "mma_fp16x3", "fp32"]
 
 
 def fused_plan(name):
     gpu = driver_gpus()[0]
     try:
-        return resolve(name, "cuda", compute_capability=gpu.compute_capability)
+        return resolve(name, "cuda", gpu=gpu)
     except LenetError as error:
         pytest.skip(str(error))
 
@@ -223,7 +223,7 @@ def test_overriding_a_stage_of_a_fused_plan_splits_it(plan, digits):
 
     dataset, weights, _, labels = digits
     gpu = driver_gpus()[0]
-    chosen = resolve(plan, "cuda", {"fc1": "tiled"}, compute_capability=gpu.compute_capability)
+    chosen = resolve(plan, "cuda", {"fc1": "tiled"}, gpu=gpu)
     assert [slot.name for slot in chosen.slots] == [stage.name for stage in STAGES]
     pipeline = Pipeline(chosen, weights, 200)
     found = pipeline.run(cupy.asarray(dataset.images[:200])).get()
@@ -235,7 +235,7 @@ def test_a_cpu_stage_inside_a_gpu_plan(digits):
 
     dataset, weights, _, expected = digits
     pipeline = Pipeline(
-        resolve("report", "cuda", {"conv1": "serial", "fc2": "serial"}), weights, 64
+        resolve("course", "cuda", {"conv1": "serial", "fc2": "serial"}), weights, 64
     )
     pipeline.poison()
     names = [step.name for step in pipeline.steps]

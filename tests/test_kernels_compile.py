@@ -9,9 +9,12 @@ from problems import all_problems
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.stages import variants
+
+BATCHES = (1, 10_000)
 
 
 def _nvrtc_missing() -> str | None:
@@ -34,7 +37,13 @@ def own_cache(tmp_path_factory):
 
 
 def kernels_of(variant):
-    found = [kernel for problem in all_problems(variant) for kernel in variant.kernels(problem)]
+    """Every kernel for one image and for many."""
+    found = [
+        kernel
+        for problem in all_problems(variant)
+        for batch in BATCHES
+        for kernel in variant.kernels(problem, batch)
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -46,7 +55,7 @@ GPU = [v for v in variants(device="cuda") if v.kernels is not None]
 def test_compiles(variant, arch):
     if not nvrtc.supported(arch):
         pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
-    if not variant.needs.met_by(int(arch[3:].rstrip("a"))):
+    if not variant.needs.met_by(Gpu(0, arch, int(arch[3:].rstrip("a")))):
         pytest.skip(f"{variant.full_name} needs {variant.needs}")
     kernels = [kernel for kernel in kernels_of(variant) if kernel.meant_for(arch)]
     if arch != "sm_90a":

@@ -25,11 +25,11 @@ from lenetgpu.measure.statistics import median_interval, ratio_interval
 from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
-from lenetgpu.papers.course_ladder import covered_variants, ladder_rows, layout_rows
+from lenetgpu.papers.course_ladder import covered_variants, layout_rows, step_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
-from lenetgpu.show.course import moved_per_needed
 from lenetgpu.stages import find, variants
+from lenetgpu.stages.explain import moved_per_needed
 from lenetgpu.stages.registry import cpu, make_variant
 
 REPORT = {
@@ -89,13 +89,13 @@ def test_the_ladder_says_what_holds():
 
     times = {"direct.basic": 4.0, "direct.tight": 4.01, "direct.shared_constant": 2.0,
              "direct.four_maps": 3.0}  # fmt: skip
-    steps = ladder_rows([row(name, ms) for name, ms in times.items()])
+    steps = step_rows([row(name, ms) for name, ms in times.items()])
     assert [step["verdict"] for step in steps] == ["no gain", "holds", "turned"]
     assert steps[1]["report_gain"] == pytest.approx(2000 / 450)
 
 
 def test_transfers_host_copies_after_every_stage():
-    steps = [step.name for step in build_steps(resolve("report", "cuda"), "uint8", "host")]
+    steps = [step.name for step in build_steps(resolve("course", "cuda"), "uint8", "host")]
     assert steps.count("copy to cpu") == 6
     assert steps.count("copy to cuda") == 6
     for stage in ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2"):
@@ -264,7 +264,7 @@ def test_the_suite_runs_without_a_gpu(tmp_path):
         (["conv3"], ["'conv3' cannot be compared", "conv1+pool1", "plans"]),
         ([], ["expected a stage"]),
         (["conv1", "--suite", "report"], ["one of them"]),
-        (["--suite", "thesis"], ["suite 'thesis'", "report"]),
+        (["--suite", "thesis"], ["suite 'thesis'", "course"]),
         (["fc1", "--reference", "fft", "--device", "cpu", "--batch", "5"], ["'fft'", "tiled"]),
         (["fc1", "--batch", "0"], ["--batch", "found 0"]),
         (["fc1", "--seconds", "0"], ["--seconds", "found 0"]),
@@ -350,7 +350,7 @@ def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, 
 
     images = rng.integers(0, 256, (4, 28, 28, 1), dtype=np.uint8)
     monkeypatch.setattr(suites, "StageBench", refuse)
-    suite = suites.Suite("cpu", images, truth(images, shipped_weights), None, lambda line: None)
+    suite = suites.CourseRun("cpu", images, truth(images, shipped_weights), None, lambda line: None)
     found = suite._measure("argmax", "serial.loops")
     assert found["status"] == "skipped"
     assert "7 GiB" in found["note"]

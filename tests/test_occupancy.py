@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 
@@ -9,21 +10,23 @@ import pytest
 from problems import ODD, in_layouts
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.gpu.machines import H200, known
 from lenetgpu.gpu.occupancy import (
+    PROCESSORS,
     Demand,
     Processor,
     Waves,
     explain_waves,
     filling_batches,
     grid_blocks,
-    processor,
     residency,
 )
 
 
 def test_the_papers_case():
     """Table 1 on a GTX 480: 28 registers, 16 x 4 threads, 3,900 bytes, 15 multiprocessors."""
-    held = residency(Demand(28, 64, 3900), processor(20))
+    held = residency(Demand(28, 64, 3900), PROCESSORS[20])
     assert (held.by_registers, held.by_shared, held.by_hardware) == (18, 12, 8)
     assert (held.blocks, held.limit) == (8, "blocks")
     grid = grid_blocks(128, 5 * 6 * 32, 16 * 4, 4 * 4)
@@ -58,15 +61,21 @@ def test_the_papers_case():
     ],
 )
 def test_by_hand(capability, demand, by, limit):
-    held = residency(demand, processor(capability))
+    held = residency(demand, PROCESSORS[capability])
     assert (held.by_registers, held.by_shared, held.by_threads, held.by_hardware) == by
     assert held.blocks == min(count for count in by if count is not None)
     assert held.limit == limit
 
 
-def test_an_unknown_capability_is_refused_with_the_known_ones():
-    with pytest.raises(LenetError, match=r"7\.5, 8\.0.*found 6\.1"):
-        processor(61)
+def test_an_unknown_capability_has_the_limits_of_the_one_before_it():
+    assert replace(H200, compute_capability=88).limits == PROCESSORS[87]
+    assert replace(H200, compute_capability=130).limits == PROCESSORS[121]
+
+
+def test_a_known_machine_is_found_by_name_or_refused_with_the_names():
+    assert known("h200") == H200
+    with pytest.raises(LenetError, match="--as gtx9: expected one of gtx1080ti, h100, h200"):
+        known("gtx9")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,7 @@ def test_filling_batches(per_image, at_once, expected):
 
 
 def test_explained():
-    lines = dict(explain_waves(Demand(28, 64, 3900), processor(20), 15, 120, Fraction(120, 128)))
+    lines = dict(explain_waves(Demand(28, 64, 3900), PROCESSORS[20], 15, 120, Fraction(120, 128)))
     assert lines["by registers (2)"] == "18 (32,768 / 1,792)"
     assert lines["by shared memory (3)"] == "12 (49,152 / 3,968)"
     assert lines["blocks/SM (4)"] == "8, limited by blocks"
@@ -112,7 +121,7 @@ def test_explained():
 
 
 def test_explaining_a_block_that_does_not_fit():
-    lines = dict(explain_waves(Demand(255, 512, 0), processor(90), 132, 7))
+    lines = dict(explain_waves(Demand(255, 512, 0), H200.limits, 132, 7))
     assert lines["blocks/SM (4)"] == "0, limited by registers"
     assert "waves" not in lines
 
@@ -129,22 +138,23 @@ def test_the_driver_agrees():
 
     from lenetgpu.check.truth import random_input
     from lenetgpu.check.warmup import network_problems
+    from lenetgpu.gpu import machines
     from lenetgpu.gpu.launch import record
-    from lenetgpu.gpu.occupancy import active_blocks, current_processor, demand_of
+    from lenetgpu.gpu.launched import active_blocks, demand_of
     from lenetgpu.layouts import from_nhwc, physical_shape
     from lenetgpu.network import CLASSIFIER, FEATURES
     from lenetgpu.stages import variants
 
-    limits = current_processor()
+    limits = machines.current().limits
     have = cupy.cuda.Device().attributes
-    capability = int(cupy.cuda.Device().compute_capability)
+    gpu = driver_gpus()[cupy.cuda.runtime.getDevice()]
     assert limits.registers == have["MaxRegistersPerMultiprocessor"]
     assert limits.shared_bytes == have["MaxSharedMemoryPerMultiprocessor"]
     assert limits.warps == have["MaxThreadsPerMultiProcessor"] // 32
     assert limits.blocks == have["MaxBlocksPerMultiprocessor"]
     rng, seen = np.random.default_rng(0), {}
     for v in variants(device="cuda"):
-        if v.kind in (FEATURES, CLASSIFIER) or not v.needs.met_by(capability):
+        if v.kind in (FEATURES, CLASSIFIER) or not v.needs.met_by(gpu):
             continue
         for base in [*network_problems(v)[:2], *ODD.get(v.kind, [])[:2]]:
             for problem in in_layouts(v, base)[:1]:

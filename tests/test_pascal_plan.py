@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from lenetgpu.gpu.machines import GTX_1080_TI, H200, KNOWN
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import GTX_1080_TI, H200, NAMED
-from lenetgpu.stages.conv.prefetch.explain import explain, plan_multi, plan_single
+from lenetgpu.stages.conv.prefetch.explain import explain_multi, explain_single
+from lenetgpu.stages.conv.prefetch.multi_plan import plan_multi
+from lenetgpu.stages.conv.prefetch.single_plan import plan_single
 
 
 def single(side: int, filters: int, k: int) -> Conv:
@@ -94,13 +96,14 @@ def test_a_long_latency_asks_for_more_filters():
     assert plan.filters == 128
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("problem", [single(28, 512, 5), Conv(56, 56, 128, 128, 3, 3)])
 def test_explain_says_what_was_chosen(problem, name):
-    rows = explain(problem, NAMED[name])
+    explain = explain_single if problem.C == 1 else explain_multi
+    rows = explain(problem, 1, KNOWN[name])
     assert all(isinstance(label, str) and isinstance(value, str) for label, value in rows)
     labels = [label for label, _ in rows]
     assert len(labels) == len(set(labels))
     wanted = ("D1", "D2", "Th1", "Th2", "P", "Q") if problem.C == 1 else ("S", "W'x", "M'", "W'y")
     assert set(wanted) <= set(labels)
-    assert H200.name in dict(explain(problem, H200))["device"]
+    assert H200.name in dict(explain(problem, 1, H200))["device"]

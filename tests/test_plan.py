@@ -6,9 +6,12 @@ import pytest
 from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.network import CLASSIFIER, FEATURES
 from lenetgpu.pipeline import Pipeline, build_steps
-from lenetgpu.plan import NAMED, resolve, runnable_plans
+from lenetgpu.plan import ALIASES, NAMED, canonical, resolve, runnable_plans
 from lenetgpu.stages import variants
+from lenetgpu.stages.registry import find_span
 
 
 def names(plan, dtype="uint8"):
@@ -20,11 +23,15 @@ def test_float_images_need_no_input_step():
     assert names(resolve("tiled", "cpu"), "uint8")[0] == "input"
 
 
-def test_the_report_plan_needs_no_conversion():
-    plan = resolve("report", "cuda")
+def test_the_course_plan_needs_no_conversion():
+    plan = resolve("course", "cuda")
     assert names(plan) == ["input", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"]
     layouts = [(slot.problem.reads, slot.problem.writes) for slot in plan.slots[:4]]
     assert layouts == [("NCHW", "QUAD"), ("QUAD", "NCHW"), ("NCHW", "QUAD"), ("QUAD", "NHWC")]
+
+
+def gpu_of(compute_capability):
+    return Gpu(0, "a test", compute_capability)
 
 
 @pytest.mark.parametrize("name", [n for n, d in NAMED.items() if "cuda" in d])
@@ -34,7 +41,7 @@ def test_no_named_gpu_plan_converts_or_copies(name):
 
 
 def test_a_conversion_is_a_row_where_layouts_disagree():
-    plan = resolve("report", "cuda", {"pool1": "basic"})
+    plan = resolve("course", "cuda", {"pool1": "basic"})
     assert "QUAD to NHWC" in names(plan) or "QUAD to NCHW" in names(plan)
 
 
@@ -53,7 +60,7 @@ def test_a_final_cpu_stage_brings_its_labels_back():
     ("arguments", "message"),
     [
         (("quick", "cpu"), "plan 'quick' does not exist; choose from: serial"),
-        (("report", "cpu"), "plan report does not run on cpu; plans that do: serial"),
+        (("course", "cpu"), "plan course does not run on cpu; plans that do: serial"),
         (("serial", "cuda"), "plan serial does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
         (
@@ -69,7 +76,7 @@ def test_refusals_name_the_choices(arguments, message):
 
 def test_a_variant_that_needs_a_newer_gpu_is_refused():
     with pytest.raises(LenetError, match=r"expected a GPU of compute capability 7.5.*found 6.1"):
-        resolve("tiled", "cuda", compute_capability=61)
+        resolve("tiled", "cuda", gpu=gpu_of(61))
 
 
 @pytest.fixture(scope="module")
@@ -118,27 +125,69 @@ def test_bad_batches_are_refused(few, shipped_weights):
 
 
 def test_auto_takes_the_fastest_plan_the_device_can_run():
-    hopper = resolve("auto", "cuda", precision="fp16", compute_capability=90)
-    assert hopper.slots[0].variant.full_name == "fused.features"
-    ampere = resolve("auto", "cuda", precision="fp16", compute_capability=86)
-    assert [slot.variant.full_name for slot in ampere.slots] == ["mma.features", "mma.classifier"]
-    assert resolve("auto", "cuda", precision="fp16", compute_capability=75).slots[0].name == "conv1"
-    blackwell = resolve("auto", "cuda", precision="fp16x3", compute_capability=100)
-    assert blackwell.slots[0].variant.full_name == "mma_split.features"
-    switched = resolve("auto", "cuda", {"conv1": "cublas"}, "fp16", 90)
+    hopper = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(90))
+    assert hopper.slots[0].variant.full_name == "wgmma_fp16.features"
+    ampere = resolve("auto", "cuda", precision="fp16", gpu=gpu_of(86))
+    assert [slot.variant.full_name for slot in ampere.slots] == [
+        "mma_fp16.features",
+        "mma_fp16.classifier",
+    ]
+    assert resolve("auto", "cuda", precision="fp16", gpu=gpu_of(75)).slots[0].name == "conv1"
+    blackwell = resolve("auto", "cuda", precision="fp16x3", gpu=gpu_of(100))
+    assert blackwell.slots[0].variant.full_name == "mma_fp16x3.features"
+    switched = resolve("auto", "cuda", {"conv1": "cublas"}, "fp16", gpu_of(90))
     assert switched.precision == "fp16"
     assert switched.slots[2].variant.full_name == "cublas.half"
-    older = resolve("auto", "cuda", compute_capability=75)
-    assert older.slots[0].variant.full_name == "plain.features"
-    with pytest.raises(LenetError, match=r"mma_split.features .*8.0 or later, found 7.5"):
-        resolve("auto", "cuda", precision="fp16x3", compute_capability=75)
+    older = resolve("auto", "cuda", gpu=gpu_of(75))
+    assert older.slots[0].variant.full_name == "cuda_cores_fp32.features"
+    with pytest.raises(LenetError, match=r"mma_fp16x3.features .*8.0 or later, found 7.5"):
+        resolve("auto", "cuda", precision="fp16x3", gpu=gpu_of(75))
     with pytest.raises(LenetError, match="precision 'tf32': expected one of fp32"):
         resolve("auto", "cuda", precision="tf32")
 
 
 def test_runnable_plans_leave_out_what_needs_hopper():
-    assert {"fast", "fp16x3"} <= set(runnable_plans("cuda", 90))
-    assert not {"fast", "fp16x3"} & set(runnable_plans("cuda", 86))
-    assert {"mma", "mma_fp16x3"} <= set(runnable_plans("cuda", 80))
-    assert not {"mma", "mma_fp16x3"} & set(runnable_plans("cuda", 75))
+    assert {"fp16", "fp16x3"} <= set(runnable_plans("cuda", gpu_of(90)))
+    assert not {"fp16", "fp16x3"} & set(runnable_plans("cuda", gpu_of(86)))
+    assert {"mma_fp16", "mma_fp16x3"} <= set(runnable_plans("cuda", gpu_of(80)))
+    assert not {"mma_fp16", "mma_fp16x3"} & set(runnable_plans("cuda", gpu_of(75)))
     assert set(runnable_plans("cpu", None)) == {"serial", "tiled", "unrolled", "fft", "fp32"}
+
+
+OLD_FAMILIES = {
+    "fused": "wgmma_fp16",
+    "split": "wgmma_fp16x3",
+    "int8": "wgmma_int8",
+    "mma": "mma_fp16",
+    "mma_split": "mma_fp16x3",
+    "plain": "cuda_cores_fp32",
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("fast", "fp16"), ("mma", "mma_fp16"), ("report", "course")]
+)
+def test_a_plan_answers_to_its_old_name(old, new):
+    assert canonical(old) == new == canonical(new)
+    assert old not in NAMED
+    assert ALIASES[old] == new
+    assert resolve(old, "cuda") == resolve(new, "cuda")
+    assert resolve(old, "cuda").name == new
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_FAMILIES.items())
+def test_a_fused_family_answers_to_its_old_name(old, new):
+    for kind in (FEATURES, CLASSIFIER):
+        found = find_span(kind, new, "cuda")
+        if found is None:
+            assert (kind, new) == (CLASSIFIER, "wgmma_int8")
+            continue
+        assert found.family == new
+        for name in (old, f"{old}.{kind}", f"{new}.{kind}"):
+            assert find_span(kind, name, "cuda") is found, name
+
+
+def test_an_old_family_is_taken_for_a_stage():
+    switched = resolve("cublas", "cuda", {"conv1": "fused.features", "fc1": "fused"})
+    assert [slot.variant.family for slot in switched.slots] == ["wgmma_fp16", "wgmma_fp16"]
+    assert find_span(FEATURES, "fused.classifier", "cuda") is None

@@ -9,6 +9,7 @@ from problems import ODD, in_layouts
 from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.machines import H200
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.texture import Tiling, tiling_for, tilings
@@ -41,8 +42,8 @@ def test_tilings_divide_what_the_kernel_must_divide(base, slides):
 
 def test_more_images_change_the_tiling():
     few, many = tilings(OVERFEAT_6)
-    assert tiling_for(OVERFEAT_6, 1, 132) == few
-    assert tiling_for(OVERFEAT_6, 1000, 132) == many
+    assert tiling_for(OVERFEAT_6, 1, H200) == few
+    assert tiling_for(OVERFEAT_6, 1000, H200) == many
     assert few.split > many.split == 1
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from lenetgpu.check.truth import reference_stages
 from lenetgpu.files.weights import Weights
-from lenetgpu.layouts import PRIVATE, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import PRIVATE, to_nhwc
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages import Variant
+from lenetgpu.stages.mounted import Mounted
 
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "int8": 4e-2}
 PRECISE = ("fp32", "fp16x3")
@@ -94,28 +95,10 @@ def excusable_flips(scores: Any, precision: str) -> Any:
 
 def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
     """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it."""
-    import numpy as np
-
-    n = len(x)
-    held = x if problem.reads == "NC" else from_nhwc(x, problem.reads)
-    held = np.ascontiguousarray(held)
-    shape = physical_shape(problem.writes, n, problem.out_shape)
-    is_label = problem.writes == "N"
-    out: Any = np.full(shape, -1 if is_label else np.nan, np.int32 if is_label else np.float32)
-    if variant.needs.device == "cuda":
-        import cupy
-
-        held, out = cupy.asarray(held), cupy.asarray(out)
-        state = None if w is None else cupy.asarray(w)
-    else:
-        state = w
-    if variant.prepare is not None:
-        state = variant.prepare(w, problem, n)
-    variant.launch(held, state, out, problem)
-    found = out.get() if variant.needs.device == "cuda" else out
-    if problem.writes not in ("NC", "N"):
-        found = to_nhwc(found, problem.writes, problem.out_shape)
-    return judge(found, expected, variant.precision)
+    mounted = Mounted(variant, problem, () if w is None else (w,), len(x))
+    out = mounted.output(len(x))
+    mounted.run(mounted.input(x), out)
+    return judge(mounted.found(out), expected, variant.precision)
 
 
 def first_bad_stage(

@@ -24,22 +24,26 @@ from lenetgpu.plan import Plan
 IMAGES = 331
 
 
-def plan_key(plan: Plan, device: str, dtype: str) -> str:
-    """A name for `plan` on `device` with this input: it changes with any kernel's source."""
+def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
+    """A name for `plan` on `device` with this input, in passes of up to `batch` images.
+
+    It changes with any source of the kernels that such passes launch.
+    """
     facts: list[object] = [device, dtype]
     for slot in plan.slots:
         facts += [slot.name, slot.variant.full_name, str(slot.problem)]
         if slot.variant.kernels is not None:
-            for kernel in slot.variant.kernels(slot.problem):
+            for kernel in slot.variant.kernels(slot.problem, batch):
                 facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
     if plan.device == "cuda":
         facts.append(nvrtc.version())
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
-def verify(plan: Plan, dtype: str) -> None:
+def verify(plan: Plan, dtype: str, batch: int) -> None:
     """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
 
+    They go through a pipeline that is made for passes of `batch` images, whose kernels it takes.
     Raises LenetError where it is wrong.
     """
     import numpy as np
@@ -49,7 +53,7 @@ def verify(plan: Plan, dtype: str) -> None:
         images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
     weights = load_weights(assets.default_weights())
     expected, labels = reference_scores(images, weights)
-    pipeline = Pipeline(plan, weights, IMAGES, dtype)
+    pipeline = Pipeline(plan, weights, max(batch, IMAGES), dtype, batch)
     pipeline.poison()
     if plan.device == "cuda":
         import cupy
@@ -66,15 +70,15 @@ def verify(plan: Plan, dtype: str) -> None:
         )
 
 
-def verify_once(plan: Plan, device: str, dtype: str = "uint8") -> bool:
+def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAGES) -> bool:
     """`verify`, unless the same kernels passed on `device` before; whether it had to run.
 
     Raises LenetError where the plan is wrong.
     """
-    record = store.cache_dir() / "verified" / f"{plan_key(plan, device, dtype)}.json"
+    record = store.cache_dir() / "verified" / f"{plan_key(plan, device, dtype, batch)}.json"
     if record.is_file():
         return False
-    verify(plan, dtype)
+    verify(plan, dtype, batch)
     facts = {"plan": plan.name, "device": device, "images": IMAGES}
     store.write_atomically(record, json.dumps(facts).encode())
     return True

@@ -9,10 +9,14 @@ from typing import Any
 from lenetgpu.check.truth import random_input
 from lenetgpu.gpu.device import Gpu, activate, current_arch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.layouts import from_nhwc, physical_shape
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
+from lenetgpu.plan import Plan
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
+from lenetgpu.stages.mounted import Mounted
+
+BATCHES = (1, 10_000)
+"""Images of a pass that kernels are made ready for."""
 
 
 def network_problems(variant: Variant) -> list[Any]:
@@ -35,24 +39,34 @@ def network_problems(variant: Variant) -> list[Any]:
     return [problem for problem in laid_out if variant.refusal(problem) is None]
 
 
-def _runs_on(variant: Variant, gpu: Gpu) -> bool:
-    return variant.needs.met_by(gpu.compute_capability)
-
-
 def warm_up(gpu: Gpu | None) -> tuple[int, float]:
-    """Compile every variant for the network's shapes: (variants, seconds)."""
+    """Compile every variant for the network's shapes and BATCHES: (variants, seconds)."""
     start = time.perf_counter()
     device = "cpu" if gpu is None else "cuda"
     if gpu is not None:
         activate(gpu)
-    ready = [v for v in variants(device=device) if gpu is None or _runs_on(v, gpu)]
+    ready = [v for v in variants(device=device) if gpu is None or v.needs.met_by(gpu)]
     for variant in ready:
         for problem in network_problems(variant):
             if gpu is None:
                 _run_once(variant, problem)
             elif variant.kernels is not None:
-                compile_all(variant.kernels(problem))
+                for batch in BATCHES:
+                    compile_all(variant.kernels(problem, batch))
     return len(ready), time.perf_counter() - start
+
+
+def compile_plan(plan: Plan, batch: int) -> None:
+    """Compile and load what `plan` launches for passes of up to `batch` images."""
+    for slot in plan.slots:
+        if slot.variant.kernels is not None:
+            compile_all(slot.variant.kernels(slot.problem, batch))
+    if plan.slots[0].variant.raw_images:
+        return
+    scale = Scale(*IMAGE_SHAPE, dtype="uint8")
+    for support in variants("scale", "cuda"):
+        if support.kernels is not None:
+            compile_all(support.kernels(scale, batch))
 
 
 def compile_all(kernels: tuple[Kernel, ...]) -> None:
@@ -69,9 +83,5 @@ def _run_once(variant: Variant, problem: Any) -> None:
     import numpy as np
 
     x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
-    if problem.reads != "NC":
-        x = np.ascontiguousarray(from_nhwc(x, problem.reads))
-    shape = physical_shape(problem.writes, 1, problem.out_shape)
-    y = np.empty(shape, np.int32 if problem.writes == "N" else np.float32)
-    state = variant.prepare(w, problem, 1) if variant.prepare is not None else w
-    variant.launch(x, state, y, problem)
+    mounted = Mounted(variant, problem, () if w is None else (w,), 1)
+    mounted.run(mounted.input(x), mounted.output(1))

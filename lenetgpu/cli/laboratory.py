@@ -20,16 +20,25 @@ from lenetgpu.cli.options import (
     write_text,
 )
 
+WITH = click.option(
+    "--with",
+    "with_files",
+    type=FILE,
+    multiple=True,
+    help="variants of your own beside ours: a .py file or a folder of them; repeatable",
+)
+
 
 @click.command()
 @click.argument("what", required=False)
-@click.option("--suite", help="a suite instead: report")
+@click.option("--suite", help="a suite instead: course")
 @click.option("--data", type=FILE, help="images; default: the digits that ship")
 @WEIGHTS
 @click.option("--batch", default=10_000, show_default=True, help="images")
 @DEVICE
 @click.option("--reference", help="candidate that ratios are over; default: what auto runs")
 @click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
+@WITH
 @click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample")
 @result_options
 @click.option(
@@ -47,7 +56,7 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     from lenetgpu.show.progress import status_line
 
     targets = _targets(options)
-    asked = request(CompareRequest, options)
+    asked = request(CompareRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = run_compare(asked, say)
     _show(outcome, *targets)
@@ -92,17 +101,22 @@ def _show(
     help="time of a candidate's samples; a slower one runs once",
 )
 @click.option("--only", metavar="VARIANTS", help="these variants or families, with commas between")
+@WITH
 @click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
 @click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
+@click.option(
+    "--as", "machine", metavar="GPU", help="explain for gtx1080ti, h100 or h200 instead of this GPU"
+)
 @result_options
 @click.pass_context
 def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
-    from lenetgpu.commands.conv import ConvRequest, plot, run_conv
+    from lenetgpu.commands.conv import plot, run_conv
+    from lenetgpu.commands.conv_request import ConvRequest
     from lenetgpu.show.progress import status_line
 
     targets = _targets(options)
-    asked = request(ConvRequest, options)
+    asked = request(ConvRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = run_conv(asked, say)
     _show(outcome, *targets)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lenetgpu.cli.options import AS_JSON, DEVICE, write_json
+from lenetgpu.cli.options import AS_JSON, DEVICE, console, write_json
 from lenetgpu.errors import LenetError
 
 
@@ -14,14 +14,15 @@ from lenetgpu.errors import LenetError
 @click.argument("stage", required=False)
 @AS_JSON
 def variants(stage: str | None, as_json: bool) -> None:
-    """List what can be switched, of all stages or of STAGE (conv2) or a kind (conv)."""
+    """List what can be switched, naive to fast: all, of STAGE (conv2) or of a kind (conv)."""
     from lenetgpu.commands import listing
+    from lenetgpu.show.listing import print_variants
 
-    rows = listing.variant_rows(stage)
     if as_json:
+        rows = listing.variant_rows(stage)
         write_json(Path("-"), {"schema": 1, "command": "variants", "variants": rows})
     else:
-        click.echo("\n".join(listing.variant_lines(rows)))
+        print_variants(console(), *listing.table_rows(stage))
 
 
 @click.command()

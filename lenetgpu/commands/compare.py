@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.bench import PlanBench, Truth, truth
+from lenetgpu.measure.bench import PlanBench, Truth, stage_of, truth
 from lenetgpu.measure.candidates import (
     PLANS,
     check_comparable,
@@ -26,13 +25,21 @@ from lenetgpu.measure.candidates import (
     resolve_reference,
     stage_candidates,
 )
-from lenetgpu.measure.document import comparison_json, device_json, stage_rows
+from lenetgpu.measure.document import (
+    ceilings_json,
+    comparison_json,
+    device_json,
+    head,
+    stage_rows,
+)
+from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Comparison, compare
 from lenetgpu.measure.timing import profile
-from lenetgpu.papers.course_ladder import SUITES, Suite, ladder_rows, layout_rows
+from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
 from lenetgpu.show import plots
+from lenetgpu.stages import Variant, outside
 
 Say = Callable[[str], None]
 
@@ -53,6 +60,7 @@ class CompareRequest:
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None
+    outside: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -63,10 +71,12 @@ class CompareOutcome:
     wrong: list[str]
     lost: list[str] = field(default_factory=list)
     limits: Ceilings | None = None
+    notes: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
-        """What is wrong or lost, a line each."""
-        return [f"WRONG: {name}" for name in self.wrong] + [f"slower: {line}" for line in self.lost]
+        """What was left out, is wrong or lost, a line each."""
+        wrong = [f"WRONG: {name}" for name in self.wrong]
+        return self.notes + wrong + [f"slower: {line}" for line in self.lost]
 
     @property
     def failed(self) -> bool:
@@ -84,10 +94,6 @@ class _Setting:
     @property
     def device(self) -> str:
         return "cpu" if self.gpu is None else "cuda"
-
-    @property
-    def compute_capability(self) -> int | None:
-        return None if self.gpu is None else self.gpu.compute_capability
 
 
 def open_device(wanted: str, say: Say) -> tuple[Gpu | None, Ceilings]:
@@ -116,10 +122,8 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
 def _check_request(request: CompareRequest) -> None:
     if (request.what is None) == (request.suite is None):
         raise LenetError(f"compare: expected a stage, {PLANS} or --suite NAME, and one of them")
-    if request.suite is not None and request.suite not in SUITES:
-        raise LenetError(
-            f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
-        )
+    if request.suite is not None and request.suite not in NAMES:
+        raise LenetError(f"suite {request.suite!r} does not exist; choose from: {NAMES[0]}")
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     if not 0 < request.seconds < math.inf:
@@ -138,6 +142,9 @@ def _check_request(request: CompareRequest) -> None:
         )
     if (request.regression is None) != (request.against is None):
         raise LenetError("--fail-on-regression PCT and --against FILE go together")
+    if request.outside and (request.suite is not None or request.what == PLANS):
+        found = PLANS if request.suite is None else f"--suite {request.suite}"
+        raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
     if request.plot is not None:
         plots.check_plot(request.plot)
 
@@ -145,6 +152,12 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
+    with outside.loaded(request.outside) as found:
+        return _run(request, found, say)
+
+
+def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutcome:
+    """`run_compare` with the variants that were `found` outside."""
     earlier = None
     if request.against is not None:
         earlier = load_earlier(request.against, request.what)
@@ -152,31 +165,40 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
         return _run_suite(request, say)
     assert request.what is not None
     check_comparable(request.what)
+    own, notes = of_kind(found, stage_of(request.what).kind) if found else ([], [])
     setting = _setting(request, say)
     if setting.gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
     if request.what == PLANS:
         candidates = plan_candidates(
             setting.device, setting.images, setting.facts, setting.facts.weights,
-            setting.compute_capability, say,
+            setting.gpu, say,
         )  # fmt: skip
     else:
         candidates = stage_candidates(
             request.what, setting.device, len(setting.images), setting.facts,
-            setting.compute_capability,
+            setting.gpu,
         )  # fmt: skip
+        problem = stage_of(request.what).problem
+        stopped = cannot_run(
+            own, setting.gpu, len(setting.images), lambda variant: variant.laid_out(problem)
+        )
+        candidates = [c for c in candidates if c.name not in stopped] + [*stopped.values()]
     reference = default_reference(request.what, setting.device, candidates)
     if request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
-    device = device_json(setting.gpu)
     if earlier is not None:
-        check_earlier(
-            earlier, str(request.against), device, reference, len(setting.images), request.cold_l2
-        )
+        now = {
+            "device": device_json(setting.gpu)["name"],
+            "reference": reference,
+            "images": len(setting.images),
+            "cold_l2": request.cold_l2,
+        }
+        check_earlier(earlier, str(request.against), now)
     comparison = compare(
         request.what, candidates, reference, request.seconds, request.cold_l2, say=say
     )
-    document = comparison_json(comparison, device, setting.limits)
+    document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
     if request.plot is not None:
         _plot(request.plot, comparison, document, setting)
@@ -185,7 +207,8 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
         lost = regressions(document, earlier, request.regression)
         if comparison.interrupted:
             lost.append("interrupted before every candidate was compared")
-    return CompareOutcome(document, [c.name for c in comparison.wrong], lost)
+    wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
+    return CompareOutcome(document, wrong, lost, notes=notes)
 
 
 def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting: _Setting) -> None:
@@ -210,31 +233,22 @@ def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting:
 
 def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
     setting = _setting(request, say)
-    suite = Suite(setting.device, setting.images, setting.facts, setting.limits, say)
-    suite.run()
-    device = device_json(setting.gpu)
-    document: dict[str, Any] = {
-        "schema": 1,
-        "command": "compare",
-        "date": datetime.date.today().isoformat(),
-        "what": f"suite {request.suite}",
-        "device": device,
+    run = CourseRun(setting.device, setting.images, setting.facts, setting.limits, say)
+    run.run()
+    document = head("compare", setting.gpu) | {
+        "what": f"suite {NAMES[0]}",
         "images": len(setting.images),
-        "ceilings": {
-            "copy_gbs": setting.limits.copy_gbs,
-            "fma_tflops": setting.limits.fma_tflops,
-            "tensor_tflops": setting.limits.tensor_tflops,
-        },
-        "interrupted": suite.interrupted,
-        "rows": suite.rows,
-        "ladder": ladder_rows(suite.rows),
+        "ceilings": ceilings_json(setting.limits),
+        "interrupted": run.interrupted,
+        "rows": run.rows,
+        "ladder": step_rows(run.rows),
         "layouts": layout_rows(),
     }
-    if request.plot is not None and any(row.get("median_ms") for row in suite.rows):
+    if request.plot is not None and any(row.get("median_ms") for row in run.rows):
         title = (
             f"the report's variants, {len(setting.images):,} images, "
-            f"{device['name']}, {document['date']}"
+            f"{document['device']['name']}, {document['date']}"
         )
-        plots.plot_ladder(request.plot, suite.rows, title)
-    wrong = [f"{r['stage']} {r['variant']}" for r in suite.rows if r["status"] == "wrong"]
+        plots.plot_ladder(request.plot, run.rows, title)
+    wrong = [f"{r['stage']} {r['variant']}" for r in run.rows if r["status"] == "wrong"]
     return CompareOutcome(document, list(dict.fromkeys(wrong)))

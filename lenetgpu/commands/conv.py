@@ -2,52 +2,34 @@
 
 from __future__ import annotations
 
-import datetime
-import math
-import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.commands.compare import CompareOutcome, Say, open_device
+from lenetgpu.commands.conv_request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
-from lenetgpu.measure.document import device_json
+from lenetgpu.measure.document import ceilings_json, head
+from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Candidate, Comparison, compare
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
-from lenetgpu.papers.convnet2_ladder import ladder_rows
-from lenetgpu.papers.shapes import SUITES, Shape, Suite
+from lenetgpu.papers.convnet2_ladder import measure_ladder
+from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.plan import NAMED
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
-from lenetgpu.show.conv_document import case_json, shape_text, summary_json
+from lenetgpu.show.conv_document import case_json, summary_json
 from lenetgpu.show.explain import explanation_json
-from lenetgpu.stages import Variant, choices, families, find, variants
+from lenetgpu.stages import Variant, choices, families, find, outside, variants
 
-SHAPE = "C,H,W,M,K[,stride[,pad]]"
-_MOST_VALUES = 1 << 31
 _COMPILE_THREADS = 16
-
-
-@dataclass(frozen=True)
-class ConvRequest:
-    """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None."""
-
-    shape: str | None = None
-    suite: str | None = None
-    batch: int | None = None
-    device: str = "auto"
-    seconds: float = 1.0
-    only: str | None = None
-    reference: str | None = None
-    explain: bool = False
-    plot: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +38,7 @@ class _Setting:
     limits: Ceilings
     peer: str | None
     chosen: list[Variant]
+    guests: list[Variant]
 
     @property
     def device(self) -> str:
@@ -64,71 +47,6 @@ class _Setting:
     @property
     def peer_name(self) -> str | None:
         return NAMES[self.device] if self.peer else None
-
-
-def parse_shape(text: str) -> Conv:
-    """The convolution that SHAPE names; LenetError where it names none."""
-    words = [word.strip() for word in text.split(",")]
-    if not 5 <= len(words) <= 7 or not all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in words):
-        raise LenetError(f"SHAPE {text!r}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
-    c, h, w, m, k, stride, pad = (*map(int, words), *(1, 0)[len(words) - 5 :])
-    named = {"C": c, "H": h, "W": w, "M": m, "K": k, "stride": stride}
-    for name, value in named.items():
-        if value < 1:
-            raise LenetError(f"SHAPE {text!r}: expected {name} of at least 1, found {value}")
-    if pad < 0:
-        raise LenetError(f"SHAPE {text!r}: expected pad of at least 0, found {pad}")
-    if k > min(h, w) + 2 * pad:
-        raise LenetError(
-            f"SHAPE {text!r}: expected filters within the padded map of "
-            f"{h + 2 * pad}x{w + 2 * pad}, found {k}x{k}"
-        )
-    return Conv(h, w, c, m, k, k, stride, pad)
-
-
-def _require_countable(problem: Conv, n: int) -> None:
-    padded = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
-    held = {
-        "input": n * padded,
-        "filters": problem.depth * problem.M,
-        "output": n * problem.OH * problem.OW * problem.M,
-    }
-    for name, values in held.items():
-        if values >= _MOST_VALUES:
-            raise LenetError(
-                f"conv {shape_text(problem)}, batch {n}: expected fewer than 2^31 values in the "
-                f"{name}, found {values:,}"
-            )
-
-
-def _shapes(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
-    """What is to be run; LenetError where the request is not one."""
-    if (request.shape is None) == (request.suite is None):
-        found = "neither" if request.shape is None else "both"
-        raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
-    if request.batch is not None and request.batch < 1:
-        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    if not 0 < request.seconds < math.inf:
-        raise LenetError(f"--seconds: expected a finite time above 0, found {request.seconds:g}")
-    if request.plot is not None:
-        plots.check_plot(request.plot)
-    suite = None
-    if request.suite is not None:
-        suite = SUITES.get(request.suite)
-        if suite is None:
-            raise LenetError(
-                f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
-            )
-        shapes = list(suite.shapes)
-    else:
-        assert request.shape is not None
-        problem = parse_shape(request.shape)
-        shapes = [Shape(shape_text(problem), problem)]
-    if request.batch is not None:
-        shapes = [replace(shape, batch=request.batch) for shape in shapes]
-    for shape in shapes:
-        _require_countable(shape.problem, shape.batch)
-    return suite, shapes
 
 
 def chosen_variants(only: str | None, device: str) -> list[Variant]:
@@ -186,10 +104,15 @@ def _reference(request: ConvRequest, setting: _Setting) -> str:
 
 def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> list[Candidate]:
     found = []
+    stopped = cannot_run(
+        setting.guests, setting.gpu, case.images, lambda v: laid_out(v, shape.problem)
+    )
     for variant in setting.chosen:
+        if variant.full_name in stopped:
+            continue
         gpu = setting.gpu
         name, precision = variant.full_name, variant.precision
-        if gpu is not None and not variant.needs.met_by(gpu.compute_capability):
+        if gpu is not None and not variant.needs.met_by(gpu):
             note = f"needs {variant.needs}"
             found.append(Candidate(name, _never, precision, "refused", note))
             continue
@@ -202,6 +125,7 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
             return ConvBench(chosen, laid, case, seconds)
 
         found.append(Candidate(name, build, precision))
+    found += stopped.values()
     if setting.peer_name is not None:
         peer = Candidate(setting.peer_name, lambda: TorchBench(shape.problem, case, seconds))
         found.append(peer)
@@ -219,7 +143,7 @@ def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[
             problem = laid_out(variant, shape.problem)
             if isinstance(problem, str) or variant.kernels is None:
                 continue
-            yield from (k for k in variant.kernels(problem) if k.meant_for(arch))
+            yield from (k for k in variant.kernels(problem, shape.batch) if k.meant_for(arch))
 
 
 def _compile(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
@@ -246,36 +170,40 @@ def _compile(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
 
 def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome:
     """Check and time what was asked for; LenetError for bad input."""
-    suite, shapes = _shapes(request)
+    suite, shapes = shapes_of(request)
+    with outside.loaded(request.outside) as found:
+        return _run_shapes(request, suite, shapes, found, say)
+
+
+def _run_shapes(
+    request: ConvRequest,
+    suite: Suite | None,
+    shapes: list[Shape],
+    found: list[Variant],
+    say: Say,
+) -> CompareOutcome:
+    """`run_conv` with the variants that were `found` outside."""
+    own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     chosen = _with_reference(chosen_variants(request.only, device), request.reference, device)
+    chosen += [v for v in own if v.needs.device == device and v not in chosen]
     gpu, limits = open_device(request.device, say)
-    setting = _Setting(gpu, limits, peer_version(device), chosen)
+    setting = _Setting(gpu, limits, peer_version(device), chosen, own)
     reference = _reference(request, setting)
-    document: dict[str, Any] = {
-        "schema": 1,
-        "command": "conv",
-        "date": datetime.date.today().isoformat(),
-        "suite": None if suite is None else suite.name,
-        "title": "" if suite is None else suite.title,
-        "claim": None if suite is None else suite.says,
-        "notes": [] if suite is None else list(suite.notes),
-        "device": device_json(gpu),
-        "ceilings": {
-            "copy_gbs": limits.copy_gbs,
-            "fma_tflops": limits.fma_tflops,
-            "tensor_tflops": limits.tensor_tflops,
-        },
-        "reference": reference,
-        "peer": setting.peer,
-        "interrupted": False,
-        "cases": [],
-    }
-    wrong = []
-    elsewhere = variants("conv", "cuda") if gpu is None and request.only is None else []
+    document = (
+        head("conv", gpu)
+        | _about(suite)
+        | {
+            "ceilings": ceilings_json(limits),
+            "reference": reference,
+            "peer": setting.peer,
+            "interrupted": False,
+            "cases": [],
+        }
+    )
     if gpu is not None:
-        runs = [v for v in chosen if v.needs.met_by(gpu.compute_capability)]
-        _compile(shapes, runs, say)
+        _compile(shapes, [v for v in chosen if v.needs.met_by(gpu) and v not in own], say)
+    wrong: list[str] = []
     for shape in shapes:
         try:
             comparison = _run(shape, setting, reference, request.seconds, say)
@@ -283,7 +211,7 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
             document["cases"].append(case)
             wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
             if request.explain:
-                case["explanation"] = explanation_json(shape, comparison, limits, chosen, elsewhere)
+                case["explanation"] = _explain(request, shape, comparison, setting)
             if _has_ladder(suite, setting) and not comparison.interrupted:
                 case["ladder"] = _ladder(shape, setting, say)
                 wrong += [
@@ -305,7 +233,33 @@ def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome
         _release(comparison, gpu is not None)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
-    return CompareOutcome(document, wrong, limits=limits)
+    return CompareOutcome(document, wrong, limits=limits, notes=notes)
+
+
+def _about(suite: Suite | None) -> dict[str, Any]:
+    """What the document says of the suite, or of none."""
+    if suite is None:
+        return {"suite": None, "title": "", "claim": None, "notes": []}
+    return {
+        "suite": suite.name,
+        "title": suite.title,
+        "claim": suite.says,
+        "notes": list(suite.notes),
+    }
+
+
+def _explain(
+    request: ConvRequest, shape: Shape, comparison: Comparison, setting: _Setting
+) -> list[dict[str, Any]]:
+    """Explanations for the device here, or for the machine that was asked for."""
+    machine = machines.current() if request.machine is None else machines.known(request.machine)
+    if request.machine is None and setting.gpu is not None:
+        return explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
+    wanted = None if request.only is None else {w.strip() for w in request.only.split(",")}
+    planned = [
+        v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}
+    ]
+    return explanation_json(shape, comparison, setting.limits, [], planned, machine)
 
 
 def plot(request: ConvRequest, outcome: CompareOutcome) -> None:
@@ -323,9 +277,8 @@ def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:
 
 def _ladder(shape: Shape, setting: _Setting, say: Say) -> list[dict[str, Any]]:
     assert setting.gpu is not None
-    capability = setting.gpu.compute_capability
     try:
-        return ladder_rows(shape.problem, shape.batch, compute_capability=capability, say=say)
+        return measure_ladder(shape.problem, shape.batch, gpu=setting.gpu, say=say)
     except (MemoryError, RuntimeError) as error:
         reason = f"not measured: {(str(error).splitlines() or [''])[0]}"
         return [{"step": "the ladder", "variant": "", "status": "skipped", "note": reason}]

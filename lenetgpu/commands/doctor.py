@@ -41,7 +41,7 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
             plan = resolve(AUTO, "cpu", None, precision)
             return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
         measured = [remembered(gpu, precision, last or images) for last, images in RANGES]
-        names = list(auto_plans("cuda", precision, gpu.compute_capability))
+        names = list(auto_plans("cuda", precision, gpu))
     except LenetError as error:
         return str(error)
     lines = [str(choice) for choice in measured if choice is not None]
@@ -72,9 +72,8 @@ def findings() -> list[tuple[str, str]]:
     ]
     gpu, why = choose_device("auto")
     kind = "cuda" if gpu else "cpu"
-    capability = gpu.compute_capability if gpu else None
     rows.append(("auto device", f"{gpu.name if gpu else kind} ({why})"))
-    rows.append(("plans", ", ".join(runnable_plans(kind, capability))))
+    rows.append(("plans", ", ".join(runnable_plans(kind, gpu))))
     for precision in AUTO_PLANS:
         if kind in AUTO_PLANS[precision]:
             rows.append((f"auto {precision}", _auto_line(gpu, precision)))

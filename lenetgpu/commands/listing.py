@@ -6,20 +6,44 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import SPANS, STAGES
-from lenetgpu.stages import variants
+from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
-    """One object per switchable variant, of a stage or kind where given.
+    """One object per switchable variant, of a stage or kind where given, naive to fast.
 
     Raises LenetError where `stage` is neither.
     """
+    return [_row(v) for v in _listed(stage)]
+
+
+def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
+    """The objects with `here` where a variant runs on this machine, and what that is.
+
+    A kind's families stand together, in the order of their first variants. Raises LenetError as
+    `variant_rows` does.
+    """
+    gpu, why = choose_device("auto")
+    listed = _listed(stage)
+    groups = list(dict.fromkeys((v.kind, v.family) for v in listed))
+    rows = []
+    for v in sorted(listed, key=lambda v: groups.index((v.kind, v.family))):
+        here = v.needs.device == "cpu" or (gpu is not None and v.needs.met_by(gpu))
+        rows.append(_row(v) | {"here": here})
+    if gpu is None:
+        return rows, f"cpu ({why})"
+    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
+    return rows, f"cpu and {gpu.name}, cuda {version}"
+
+
+def _listed(stage: str | None) -> list[Variant]:
     kinds = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
     kinds |= {span.name: span.kind for span in SPANS}
     if stage is not None and stage not in kinds:
@@ -27,35 +51,23 @@ def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
     starting = {span.kind for span in SPANS if stage in span.stages}
     spans = [kind for kind in SPAN_KINDS if stage is None or kind in starting or kind == stage]
     wanted = [*(KINDS if stage is None else (kinds[stage],)), *spans]
-    wanted = list(dict.fromkeys(wanted))
-    return [
-        {
-            "kind": v.kind,
-            "stages": [s.name for s in STAGES if s.kind == v.kind]
-            + [span.name for span in SPANS if span.kind == v.kind],
-            "variant": v.full_name,
-            "also": list(v.also),
-            "needs": str(v.needs),
-            "precision": v.precision,
-            "reads": list(v.reads),
-            "writes": list(v.writes),
-            "paper": v.paper,
-            "description": v.summary,
-        }
-        for kind in wanted
-        for v in variants(kind)
-    ]
+    return [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
 
 
-def variant_lines(rows: list[dict[str, Any]]) -> list[str]:
-    """A line per variant: kind, names, what it needs, precision, what it does, its source."""
-    names = [" = ".join([row["variant"], *row["also"]]) for row in rows]
-    width = max(map(len, names))
-    return [
-        f"{row['kind']:9} {name:{width}}  {row['needs']:9} {row['precision']:6}  "
-        f"{row['description']}" + (f" ({row['paper']})" if row["paper"] else "")
-        for row, name in zip(rows, names, strict=True)
-    ]
+def _row(v: Variant) -> dict[str, Any]:
+    return {
+        "kind": v.kind,
+        "stages": [s.name for s in STAGES if s.kind == v.kind]
+        + [span.name for span in SPANS if span.kind == v.kind],
+        "variant": v.full_name,
+        "also": list(v.also),
+        "needs": str(v.needs),
+        "precision": v.precision,
+        "reads": list(v.reads),
+        "writes": list(v.writes),
+        "paper": v.paper,
+        "description": v.summary,
+    }
 
 
 def data_rows(path: Path) -> list[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +32,37 @@ class Graph:
             self._graph = self.stream.end_capture()
 
     def _abandon(self) -> None:
-        import contextlib
-
         with contextlib.suppress(Exception):
             self.stream.end_capture()
 
     def launch(self) -> None:
         """Queue all calls on the current stream."""
         self._graph.launch()
+
+
+class TorchGraph:
+    """The same of calls of PyTorch, which records them itself: its allocator has to know.
+
+    `stream` is CuPy's name for the stream of PyTorch's that it is launched on.
+    """
+
+    def __init__(self, work: Callable[[], Any], calls: int) -> None:
+        import cupy
+
+        torch = importlib.import_module("torch")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            for _ in range(calls):
+                work()
+        self.stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+
+    def launch(self) -> None:
+        """Queue all calls on PyTorch's current stream."""
+        self._graph.replay()

@@ -151,21 +151,6 @@ def launch(
         launches.append(Launch(kernel, grid, block, shared))
 
 
-@cache
-def _multiprocessors(device: int) -> int:
-    import cupy
-
-    count: int = cupy.cuda.Device(device).attributes["MultiProcessorCount"]
-    return count
-
-
-def multiprocessors() -> int:
-    """Multiprocessors of the current device."""
-    import cupy
-
-    return _multiprocessors(cupy.cuda.runtime.getDevice())
-
-
 def blocks_for(count: int, per_block: int) -> int:
     """Blocks that cover `count` items."""
     return -(-count // per_block)

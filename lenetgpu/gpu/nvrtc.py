@@ -22,6 +22,10 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
 _NO_CACHE = "--no-cache"
 _OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
+_SOURCE_ERROR = re.compile(r"^(.+?)\((\d+)\): (?:\w+ )?error(?: #[\w-]+)?: (.+)$", re.MULTILINE)
+_TOOL_ERROR = re.compile(r"^\s*(?:ptxas|nvrtc)\b.*?\berror *: (.+)$", re.MULTILINE)
+_LAST_WORDS = re.compile(r"^\s*(?:ptxas|nvrtc) fatal *: (.+)$", re.MULTILINE)
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,31 @@ class Compiled:
 
 
 class CompileError(LenetError):
-    """NVRTC refused a kernel; the message holds its log."""
+    """A kernel that does not compile: file, line and what was said first; `log` is all of it."""
+
+    def __init__(self, sentence: str, log: str = "") -> None:
+        super().__init__(sentence)
+        self.log = log
+
+
+def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
+    """The error for NVRTC's `log`: where its first error is, and how many follow."""
+    source, what = kernel.source.name, f"{kernel.entry} for {arch}"
+    errors = _SOURCE_ERROR.findall(log)
+    said = [message for _, _, message in errors]
+    if errors:
+        file, line, _ = errors[0]
+        if Path(file).name != source:
+            what = f"{kernel.entry} of {source} for {arch}"
+        source = f"{Path(file).name}, line {line}"
+    said = said or _TOOL_ERROR.findall(log) or _LAST_WORDS.findall(log) or [status]
+    more = len(said) - 1
+    rest = f" (and {more} more error{'s' * (more > 1)})" if more else ""
+    return CompileError(f"{source}, {what}: expected it to compile, found: {said[0]}{rest}", log)
 
 
 def source_files(source: Path) -> list[Path]:
-    """`source` and every project header it includes, directly or not."""
+    """`source` and every header there is that it includes by a quoted name, directly or not."""
     found, todo = [], [source]
     while todo:
         path = todo.pop()
@@ -78,8 +102,8 @@ def source_files(source: Path) -> list[Path]:
             continue
         found.append(path)
         for name in _INCLUDE.findall(path.read_text()):
-            beside = path.parent / name
-            todo.append(beside if beside.is_file() else INCLUDE_ROOT / name)
+            places = (path.parent / name, INCLUDE_ROOT / name)
+            todo += [place for place in places if place.is_file()][:1]
     return found
 
 
@@ -132,14 +156,22 @@ def supported(arch: str) -> bool:
     return int(re.sub(r"\D", "", arch)) in archs
 
 
-def _parse_resources(log: str, entry: str) -> Resources:
+def _parse_resources(log: str, kernel: Kernel, arch: str) -> Resources:
+    entry, where = kernel.entry, f"{kernel.source.name}, {kernel.entry} for {arch}"
+    compiled = _ENTRY.findall(log)
+    if entry not in compiled and "ptxas info" in log:
+        raise CompileError(
+            f'{where}: expected an extern "C" __global__ function of this name, '
+            f"found {', '.join(compiled) or 'none'}",
+            log,
+        )
     section = log.split(f"Compiling entry function '{entry}'")[-1]
     frame = re.search(
         r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", section
     )
     used = re.search(r"Used (\d+) registers(.*)", section)
     if frame is None or used is None:
-        raise CompileError(f"{entry}: expected ptxas to report resources, found:\n{log}")
+        raise CompileError(f"{where}: expected ptxas to report resources, found none", log)
     shared = re.search(r"(\d+) bytes smem", used.group(2))
     return Resources(
         registers=int(used.group(1)),
@@ -149,7 +181,7 @@ def _parse_resources(log: str, entry: str) -> Resources:
     )
 
 
-def _run_nvrtc(kernel: Kernel, options: list[str]) -> tuple[bytes, str]:
+def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, str]:
     nvrtc = _nvrtc()
 
     def read(size_of: Any, get: Any) -> bytes:
@@ -163,9 +195,9 @@ def _run_nvrtc(kernel: Kernel, options: list[str]) -> tuple[bytes, str]:
         encoded = [option.encode() for option in options]
         status = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)[0]
         log = read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)
-        message = log.rstrip(b"\0 ").decode(errors="replace")
+        message = log.replace(b"\0", b"").rstrip(b" ").decode(errors="replace")
         if int(status) != 0:
-            raise CompileError(f"{kernel.source.name}, {kernel.entry}: {status.name}\n{message}")
+            raise _refused(kernel, arch, status.name, message)
         return read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN), message
     finally:
         nvrtc.nvrtcDestroyProgram(program)
@@ -174,8 +206,12 @@ def _run_nvrtc(kernel: Kernel, options: list[str]) -> tuple[bytes, str]:
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
     """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache.
 
-    Raises CompileError with NVRTC's log, or LenetError where NVRTC is not installed.
+    Raises CompileError where it is not CUDA C++, or LenetError where NVRTC is not installed.
     """
+    if not kernel.source.is_file():
+        raise CompileError(
+            f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
+        )
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
@@ -188,8 +224,8 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
     if cubin.is_file() and facts.is_file():
         stored = json.loads(facts.read_text())
         return Compiled(cubin, Resources(**stored["resources"]), stored["log"])
-    binary, log = _run_nvrtc(kernel, options)
-    resources = _parse_resources(log, kernel.entry)
+    binary, log = _run_nvrtc(kernel, arch, options)
+    resources = _parse_resources(log, kernel, arch)
     write_atomically(cubin, binary)
     write_atomically(facts, json.dumps({"resources": asdict(resources), "log": log}).encode())
     return Compiled(cubin, resources, log)

@@ -1,8 +1,7 @@
 """How many blocks a multiprocessor holds at once, and in how many waves a grid runs.
 
 Equations (2) to (7) of the cuda-convnet2 paper: blocks by registers, by shared memory and by the
-hardware, here with the units in which each is given out. Needs no GPU, but for `occupancy`,
-`demand_of` and `processor_of`.
+hardware, here with the units in which each is given out. Needs no GPU.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
-
-from lenetgpu.errors import LenetError
-from lenetgpu.gpu.launch import Launch, function, multiprocessors
 
 _WARP = 32
 _MOST_THREADS = 1024
@@ -40,6 +36,8 @@ class Processor:
 
 PROCESSORS = {
     20: Processor(48, 8, 48 * _KIB, 32_768, 64, 128, reserved_bytes=0, partitions=1),
+    52: Processor(64, 32, 96 * _KIB, shared_unit=256, reserved_bytes=0),
+    61: Processor(64, 32, 96 * _KIB, shared_unit=256, reserved_bytes=0),
     75: Processor(32, 16, 64 * _KIB, shared_unit=256, reserved_bytes=0),
     80: Processor(64, 32, 164 * _KIB),
     86: Processor(48, 16, 100 * _KIB),
@@ -51,17 +49,6 @@ PROCESSORS = {
     120: Processor(48, 24, 100 * _KIB),
     121: Processor(48, 24, 100 * _KIB),
 }
-
-
-def processor(compute_capability: int) -> Processor:
-    """The limits of compute capability 90 (9.0), 89, ...; LenetError where they are not known."""
-    if compute_capability not in PROCESSORS:
-        known = ", ".join(f"{c // 10}.{c % 10}" for c in PROCESSORS)
-        raise LenetError(
-            f"occupancy: expected a compute capability of {known}, "
-            f"found {compute_capability // 10}.{compute_capability % 10}"
-        )
-    return PROCESSORS[compute_capability]
 
 
 @dataclass(frozen=True)
@@ -215,68 +202,3 @@ def explain_waves(
 
 def _quotient(blocks: int | None, have: int, each: int) -> str:
     return "no limit" if blocks is None else f"{blocks} ({have:,} / {each:,})"
-
-
-def _product(dim: tuple[int, ...]) -> int:
-    total = 1
-    for extent in dim:
-        total *= extent
-    return total
-
-
-def grid_of(launched: Launch) -> int:
-    """Blocks of a recorded launch."""
-    return _product(launched.grid)
-
-
-def demand_of(launched: Launch) -> Demand:
-    """What a block of a recorded launch asks for on the current device, by ptxas' report."""
-    from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.nvrtc import compile_kernel
-
-    used = compile_kernel(launched.kernel, current_arch()).resources
-    return Demand(used.registers, _product(launched.block), used.shared_bytes + launched.shared)
-
-
-def current_processor() -> Processor:
-    """The limits of the current device's multiprocessors; LenetError where they are not known."""
-    import cupy
-
-    from lenetgpu.gpu.device import driver_gpus
-
-    return processor(driver_gpus()[cupy.cuda.runtime.getDevice()].compute_capability)
-
-
-def binding_limit(launched: Launch) -> str | None:
-    """What keeps more blocks of a recorded launch off a multiprocessor; None where not known."""
-    try:
-        return residency(demand_of(launched), current_processor()).limit
-    except LenetError:
-        return None
-
-
-def active_blocks(launched: Launch) -> int:
-    """Blocks per multiprocessor of a recorded launch, by the driver."""
-    from cupy.cuda import driver
-
-    count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function(launched.kernel).ptr, _product(launched.block), launched.shared
-    )
-    return count
-
-
-def occupancy(launched: Launch) -> float:
-    """Resident threads over the multiprocessor's limit for a recorded launch, 0 to 1."""
-    import cupy
-
-    limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
-    share: float = active_blocks(launched) * _product(launched.block) / limit
-    return share
-
-
-def explain_launch(
-    launched: Launch, per_image: Fraction | int | None = None
-) -> list[tuple[str, str]]:
-    """`explain_waves` of a recorded launch on the current device."""
-    demand, limits = demand_of(launched), current_processor()
-    return explain_waves(demand, limits, multiprocessors(), grid_of(launched), per_image)

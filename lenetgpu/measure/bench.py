@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,11 +16,11 @@ from lenetgpu.check.judge import (
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.launch import Launch, record
-from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
-from lenetgpu.measure.timing import gpu_ms, time_compute
+from lenetgpu.measure.timing import cpu_ms, gpu_ms, time_compute
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.stages import Variant
+from lenetgpu.stages.mounted import Mounted
 
 CHECK_IMAGES = 500
 _RANDOM_IMAGES = 33
@@ -61,7 +60,11 @@ class Bench(Protocol):
     scaled_from: int
     problem: Any
     launched: list[Launch]
-    once: bool
+
+    @property
+    def once(self) -> bool:
+        """Whether one sample is all the time that it is worth."""
+        ...
 
     def check(self) -> Checked:
         """Compare with the float64 reference."""
@@ -139,42 +142,22 @@ class StageBench:
         self.variant, self.unit, self._truth = variant, unit, facts
         self.images = self.scaled_from = n
         if layouts is None:
-            self.problem = self._in_first_layouts(variant, unit.problem)
+            self.problem = variant.laid_out(unit.problem)
+            if isinstance(self.problem, str):
+                raise ValueError(f"{variant.full_name} refuses {unit.problem}: {self.problem}")
         else:
             self.problem = replace(unit.problem, reads=layouts[0], writes=layouts[1])
         self._gpu = variant.needs.device == "cuda"
-        self._weight = next((facts.weights[name] for name in unit.weights), None)
+        self._weights = [facts.weights[name] for name in unit.weights]
         self._few = np.ascontiguousarray(self._input_of_stage(), np.float32)
-        repeats = -(-n // len(self._few))
-        held = self._few if self.problem.reads == "NC" else from_nhwc(self._few, self.problem.reads)
         chunk = n if self._gpu else min(n, CPU_CHUNK)
-        shape = physical_shape(self.problem.writes, chunk, self.problem.out_shape)
-        dtype = np.int32 if self.problem.writes == "N" else np.float32
-        if self._gpu:
-            import cupy
-
-            part = cupy.asarray(np.ascontiguousarray(held))
-            self._x = cupy.concatenate([part] * repeats)[:n]
-            self._y = cupy.empty(shape, dtype)
-            self._state = None if self._weight is None else cupy.asarray(self._weight)
-        else:
-            self._x = np.concatenate([held] * repeats)[:n]
-            self._y = np.empty(shape, dtype)
-            self._state = self._weight
-        if variant.prepare is not None:
-            self._state = variant.prepare(self._weight, self.problem, chunk)
+        self._mounted = mounted = Mounted(variant, self.problem, self._weights, chunk)
+        part = mounted.input(self._few)
+        self._x = mounted.arrays.concatenate([part] * -(-n // len(part)))[:n]
+        self._y = mounted.output(chunk)
         self._launches = 1
         self._flush: Flusher | None = None
         self.launched: list[Launch] = []
-
-    @staticmethod
-    def _in_first_layouts(variant: Variant, problem: Any) -> Any:
-        for reads in variant.reads:
-            for writes in variant.writes:
-                laid_out = replace(problem, reads=reads, writes=writes)
-                if variant.refusal(laid_out) is None:
-                    return laid_out
-        raise ValueError(f"{variant.full_name} refuses {problem}: {variant.refusal(problem)}")
 
     def _input_of_stage(self) -> Any:
         first = _stage_names(self.unit)[0]
@@ -204,9 +187,10 @@ class StageBench:
         x, w = random_input(kind, problem, _RANDOM_IMAGES, rng)
         verdict = check_variant(self.variant, problem, x, w, reference(kind, x, w, problem))
         last = _stage_names(self.unit)[-1]
-        expected = reference(kind, self._few, self._weight, problem)
+        weight = next(iter(self._weights), None)
+        expected = reference(kind, self._few, weight, problem)
         if verdict.passed:
-            verdict = check_variant(self.variant, problem, self._few, self._weight, expected)
+            verdict = check_variant(self.variant, problem, self._few, weight, expected)
         found = self._output(len(self._few))
         flips = int((self._labels_from(found, last) != self._truth.labels).sum())
         bad = None if verdict.passed else last
@@ -216,19 +200,12 @@ class StageBench:
         import numpy as np
 
         parts = []
-        step = len(self._y)
-        for lo in range(0, n, step):
-            count = min(step, n - lo)
-            self._y.fill(-1 if self.problem.writes == "N" else float("nan"))
-            self.variant.launch(
-                self._x[lo : lo + count], self._state, self._y[:count], self.problem
-            )
-            part = self._y[:count]
-            parts.append(part.get() if self._gpu else part.copy())
-        out = np.concatenate(parts)
-        if self.problem.writes in ("NC", "N"):
-            return out
-        return to_nhwc(out, self.problem.writes, self.problem.out_shape)
+        for lo in range(0, n, len(self._y)):
+            y = self._y[: n - lo]
+            self._mounted.poison(y)
+            self._mounted.run(self._x[lo : lo + len(y)], y)
+            parts.append(self._mounted.found(y))
+        return np.concatenate(parts)
 
     def _labels_from(self, output: Any, last: str) -> Any:
         names = [stage.name for stage in STAGES]
@@ -242,24 +219,22 @@ class StageBench:
         """Milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
         return self._sample_gpu() if self._gpu else self._sample_cpu()
 
+    def _launch(self) -> None:
+        self._mounted.run(self._x, self._y)
+
     def _sample_gpu(self) -> float:
         import cupy
 
         if not self.launched:
             with record() as self.launched:
-                self.variant.launch(self._x, self._state, self._y, self.problem)
-            one = self._timed(1)
+                self._launch()
+            one = gpu_ms(self._launch)
             self._launches = max(1, min(_MAX_LAUNCHES, int(_SAMPLE_MS / max(one, 1e-4))))
         if self._flush is None:
-            return self._timed(self._launches) / self._launches
+            return gpu_ms(self._launch, self._launches) / self._launches
         self._flush()
         cupy.cuda.get_current_stream().synchronize()
-        return self._timed(1)
-
-    def _timed(self, launches: int) -> float:
-        return gpu_ms(
-            lambda: self.variant.launch(self._x, self._state, self._y, self.problem), launches
-        )
+        return gpu_ms(self._launch)
 
     def _sample_cpu(self) -> float:
         if not self._probed:
@@ -274,12 +249,12 @@ class StageBench:
     _probed = False
 
     def _run_cpu(self, n: int) -> float:
-        step = len(self._y)
-        start = time.perf_counter()
-        for lo in range(0, n, step):
-            part = self._x[lo : min(lo + step, n)]
-            self.variant.launch(part, self._state, self._y[: len(part)], self.problem)
-        return (time.perf_counter() - start) * 1e3
+        def run() -> None:
+            for lo in range(0, n, len(self._y)):
+                part = self._x[lo : min(lo + len(self._y), n)]
+                self._mounted.run(part, self._y[: len(part)])
+
+        return cpu_ms(run)
 
 
 class PlanBench:

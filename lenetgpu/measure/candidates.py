@@ -7,6 +7,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import (
     Bench,
     PlanBench,
@@ -17,7 +18,7 @@ from lenetgpu.measure.bench import (
 from lenetgpu.measure.rounds import Candidate
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, resolve
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 
@@ -34,7 +35,7 @@ def check_comparable(what: str) -> None:
 
 
 def stage_candidates(
-    stage: str, device: str, n: int, facts: Truth, compute_capability: int | None
+    stage: str, device: str, n: int, facts: Truth, gpu: Gpu | None
 ) -> list[Candidate]:
     """Every variant of a stage, or of a span written with +, that this device can run.
 
@@ -44,7 +45,7 @@ def stage_candidates(
     unit = stage_of(stage)
     found = []
     for variant in variants(unit.kind, device):
-        if compute_capability is not None and not variant.needs.met_by(compute_capability):
+        if gpu is not None and not variant.needs.met_by(gpu):
             continue
 
         def build(chosen: Any = variant) -> Bench:
@@ -61,7 +62,7 @@ def plan_candidates(
     images: Any,
     facts: Truth,
     weights: Weights,
-    compute_capability: int | None,
+    gpu: Gpu | None,
     say: Callable[[str], None],
 ) -> list[Candidate]:
     """Every named plan that runs on this device."""
@@ -70,7 +71,7 @@ def plan_candidates(
         if device not in NAMED[name]:
             continue
         try:
-            plan = resolve(name, device, compute_capability=compute_capability)
+            plan = resolve(name, device, gpu=gpu)
         except LenetError as error:
             say(f"{name} left out: {error}")
             continue
@@ -98,6 +99,7 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
 def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
     """The candidate that `wanted` names (a family's name too); LenetError where none does."""
     names = [candidate.name for candidate in candidates]
+    wanted = canonical(wanted) if what == PLANS else wanted
     if wanted not in names and what != PLANS:
         unit = stage_of(what)
         variant = (

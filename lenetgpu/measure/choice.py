@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from lenetgpu.check.verify import plan_key, verify_once
@@ -19,6 +19,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import AUTO, AUTO_PLANS, Plan, auto_plans, resolve
@@ -57,14 +58,14 @@ def measured_with(batch: int) -> int:
 
 def _path(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> Path:
     facts = [gpu.name, gpu.index, precision, images]
-    facts += [plan_key(plan, gpu.name, "uint8") for plan in plans.values()]
+    facts += [plan_key(plan, gpu.name, "uint8", images) for plan in plans.values()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return cache_dir() / "auto" / f"{key}.json"
 
 
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """What was measured before on `gpu` for the range of `batch`, or None."""
-    plans = auto_plans("cuda", precision, gpu.compute_capability)
+    plans = auto_plans("cuda", precision, gpu)
     path = _path(gpu, precision, measured_with(batch), plans)
     try:
         return Choice(**json.loads(path.read_text()))
@@ -84,7 +85,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     import numpy as np
 
     images = measured_with(batch)
-    plans = auto_plans("cuda", precision, gpu.compute_capability)
+    plans = auto_plans("cuda", precision, gpu)
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
     weights = load_weights(assets.default_weights())
     resident = cupy.asarray(digits)
@@ -92,7 +93,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     pipelines: dict[str, Pipeline] = {}
     for name, plan in plans.items():
         try:
-            verify_once(plan, gpu.name, "uint8")
+            verify_once(plan, gpu.name, "uint8", images)
         except LenetError as error:
             wrong[name] = str(error)
             continue
@@ -102,12 +103,12 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     if not pipelines:
         raise LenetError("; ".join(wrong.values()))
     samples: dict[str, list[float]] = {name: [] for name in pipelines}
-    order, shuffle = list(pipelines), random.Random(0)
-    for _ in range(_ROUNDS):
-        shuffle.shuffle(order)
-        for name in order:
-            passes = [time_compute(pipelines[name], resident) for _ in range(_PASSES)]
-            samples[name].append(min(passes))
+
+    def best_pass(pipeline: Pipeline) -> float:
+        return min(time_compute(pipeline, resident) for _ in range(_PASSES))
+
+    entries = [(partial(best_pass, pipelines[name]), samples[name]) for name in pipelines]
+    interleave(entries, _ROUNDS)
     medians = {name: summarise(times).median for name, times in samples.items()}
     best = min(medians, key=lambda name: medians[name])
     choice = Choice(gpu.name, precision, images, best, medians, wrong)
@@ -122,7 +123,7 @@ def choose(gpu: Gpu, precision: str, batch: int) -> Plan:
     Raises LenetError where no plan is right there.
     """
     found = remembered(gpu, precision, batch) or measure(gpu, precision, batch)
-    plan = resolve(found.plan, "cuda", None, precision, gpu.compute_capability)
+    plan = resolve(found.plan, "cuda", None, precision, gpu)
     return replace(plan, name=AUTO)
 
 
@@ -133,7 +134,7 @@ def choose_all(gpu: Gpu) -> list[Choice]:
         if "cuda" not in devices:
             continue
         try:
-            auto_plans("cuda", precision, gpu.compute_capability)
+            auto_plans("cuda", precision, gpu)
         except LenetError:
             continue
         for last, images in RANGES:

@@ -6,8 +6,6 @@ shared by all candidates of a shape.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +18,14 @@ from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.measure.bench import CHECK_IMAGES, Checked, Skip
-from lenetgpu.measure.timing import gpu_ms
+from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer
+from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
 from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.mounted import Mounted, array_module
 
-CALLS = 10
-LEAST_SAMPLES = 5
-SAMPLE_MS = 0.5
-_MOST_REPLAYS = 64
 _LONG_FLOP = 1_000_000_000
 _PATIENCE_S = 20.0
 LAYOUTS = (("NCHW", "NCHW"), ("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW"))
@@ -69,13 +65,7 @@ class Case:
     @property
     def arrays(self) -> Any:
         """CuPy on a GPU, else NumPy."""
-        if self.gpu:
-            import cupy
-
-            return cupy
-        import numpy
-
-        return numpy
+        return array_module("cuda" if self.gpu else "cpu")
 
     def input(self, layout: str) -> Any:
         """The input, on the device, contiguous in `layout`."""
@@ -117,27 +107,32 @@ class ConvBench:
     def __init__(self, variant: Variant, problem: Conv, case: Case, seconds: float) -> None:
         self.variant, self.problem, self._case = variant, problem, case
         self.images = self.scaled_from = case.images
-        self.once = False
-        self.method = self.note = ""
         self.launched: list[Launch] = []
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
+        self._timer: CallTimer | None = None
         self._x, self._y = case.input(problem.reads), case.output(problem.writes)
-        self._chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
         if not case.gpu:
             self._refuse_what_takes_minutes()
-        self._state = self._prepared(problem, self._chunk)
-        self._work: Callable[[], Any] = self._launch
-        self._calls = self._times = 1
+        chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
+        self._mounted = Mounted(variant, problem, [case.filters], chunk)
 
-    def _prepared(self, problem: Conv, n: int) -> Any:
-        if self.variant.prepare is not None:
-            return self.variant.prepare(self._case.filters, problem, n)
-        return self._case.arrays.asarray(self._case.filters)
+    @property
+    def once(self) -> bool:
+        """Whether one sample is all the time that it is worth."""
+        return self._timer is not None and self._timer.once
+
+    @property
+    def method(self) -> str:
+        """How it is timed."""
+        return "" if self._timer is None else self._timer.method
+
+    @property
+    def note(self) -> str:
+        """What its times hold besides."""
+        return "" if self._timer is None else self._timer.note
 
     def _launch(self) -> None:
-        for lo in range(0, self.images, self._chunk):
-            part = self._x[lo : lo + self._chunk]
-            self.variant.launch(part, self._state, self._y[lo : lo + len(part)], self.problem)
+        self._mounted.run_all(self._x, self._y)
 
     def _found(self) -> Any:
         return to_nhwc(self._y, self.problem.writes, self.problem.out_shape)
@@ -155,77 +150,38 @@ class ConvBench:
             return
         part = self._x[:1, :rows] if p.reads == "NHWC" else self._x[:1, :, :rows]
         x = np.ascontiguousarray(part)
-        y = np.empty(physical_shape(p.writes, 1, few.out_shape), np.float32)
-        state = self._prepared(few, 1)
-        self.variant.launch(x, state, y, few)
-        start = time.perf_counter()
-        self.variant.launch(x, state, y, few)
-        seconds = (time.perf_counter() - start) * flop / few.flop(1)
+        mounted = Mounted(self.variant, few, [self._case.filters], 1)
+        y = mounted.output(1)
+        mounted.run(x, y)
+        seconds = cpu_ms(lambda: mounted.run(x, y)) / 1e3 * flop / few.flop(1)
         if seconds > _PATIENCE_S:
             raise Skip(f"about {seconds:,.0f} s a call, by its rate on a few rows")
 
     def check(self) -> Checked:
         """Poison the output, run, judge; then choose how it is timed, and judge that too."""
-        self._y.fill(float("nan"))
+        Mounted.poison(self._y)
         with record() as self.launched:
             self._launch()
         checked = self._case.judged(self._found(), self.variant.precision)
+        if not checked.verdict.passed:
+            return checked
+        self._timer = CallTimer(self._launch, self._case.gpu, self._budget_ms, Graph)
+        return self._check_graph(self._timer) or checked
+
+    def _check_graph(self, timer: CallTimer) -> Checked | None:
+        """A verdict where the recorded graph is wrong."""
+        if timer.replays is None:
+            return None
+        Mounted.poison(self._y)
+        self._case.arrays.cuda.get_current_stream().synchronize()
+        timer.replays.once()
+        checked = self._case.judged(self._found(), self.variant.precision)
         if checked.verdict.passed:
-            checked = self._choose_method() or checked
-        return checked
-
-    def _choose_method(self) -> Checked | None:
-        """How samples are taken; a verdict where the recorded graph is wrong."""
-        one = self._elapsed()
-        if one > self._budget_ms:
-            one = min(one, self._elapsed())
-        if one > self._budget_ms:
-            self.once, self.method = True, "one call"
             return None
-        if not self._case.gpu:
-            self._times = max(1, int(SAMPLE_MS / max(one, 1e-4)))
-            self.method = "clock"
-            return None
-        self.method = "single calls"
-        if CALLS * one <= self._budget_ms:
-            try:
-                graph = Graph(self._launch, CALLS)
-            except RuntimeError as error:
-                self.note = f"no graph, launches counted in: {error}"
-                self._times = CALLS
-                return None
-            self._y.fill(float("nan"))
-            self._case.arrays.cuda.get_current_stream().synchronize()
-            with graph.stream:
-                graph.launch()
-            graph.stream.synchronize()
-            checked = self._case.judged(self._found(), self.variant.precision)
-            if not checked.verdict.passed:
-                verdict = replace(checked.verdict, note=f"{checked.verdict.note}, as a graph")
-                return replace(checked, verdict=verdict)
-            self.method, self._calls, self._stream = f"graph of {CALLS} calls", CALLS, graph.stream
-            self._work = graph.launch
-            self._times = replays(self._elapsed() / CALLS)
-        return None
-
-    _stream: Any = None
-
-    def _elapsed(self) -> float:
-        if not self._case.gpu:
-            start = time.perf_counter()
-            for _ in range(self._times):
-                self._work()
-            return (time.perf_counter() - start) * 1e3
-        if self._stream is None:
-            return gpu_ms(self._work, self._times)
-        with self._stream:
-            return gpu_ms(self._work, self._times)
+        verdict = replace(checked.verdict, note=f"{checked.verdict.note}, as a graph")
+        return replace(checked, verdict=verdict)
 
     def sample(self) -> float:
         """Milliseconds of one call."""
-        return self._elapsed() / (self._times * self._calls)
-
-
-def replays(one_ms: float) -> int:
-    """Replays of a graph of CALLS calls, of `one_ms` each, that make up a sample."""
-    return max(1, min(_MOST_REPLAYS, int(SAMPLE_MS / max(CALLS * one_ms, 1e-4))))
+        assert self._timer is not None, "checked first"
+        return self._timer.sample()

@@ -6,15 +6,19 @@ import datetime
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Candidate, Comparison
-from lenetgpu.measure.timing import StepTiming, summarise
+from lenetgpu.measure.statistics import Interval
+from lenetgpu.measure.timing import StepTiming, Summary, summarise
 
 if TYPE_CHECKING:
     from lenetgpu.measure.outcome import Outcome
     from lenetgpu.plan import Plan
 
+SCHEMA = 1
+PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
 _GPU_FIELDS = (
     "grid",
     "block",
@@ -26,6 +30,49 @@ _GPU_FIELDS = (
     "limited_by",
     "waves",
 )
+
+
+def device_json(gpu: Gpu | None) -> dict[str, Any]:
+    """The `device` object of the schema."""
+    if gpu is None:
+        return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
+    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
+    return {"kind": "cuda", "name": gpu.name, "compute_capability": version}
+
+
+def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
+    """What every document begins with: schema, command, date and device."""
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "date": datetime.date.today().isoformat(),
+        "device": device_json(gpu),
+    }
+
+
+def ceilings_json(limits: Ceilings) -> dict[str, float]:
+    """The `ceilings` object of the schema."""
+    return {
+        "copy_gbs": limits.copy_gbs,
+        "fma_tflops": limits.fma_tflops,
+        "tensor_tflops": limits.tensor_tflops,
+    }
+
+
+def times_json(summary: Summary) -> dict[str, float]:
+    """Median and percentiles in milliseconds."""
+    return {"median_ms": summary.median, "p05_ms": summary.p05, "p95_ms": summary.p95}
+
+
+def interval_json(interval: Interval) -> dict[str, float]:
+    """A ratio with its interval."""
+    return {"median": interval.value, "low": interval.low, "high": interval.high}
+
+
+def again_json(comparison: Comparison) -> dict[str, Any] | None:
+    """The reference against itself, or None where it was not timed twice."""
+    control = comparison.control()
+    return None if control is None else {"ratio": interval_json(control)}
 
 
 def _heaviest(launches: list[Launch]) -> Launch | None:
@@ -48,9 +95,9 @@ def launch_json(launches: list[Launch]) -> dict[str, Any]:
     if launch is None:
         return dict.fromkeys(_GPU_FIELDS)
     from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.launch import multiprocessors
+    from lenetgpu.gpu.launched import active_blocks, binding_limit, grid_of, occupancy
+    from lenetgpu.gpu.machines import multiprocessors
     from lenetgpu.gpu.nvrtc import compile_kernel
-    from lenetgpu.gpu.occupancy import active_blocks, binding_limit, grid_of, occupancy
 
     at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
@@ -108,9 +155,7 @@ def stage_rows(
                 "stages": list(row.step.stages),
                 "name": row.step.name,
                 "variant": row.step.label,
-                "median_ms": summary.median,
-                "p05_ms": summary.p05,
-                "p95_ms": summary.p95,
+                **times_json(summary),
                 "share": summary.median / total,
                 **rates_json(
                     flop, moved, summary.median / 1e3, precision, None if is_copy else limits
@@ -147,14 +192,12 @@ def candidate_json(
     entry |= {
         "images": bench.images,
         "scaled_from": bench.scaled_from,
-        "median_ms": summary.median,
-        "p05_ms": summary.p05,
-        "p95_ms": summary.p95,
+        **times_json(summary),
         "samples_ms": summary.samples,
     }
     ratio = comparison.ratio(candidate)
     if ratio is not None:
-        entry["ratio"] = {"median": ratio.value, "low": ratio.low, "high": ratio.high}
+        entry["ratio"] = interval_json(ratio)
         is_reference = candidate.name == comparison.reference
         entry["verdict"] = "reference" if is_reference else ratio.verdict()
     if bench.problem is not None:
@@ -169,39 +212,18 @@ def candidate_json(
 
 
 def comparison_json(
-    comparison: Comparison, device: dict[str, Any], limits: Ceilings | None
+    comparison: Comparison, gpu: Gpu | None, limits: Ceilings | None
 ) -> dict[str, Any]:
     """`lenetgpu compare --json`, with every raw sample."""
-    control = comparison.control()
-    return {
-        "schema": 1,
-        "command": "compare",
-        "date": datetime.date.today().isoformat(),
+    again = again_json(comparison)
+    return head("compare", gpu) | {
         "what": comparison.what,
-        "device": device,
         "reference": comparison.reference,
         "cold_l2": comparison.cold_l2,
         "interrupted": comparison.interrupted,
-        "reference_again": None
-        if control is None
-        else {
-            "ratio": {"median": control.value, "low": control.low, "high": control.high},
-            "samples_ms": comparison.again,
-        },
+        "reference_again": again and again | {"samples_ms": comparison.again},
         "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
     }
-
-
-SCHEMA = 1
-PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
-
-
-def device_json(gpu: Any) -> dict[str, Any]:
-    """The `device` object of the schema."""
-    if gpu is None:
-        return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
-    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
-    return {"kind": "cuda", "name": gpu.name, "compute_capability": version}
 
 
 def plan_json(plan: Plan) -> list[dict[str, Any]]:
@@ -219,15 +241,11 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
         "compute": outcome.compute.as_json(),
         "end_to_end": outcome.end_to_end.as_json(),
     }
-    return {
-        "schema": SCHEMA,
-        "command": "infer",
-        "date": datetime.date.today().isoformat(),
+    return head("infer", outcome.gpu) | {
         "images": n,
         "batch": min(outcome.request.batch, n),
         "correct": correct,
         "accuracy": None if correct is None else correct / n,
-        "device": device_json(outcome.gpu),
         "precision": outcome.plan.precision,
         "weights": outcome.weights.source,
         "data": outcome.dataset.source,

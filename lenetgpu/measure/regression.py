@@ -7,6 +7,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.statistics import SYSTEMATIC, median_interval
+from lenetgpu.plan import canonical
 
 
 def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) -> list[str]:
@@ -40,7 +41,10 @@ def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) ->
 
 
 def load_earlier(path: Path, what: str | None) -> dict[str, Any]:
-    """An earlier `compare --json` file of `what`; LenetError where it is something else."""
+    """An earlier `compare --json` file of `what`, with the plans' names of today.
+
+    Raises LenetError where it is something else.
+    """
     import json
 
     from lenetgpu.files.hdf5 import require_file
@@ -63,20 +67,17 @@ def load_earlier(path: Path, what: str | None) -> dict[str, Any]:
         raise LenetError(f"{path}: expected JSON of compare, found another document")
     if found != what:
         raise LenetError(f"{path}: expected results of compare {what}, found {found!r}")
-    earlier: dict[str, Any] = document
+    for entry in document["candidates"]:
+        entry["name"] = canonical(entry["name"])
+    earlier: dict[str, Any] = document | {"reference": canonical(document["reference"])}
     return earlier
 
 
-def check_earlier(
-    earlier: dict[str, Any],
-    path: str,
-    device: dict[str, Any],
-    reference: str,
-    images: int,
-    cold_l2: bool,
-) -> None:
-    """Raise LenetError where `earlier` was measured in another setting than this run's."""
-    now = {"device": device["name"], "reference": reference, "images": images, "cold_l2": cold_l2}
+def check_earlier(earlier: dict[str, Any], path: str, now: dict[str, Any]) -> None:
+    """Raise LenetError where `earlier` was measured in another setting than `now`.
+
+    `now` holds this run's device name, reference, images and cold_l2.
+    """
     then = {key: earlier.get(key) for key in now} | {"device": earlier["device"]["name"]}
     for key, value in now.items():
         if then[key] != value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Any
 
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.store import cache_dir, write_atomically
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -49,25 +50,10 @@ class Ceilings:
         return (max(compute, memory) / seconds if seconds else 0.0), bound
 
 
-def _best(measure: Callable[[], float]) -> float:
-    """The shortest of a few times: a ceiling is what was reached at best."""
-    return min(measure() for _ in range(_REPEATS))
-
-
-def _timed_gpu(work: Callable[[], Any]) -> float:
-    """Seconds of `work` on the current stream at best, after one pass to warm up."""
-    import cupy
-
-    def once() -> float:
-        before, after = cupy.cuda.Event(), cupy.cuda.Event()
-        before.record()
-        work()
-        after.record()
-        after.synchronize()
-        return float(cupy.cuda.get_elapsed_time(before, after)) / 1e3
-
-    once()
-    return _best(once)
+def _timed(elapsed_ms: Callable[[Callable[[], Any]], float], work: Callable[[], Any]) -> float:
+    """Seconds of `work` at best, after one pass to warm up: a ceiling is what was reached."""
+    elapsed_ms(work)
+    return min(elapsed_ms(work) for _ in range(_REPEATS)) / 1e3
 
 
 def _gpu_copy_gbs() -> float:
@@ -82,7 +68,7 @@ def _gpu_copy_gbs() -> float:
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, kind, stream)
 
-    rate: float = 2 * size / _timed_gpu(copy) / 1e9
+    rate: float = 2 * size / _timed(gpu_ms, copy) / 1e9
     return rate
 
 
@@ -90,13 +76,13 @@ def _measure_gpu(name: str) -> Ceilings:
     import cupy
     import numpy as np
 
-    blocks = 8 * cupy.cuda.Device().attributes["MultiProcessorCount"]
+    blocks = 8 * multiprocessors()
     out = cupy.empty(blocks * _THREADS, cupy.float32)
     numbers = (out, np.float32(0.999), np.float32(0.001))
-    seconds = _timed_gpu(lambda: launch(FMA_RATE, (blocks,), (_THREADS,), numbers))
+    seconds = _timed(gpu_ms, lambda: launch(FMA_RATE, (blocks,), (_THREADS,), numbers))
     fma = 2 * blocks * _THREADS * _CHAINS * _STEPS / seconds / 1e12
     halves = (out, np.uint32(0x3C003C00), np.uint32(0x3C003C00))
-    seconds = _timed_gpu(lambda: launch(MMA_RATE, (blocks,), (_THREADS,), halves))
+    seconds = _timed(gpu_ms, lambda: launch(MMA_RATE, (blocks,), (_THREADS,), halves))
     products = blocks * _THREADS // 32 * _CHAINS * _STEPS
     tensor = _MMA_FLOP_PER_WARP * products / seconds / 1e12
     return Ceilings(name, _gpu_copy_gbs(), fma, tensor)
@@ -111,32 +97,26 @@ def _measure_cpu(name: str) -> Ceilings:
     source = np.ones(_CPU_COPY_BYTES, np.uint8)
     target = np.empty_like(source)
 
-    def copy() -> float:
-        start = time.perf_counter()
+    def copy() -> None:
         parallel_ranges(len(source), lambda lo, hi: np.copyto(target[lo:hi], source[lo:hi]))
-        return time.perf_counter() - start
 
-    copy()
-    copy_gbs = 2 * len(source) / _best(copy) / 1e9
+    copy_gbs = 2 * len(source) / _timed(cpu_ms, copy) / 1e9
     depth, passes = 128, 4000
     x = np.ones(PIXELS * depth, np.float32)
     w = pack_weights(np.ones((1, depth, CHANNELS), np.float32))
     geometry = (passes, 0, 0, depth, depth, PIXELS, CHANNELS)
     outputs = [np.empty(passes * PIXELS * CHANNELS, np.float32) for _ in range(core_count())]
 
-    def multiply() -> float:
-        start = time.perf_counter()
+    def multiply() -> None:
         parallel_ranges(
             len(outputs),
             lambda lo, hi: [
                 rows_times_matrix(x, w, outputs[i], geometry, 0, passes) for i in range(lo, hi)
             ],
         )
-        return time.perf_counter() - start
 
-    multiply()
     flop = 2 * len(outputs) * passes * PIXELS * CHANNELS * depth
-    return Ceilings(name, copy_gbs, flop / _best(multiply) / 1e12, 0.0)
+    return Ceilings(name, copy_gbs, flop / _timed(cpu_ms, multiply) / 1e12, 0.0)
 
 
 def ceilings(device: str, name: str, again: bool = False) -> Ceilings:

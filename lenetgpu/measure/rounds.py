@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import (
     Bench,
     Checked,
@@ -87,6 +88,31 @@ class Comparison:
         return ratio_interval(candidate.samples, base.samples, drift)
 
 
+Entry = tuple[Callable[[], float], list[float]]
+"""What takes a sample, and the samples it took."""
+
+
+def interleave(
+    entries: Iterable[Entry],
+    most: int,
+    stop: Callable[[int], bool] = lambda rounds: False,
+    enough: Callable[[list[float]], bool] = lambda samples: False,
+) -> None:
+    """Up to `most` rounds: in each, every entry takes one sample, in random order.
+
+    `stop(rounds)` ends them after a round; an entry whose samples are `enough` takes no more. What
+    was sampled until an exception stays in the entries.
+    """
+    turn, order = list(entries), random.Random(0)
+    for rounds in range(1, most + 1):
+        order.shuffle(turn)
+        for sample, samples in turn:
+            if not enough(samples):
+                samples.append(sample())
+        if stop(rounds):
+            return
+
+
 @contextmanager
 def _stopping(comparison: Comparison) -> Iterator[None]:
     try:
@@ -124,6 +150,12 @@ def compare(
     return comparison
 
 
+def why(error: Exception) -> str:
+    """Why a candidate cannot run, in a line: our own sentences as they are."""
+    line = str(error).partition("\n")[0]
+    return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
+
+
 def _check(candidate: Candidate, flush: Flusher | None) -> None:
     try:
         candidate.bench = candidate.build()
@@ -139,7 +171,7 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         return
     except Exception as error:  # one that breaks is named, and stops no other
         candidate.status, candidate.bench = "failed", None
-        candidate.note = f"cannot run: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        candidate.note = why(error)
         return
     candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
 
@@ -158,23 +190,17 @@ def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[s
         candidate.bench.sample()
     if not timed:
         return
-    order = random.Random(0)
     start = time.perf_counter()
-    for round_number in range(MOST_ROUNDS):
-        entries: list[tuple[Bench, list[float]]] = [
-            (c.bench, c.samples) for c in timed if c.bench is not None
-        ]
-        if base is not None and base.bench is not None:
-            entries.append((base.bench, comparison.again))
-        order.shuffle(entries)
-        for bench, samples in entries:
-            samples.append(bench.sample())
+    entries: list[Entry] = [(c.bench.sample, c.samples) for c in timed if c.bench is not None]
+    if base is not None and base.bench is not None:
+        entries.append((base.bench.sample, comparison.again))
+
+    def stop(rounds: int) -> bool:
         spent = time.perf_counter() - start
-        say(f"round {round_number + 1}, {spent:.0f} s")
-        if round_number + 1 < LEAST_ROUNDS:
-            continue
-        if spent > seconds or _quiet(timed, base, noise):
-            break
+        say(f"round {rounds}, {spent:.0f} s")
+        return rounds >= LEAST_ROUNDS and (spent > seconds or _quiet(timed, base, noise))
+
+    interleave(entries, MOST_ROUNDS, stop)
 
 
 def _quiet(timed: list[Candidate], base: Candidate | None, noise: float) -> bool:

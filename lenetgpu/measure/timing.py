@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lenetgpu.gpu.launch import Launch, record
@@ -67,28 +68,24 @@ def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     return float(cupy.cuda.get_elapsed_time(before, after))
 
 
+def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
+    """Milliseconds that `times` calls of `work` take by the clock."""
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - start) * 1e3
+
+
 def time_compute(pipeline: Pipeline, images: Any) -> float:
     """Milliseconds from `images` on the plan's device to labels on it.
 
-    More images than the pipeline's batch take several passes, whose times are added; on a GPU the
-    passes' host-to-device copies are left out.
+    More images than the pipeline's batch take several passes, whose times are added.
     """
-    if pipeline.plan.device == "cpu":
-        start = time.perf_counter()
-        for lo in range(0, len(images), pipeline.batch):
-            pipeline.run(images[lo : lo + pipeline.batch])
-        return (time.perf_counter() - start) * 1e3
-    import cupy
-
+    elapsed_ms = cpu_ms if pipeline.plan.device == "cpu" else gpu_ms
     total = 0.0
-    before, after = cupy.cuda.Event(), cupy.cuda.Event()
     for lo in range(0, len(images), pipeline.batch):
-        part = cupy.asarray(images[lo : lo + pipeline.batch])
-        before.record()
-        pipeline.run(part)
-        after.record()
-        after.synchronize()
-        total += cupy.cuda.get_elapsed_time(before, after)
+        part = images[lo : lo + pipeline.batch]
+        total += elapsed_ms(partial(pipeline.run, part))
     return total
 
 

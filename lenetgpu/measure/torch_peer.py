@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from lenetgpu.check.judge import TOLERANCE
+from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.bench import Checked
-from lenetgpu.measure.conv_bench import CALLS, LEAST_SAMPLES, SAMPLE_MS, Case, replays
+from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer
+from lenetgpu.measure.conv_bench import Case
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
@@ -52,7 +52,7 @@ class TorchBench:
         torch.backends.cuda.matmul.allow_tf32 = False
         filters = torch.from_numpy(case.filters).permute(3, 2, 0, 1)
         self._filters = filters.cuda() if case.gpu else filters
-        self._sampler: Callable[[], float] = self._single
+        self._chosen: CallTimer | None = None
         self._kept: list[Any] = []
         self._x: Any = None
         self._w: Any = None
@@ -90,7 +90,7 @@ class TorchBench:
         A library may round more than the variants may: up to fp16's tolerance its time counts, and
         the row says so.
         """
-        found: list[tuple[float, str, Callable[[], float], bool]] = []
+        found: list[tuple[float, str, CallTimer]] = []
         worst: Checked | None = None
         for name, layout in _FORMATS.items():
             self._hold(layout)
@@ -98,9 +98,10 @@ class TorchBench:
             checked = self._case.judged(self._found(), "fp32")
             if worst is None or not checked.verdict.error <= worst.verdict.error:
                 worst = checked
-            sample, once = self._timer()
-            found.append((min(sample() for _ in range(1 if once else 3)), name, sample, once))
-        _, name, self._sampler, self.once = min(found, key=lambda row: row[0])
+            timer = self._timer()
+            found.append((min(timer.sample() for _ in range(1 if timer.once else 3)), name, timer))
+        _, name, self._chosen = min(found, key=lambda row: row[0])
+        self.once, self.method = self._chosen.once, self._chosen.method
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
         self.note = name
@@ -109,8 +110,8 @@ class TorchBench:
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))
         return worst
 
-    def _timer(self) -> tuple[Callable[[], float], bool]:
-        """A sampler that stays bound to the format now held, and whether once is enough."""
+    def _timer(self) -> CallTimer:
+        """A timer that stays bound to the format now held."""
         x, w = self._x, self._w
         self._kept.append((x, w))  # a graph holds addresses only
 
@@ -119,56 +120,9 @@ class TorchBench:
             self._call()
 
         call()
-        one = min(self._elapsed(call, 1) for _ in range(2))
-        if one > self._budget_ms:
-            self.method = "one call"
-            return (lambda: self._elapsed(call, 1), True)
-        if not self._case.gpu:
-            self.method = "clock"
-            times = max(1, int(SAMPLE_MS / one))
-            return (lambda: self._elapsed(call, times), False)
-        if one * CALLS > self._budget_ms:
-            self.method = "single calls"
-            return (lambda: self._elapsed(call, 1), False)
-        graph = self._graph(call)
-        self.method = f"graph of {CALLS} calls"
-        times = replays(self._elapsed(graph.replay, 1) / CALLS)
-        return (lambda: self._elapsed(graph.replay, times) / CALLS, False)
-
-    def _graph(self, call: Callable[[], None]) -> Any:
-        torch = self._torch
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                call()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(CALLS):
-                call()
-        return graph
-
-    def _elapsed(self, work: Callable[[], Any], times: int) -> float:
-        """Milliseconds of one of `times` calls of `work`."""
-        if not self._case.gpu:
-            start = time.perf_counter()
-            for _ in range(times):
-                work()
-            return (time.perf_counter() - start) * 1e3 / times
-        torch = self._torch
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        for _ in range(times):
-            work()
-        after.record()
-        after.synchronize()
-        return float(before.elapsed_time(after)) / times
-
-    def _single(self) -> float:
-        return self._elapsed(self._call, 1)
+        return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph)
 
     def sample(self) -> float:
         """Milliseconds of one call."""
-        return self._sampler()
+        assert self._chosen is not None, "checked first"
+        return self._chosen.sample()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +11,13 @@ from typing import Any
 
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
+from lenetgpu.measure.calls import CALLS, Replays
+from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import summarise
-from lenetgpu.papers.convnet2 import SHAPES, STEPS, PaperStep
+from lenetgpu.papers.convnet2 import STEPS, PaperStep
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, find
 from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
@@ -26,8 +30,7 @@ from lenetgpu.stages.conv.convnet2.ladder import (
     UNROLLED,
     Step,
 )
-
-__all__ = ["SHAPES", "STEPS", "instruction_count", "ladder_rows", "longest_span", "step_kernels"]
+from lenetgpu.stages.mounted import Mounted
 
 
 def instruction_count(cubin: Path, entry: str) -> int:
@@ -57,8 +60,8 @@ def instruction_count(cubin: Path, entry: str) -> int:
 
 _NOP = 0x918
 _ENGINE = "convnet2.index_engine"
-_GRAPH_LAUNCHES, _REPLAYS, _LEAST_REPLAYS, _SPANS = 10, 20, 3, 5
-_BUDGET_US = 200e3
+_REPLAYS, _LEAST_REPLAYS, _SPANS = 20, 3, 5
+_BUDGET_MS = 200
 _CHECKED_IMAGES = 3
 
 
@@ -109,14 +112,14 @@ def step_kernels(step: PaperStep, problem: Conv, batch: int) -> tuple[Kernel, Ke
 
 
 def _bench(step: PaperStep, variant: Variant, x: Any, w: Any, y: Any, problem: Conv) -> _Bench:
-    assert variant.prepare is not None
     n = len(x)
-    state = variant.prepare(w, problem, n)
+    mounted = Mounted(variant, problem, [w], n)
+    state = mounted.state
     if state.chunk < n:
         raise MemoryError(f"workspace for {n} images of {problem}")
     if step.variant == _ENGINE:
         return _Bench(
-            lambda: variant.launch(x, state, y, problem),
+            lambda: mounted.run(x, y),
             lambda spans: convolve(state.images, state, y, n, problem, spans),
         )
     chosen = _kernel_step(step)
@@ -127,31 +130,11 @@ def _bench(step: PaperStep, variant: Variant, x: Any, w: Any, y: Any, problem: C
     )
 
 
-def _captured(run: Callable[[], None]) -> Any:
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        run()
-        stream.synchronize()
-        stream.begin_capture()
-        for _ in range(_GRAPH_LAUNCHES):
-            run()
-        graph = stream.end_capture()
-        graph.launch(stream)
-        stream.synchronize()
-    return graph, stream
-
-
-def _replay(graph: Any, stream: Any) -> float:
-    import cupy
-
-    before, after = cupy.cuda.Event(), cupy.cuda.Event()
-    before.record(stream)
-    graph.launch(stream)
-    after.record(stream)
-    after.synchronize()
-    return float(cupy.cuda.get_elapsed_time(before, after)) * 1e3 / _GRAPH_LAUNCHES
+def _replays(run: Callable[[], None]) -> Replays:
+    run()
+    replays = Replays(Graph(run, CALLS))
+    replays.once()
+    return replays
 
 
 def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
@@ -190,7 +173,7 @@ def _measure_cycles(bench: _Bench, row: dict[str, Any]) -> None:
     spans = cupy.full((row["blocks"], 3), -1, cupy.int64)
     found = []
     for _ in range(_SPANS):
-        for _ in range(_GRAPH_LAUNCHES):
+        for _ in range(CALLS):
             bench.alone(spans)
         found.append(longest_span(spans.get()))
     row["cycles"] = sorted(found)[len(found) // 2]
@@ -215,11 +198,11 @@ def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
     }
 
 
-def ladder_rows(
+def measure_ladder(
     problem: Conv,
     batch: int,
     *,
-    compute_capability: int,
+    gpu: Gpu,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """The paper's steps on `batch` images of `problem`, in its order, one row a step.
@@ -249,21 +232,10 @@ def ladder_rows(
     truth = reference("conv", host[checked], w, problem).transpose(0, 3, 1, 2)
     x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
     y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
-    rows: list[dict[str, Any]] = []
-    graphs: dict[str, tuple[Any, Any]] = {}
+    rows = [_step_row(step, problem, batch) for step in STEPS]
+    graphs: dict[str, tuple[Replays, Replays]] = {}
     held = []  # what the graphs read and write
-    chosen = []
-    for step in STEPS:
-        variant = find("conv", step.variant, "cuda")
-        row = _step_row(step, problem, batch)
-        rows.append(row)
-        refusal = variant.refusal(problem)
-        if refusal is None and not variant.needs.met_by(compute_capability):
-            refusal = f"needs {variant.needs}"
-        if refusal is None:
-            chosen.append((step, variant, row))
-        else:
-            row |= {"status": "refused", "note": refusal}
+    chosen = list(_not_refused(rows, problem, gpu))
     _compile_together([step for step, _, _ in chosen], problem, batch)
     for step, variant, row in chosen:
         say(step.name)
@@ -278,10 +250,25 @@ def ladder_rows(
             held.append(bench)
             _static_facts(bench, row)
             _measure_cycles(bench, row)
-            graphs[step.name] = _captured(bench.alone_unclocked), _captured(bench.whole)
+            graphs[step.name] = _replays(bench.alone_unclocked), _replays(bench.whole)
     _time_interleaved(rows, graphs)
     _add_ratios(rows)
     return rows
+
+
+def _not_refused(
+    rows: list[dict[str, Any]], problem: Conv, gpu: Gpu
+) -> Iterator[tuple[PaperStep, Variant, dict[str, Any]]]:
+    """(step, variant, row) of what runs; the rows of the others say why not."""
+    for step, row in zip(STEPS, rows, strict=True):
+        variant = find("conv", step.variant, "cuda")
+        refusal = variant.refusal(problem)
+        if refusal is None and not variant.needs.met_by(gpu):
+            refusal = f"needs {variant.needs}"
+        if refusal is None:
+            yield step, variant, row
+        else:
+            row |= {"status": "refused", "note": refusal}
 
 
 def _compile_together(steps: list[PaperStep], problem: Conv, batch: int) -> None:
@@ -304,24 +291,27 @@ def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str
     return judge(y.get()[checked], truth, precision)
 
 
-def _time_interleaved(rows: list[dict[str, Any]], graphs: dict[str, Any]) -> None:
+def _time_interleaved(
+    rows: list[dict[str, Any]], graphs: dict[str, tuple[Replays, Replays]]
+) -> None:
     alone: dict[str, list[float]] = {name: [] for name in graphs}
     whole: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(_REPLAYS):
-        for name, (kernel, variant) in graphs.items():
-            spent_us = _GRAPH_LAUNCHES * sum(alone[name])
-            if len(alone[name]) >= _LEAST_REPLAYS and spent_us > _BUDGET_US:
-                continue
-            alone[name].append(_replay(*kernel))
-            whole[name].append(_replay(*variant))
+    entries: list[Entry] = []
+    for name, (kernel, variant) in graphs.items():
+        entries += [(kernel.sample, alone[name]), (variant.sample, whole[name])]
+
+    def enough(samples: list[float]) -> bool:
+        return len(samples) >= _LEAST_REPLAYS and CALLS * sum(samples) > _BUDGET_MS
+
+    interleave(entries, _REPLAYS, enough=enough)
     for row in rows:
         if row["step"] in graphs:
             times = summarise(alone[row["step"]])
             row |= {
-                "median_us": times.median,
-                "p05_us": times.p05,
-                "p95_us": times.p95,
-                "whole_us": summarise(whole[row["step"]]).median,
+                "median_us": 1e3 * times.median,
+                "p05_us": 1e3 * times.p05,
+                "p95_us": 1e3 * times.p95,
+                "whole_us": 1e3 * summarise(whole[row["step"]]).median,
             }
 
 

@@ -11,7 +11,7 @@ RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL = (
     "relu",
     "serial relu",
     "serial mean",
-    "plan report",
+    "plan course",
 )
 
 

@@ -1,17 +1,17 @@
-"""The report suite: every figure of the report beside this device's, checked before it is timed."""
+"""The course's suite: every figure of its report beside this device's, checked, then timed."""
 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.gpu import machines
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.bench import PlanBench, StageBench, Truth, stage_of
-from lenetgpu.measure.document import launch_json, rates_json
+from lenetgpu.measure.document import launch_json, rates_json, times_json
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.timing import gpu_ms, repeat, summarise
+from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     BEYOND,
@@ -27,10 +27,10 @@ from lenetgpu.papers.course import (
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.problems import Pool
-from lenetgpu.show.course import explanation
 from lenetgpu.stages import Variant
 
-SUITES = ("report",)
+NAMES = ("course", "report")
+"""What the command line calls this suite; the first is its name."""
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.15, 0.5
 _LEAST, _MOST = 5, 50
 RELU_OF = "basic.two_passes"
@@ -43,7 +43,7 @@ TABLE_10 = {
 _SAME = 1.02
 
 
-class Suite:
+class CourseRun:
     """Measures each (stage, variant) once and fills the report's rows with it."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Suite:
             self._limits,
         )  # fmt: skip
         row |= launch_json(bench.launched)
-        row["explanation"] = explanation(variant, problem, bench.launched, n, row)
+        row["explanation"] = _explanation(variant, problem, n, row)
         if bench.scaled_from < n:
             row["note"] = f"scaled from {bench.scaled_from} images"
         return row
@@ -145,12 +145,7 @@ class Suite:
     @staticmethod
     def _times(samples: list[float]) -> dict[str, Any]:
         summary = summarise(samples)
-        return {
-            "median_ms": summary.median,
-            "p05_ms": summary.p05,
-            "p95_ms": summary.p95,
-            "samples_ms": summary.samples,
-        }
+        return times_json(summary) | {"samples_ms": summary.samples}
 
     def _relu(self, bench: StageBench) -> dict[str, Any]:
         """The ReLU pass alone, on the map that the pool reads; checked here against NumPy."""
@@ -186,14 +181,15 @@ class Suite:
         x = rng.standard_normal((few, *problem.in_shape)).astype(np.float32)
         relu, mean = np.full_like(x, np.nan), np.full((few, *problem.out_shape), np.nan, np.float32)
 
-        def sample() -> float:
-            start = time.perf_counter()
+        def loops() -> None:
             if name == SERIAL_RELU:
                 relu_loops(x.reshape(-1), relu.reshape(-1))
             else:
                 for image, pooled in zip(x, mean, strict=True):
                     mean_loops(image, pooled)
-            return (time.perf_counter() - start) * 1e3 * len(self._images) / few
+
+        def sample() -> float:
+            return cpu_ms(loops) * len(self._images) / few
 
         sample()
         folded = x.reshape(few, problem.H // 2, 2, problem.W // 2, 2, problem.C)
@@ -209,7 +205,7 @@ class Suite:
         return row
 
     def _total(self) -> dict[str, Any]:
-        plan_name = "report" if self._device in NAMED["report"] else "unrolled"
+        plan_name = "course" if self._device in NAMED["course"] else "unrolled"
         plan = resolve(plan_name, self._device)
         pipeline = Pipeline(plan, self._facts.weights, len(self._images), str(self._images.dtype))
         bench = PlanBench(pipeline, self._images, self._facts)
@@ -226,7 +222,22 @@ class Suite:
         return row
 
 
-def ladder_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
+    """One line: what the report's tables say of a kernel, as figures of this run."""
+    words = []
+    if variant.explain is not None:
+        rows = variant.explain(problem, images, machines.current())
+        words = [f"{what} {found}" for what, found in rows]
+    if row.get("occupancy") is not None:
+        words.append(f"occupancy {row['occupancy']:.0%}")
+    if row.get("local_bytes"):
+        words.append(f"local {row['local_bytes']} B")
+    if row.get("roofline") is not None:
+        words.append(f"{row['roofline']:.0%} of {row['bound']} roof")
+    return ", ".join(words)
+
+
+def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each step of the report's ladders: its gain there, its gain here, and whether it still holds.
 
     A gain is the time of the step before over the time of the step; within 2 % of 1 is no change.

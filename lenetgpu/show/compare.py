@@ -13,6 +13,7 @@ from lenetgpu.show.tables import (
     as_rich,
     candidate_row,
     dimensions,
+    fitting,
     fixed,
     percent,
     short_error,
@@ -51,9 +52,9 @@ SUITE_COLUMNS = (
     Column("stage", "stage", numeric=False),
     Column("variant", "variant", numeric=False),
     Column("check", "check", numeric=False),
-    Column("report ms", "report", numeric=True),
+    Column("course ms", "report", numeric=True),
     Column("here ms", "median_ms", fixed(3)),
-    Column("report/here", "speedup", fixed(1)),
+    Column("course/here", "speedup", fixed(1)),
     Column("why", "explanation", numeric=False),
     Column("note", "note", numeric=False),
 )
@@ -61,14 +62,14 @@ LAYOUT_COLUMNS = (
     Column("table", "table", numeric=False),
     Column("stage", "stage", numeric=False),
     Column("end", "end", numeric=False),
-    Column("report before", "report_before", dimensions),
-    Column("report after", "report_after", dimensions),
+    Column("course before", "report_before", dimensions),
+    Column("course after", "report_after", dimensions),
     Column("layout here", "layout", numeric=False),
     Column("after here", "after", dimensions),
 )
 LADDER_COLUMNS = (
     Column("stage", "stage", numeric=False),
-    Column("the report's step", "step", numeric=False),
+    Column("the course's step", "step", numeric=False),
     Column("gain there", "report_gain", fixed(2)),
     Column("gain here", "gain", fixed(2)),
     Column("today", "verdict", numeric=False),
@@ -99,7 +100,12 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
     cache = "cold L2" if document["cold_l2"] else "warm L2"
     n = document["images"]
     title = f"{document['what']}, {n:,} images, {device}, {cache}"
-    console.print(as_rich(used(COMPARE_COLUMNS, rows), rows, title, width=console.width))
+    columns = used(COMPARE_COLUMNS, rows)
+    console.print(as_rich(columns, rows, title, width=console.width))
+    if "note" not in [column.key for column in fitting(columns, rows, console.width)]:
+        for row in rows:
+            if row["note"]:
+                console.print(f"{row['name']}: {row['note']}", highlight=False, soft_wrap=True)
     again = document["reference_again"]
     if again is not None:
         ratio = again["ratio"]
@@ -129,10 +135,10 @@ def suite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def print_suite(console: Console, document: dict[str, Any]) -> None:
     """The report's tables beside this device's figures."""
     rows = suite_rows(document["rows"])
-    title = f"suite report, {document['images']:,} images, {document['device']['name']}"
+    title = f"suite course, {document['images']:,} images, {document['device']['name']}"
     console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title, width=console.width))
     if document["ladder"]:
-        title = "the report's ladder: time of the step before over time of the step"
+        title = "the course's ladder: time of the step before over time of the step"
         console.print(as_rich(LADDER_COLUMNS, document["ladder"], title, width=console.width))
     console.print(
         as_rich(

@@ -7,7 +7,7 @@ from typing import Any
 
 from lenetgpu.check.judge import PRECISE
 from lenetgpu.measure.conv_bench import ConvBench
-from lenetgpu.measure.document import candidate_json
+from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison
 from lenetgpu.measure.torch_peer import TorchBench
@@ -40,7 +40,6 @@ def case_json(
         if entry.get("ratio"):
             entry["speedup"] = 1 / entry["ratio"]["median"]
         entries.append({key: value for key, value in entry.items() if value is not None})
-    control = comparison.control()
     own = [e for e in entries if e.get("median_ms") and e["name"] != peer]
     own = [e for e in own if e["precision"] in PRECISE]
     plain = [e for e in own if e["precision"] == "fp32"]
@@ -53,9 +52,7 @@ def case_json(
         "mbytes": moved / 1e6,
         "intensity": flop / moved,
         "reference": comparison.reference,
-        "reference_again": None
-        if control is None
-        else {"ratio": {"median": control.value, "low": control.low, "high": control.high}},
+        "reference_again": again_json(comparison),
         "rounds": len(comparison.again),
         "interrupted": comparison.interrupted,
         "best": min(plain, key=lambda e: e["median_ms"])["name"] if plain else None,

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from lenetgpu.gpu.launch import Launch
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Comparison
@@ -43,7 +44,7 @@ def _microseconds(seconds: float) -> str:
 
 def launch_rows(launches: list[Launch], n: int) -> Rows:
     """Residency by each resource, waves, and batches that fill the last wave, of each kernel."""
-    from lenetgpu.gpu.occupancy import explain_launch, grid_of
+    from lenetgpu.gpu.launched import explain_launch, grid_of
 
     rows: Rows = []
     for launched in dict.fromkeys(launches):
@@ -60,13 +61,13 @@ def _or_why_not(make: Callable[..., Rows]) -> Rows:
         return [("explanation", f"none here: {type(error).__name__}: {error}")]
 
 
-def planned(variant: Variant, problem: Conv, batch: int) -> Rows:
-    """What a variant that cannot run here would do, where it can say so without its device."""
+def planned(variant: Variant, problem: Conv, batch: int, machine: Machine) -> Rows:
+    """What a variant would do on `machine`, where it can say so without it."""
     laid = laid_out(variant, problem)
     if variant.explain is None or isinstance(laid, str):
         return []
     try:
-        return variant.explain(laid, batch)
+        return variant.explain(laid, batch, machine)
     except Exception:
         return []
 
@@ -77,10 +78,11 @@ def explanation_json(
     limits: Ceilings,
     chosen: list[Variant],
     elsewhere: list[Variant],
+    machine: Machine,
 ) -> list[dict[str, Any]]:
     """The `explanation` list of a case: of the shape, then of each variant that has one.
 
-    `elsewhere` are variants of a device that is not here.
+    `elsewhere` are variants that are only planned for `machine`, which is not here.
     """
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
     benches = {c.name: c.bench for c in comparison.candidates}
@@ -88,14 +90,14 @@ def explanation_json(
         rows: Rows = []
         problem = laid_out(variant, shape.problem)
         if variant.explain is not None and not isinstance(problem, str):
-            rows += _or_why_not(lambda v=variant, p=problem: v.explain(p, shape.batch))
+            rows += _or_why_not(lambda v=variant, p=problem: v.explain(p, shape.batch, machine))
         bench = benches.get(variant.full_name)
         if isinstance(bench, ConvBench) and bench.launched:
             rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
         if rows:
             sections.append((variant.full_name, rows))
     for variant in elsewhere:
-        rows = planned(variant, shape.problem, shape.batch)
+        rows = planned(variant, shape.problem, shape.batch, machine)
         if rows:
-            sections.append((f"{variant.full_name}, on a GPU (none here: an H200)", rows))
+            sections.append((f"{variant.full_name}, planned for a {machine.name}", rows))
     return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.measure.document import infer_json
+from lenetgpu.measure.document import ceilings_json, infer_json
 from lenetgpu.measure.outcome import Outcome
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
 from lenetgpu.show import infer as report
@@ -40,11 +40,7 @@ class Profile:
             "hint": hint(self.outcome, self.rows),
         }
         if limits is not None:
-            document["ceilings"] = {
-                "copy_gbs": limits.copy_gbs,
-                "fma_tflops": limits.fma_tflops,
-                "tensor_tflops": limits.tensor_tflops,
-            }
+            document["ceilings"] = ceilings_json(limits)
         return json.dumps(document, indent=1) + "\n"
 
     def as_csv(self) -> str:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
 
 if TYPE_CHECKING:
+    from lenetgpu.gpu.device import Gpu
+    from lenetgpu.gpu.machines import Machine
     from lenetgpu.gpu.nvrtc import Kernel
 
 KINDS = ("conv", "pool", "fc", "argmax")
@@ -36,11 +39,11 @@ class Needs:
     compute_capability: int = 0
     exact: bool = False
 
-    def met_by(self, compute_capability: int) -> bool:
-        """Whether a GPU of this compute capability will do."""
+    def met_by(self, gpu: Gpu) -> bool:
+        """Whether `gpu` will do."""
         if self.exact:
-            return compute_capability == self.compute_capability
-        return compute_capability >= self.compute_capability
+            return gpu.compute_capability == self.compute_capability
+        return gpu.compute_capability >= self.compute_capability
 
     def __str__(self) -> str:
         if self.device == "cpu":
@@ -64,18 +67,29 @@ def hopper() -> Needs:
     return Needs("cuda", 90, exact=True)
 
 
+Kernels = Callable[[Any, int], "tuple[Kernel, ...]"]
+Rows = list[tuple[str, str]]
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One algorithm for one kind of stage.
+    """One algorithm for one kind of stage; its fields are `variant`'s keywords.
 
-    `reads` and `writes` list the layouts it takes and makes, preferred first; the problem it is
-    launched with names the pair in use. `prepare(w, problem, batch)` turns a float32 weight array
-    into what `launch` receives (and may allocate workspace for `batch` images). `kernels(problem)`
-    lists the CUDA kernels it launches. `supports(problem)` is None, or a sentence saying why not.
-    `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-    that it takes images as they arrive (uint8 or float32) and needs no input step, `calibrated`
-    that `prepare` takes the largest pooled activation (or None) after the weights.
-    `explain(problem, batch)` gives (what, found) rows on how it divides that work.
+    `run` computes it, and its docstring's first line is the summary. `reads` and `writes` list the
+    layouts it takes and makes, preferred first; the problem it is launched with names the pair in
+    use. `also` are other full names that it answers to, `default` marks the variant that its
+    family's name alone means.
+
+    - `prepare(w, problem, batch)` turns a float32 weight array (of a span: the tuple of them) into
+      what `run` receives, and may allocate workspace for up to `batch` images.
+    - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
+      after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
+    - `supports(problem)` is None, or a sentence saying why not.
+    - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
+      `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
+    - `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
+      that it takes images as they arrive (uint8 or float32) and needs no input step, `calibrated`
+      that `prepare` takes the largest pooled activation (or None) after the weights.
     """
 
     kind: str
@@ -85,17 +99,17 @@ class Variant:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     needs: Needs
-    precision: str
-    paper: str
-    also: tuple[str, ...]
-    default: bool
-    prepare: Callable[[Any, Any, int], Any] | None
-    kernels: Callable[[Any], tuple[Kernel, ...]] | None
-    supports: Callable[[Any], str | None] | None
-    local_memory: bool
-    raw_images: bool
-    calibrated: bool
-    explain: Callable[[Any, int], list[tuple[str, str]]] | None = None
+    precision: str = "fp32"
+    paper: str = ""
+    also: tuple[str, ...] = ()
+    default: bool = False
+    prepare: Callable[[Any, Any, int], Any] | None = None
+    kernels: Kernels | None = None
+    supports: Callable[[Any], str | None] | None = None
+    explain: Callable[[Any, int, Machine], Rows] | None = None
+    local_memory: bool = False
+    raw_images: bool = False
+    calibrated: bool = False
 
     @property
     def full_name(self) -> str:
@@ -116,12 +130,26 @@ class Variant:
         """None where it can solve `problem`, else a sentence saying what it supports."""
         return self.supports(problem) if self.supports is not None else None
 
+    def laid_out(self, problem: Any) -> Any:
+        """`problem` in the first of its layouts that it does not refuse, or the last refusal."""
+        refusal: str | None = None
+        for reads, writes in product(self.reads, self.writes):
+            laid_out = replace(problem, reads=reads, writes=writes)
+            refusal = self.refusal(laid_out)
+            if refusal is None:
+                return laid_out
+        return refusal
+
     def launch(self, x: Any, w: Any, y: Any, problem: Any) -> None:
         """Compute `problem`: input `x`, prepared weights `w` (None without), output `y`."""
         if self.kind in WEIGHTED or self.prepare is not None:
             self.run(x, w, y, problem)
         else:
             self.run(x, y, problem)
+
+
+class TakenError(ValueError):
+    """A name that another variant of its kind goes by."""
 
 
 _REGISTRY: dict[tuple[str, str], Variant] = {}
@@ -131,67 +159,44 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else value
 
 
-def make_variant(
-    run: Callable[..., None],
-    *,
-    kind: str,
-    family: str,
-    reads: str | tuple[str, ...],
-    writes: str | tuple[str, ...],
-    needs: Needs,
-    precision: str = "fp32",
-    paper: str = "",
-    also: str | tuple[str, ...] = (),
-    default: bool = False,
-    prepare: Callable[[Any, Any, int], Any] | None = None,
-    kernels: Callable[[Any], tuple[Kernel, ...]] | None = None,
-    supports: Callable[[Any], str | None] | None = None,
-    local_memory: bool = False,
-    raw_images: bool = False,
-    calibrated: bool = False,
-    explain: Callable[[Any, int], list[tuple[str, str]]] | None = None,
-) -> Variant:
-    """`run` as variant `family.<function name>`, not registered; the fields are Variant's."""
-    return Variant(
-        kind=kind,
-        family=family,
-        name=run.__name__.rstrip("_"),
-        run=run,
-        reads=_tuple(reads),
-        writes=_tuple(writes),
-        needs=needs,
-        precision=precision,
-        paper=paper,
-        also=_tuple(also),
-        default=default,
-        prepare=prepare,
-        kernels=kernels,
-        supports=supports,
-        local_memory=local_memory,
-        raw_images=raw_images,
-        calibrated=calibrated,
-        explain=explain,
-    )
+def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
+    """`run` as variant `family.<function name>`, not registered; `fields` are Variant's.
+
+    A layout or another name may stand alone, without a tuple around it.
+    """
+    for name in ("reads", "writes", "also"):
+        fields[name] = _tuple(fields.get(name, ()))
+    return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
+
+
+def of_shape(make: Callable[[Any], tuple[Kernel, ...]]) -> Kernels:
+    """`Variant.kernels` of a function of the problem alone: any batch launches the same."""
+    return lambda problem, batch: make(problem)
 
 
 def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register the decorated function as a variant; takes `make_variant`'s keywords."""
+    """Register the decorated function as a variant; `fields` are Variant's."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         made = make_variant(run, **fields)
         for name in made.names:
             if (made.kind, name) in _REGISTRY:
-                raise ValueError(f"{made.kind} variant {name} is registered twice")
+                raise TakenError(f"{made.kind} variant {name} is registered twice")
             _REGISTRY[made.kind, name] = made
         return run
 
     return register
 
 
-def import_all(package: str, folders: Iterable[str]) -> None:
-    """Import every module of `package`: a new file registers its variants by being there."""
-    for module in pkgutil.iter_modules(list(folders)):
-        importlib.import_module(f"{package}.{module.name}")
+def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) -> None:
+    """Import every module of `package`: a new file registers its variants by being there.
+
+    The modules of `first` come first, naive to fast: that is the order of `variants`, in which
+    what nobody ranked comes last.
+    """
+    found = [module.name for module in pkgutil.iter_modules(list(folders))]
+    for name in dict.fromkeys((*first, *found)):
+        importlib.import_module(f"{package}.{name}")
 
 
 def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
@@ -228,9 +233,10 @@ def choices(kind: str, device: str) -> list[str]:
 
 
 def find_span(kind: str, name: str, device: str) -> Variant | None:
-    """The span variant called `name` (full name or family) on `device`, or None."""
-    members = families(kind, device).get(name.split(".")[0], [])
-    return next((v for v in members if name in (*v.names, v.family)), None)
+    """The span variant called `name` (full name or family, now or before) on `device`, or None."""
+    family, _, rest = name.partition(".")
+    members = families(kind, device).get(family, [])
+    return next((v for v in members if not rest or name in v.names), None)
 
 
 def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:

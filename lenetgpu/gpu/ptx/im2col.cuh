@@ -1,7 +1,7 @@
 // The tensor memory accelerator's im2col addressing (sm_90): windows of an NHWC tensor, zero where
 // they leave it. `TensorMap` is CUDA's CUtensorMap, encoded by the host.
 #pragma once
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/math.cuh"
 
 struct alignas(64) TensorMap {
     unsigned long long words[16];

@@ -1,12 +1,12 @@
 // mma.sync (sm_80 and later) under names, fp16 in and fp32 sums, and 8x8 fp16 matrices on their way
-// between registers and shared memory.
+// to registers.
 #pragma once
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/math.cuh"
 
 namespace ptx {
 
-// D = A B or D += A B over a warp: D[16][8], A[16][16], B[16][8], all in registers. They stand where
-// they are written: else the compiler gathers a loop's loads before its products, more than
+// D = A B or D += A B over a warp: D[16][8], A[16][16], B[16][8], all in registers. They stand
+// where they are written: else the compiler gathers a loop's loads before its products, more than
 // registers hold.
 __device__ __forceinline__ void mma_start(float (&d)[4], uint4 a, uint2 b) {
     asm volatile(
@@ -23,7 +23,11 @@ __device__ __forceinline__ void mma_add(float (&d)[4], uint4 a, uint2 b) {
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
-// Four matrices; lanes 8i to 8i + 7 name the rows of matrix i.
+// The two B's of 8 columns that a lane holds side by side.
+__device__ __forceinline__ uint2 low2(uint4 v) { return {v.x, v.y}; }
+__device__ __forceinline__ uint2 high2(uint4 v) { return {v.z, v.w}; }
+
+// Four matrices in shared memory; lanes 8i to 8i + 7 name the rows of matrix i.
 __device__ __forceinline__ uint4 load_matrices(u32 from) {
     uint4 v;
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -31,12 +35,6 @@ __device__ __forceinline__ uint4 load_matrices(u32 from) {
                  : "r"(from)
                  : "memory");
     return v;
-}
-// Two matrices, transposed (sm_90): lane l < 16 names row l % 8 of matrix l / 8.
-__device__ __forceinline__ void store_transposed(u32 to, u32 first, u32 second) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to),
-                 "r"(first), "r"(second)
-                 : "memory");
 }
 // A matrix, a word a lane, transposed within the warp.
 __device__ __forceinline__ u32 transpose(u32 matrix) {

@@ -7,12 +7,13 @@
 
 namespace ptx {
 
-// Descriptor of an operand: `k_step` bytes between neighbouring cores along K, `row_step` along M or N.
+// Descriptor of an operand: `k_step` bytes between neighbouring cores along K, `row_step` along M
+// or N.
 __device__ __forceinline__ u64 operand(u32 start, u32 k_step, u32 row_step) {
     return u64((start & 0x3ffff) >> 4) | u64(k_step >> 4) << 16 | u64(row_step >> 4) << 32;
 }
-// The same of rows of 128 bytes whose cells of 16 are swizzled (cell ^ row % 8), K-major; 8 rows are
-// 1,024 bytes, to which tiles are aligned. Cells along K are 16 bytes on.
+// The same of rows of 128 bytes whose cells of 16 are swizzled (cell ^ row % 8), K-major; 8 rows
+// are 1,024 bytes, to which tiles are aligned. Cells along K are 16 bytes on.
 __device__ __forceinline__ u64 swizzled(u32 start) {
     return u64((start & 0x3ffff) >> 4) | u64(1) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
@@ -43,18 +44,11 @@ __device__ __forceinline__ void settle(int (&d)[SIZE]) {
 #define REGISTERS_32 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15" \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGISTERS_36 REGISTERS_32 \
-    ", %32, %33, %34, %35"
-#define REGISTERS_40 REGISTERS_36 \
-    ", %36, %37, %38, %39"
+#define REGISTERS_40 REGISTERS_32 \
+    ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define REGISTERS_64 REGISTERS_40 \
     ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55" \
     ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGISTERS_128 REGISTERS_64 \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95" \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define BIND_4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define BIND_32(c, i) \
     BIND_4(c, i), BIND_4(c, i + 4), BIND_4(c, i + 8), BIND_4(c, i + 12), BIND_4(c, i + 16), \
@@ -75,18 +69,6 @@ __device__ __forceinline__ void wgmma(float (&d)[32], const uint4& a, u64 b) {
     else
         asm volatile(WGMMA("m64n64k16", "0", REGISTERS_32, "{%32, %33, %34, %35}, %36, p, 1, 1, 0")
                      : BIND_32("=f", 0)
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
-}
-
-template <bool ADD>
-__device__ __forceinline__ void wgmma(float (&d)[36], const uint4& a, u64 b) {
-    if constexpr (ADD)
-        asm volatile(WGMMA("m64n72k16", "1", REGISTERS_36, "{%36, %37, %38, %39}, %40, p, 1, 1, 0")
-                     : BIND_32("+f", 0), BIND_4("+f", 32)
-                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
-    else
-        asm volatile(WGMMA("m64n72k16", "0", REGISTERS_36, "{%36, %37, %38, %39}, %40, p, 1, 1, 0")
-                     : BIND_32("=f", 0), BIND_4("=f", 32)
                      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
 }
 
@@ -114,18 +96,6 @@ __device__ __forceinline__ void wgmma(float (&d)[64], u64 a, u64 b) {
                      : "l"(a), "l"(b));
 }
 
-template <bool ADD>
-__device__ __forceinline__ void wgmma(float (&d)[128], u64 a, u64 b) {
-    if constexpr (ADD)
-        asm volatile(WGMMA("m64n256k16", "1", REGISTERS_128, "%128, %129, p, 1, 1, 0, 0")
-                     : BIND_32("+f", 0), BIND_32("+f", 32), BIND_32("+f", 64), BIND_32("+f", 96)
-                     : "l"(a), "l"(b));
-    else
-        asm volatile(WGMMA("m64n256k16", "0", REGISTERS_128, "%128, %129, p, 1, 1, 0, 0")
-                     : BIND_32("=f", 0), BIND_32("=f", 32), BIND_32("=f", 64), BIND_32("=f", 96)
-                     : "l"(a), "l"(b));
-}
-
 // D[64][128] (+)= A[64][32] B[32][128], A signed and B unsigned bytes, exact sums.
 template <bool ADD>
 __device__ __forceinline__ void wgmma(int (&d)[64], u64 a, u64 b) {
@@ -143,10 +113,8 @@ __device__ __forceinline__ void wgmma(int (&d)[64], u64 a, u64 b) {
 #undef WGMMA
 #undef BIND_32
 #undef BIND_4
-#undef REGISTERS_128
 #undef REGISTERS_64
 #undef REGISTERS_40
-#undef REGISTERS_36
 #undef REGISTERS_32
 
 }  // namespace ptx

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREAD_IMAGES = 128
@@ -28,13 +28,12 @@ def _thread(problem: Argmax) -> tuple[Kernel, ...]:
     return (Kernel(_SOURCE, "argmax_thread", defines),)
 
 
-@variant(
-    kind="argmax",
+scan = partial(variant, kind="argmax", reads="NC", writes="N", needs=cuda())
+
+
+@scan(
     family="thread",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
-    kernels=_thread,
+    kernels=of_shape(_thread),
     paper="report 3.3.1, table 12",
 )
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
@@ -56,13 +55,9 @@ def _list(problem: Argmax) -> tuple[Kernel, ...]:
     return (Kernel(_SOURCE, "argmax_list", defines),)
 
 
-@variant(
-    kind="argmax",
+@scan(
     family="reduction",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
-    kernels=_list,
+    kernels=of_shape(_list),
     default=True,
     supports=lambda problem: None if problem.K <= 512 else "supports at most 512 scores",
     paper="report 3.3.2, which left it unbuilt",
@@ -88,13 +83,9 @@ def _shuffle(problem: Argmax) -> tuple[Kernel, ...]:
     return (Kernel(_SOURCE, "argmax_shuffle", defines),)
 
 
-@variant(
-    kind="argmax",
+@scan(
     family="reduction",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
-    kernels=_shuffle,
+    kernels=of_shape(_shuffle),
     paper="report 3.3.2 without its barriers",
 )
 def shuffle(x: Any, y: Any, problem: Argmax) -> None:

@@ -2,4 +2,8 @@
 
 from lenetgpu.stages.registry import import_all
 
-import_all(__name__, __path__)
+_FIRST = (
+    "serial", "direct", "unrolled", "tiled", "fft", "cublas", "convnet2", "texture", "prefetch",
+    "tuned",
+)  # fmt: skip
+import_all(__name__, __path__, _FIRST)

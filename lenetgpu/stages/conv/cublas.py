@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+product = partial(variant, kind="conv", family="cublas", reads="NHWC", writes="NHWC", needs=cuda())
 
 _THREADS = 256
 
@@ -60,14 +62,9 @@ def _im2col(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "im2col", problem, THREADS=_THREADS),)
 
 
-@variant(
-    kind="conv",
-    family="cublas",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cuda(),
+@product(
     prepare=_prepare("float32"),
-    kernels=_im2col,
+    kernels=of_shape(_im2col),
     default=True,
     paper="report 2.2.6, which could not link it",
 )
@@ -81,15 +78,10 @@ def _im2col_half(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "im2col_half", problem, THREADS=_THREADS),)
 
 
-@variant(
-    kind="conv",
-    family="cublas",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cuda(),
+@product(
     precision="fp16",
     prepare=_prepare("float16"),
-    kernels=_im2col_half,
+    kernels=of_shape(_im2col_half),
     paper="report 3.6, whose system had no half type",
 )
 def half(x: Any, w: _Matrix, y: Any, problem: Conv) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.explain import conv_moves, idle, reuse
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -25,13 +27,18 @@ def _basic(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=32, BLOCK_H=32),)
 
 
-@variant(
-    kind="conv",
-    family="direct",
+def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
+    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
+
+
+direct = partial(variant, kind="conv", family="direct", needs=cuda())
+
+
+@direct(
     reads=MAPS,
     writes=MAPS,
-    needs=cuda(),
-    kernels=_basic,
+    kernels=of_shape(_basic),
+    explain=_explain_basic,
     default=True,
     paper="report 2.1.1, table 1",
 )
@@ -52,13 +59,16 @@ def _tight(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "conv_map", problem, BLOCK_W=width, BLOCK_H=height),)
 
 
-@variant(
-    kind="conv",
-    family="direct",
+def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
+    width, height = _tight_block(problem)
+    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, width * height)
+
+
+@direct(
     reads=MAPS,
     writes=MAPS,
-    needs=cuda(),
-    kernels=_tight,
+    kernels=of_shape(_tight),
+    explain=_explain_tight,
     paper="report 2.1.2, table 2",
 )
 def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
@@ -129,14 +139,20 @@ def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
     return _Filters(array, module.get_function(kernel.entry))
 
 
-@variant(
-    kind="conv",
-    family="direct",
+def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
+    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
+    tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
+    outputs = problem.OH * problem.OW
+    used = problem.R * problem.S * outputs / (problem.H * problem.W)
+    return conv_moves(problem) + reuse(used) + idle(outputs, tiles * block_h * block_w)
+
+
+@direct(
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
+    explain=_explain_shared,
     prepare=_load_constant,
-    kernels=_shared_constant,
+    kernels=of_shape(_shared_constant),
     supports=_tile_fits,
     also="tiled.shared_constant",
     paper="report 2.1.3, table 3",
@@ -162,13 +178,18 @@ def _eight_by_eight_fits(problem: Conv) -> str | None:
     return None
 
 
-@variant(
-    kind="conv",
-    family="direct",
+def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
+    blocks = blocks_for(problem.M, 4) * blocks_for(problem.OH, 8) * blocks_for(problem.OW, 8)
+    used = 4 * problem.R * problem.S * 64 / ((8 + problem.R - 1) * (8 + problem.S - 1))
+    outputs = problem.OH * problem.OW * problem.M
+    return conv_moves(problem) + reuse(used) + idle(outputs, 256 * blocks)
+
+
+@direct(
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
-    kernels=_four_maps,
+    kernels=of_shape(_four_maps),
+    explain=_explain_four_maps,
     supports=_eight_by_eight_fits,
     also="tiled.four_maps",
     paper="report 2.1.4, table 4",

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -155,7 +155,7 @@ def _prepare_gpu(w: Any, problem: Conv, batch: int) -> _GpuSpectrum:
     writes=("NCHW", "NHWC"),
     needs=cuda(),
     prepare=_prepare_gpu,
-    kernels=_kernels,
+    kernels=of_shape(_kernels),
     paper="report 2.4",
 )
 def cufft(x: Any, w: _GpuSpectrum, y: Any, problem: Conv) -> None:

@@ -1,4 +1,4 @@
-"""What the CUDA convolutions share: the shape as `-D` definitions."""
+"""What the CUDA convolutions share: a kernel specialised to a shape."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from pathlib import Path
 
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.defines import conv_defines
 
 MAPS = ("NHWC", "NCHW")
-
-
-def conv_defines(problem: Conv) -> dict[str, int | str]:
-    """The problem's shape and layouts as `-D` definitions."""
-    return {
-        "CH": problem.C,
-        "H": problem.H,
-        "W": problem.W,
-        "M": problem.M,
-        "R": problem.R,
-        "S": problem.S,
-        "STRIDE": problem.stride,
-        "PAD": problem.pad,
-        "READS": problem.reads,
-        "WRITES": problem.writes,
-    }
 
 
 def conv_kernel(source: Path, entry: str, problem: Conv, **tile: int) -> Kernel:

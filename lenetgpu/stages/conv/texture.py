@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
 from lenetgpu.gpu.workspace import images_within
@@ -37,11 +39,11 @@ SHAPES = (
 )
 SPLITS = (1, 2, 4, 8, 16)
 _SHARED_BYTES = 48 * 1024
-_FILE_REGISTERS, _MOST_REGISTERS, _OTHER_REGISTERS = 65_536, 190, 30
+_MOST_REGISTERS, _OTHER_REGISTERS = 190, 30
 _FILL_THREADS = 256
 _MOST_STAGE, _MOST_FETCHED = 8, 16
 _HELD = {1: 36, 2: 20, 4: 20}  # coefficients in one set of registers, by maps
-_TYPICAL_PROCESSORS, _PLENTY, _WORTH_A_PLACE = 132, 10_000, 0.002
+_PLENTY, _WORTH_A_PLACE = 10_000, 0.002
 # Fitted to times of 400 tilings of 12 shapes on one H200.
 _BUSY_WARPS, _WORD_CYCLES, _TEXEL_CYCLES, _SET_CYCLES = 12, 1.3, 0.1, 900
 _SECTOR_CYCLES, _MARGIN = 2.5, 1.1
@@ -154,14 +156,16 @@ class Tiling:
         columns = blocks_for(p.OW, self.tiles[1] * self.tile[1])
         return blocks_for(n, self.images) * rows * columns * blocks_for(p.M, BLOCK_MAPS)
 
-    def cycles(self, n: int, processors: int) -> float:
+    def cycles(self, n: int, machine: Machine) -> float:
         """About how long `n` images take by multiply-adds, shared memory or waiting for sets."""
         p = self.problem
-        blocks, warps = blocks_for(self.blocks(n), processors), self.unit // 32
+        blocks, warps = blocks_for(self.blocks(n), machine.multiprocessors), self.unit // 32
         taps = p.R * p.S * self.maps
         row = blocks_for((self.tile[1] - 1) * p.stride + p.S, 2) * 2
         rows = ((self.tile[0] - 1) * p.stride + self.filter_rows) * (p.R // self.filter_rows)
-        held = max(1, int(_FILE_REGISTERS / (_MARGIN * self.registers * self.threads)))
+        # `registers` is a guess, not worth rounding to a unit of the file
+        wanted = _MARGIN * self.registers * self.threads
+        held = max(1, int(machine.limits.registers / wanted))
         resident = min(blocks, held) * warps * self.split
         multiply = taps * self.tile[0] * self.tile[1] * blocks * warps / 4
         multiply /= min(1.0, resident / _BUSY_WARPS)
@@ -213,17 +217,24 @@ def _candidates(problem: Conv, slides: bool) -> Iterator[tuple[int, Tiling]]:
                         yield place, tiling
 
 
-@cache
-def tilings(problem: Conv, slides: bool = False) -> tuple[Tiling, ...]:
+def tilings(
+    problem: Conv, slides: bool = False, machine: Machine | None = None
+) -> tuple[Tiling, ...]:
     """The fastest for one image and for many, by the model; none where none fits.
 
-    `slides` keeps to theirs: one map a thread, every thread over all channels.
+    `slides` keeps to theirs: one map a thread, every thread over all channels. On `machine`, or on
+    the current one.
     """
+    return _tilings(problem, slides, machine or machines.current())
+
+
+@cache
+def _tilings(problem: Conv, slides: bool, machine: Machine) -> tuple[Tiling, ...]:
     found = list(_candidates(problem, slides))
 
     def cycles(candidate: tuple[int, Tiling], n: int) -> float:
         place, tiling = candidate
-        return tiling.cycles(n, _TYPICAL_PROCESSORS) * (1 + _WORTH_A_PLACE * place)
+        return tiling.cycles(n, machine) * (1 + _WORTH_A_PLACE * place)
 
     best = [
         min(found, key=lambda candidate: cycles(candidate, n))[1] for n in (1, _PLENTY) if found
@@ -231,9 +242,10 @@ def tilings(problem: Conv, slides: bool = False) -> tuple[Tiling, ...]:
     return tuple(dict.fromkeys(best))
 
 
-def tiling_for(problem: Conv, n: int, processors: int, slides: bool = False) -> Tiling:
-    """Which of `tilings` is the faster for `n` images on `processors` multiprocessors."""
-    return min(tilings(problem, slides), key=lambda tiling: tiling.cycles(n, processors))
+@cache
+def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) -> Tiling:
+    """Which of `tilings` is the faster for `n` images on `machine`."""
+    return min(tilings(problem, slides, machine), key=lambda tiling: tiling.cycles(n, machine))
 
 
 @cache
@@ -241,8 +253,7 @@ def _fill(problem: Conv) -> Kernel:
     return conv_kernel(_SOURCE, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
-@cache
-def _kernels(problem: Conv, slides: bool = False) -> tuple[Kernel, ...]:
+def _kernels(problem: Conv, batch: int, slides: bool = False) -> tuple[Kernel, ...]:
     return (_fill(problem), *(tiling.kernel for tiling in tilings(problem, slides)))
 
 
@@ -284,20 +295,25 @@ def _convolve(x: Any, w: _Prepared, y: Any, problem: Conv, slides: bool) -> None
         n, elements = len(part), np.int32(part.size)
         grid = (blocks_for(part.size, _FILL_THREADS),)
         launch(_fill(problem), grid, (_FILL_THREADS,), (w.input.surface, part, elements))
-        tiling = tiling_for(problem, n, multiprocessors(), slides)
+        tiling = tiling_for(problem, n, machines.current(), slides)
         args = (w.input.texture, w.coefficients, out, np.int32(n))
         launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
 
 
-@variant(
+texture = partial(
+    variant,
     kind="conv",
     family="texture",
     reads="NCHW",
     writes="NCHW",
     needs=cuda(),
     prepare=_prepare,
-    kernels=lambda problem: _kernels(problem, slides=True),
-    supports=lambda problem: _supported(problem, slides=True),
+)
+
+
+@texture(
+    kernels=partial(_kernels, slides=True),
+    supports=partial(_supported, slides=True),
     paper="Tegra X1, per-thread pseudo code",
 )
 def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
@@ -305,13 +321,7 @@ def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
     _convolve(x, w, y, problem, slides=True)
 
 
-@variant(
-    kind="conv",
-    family="texture",
-    reads="NCHW",
-    writes="NCHW",
-    needs=cuda(),
-    prepare=_prepare,
+@texture(
     kernels=_kernels,
     supports=_supported,
     default=True,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.explain import conv_moves, reuse
+from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -84,13 +86,14 @@ def _naive(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
-@variant(
-    kind="conv",
-    family="unrolled",
+unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
+
+
+@unrolled(
     reads=MAPS,
     writes=MAPS,
-    needs=cuda(),
-    kernels=_naive,
+    kernels=of_shape(_naive),
+    explain=lambda problem, batch, machine: conv_moves(problem) + reuse(1),
     paper="report 2.2.1, table 7",
 )
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
@@ -105,6 +108,15 @@ def maps_each(problem: Conv) -> int:
     return 2 if problem.M > TILE else 1
 
 
+def tile_reuse(problem: Conv) -> Rows:
+    """Uses of a value of the tiled product's input: the maps of a block."""
+    return reuse(TILE * maps_each(problem))
+
+
+def _explain_tiled(problem: Conv, batch: int, machine: Machine) -> Rows:
+    return conv_moves(problem) + tile_reuse(problem)
+
+
 def product_grid(x: Any, problem: Conv) -> tuple[int]:
     """Blocks of the tiled product for the images `x`."""
     pixels = blocks_for(problem.OH * problem.OW, 2 * TILE)
@@ -116,13 +128,11 @@ def _tiled(problem: Conv) -> tuple[Kernel, ...]:
     return (conv_kernel(_SOURCE, "conv_tiled", problem, MAPS_EACH=maps_each(problem)),)
 
 
-@variant(
-    kind="conv",
-    family="unrolled",
+@unrolled(
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
-    kernels=_tiled,
+    kernels=of_shape(_tiled),
+    explain=_explain_tiled,
     default=True,
     paper="report 2.2.2, table 5",
 )
@@ -165,14 +175,12 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     return rolled
 
 
-@variant(
-    kind="conv",
-    family="unrolled",
+@unrolled(
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
     prepare=_prepare_constant,
-    kernels=_constant,
+    kernels=of_shape(_constant),
+    explain=_explain_tiled,
     supports=lambda problem: None if problem.M <= 16384 else "supports at most 16384 maps",
     paper="report 2.2.3, table 7; rolled in parts, which it left unbuilt",
 )
@@ -196,13 +204,11 @@ def _even_outputs(problem: Conv) -> str | None:
     return None
 
 
-@variant(
-    kind="conv",
-    family="unrolled",
+@unrolled(
     reads="NCHW",
     writes="QUAD",
-    needs=cuda(),
-    kernels=_tiled,
+    kernels=of_shape(_tiled),
+    explain=_explain_tiled,
     supports=_even_outputs,
     paper="report 2.2.4, table 6",
 )

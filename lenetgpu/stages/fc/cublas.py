@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,11 @@ def _elementwise(kernel: Kernel, items: int, *arrays: Any) -> None:
     launch(kernel, (blocks_for(items, _THREADS),), (_THREADS,), (*arrays, items))
 
 
-@variant(
-    kind="fc",
-    family="cublas",
-    reads="NC",
-    writes="NC",
-    needs=cuda(),
-    kernels=lambda problem: (_RELU,) if problem.relu else (),
+cublas = partial(variant, kind="fc", family="cublas", reads="NC", writes="NC", needs=cuda())
+
+
+@cublas(
+    kernels=lambda problem, batch: (_RELU,) if problem.relu else (),
     default=True,
     paper="report 2.2.6, which could not link it",
 )
@@ -71,15 +70,10 @@ def _prepare_half(w: Any, problem: Fc, batch: int) -> _Half:
     return _Half(cupy.asarray(w).astype(cupy.float16), cupy.empty((batch, problem.K), cupy.float16))
 
 
-@variant(
-    kind="fc",
-    family="cublas",
-    reads="NC",
-    writes="NC",
-    needs=cuda(),
+@cublas(
     precision="fp16",
     prepare=_prepare_half,
-    kernels=lambda problem: (_TO_HALF, _RELU) if problem.relu else (_TO_HALF,),
+    kernels=lambda problem, batch: (_TO_HALF, _RELU) if problem.relu else (_TO_HALF,),
     paper="report 3.6, whose system had no half type",
 )
 def half(x: Any, w: _Half, y: Any, problem: Fc) -> None:

@@ -11,7 +11,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
@@ -68,7 +68,7 @@ def _kernel(problem: Fc) -> tuple[Kernel, ...]:
     reads="NC",
     writes="NC",
     needs=cuda(),
-    kernels=_kernel,
+    kernels=of_shape(_kernel),
     paper="report tables 5-8, figs 4-6: fully_forward_tile",
 )
 def shared(x: Any, w: Any, y: Any, problem: Fc) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import ConvPool
-from lenetgpu.stages.conv.shape import conv_defines
-from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid, tile_reuse
+from lenetgpu.stages.defines import conv_defines
+from lenetgpu.stages.explain import conv_pool_moves
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -26,13 +28,18 @@ def _kernel(problem: ConvPool) -> tuple[Kernel, ...]:
     return (Kernel(_SOURCE, "conv_relu_mean", tuple(defines.items())),)
 
 
+def _explain(problem: ConvPool, batch: int, machine: Machine) -> Rows:
+    return conv_pool_moves(problem) + tile_reuse(problem.conv)
+
+
 @variant(
     kind="conv_pool",
     family="block",
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
     needs=cuda(),
-    kernels=_kernel,
+    kernels=of_shape(_kernel),
+    explain=_explain,
     paper="report 3.4.1, which left it unbuilt",
 )
 def unrolled(x: Any, w: Any, y: Any, problem: ConvPool) -> None:

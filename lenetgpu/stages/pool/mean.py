@@ -11,7 +11,9 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.defines import map_defines
+from lenetgpu.stages.explain import pool_moves
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -32,29 +34,9 @@ def _rows(x, y, lo, hi):  # type: ignore[no-untyped-def]
                 y[n, oy, ox, c] = (top + bottom) * quarter
 
 
-@variant(
-    kind="pool",
-    family="fused",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
-    paper="report 3.2.2 on a CPU",
-)
-def rows(x: Any, y: Any, problem: Pool) -> None:
-    """ReLU inside the mean, vectorised along channels, every core."""
-    parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
-
-
 def _kernel(problem: Pool, entry: str) -> Kernel:
-    shape: dict[str, int | str] = {
-        "CH": problem.C,
-        "H": problem.H,
-        "W": problem.W,
-        "READS": problem.reads,
-        "WRITES": problem.writes,
-        "THREADS": _THREADS,
-    }
-    return Kernel(_SOURCE, entry, tuple(shape.items()))
+    defines = map_defines(problem) | {"THREADS": _THREADS}
+    return Kernel(_SOURCE, entry, tuple(defines.items()))
 
 
 def _launch(kernel: Kernel, x: Any, y: Any) -> None:
@@ -89,7 +71,7 @@ def relu_pass(x: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     prepare=_rectified,
-    kernels=_two_passes,
+    kernels=of_shape(_two_passes),
     paper="report 3.1.1 and 3.2.1, tables 9 and 11",
 )
 def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
@@ -103,10 +85,24 @@ def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
 @variant(
     kind="pool",
     family="fused",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    paper="report 3.2.2 on a CPU",
+)
+def rows(x: Any, y: Any, problem: Pool) -> None:
+    """ReLU inside the mean, vectorised along channels, every core."""
+    parallel_ranges(len(x) * y.shape[1], lambda lo, hi: _rows(x, y, lo, hi))
+
+
+@variant(
+    kind="pool",
+    family="fused",
     reads=_MAPS,
     writes=_MAPS,
     needs=cuda(),
-    kernels=_one_pass,
+    kernels=of_shape(_one_pass),
+    explain=lambda problem, batch, machine: pool_moves(problem),
     paper="report 3.1.2 and 3.2.2",
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
@@ -121,7 +117,8 @@ def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     reads="QUAD",
     writes=_MAPS,
     needs=cuda(),
-    kernels=_one_pass,
+    kernels=of_shape(_one_pass),
+    explain=lambda problem, batch, machine: pool_moves(problem),
     paper="report 3.2.4, table 11, fig. 5",
 )
 def quad(x: Any, y: Any, problem: Pool) -> None:

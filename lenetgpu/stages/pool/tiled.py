@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -52,7 +52,7 @@ def _keeps_layout(problem: Pool) -> str | None:
     reads=("NHWC", "NCHW"),
     writes=("NHWC", "NCHW"),
     needs=cuda(),
-    kernels=_kernel,
+    kernels=of_shape(_kernel),
     supports=_keeps_layout,
     default=True,
     paper="report 3.2.3",

@@ -10,7 +10,8 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.layouts import MAP_LAYOUTS, from_nhwc, to_nhwc
 from lenetgpu.problems import Relayout
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.defines import map_defines
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -39,15 +40,8 @@ def copy(x: Any, y: Any, problem: Relayout) -> None:
 
 @cache
 def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
-    shape: dict[str, int | str] = {
-        "CH": problem.C,
-        "H": problem.H,
-        "W": problem.W,
-        "READS": problem.reads,
-        "WRITES": problem.writes,
-        "THREADS": _THREADS,
-    }
-    return (Kernel(_SOURCE, "relayout", tuple(shape.items())),)
+    defines = map_defines(problem) | {"THREADS": _THREADS}
+    return (Kernel(_SOURCE, "relayout", tuple(defines.items())),)
 
 
 @variant(
@@ -56,7 +50,7 @@ def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
     reads=MAP_LAYOUTS,
     writes=MAP_LAYOUTS,
     needs=cuda(),
-    kernels=_kernel,
+    kernels=of_shape(_kernel),
     supports=_quad_needs_even,
 )
 def gather(x: Any, y: Any, problem: Relayout) -> None:

@@ -44,7 +44,7 @@ def divide(x: Any, y: Any, problem: Scale) -> None:
     reads="NHWC",
     writes="NHWC",
     needs=cuda(),
-    kernels=lambda problem: (_KERNEL,),
+    kernels=lambda problem, batch: (_KERNEL,),
     supports=_pixels_only,
 )
 def pixels(x: Any, y: Any, problem: Scale) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.convnet2.ladder import CHANNELS, FEW_IMAGES, Loads, Step, Tile
-from lenetgpu.stages.conv.convnet2.layout import Innermost, indexable, prepare_innermost
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.conv.convnet2.ladder import CHANNELS, FEW_IMAGES, Loads, Step, Tile, innermost
+from lenetgpu.stages.conv.convnet2.layout import Innermost
+from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -44,16 +43,10 @@ INNER_PRODUCT = Step(_SOURCE, "conv_inner_product", Loads.HOISTED, inner_tile)
 OUTER_PRODUCT = Step(_SOURCE, "conv_outer_product", Loads.HOISTED, outer_tile)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(80),
     precision="fp16x3",
-    prepare=prepare_innermost,
-    kernels=cache(INNER_PRODUCT.kernels),
-    supports=indexable,
+    kernels=INNER_PRODUCT.kernels,
     paper="convnet2 3.2, figs. 16 to 19",
 )
 def inner_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
@@ -61,16 +54,10 @@ def inner_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     INNER_PRODUCT.run(x, w, y, problem)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(80),
     precision="fp16x3",
-    prepare=prepare_innermost,
-    kernels=cache(OUTER_PRODUCT.kernels),
-    supports=indexable,
+    kernels=OUTER_PRODUCT.kernels,
     paper="convnet2 3.3, figs. 21 to 23",
 )
 def outer_product(x: Any, w: Innermost, y: Any, problem: Conv) -> None:

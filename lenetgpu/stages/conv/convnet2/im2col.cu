@@ -6,8 +6,11 @@
 // Chunks of CACHED_PIXELS filter pixels x CHUNK channels go through a ring of STAGES; filters come
 // packed [block][filter pixel][channel][FILTERS] by bulk copies. Hopper's instruction; strides up to
 // 8, padding and filters within 128 pixels, since the map's corners are 8-bit.
-#include "stages/conv/convnet2/span.cuh"
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/im2col.cuh"
+#include "gpu/ptx/shared.cuh"
+#include "stages/conv/convnet2/span.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int THREADS = THREADS_X * THREADS_Y;

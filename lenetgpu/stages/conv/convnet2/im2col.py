@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +86,8 @@ def im2col_kernel(problem: Conv, tile: Im2colTile, clock: bool = False) -> Kerne
     return conv_kernel(_SOURCE, "conv_index_engine", held, **tile.defines(), **extra)
 
 
-@cache
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    tiles = dict.fromkeys(im2col_tile(problem, images) for images in (1, _PIXEL_LIMIT))
-    return (*(im2col_kernel(problem, tile) for tile in tiles), TRANSPOSE)
+def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
+    return im2col_kernel(problem, im2col_tile(problem, batch)), TRANSPOSE
 
 
 def _upper(problem: Conv, taps: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,16 @@ from lenetgpu.stages.conv.shape import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+innermost = partial(
+    variant,
+    kind="conv",
+    family="convnet2",
+    reads="NCHW",
+    writes="NCHW",
+    prepare=prepare_innermost,
+    supports=indexable,
+)
 
 FEW_IMAGES = 8
 CHANNELS = 8
@@ -101,9 +111,10 @@ class Step:
         extra = {"LOADS": int(self.loads)} | ({"CLOCK": 1} if clock else {})
         return conv_kernel(self.source, self.entry, problem, **tile.defines(), **extra)
 
-    def kernels(self, problem: Conv) -> tuple[Kernel, ...]:
-        """For few images, for many, and the relayout."""
-        return self.kernel(problem, 1), self.kernel(problem, FEW_IMAGES + 1), TRANSPOSE
+    def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
+        """For one image, for `batch` of them, and the relayout."""
+        sizes = dict.fromkeys((1, min(batch, FEW_IMAGES + 1)))
+        return (*dict.fromkeys(self.kernel(problem, images) for images in sizes), TRANSPOSE)
 
     def convolve(
         self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
@@ -133,15 +144,9 @@ HOISTED_CHECKS = Step(_SOURCE, "conv_hoisted_checks", Loads.HOISTED, ladder_tile
 INDEX_TABLE = Step(_SOURCE, "conv_index_table", Loads.LOOKED_UP, ladder_tile)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(),
-    prepare=prepare_innermost,
-    kernels=cache(ROLLED.kernels),
-    supports=indexable,
+    kernels=ROLLED.kernels,
     local_memory=True,
     paper="convnet2 2.2, 3.1.1, fig. 11",
 )
@@ -150,15 +155,9 @@ def rolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     ROLLED.run(x, w, y, problem)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(),
-    prepare=prepare_innermost,
-    kernels=cache(UNROLLED.kernels),
-    supports=indexable,
+    kernels=UNROLLED.kernels,
     paper="convnet2 3.1.2, fig. 12",
 )
 def unrolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
@@ -166,15 +165,9 @@ def unrolled(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     UNROLLED.run(x, w, y, problem)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(),
-    prepare=prepare_innermost,
-    kernels=cache(STRENGTH_REDUCED.kernels),
-    supports=indexable,
+    kernels=STRENGTH_REDUCED.kernels,
     paper="convnet2 4.1, fig. 27",
 )
 def strength_reduced(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
@@ -182,15 +175,9 @@ def strength_reduced(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
     STRENGTH_REDUCED.run(x, w, y, problem)
 
 
-@variant(
-    kind="conv",
-    family="convnet2",
-    reads="NCHW",
-    writes="NCHW",
+@innermost(
     needs=cuda(),
-    prepare=prepare_innermost,
-    kernels=cache(HOISTED_CHECKS.kernels),
-    supports=indexable,
+    kernels=HOISTED_CHECKS.kernels,
     default=True,
     paper="convnet2 4.2, fig. 30",
 )
@@ -223,7 +210,7 @@ def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     writes="NCHW",
     needs=cuda(),
     prepare=_prepare_table,
-    kernels=cache(INDEX_TABLE.kernels),
+    kernels=INDEX_TABLE.kernels,
     supports=indexable,
     paper="convnet2 4.3, fig. 33",
 )

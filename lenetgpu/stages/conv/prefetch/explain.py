@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import DeviceFacts, device_facts
 from lenetgpu.stages.conv.prefetch.multi_plan import flat, multi_tile, plan_multi
 from lenetgpu.stages.conv.prefetch.single_plan import plan_single, single_tile
-
-Rows = list[tuple[str, str]]
-
-
-def explain(problem: Conv, facts: DeviceFacts) -> Rows:
-    """(label, value) rows: Table 1 of the device, then section 3.1 (one channel) or 3.2."""
-    part = _explain_single if problem.C == 1 else _explain_multi
-    return _explain_device(facts) + part(problem, facts)
+from lenetgpu.stages.registry import Rows
 
 
-def explain_single(problem: Conv, batch: int) -> Rows:
-    """Section 3.1's rows for the current GPU, an H200 where there is none."""
-    facts = device_facts()
-    return _explain_device(facts) + _explain_single(problem, facts)
+def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine, then section 3.1."""
+    return _explain_machine(machine) + _explain_single(problem, machine)
 
 
-def explain_multi(problem: Conv, batch: int) -> Rows:
-    """Section 3.2's rows for the current GPU, an H200 where there is none."""
-    facts = device_facts()
-    return _explain_device(facts) + _explain_multi(problem, facts)
+def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine, then section 3.2."""
+    return _explain_machine(machine) + _explain_multi(problem, machine)
 
 
-def _explain_device(facts: DeviceFacts) -> Rows:
+def _explain_machine(machine: Machine) -> Rows:
     return [
         (
             "device",
-            f"{facts.name}: {facts.multiprocessors} multiprocessors of {facts.cores} cores at "
-            f"{facts.clock_mhz:g} MHz, {facts.shared_bytes >> 10} KiB shared memory each",
+            f"{machine.name}: {machine.multiprocessors} multiprocessors of {machine.cores} cores "
+            f"at {machine.clock_mhz:g} MHz, {machine.shared_bytes >> 10} KiB shared memory each",
         ),
-        ("latency", f"{facts.latency} clocks"),
-        ("transmission rate", f"{facts.bytes_per_clock:,} bytes a clock"),
-        ("N_FMA", f"{facts.n_fma:,} multiply-adds = latency x cores x 2"),
+        ("latency", f"{machine.latency} clocks"),
+        ("transmission rate", f"{machine.bytes_per_clock:,} bytes a clock"),
+        ("N_FMA", f"{machine.n_fma:,} multiply-adds = latency x cores x 2"),
         (
             "V_s",
-            f"{facts.v_s:,} bytes: {facts.threads:,} threads a multiprocessor, 4 bytes each, "
-            f"cover {facts.data_requirement:,}",
+            f"{machine.v_s:,} bytes: {machine.threads:,} threads a multiprocessor, 4 bytes each, "
+            f"cover {machine.data_requirement:,}",
         ),
     ]
 
@@ -53,8 +44,8 @@ def _range(bounds: tuple[int | None, int]) -> str:
     return f"{lower:,} to {upper:,}" + ("" if lower <= upper else ", which is empty")
 
 
-def _explain_single(problem: Conv, facts: DeviceFacts) -> Rows:
-    plan, tile = plan_single(problem, facts), single_tile(problem, facts)
+def _explain_single(problem: Conv, machine: Machine) -> Rows:
+    plan, tile = plan_single(problem, machine), single_tile(problem, machine)
     methods = {
         1: "1: filters divided among the multiprocessors, the map in P pieces",
         2: "2: the map divided among the multiprocessors, filters in Q pieces",
@@ -87,8 +78,8 @@ def _explain_single(problem: Conv, facts: DeviceFacts) -> Rows:
     ]
 
 
-def _explain_multi(problem: Conv, facts: DeviceFacts) -> Rows:
-    plan, tile = plan_multi(problem, facts), multi_tile(problem, facts)
+def _explain_multi(problem: Conv, machine: Machine) -> Rows:
+    plan, tile = plan_multi(problem, machine), multi_tile(problem, machine)
     rows = [
         ("S", f"{plan.segment} bytes of each filter"),
         ("W'x", f"{plan.columns} pixels"),
@@ -99,7 +90,7 @@ def _explain_multi(problem: Conv, facts: DeviceFacts) -> Rows:
             "data set",
             f"{plan.data_set:,} bytes = S x M' + 4 x W'y x W'x, "
             + ("within" if plan.fits else "MORE THAN")
-            + f" half of {facts.shared_bytes:,}",
+            + f" half of {machine.shared_bytes:,}",
         ),
     ]
     if tile is None:

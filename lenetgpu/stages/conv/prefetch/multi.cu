@@ -5,7 +5,7 @@
 // met stay in their rings. A thread computes QUADS times four neighbours in x, in FM maps; the
 // channels may be split over the threads of a block, whose sums meet in shared memory.
 // x (n, C, H, W); w (filter block, split, tap, filter); y (n, M, OH, OW).
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/async.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int FILTERS = GROUPS * FM;

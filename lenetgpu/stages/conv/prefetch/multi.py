@@ -7,14 +7,14 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import device_facts
 from lenetgpu.stages.conv.prefetch.explain import explain_multi
 from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, flat, multi_tile
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -23,7 +23,7 @@ _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
 
 def _tile(problem: Conv) -> MultiTile:
-    tile = multi_tile(problem, device_facts())
+    tile = multi_tile(problem, machines.current())
     assert tile is not None, "refused by _supports"
     return tile
 
@@ -63,7 +63,7 @@ def _supports(problem: Conv) -> str | None:
             f"supports filter columns + 3 x stride up to {_MOST_WINDOW}, "
             f"found {problem.S} + 3 x {problem.stride}"
         )
-    if multi_tile(problem, device_facts()) is None:
+    if multi_tile(problem, machines.current()) is None:
         return f"supports filters whose lines fit shared memory, found {problem.R} rows"
     return None
 
@@ -109,7 +109,7 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     writes="NCHW",
     needs=cuda(),
     prepare=_prepare,
-    kernels=_kernels,
+    kernels=of_shape(_kernels),
     supports=_supports,
     explain=explain_multi,
     default=True,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 
+from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import FLOAT, WARP, DeviceFacts
 
 VECTOR = 4
 _BANKS = 32
@@ -46,20 +46,20 @@ class MultiPlan:
     fits: bool
 
 
-def plan_multi(problem: Conv, facts: DeviceFacts) -> MultiPlan:
+def plan_multi(problem: Conv, machine: Machine) -> MultiPlan:
     """S, W'x, M' and W'y: the smaller S whose M' x W'x = 64 x 128 hides the latency, else S = 64.
 
     Where 64 filters are too few even then, M' grows by warps of filters.
     """
     segment, least = 0, 0
     for segment in SEGMENTS:
-        least = ceil(facts.n_fma * FLOAT / (segment * COLUMNS_AT_ONCE))
+        least = ceil(machine.n_fma * FLOAT / (segment * COLUMNS_AT_ONCE))
         if least <= FILTERS_AT_ONCE:
             break
     filters = max(FILTERS_AT_ONCE, ceil(least / WARP) * WARP)
     lines = ceil(segment / (FLOAT * problem.S))
     data_set = segment * filters + lines * COLUMNS_AT_ONCE * FLOAT
-    fits = data_set <= facts.shared_bytes // 2
+    fits = data_set <= machine.shared_bytes // 2
     return MultiPlan(segment, COLUMNS_AT_ONCE, least, filters, lines, data_set, fits)
 
 
@@ -159,8 +159,8 @@ def flat(problem: Conv) -> Conv:
     return problem
 
 
-def _candidates(problem: Conv, facts: DeviceFacts) -> Iterator[MultiTile]:
-    plan = plan_multi(problem, facts)
+def _candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
+    plan = plan_multi(problem, machine)
     whole = ceil(problem.OW / VECTOR)
     most = plan.columns // VECTOR
     widths = {min(whole, q) for q in (2, 4, 8, 12, 16, 20, 24, 28, 32)}
@@ -185,16 +185,16 @@ def _window(problem: Conv) -> int:
     return _round_up(3 * problem.stride + problem.S, VECTOR)
 
 
-def _at_once(tile: MultiTile, problem: Conv, facts: DeviceFacts) -> int:
+def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:
     """Blocks of one image that a multiprocessor works on at once; 0 where none fits."""
     registers = tile.accumulators + tile.fm + tile.quads * _window(problem) + 32
     if registers > _MOST_REGISTERS:
         return 0
-    resident = facts.resident(tile.threads, registers, tile.shared(problem))
-    return min(resident, ceil(tile.blocks(problem) / facts.multiprocessors))
+    resident = machine.resident(tile.threads, registers, tile.shared(problem))
+    return min(resident, ceil(tile.blocks(problem) / machine.multiprocessors))
 
 
-def _clocks(tile: MultiTile, problem: Conv, facts: DeviceFacts) -> float:
+def _clocks(tile: MultiTile, problem: Conv, machine: Machine) -> float:
     """Clocks by instructions issued, the waits of a lone warp, rounds, and blocks at once.
 
     The constants were fitted to 900 tiles of the paper's shapes on an H200.
@@ -202,10 +202,10 @@ def _clocks(tile: MultiTile, problem: Conv, facts: DeviceFacts) -> float:
     threads, fetchers = tile.threads, tile.threads // tile.splits
     if threads > _MOST_THREADS:
         return float("inf")
-    at_once = _at_once(tile, problem, facts)
+    at_once = _at_once(tile, problem, machine)
     if at_once < 1:
         return float("inf")
-    on_one = ceil(tile.blocks(problem) / facts.multiprocessors)
+    on_one = ceil(tile.blocks(problem) / machine.multiprocessors)
     waves = ceil(on_one / at_once) if on_one < 3 * at_once else on_one / at_once
 
     rounds, channels = tile.rounds(problem), ceil(problem.C / tile.splits)
@@ -225,12 +225,12 @@ def _clocks(tile: MultiTile, problem: Conv, facts: DeviceFacts) -> float:
 
 
 @cache
-def multi_tile(problem: Conv, facts: DeviceFacts) -> MultiTile | None:
+def multi_tile(problem: Conv, machine: Machine) -> MultiTile | None:
     """The cheapest tile that fits the device, None where not even the smallest does."""
     problem = flat(problem)
-    best = min(_candidates(problem, facts), key=lambda tile: _clocks(tile, problem, facts))
-    if _clocks(best, problem, facts) == float("inf"):
+    best = min(_candidates(problem, machine), key=lambda tile: _clocks(tile, problem, machine))
+    if _clocks(best, problem, machine) == float("inf"):
         return None
     deeper = (replace(best, stages=stages) for stages in (4, 3))
-    wanted = _at_once(best, problem, facts)
-    return next((tile for tile in deeper if _at_once(tile, problem, facts) >= wanted), best)
+    wanted = _at_once(best, problem, machine)
+    return next((tile for tile in deeper if _at_once(tile, problem, machine) >= wanted), best)

@@ -4,7 +4,7 @@
 // the next piece being fetched while this one is used. One piece is the paper's bulk loading.
 // A thread computes PX rows of PC neighbours in x, in FM maps; a warp, neighbours in x.
 // x (n, 1, H, W), w (R, S, 1, M), y (n, M, OH, OW).
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/async.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int IN_ROWS = (PART_ROWS - 1) * STRIDE + R;

@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import device_facts
 from lenetgpu.stages.conv.prefetch.explain import explain_single
 from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, single_tile
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -22,7 +22,7 @@ _REGISTERS_FOR = 512  # threads of a multiprocessor: 128 registers each
 
 
 def _tile(problem: Conv) -> SingleTile:
-    tile = single_tile(problem, device_facts())
+    tile = single_tile(problem, machines.current())
     assert tile is not None, "refused by _supports"
     return tile
 
@@ -58,7 +58,7 @@ def _supports(problem: Conv) -> str | None:
         return f"supports one input channel, found {problem.C}"
     if problem.R > _MOST_ROWS:
         return f"supports filters of at most {_MOST_ROWS} rows, found {problem.R}"
-    if single_tile(problem, device_facts()) is None:
+    if single_tile(problem, machines.current()) is None:
         lines = f"{problem.R} lines of {problem.W + 2 * problem.pad} pixels"
         return f"supports maps whose lines fit shared memory, found {lines}"
     return None
@@ -77,7 +77,7 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     reads="NCHW",
     writes="NCHW",
     needs=cuda(),
-    kernels=_kernels,
+    kernels=of_shape(_kernels),
     supports=_supports,
     explain=explain_single,
     paper="Pascal 3.1",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, hypot
 
+from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.device import FLOAT, WARP, DeviceFacts
 
 # Outputs of a thread: rows below one another x neighbours x maps.
 _OUTPUTS = (
@@ -74,9 +74,9 @@ def _pick(bounds: tuple[int | None, int]) -> int:
     return lower if lower is not None and lower <= upper else 1
 
 
-def plan_single(problem: Conv, facts: DeviceFacts) -> SinglePlan:
+def plan_single(problem: Conv, machine: Machine) -> SinglePlan:
     """Steps 1 to 4 of section 3.1: equations (3) to (9) on this device."""
-    taps, sms = problem.R * problem.S, facts.multiprocessors
+    taps, sms = problem.R * problem.S, machine.multiprocessors
     width, height = problem.W + 2 * problem.pad, problem.H + 2 * problem.pad
     filters, lines = ceil(problem.M / sms), ceil(height / sms)
     halo = problem.R - 1
@@ -87,13 +87,13 @@ def plan_single(problem: Conv, facts: DeviceFacts) -> SinglePlan:
     p_bounds = (
         least(
             FLOAT * height * width,
-            facts.shared_bytes - FLOAT * taps * filters - FLOAT * halo * width,
+            machine.shared_bytes - FLOAT * taps * filters - FLOAT * halo * width,
         ),
-        min(taps * filters * height * width // facts.n_fma, height),
+        min(taps * filters * height * width // machine.n_fma, height),
     )
     q_bounds = (
-        least(FLOAT * problem.M * taps, facts.shared_bytes - FLOAT * width * (lines + halo)),
-        min(taps * problem.M * lines * width // facts.n_fma, problem.M),
+        least(FLOAT * problem.M * taps, machine.shared_bytes - FLOAT * width * (lines + halo)),
+        min(taps * problem.M * lines * width // machine.n_fma, problem.M),
     )
     p, q = _pick(p_bounds), _pick(q_bounds)
     d1 = FLOAT * (taps * filters + (ceil(height / p) + halo) * width)
@@ -113,7 +113,7 @@ def plan_single(problem: Conv, facts: DeviceFacts) -> SinglePlan:
         th1=th1,
         th2=th2,
         division=division,
-        hides=(th1 if division == 1 else th2) >= facts.n_fma,
+        hides=(th1 if division == 1 else th2) >= machine.n_fma,
     )
 
 
@@ -152,7 +152,7 @@ class SingleTile:
 
 
 def _candidates(
-    problem: Conv, plan: SinglePlan, facts: DeviceFacts, streams: bool
+    problem: Conv, plan: SinglePlan, machine: Machine, streams: bool
 ) -> Iterator[SingleTile]:
     """Rectangles no larger than the plan's pieces, so many that each multiprocessor has some."""
     most_rows = ceil(problem.OH / plan.p) if plan.division == 1 else problem.OH
@@ -168,32 +168,32 @@ def _candidates(
             if strips > 1 and rows >= most_rows + px:
                 continue
             for blocks in (2, 3, 4):
-                wanted = max(1, round(blocks * facts.multiprocessors / ceil(problem.OH / rows)))
+                wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
                 filters = _round_up(min(ceil(problem.M / wanted), most_filters), fm)
                 for threads in _THREADS:
                     parts = ceil(problem.OH / rows), ceil(problem.M / filters)
                     tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
-                    yield _stream(tile, facts) if streams else tile
+                    yield _stream(tile, machine) if streams else tile
 
 
-def _stream(tile: SingleTile, facts: DeviceFacts) -> SingleTile:
+def _stream(tile: SingleTile, machine: Machine) -> SingleTile:
     """The tile's parts as pieces of longer ones, at least two, of which the device holds all."""
-    room = _BLOCKS_EACH * facts.multiprocessors
+    room = _BLOCKS_EACH * machine.multiprocessors
     pieces = max(2, tile.row_parts * tile.filter_parts // room)
     if tile.method == 1:
         return replace(tile, pieces=pieces, row_parts=ceil(tile.row_parts / pieces))
     return replace(tile, pieces=pieces, filter_parts=ceil(tile.filter_parts / pieces))
 
 
-def _clocks(tile: SingleTile, problem: Conv, facts: DeviceFacts) -> float:
+def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
     """Clocks by instructions issued, blocks at once, and the way of the first bytes."""
     shared = tile.shared(problem)
     window = (tile.px - 1) * problem.stride + problem.R
     registers = 40 + tile.outputs + window * (problem.S + 1 if tile.pc > 1 else 1)
-    resident = facts.resident(tile.threads, min(_MOST_REGISTERS, registers), shared)
+    resident = machine.resident(tile.threads, min(_MOST_REGISTERS, registers), shared)
     if resident < 1:
         return float("inf")
-    on_one = ceil(tile.row_parts * tile.filter_parts / facts.multiprocessors)
+    on_one = ceil(tile.row_parts * tile.filter_parts / machine.multiprocessors)
     at_once = min(on_one, resident)
     lanes = _round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
     items = ceil(lanes * (tile.filters // tile.fm) / tile.threads)
@@ -204,24 +204,24 @@ def _clocks(tile: SingleTile, problem: Conv, facts: DeviceFacts) -> float:
     work = tile.pieces * items * (multiply + (5 + tile.pc) * tile.px * tile.fm + 50)
     load = shared / tile.threads / FLOAT * 1.2
     warps = at_once * tile.threads / WARP
-    busy = ceil(on_one / at_once) * (max(work * warps / 4, 2 * work + facts.latency) + load)
+    busy = ceil(on_one / at_once) * (max(work * warps / 4, 2 * work + machine.latency) + load)
     written = FLOAT * problem.M * problem.OH * problem.OW
     if written <= _CACHED:
         return busy
     split = _SPLIT_STORES if tile.pc == 1 and problem.OW % _SECTOR else 1
-    return hypot(busy, split * written / facts.bytes_per_clock)
+    return hypot(busy, split * written / machine.bytes_per_clock)
 
 
 @cache
-def single_tile(problem: Conv, facts: DeviceFacts) -> SingleTile | None:
+def single_tile(problem: Conv, machine: Machine) -> SingleTile | None:
     """The cheapest tile that fits the device, None where not even the smallest does.
 
     It streams pieces where the plan has several and two of them fit.
     """
-    plan = plan_single(problem, facts)
+    plan = plan_single(problem, machine)
     for streams in (True, False) if plan.pieces > 1 else (False,):
-        tiles = _candidates(problem, plan, facts, streams)
-        best = min(tiles, key=lambda tile: _clocks(tile, problem, facts))
-        if _clocks(best, problem, facts) < float("inf"):
+        tiles = _candidates(problem, plan, machine, streams)
+        best = min(tiles, key=lambda tile: _clocks(tile, problem, machine))
+        if _clocks(best, problem, machine) < float("inf"):
             return best
     return None

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned import direct as tuned
-from lenetgpu.stages.conv.tuned import winograd
+from lenetgpu.stages.conv.tuned import direct, winograd
 from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks
 from lenetgpu.stages.conv.tuned.product import Product
-from lenetgpu.stages.registry import Variant, cuda, find, variant
+from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
 
 @dataclass(frozen=True)
@@ -30,42 +31,52 @@ class Choice:
         return find("conv", self.algorithm, "cuda")
 
 
-def _direct(problem: Conv, batch: int) -> tuple[float, Product | None]:
-    product = tuned.plan(problem, batch)
-    return product_clocks(product, problem, batch), product
+Price = tuple[float, Product | None]
 
 
-def _winograd(outputs: int, problem: Conv, batch: int) -> tuple[float, Product | None]:
-    product = winograd.plan(problem, batch, outputs)
-    return winograd.clocks(product, problem, batch, outputs), product
+def _direct(problem: Conv, batch: int, machine: Machine) -> Price:
+    product = direct.plan(problem, batch, machine)
+    return product_clocks(product, problem, batch, 1, machine), product
 
 
-def _single(problem: Conv, batch: int) -> tuple[float, Product | None]:
-    return single_clocks(problem, batch), None
+def _winograd(outputs: int, problem: Conv, batch: int, machine: Machine) -> Price:
+    product = winograd.plan(problem, batch, outputs, machine)
+    return winograd.clocks(product, problem, batch, outputs, machine), product
 
 
-_ALGORITHMS: dict[str, Callable[[Conv, int], tuple[float, Product | None]]] = {
+def _one_channel(problem: Conv, batch: int, machine: Machine) -> Price:
+    return single_clocks(problem, batch, machine), None
+
+
+_ALGORITHMS: dict[str, Callable[[Conv, int, Machine], Price]] = {
     "direct.tuned": _direct,
-    "direct.tuned_single": _single,
+    "direct.tuned_single": _one_channel,
     "winograd.f2": partial(_winograd, 2),
     "winograd.f4": partial(_winograd, 4),
 }
 
 
+def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Choice, ...]:
+    """What could solve `problem` for `batch` images, the fastest by the model first.
+
+    On `machine`, or on the current one.
+    """
+    return _choices(problem, batch, machine or machines.current())
+
+
 @cache
-def choices(problem: Conv, batch: int) -> tuple[Choice, ...]:
-    """What could solve `problem` for `batch` images, the fastest by the model first."""
+def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     found = [
-        Choice(name, *price(problem, batch))
+        Choice(name, *price(problem, batch, machine))
         for name, price in _ALGORITHMS.items()
         if find("conv", name, "cuda").refusal(problem) is None
     ]
     return tuple(sorted(found, key=lambda choice: choice.clocks))
 
 
-def explain(problem: Conv, batch: int) -> list[tuple[str, str]]:
+def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     """Why `best.fp32` runs what it runs: (what, figure) for the choice and every algorithm."""
-    options = choices(problem, batch)
+    options = choices(problem, batch, machine)
     rows = [("chosen", options[0].algorithm)]
     for option in options:
         figure = f"{option.clocks:,.0f} clocks by the model"
@@ -88,10 +99,9 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
     return State(chosen, chosen.prepare(w, problem, batch) if chosen.prepare else w)
 
 
-@cache
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
-    kernels = choices(problem, 1)[0].variant.kernels
-    return kernels(problem) if kernels is not None else ()
+def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
+    kernels = choices(problem, batch)[0].variant.kernels
+    return kernels(problem, batch) if kernels is not None else ()
 
 
 @variant(
@@ -102,7 +112,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     needs=cuda(),
     prepare=_prepare,
     kernels=_kernels,
-    supports=tuned.refusal,
+    supports=direct.refusal,
     explain=explain,
     default=True,
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
+from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned.product import Product, Workspace, choose
+from lenetgpu.stages.conv.tuned.clocks import cheapest
+from lenetgpu.stages.conv.tuned.product import Product, Workspace
 from lenetgpu.stages.registry import cuda, variant
 
 _MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit
@@ -25,9 +27,9 @@ class State:
     batch: int
 
 
-def plan(problem: Conv, batch: int) -> Product:
-    """The product for up to `batch` images."""
-    return choose(problem, batch)
+def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
+    """The product for up to `batch` images on `machine`, the current one where None."""
+    return cheapest(problem, batch, machine or machines.current())
 
 
 def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -> State:
@@ -53,10 +55,9 @@ def refusal(problem: Conv) -> str | None:
     return None
 
 
-@cache
-def kernels(problem: Conv) -> tuple[Kernel, ...]:
-    """The kernels for one image and for many."""
-    return tuple(dict.fromkeys(plan(problem, images).kernel(problem) for images in (1, 1024)))
+def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
+    """The kernel for up to `batch` images."""
+    return (plan(problem, batch).kernel(problem),)
 
 
 @variant(

@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -112,10 +113,10 @@ def _blocks(problem: Conv, n: int, shape: Tile, threads: int) -> tuple[int, int]
     return vectors, blocks_for(vectors, threads)
 
 
-def _explain(problem: Conv, batch: int) -> list[tuple[str, str]]:
-    shape = tile(problem, batch, multiprocessors())
+def _explain(problem: Conv, batch: int, machine: Machine) -> Rows:
+    shape = tile(problem, batch, machine.multiprocessors)
     vectors, blocks = _blocks(problem, batch, shape, _THREADS)
-    group = min(problem.M, filters_a_block(problem, blocks, multiprocessors()))
+    group = min(problem.M, filters_a_block(problem, blocks, machine.multiprocessors))
     outputs = shape.rows * shape.columns
     reads = -(-problem.R * problem.S // 4)
     return [
@@ -144,7 +145,7 @@ def pack(w: Any, problem: Conv, batch: int) -> Any:
     writes="NCHW",
     needs=cuda(),
     prepare=pack,
-    kernels=_kernels,
+    kernels=of_shape(_kernels),
     supports=_supported,
     explain=_explain,
     paper="after Chang 3.1: one channel, the map divided, filters run over",

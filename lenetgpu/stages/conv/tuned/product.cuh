@@ -7,7 +7,8 @@
 // block adding (before). WALKS: few blocks are resident, each takes tile after tile.
 // `Sums` holds a thread's sums: clear, multiply, bound, finish, store, put.
 #pragma once
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/cluster.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int MP = (M + 3) / 4 * 4;

@@ -1,28 +1,26 @@
 """Tiled products: the work of `direct.tuned` and `winograd`, its tiles, plans and launches.
 
-A plan is a tile and a split: how many blocks share a tile's depth, each summing a part. `choose`
-takes the one that costs.py expects to be fastest; it is deterministic and asks no GPU.
+A product is a tile and a split: how many blocks share a tile's depth, each summing a part.
+clocks.py says which should be the fastest.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import launch, multiprocessors
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import conv_defines
-from lenetgpu.stages.conv.tuned.clocks import product_clocks, usable_sms
+from lenetgpu.stages.defines import conv_defines
 
 _SOURCE = Path(__file__).with_name("direct.cu").resolve()
 
-_REGISTERS = 65536  # of a multiprocessor
 _OTHER_REGISTERS = 56  # of a thread, beside its sums
-_BLOCK_SHARED_BYTES = 1024  # that every block takes beside what it asks for
 _SHARED_STEP = 128
 _RAGGED_ROWS = 16  # of a warp's chunk, where each row must find its own tap and channel
 SPLITS = (1, 2, 3, 4, 6, 8)  # a cluster has at most eight blocks everywhere
@@ -170,7 +168,7 @@ class Product:
         if self.sum_rows == 0:
             return self.tile.blocks
         wanted = 2 * self.tile.sums + _OTHER_REGISTERS
-        return min(self.tile.blocks, _REGISTERS // (self.tile.threads * wanted))
+        return min(self.tile.blocks, machines.H200.resident(self.tile.threads, wanted, 0))
 
     @property
     def walks(self) -> bool:
@@ -209,7 +207,7 @@ class Product:
         if self.walks:
             blocks = min(blocks, self.resident * multiprocessors())
         shared = self.tile.shared(self.split)
-        each = -(-blocks // usable_sms(multiprocessors(), self.split))
+        each = -(-blocks // usable_multiprocessors(multiprocessors(), self.split))
         if 1 < each < self.resident:
             shared = max(shared, keeps_out(each + 1))
         launch(
@@ -222,12 +220,12 @@ class Product:
         )
 
 
-@cache
-def _shared_limits(device: int) -> tuple[int, int]:
-    import cupy
+_CLUSTER = 16  # multiprocessors whose blocks can share a cluster; a few more stay empty
 
-    found = cupy.cuda.Device(device).attributes
-    return found["MaxSharedMemoryPerMultiprocessor"], found["MaxSharedMemoryPerBlockOptin"]
+
+def usable_multiprocessors(count: int, split: int) -> int:
+    """Of `count` multiprocessors, those that blocks in clusters of `split` can fill."""
+    return count if split == 1 else int(0.95 * count * (_CLUSTER // split * split) / _CLUSTER)
 
 
 def keeps_out(blocks: int) -> int:
@@ -235,10 +233,9 @@ def keeps_out(blocks: int) -> int:
 
     Blocks that start early crowd where there is room; this spreads them evenly.
     """
-    import cupy
-
-    whole, most = _shared_limits(cupy.cuda.runtime.getDevice())
-    return min(most, whole // blocks - _BLOCK_SHARED_BYTES + _SHARED_STEP)
+    machine = machines.current()
+    room = machine.shared_bytes // blocks - machine.limits.reserved_bytes
+    return min(machine.block_bytes, room + _SHARED_STEP)
 
 
 @dataclass(frozen=True)
@@ -277,15 +274,3 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
     if longest == 0 or rows <= longest:
         return Product(tile, split)
     return product if (product := Product(tile, split, longest)).resident else None
-
-
-@cache
-def choose(problem: Conv, images: int, groups: int = 1, longest: int = 0) -> Product:
-    """The product with the fewest estimated clocks, the first of equals.
-
-    `longest` bounds how many products one fp32 sum may take; 0 does not.
-    """
-    return min(
-        options(problem, longest),
-        key=lambda option: product_clocks(option, problem, images, groups),
-    )

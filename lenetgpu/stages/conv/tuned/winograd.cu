@@ -5,7 +5,7 @@
 // winograd_output: one tile of one map: [point][n][m][tile] -> y NCHW.
 // Between them POINTS^2 products of tuned.cu. Coefficients come from Python as FROM_INPUT (B^T)
 // and TO_OUTPUT (A^T). The tiles of an image are padded to a multiple of four.
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/cluster.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int TILES_X = (OW + OUTPUTS - 1) / OUTPUTS;

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.conv.tuned import direct as tuned
-from lenetgpu.stages.conv.tuned.clocks import H200, Machine, product_clocks, transform_clocks
-from lenetgpu.stages.conv.tuned.product import Product, Workspace, choose
+from lenetgpu.stages.conv.tuned import direct
+from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks, transform_clocks
+from lenetgpu.stages.conv.tuned.product import Product, Workspace
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -95,11 +96,12 @@ def _transform_kernels(problem: Conv, outputs: int) -> tuple[Kernel, Kernel]:
 _LONGEST = {4: 0, 6: 256, 8: 32}
 
 
-def plan(problem: Conv, batch: int, outputs: int) -> Product:
-    """The product between the transforms, for up to `batch` images."""
+def plan(problem: Conv, batch: int, outputs: int, machine: Machine | None = None) -> Product:
+    """The product between the transforms, for up to `batch` images on `machine` or the current."""
     points = outputs + problem.R - 1
     images = chunk_of(problem, batch, outputs)
-    return choose(inner_problem(problem, outputs), images, points**2, _LONGEST[points])
+    inner, machine = inner_problem(problem, outputs), machine or machines.current()
+    return cheapest(inner, images, machine, points**2, _LONGEST[points])
 
 
 def chunk_of(problem: Conv, batch: int, outputs: int) -> int:
@@ -108,9 +110,7 @@ def chunk_of(problem: Conv, batch: int, outputs: int) -> int:
     return images_within(batch, 4 * points * tiles_of(problem, outputs) * (problem.C + problem.M))
 
 
-def clocks(
-    product: Product, problem: Conv, batch: int, outputs: int, machine: Machine = H200
-) -> float:
+def clocks(product: Product, problem: Conv, batch: int, outputs: int, machine: Machine) -> float:
     """Estimated clocks of both transforms and the product."""
     points = (outputs + problem.R - 1) ** 2
     tiles = tiles_of(problem, outputs)
@@ -192,28 +192,29 @@ def refusal(problem: Conv) -> str | None:
     """Why Winograd's algorithm does not apply here, or None."""
     if problem.R != problem.S or problem.R not in (3, 5) or problem.stride != 1:
         return "supports 3x3 and 5x5 filters with stride 1"
-    return tuned.refusal(problem)
+    return direct.refusal(problem)
 
 
-def _preparer(outputs: int) -> Callable[[Any, Conv, int], State]:
-    return lambda w, problem, batch: prepare(w, problem, batch, outputs)
-
-
-def kernels(problem: Conv, outputs: int) -> tuple[Kernel, ...]:
-    """The kernels for one image."""
+def kernels(problem: Conv, batch: int, outputs: int) -> tuple[Kernel, ...]:
+    """The kernels for up to `batch` images."""
     inner = inner_problem(problem, outputs)
-    return (*_transform_kernels(problem, outputs), plan(problem, 1, outputs).kernel(inner))
+    return (*_transform_kernels(problem, outputs), plan(problem, batch, outputs).kernel(inner))
 
 
-@variant(
+winograd = partial(
+    variant,
     kind="conv",
     family="winograd",
     reads="NCHW",
     writes="NCHW",
     needs=cuda(),
-    prepare=_preparer(2),
-    kernels=lambda problem: kernels(problem, 2),
     supports=refusal,
+)
+
+
+@winograd(
+    prepare=partial(prepare, outputs=2),
+    kernels=partial(kernels, outputs=2),
     paper="Lavin & Gray, F(2x2)",
 )
 def f2(x: Any, w: State, y: Any, problem: Conv) -> None:
@@ -221,15 +222,9 @@ def f2(x: Any, w: State, y: Any, problem: Conv) -> None:
     run(x, w, y, problem, 2)
 
 
-@variant(
-    kind="conv",
-    family="winograd",
-    reads="NCHW",
-    writes="NCHW",
-    needs=cuda(),
-    prepare=_preparer(4),
-    kernels=lambda problem: kernels(problem, 4),
-    supports=refusal,
+@winograd(
+    prepare=partial(prepare, outputs=4),
+    kernels=partial(kernels, outputs=4),
     default=True,
     paper="Lavin & Gray, F(4x4)",
 )

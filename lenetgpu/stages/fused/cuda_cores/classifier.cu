@@ -1,26 +1,24 @@
 // fc1, ReLU, fc2 and argmax in fp32 on CUDA cores: a block takes IMAGES images; features and fc1's
 // weights come in copies of DEPTH features, a thread owns images x 8 hidden units in registers.
 // The features are sums over 2x2 windows: the means' factor 1/4 is in fc1.
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/async.cuh"
 
 constexpr int WARP = 32;
-
 constexpr int FEATURES = 1024, HIDDEN = 128, CLASSES = 10;
 constexpr int WARPS = THREADS / WARP;
-constexpr int SPLIT_WARPS = WARPS / SPLIT;               // of the features of a copy
-constexpr int OWN = IMAGES / (2 * SPLIT_WARPS);          // images per thread, beside 8 hidden units
-constexpr int COPIES = IMAGES * (DEPTH / 4) / THREADS;    // of features, per thread and stage
+constexpr int OWN = IMAGES / (2 * WARPS);                // images per thread, by 8 hidden units
+constexpr int COPIES = IMAGES * (DEPTH / 4) / THREADS;   // of features, per thread and stage
 constexpr int PITCH = DEPTH + 4;
 constexpr int STAGE = IMAGES * PITCH + DEPTH * HIDDEN;   // [image][feature], [feature][hidden]
 constexpr int HIDDEN_PITCH = HIDDEN + 4;
-static_assert(WARPS % SPLIT == 0 && IMAGES % (2 * SPLIT_WARPS) == 0 && HIDDEN == 128,
-              "a warp: 2 lanes of images, 16 of units");
-static_assert(FEATURES % DEPTH == 0 && DEPTH % (4 * SPLIT) == 0 && STAGES >= 2,
+static_assert(IMAGES % (2 * WARPS) == 0 && HIDDEN == 128, "a warp: 2 lanes of images, 16 of units");
+static_assert(FEATURES % DEPTH == 0 && DEPTH % 4 == 0 && STAGES >= 2,
               "whole copies, one ahead");
 static_assert(COPIES * THREADS == IMAGES * (DEPTH / 4) && THREADS % (DEPTH / 4) == 0 &&
               DEPTH * HIDDEN % (4 * THREADS) == 0, "every thread copies as much");
 static_assert(SHARED_BYTES == 4 * STAGES * STAGE, "see STAGE");
-static_assert((SPLIT * IMAGES + CLASSES) * HIDDEN_PITCH + IMAGES * CLASSES <= STAGES * STAGE, "they reuse the stages");
+static_assert((IMAGES + CLASSES) * HIDDEN_PITCH + IMAGES * CLASSES <= STAGES * STAGE,
+              "hidden units and scores reuse the stages");
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     plain_classify(const float* __restrict__ features, const float* __restrict__ w1,
@@ -57,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         fetch(stage);
         ptx::copy_commit();
     }
-    const int split = warp / SPLIT_WARPS;
-    const int image_lane = warp % SPLIT_WARPS * 2 * OWN + lane % 2, unit_lane = lane / 2 * 4;
+    const int image_lane = warp * 2 * OWN + lane % 2, unit_lane = lane / 2 * 4;
     float sum[OWN][8] = {};
     int stage = 0;
 #pragma unroll 1
@@ -68,13 +65,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (step + STAGES - 1 < FEATURES / DEPTH)
             fetch(stage == 0 ? STAGES - 1 : stage - 1);
         ptx::copy_commit();
-        const float* a = ring + stage * STAGE + image_lane * PITCH +
-                         split * (DEPTH / SPLIT);
-        const float* b = ring + stage * STAGE + IMAGES * PITCH + unit_lane +
-                         split * (DEPTH / SPLIT) * HIDDEN;
+        const float* a = ring + stage * STAGE + image_lane * PITCH;
+        const float* b = ring + stage * STAGE + IMAGES * PITCH + unit_lane;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll 4
-        for (int k = 0; k < DEPTH / SPLIT; k += 4) {
+        for (int k = 0; k < DEPTH; k += 4) {
             float4 x[OWN];
 #pragma unroll
             for (int m = 0; m < OWN; ++m)
@@ -99,16 +94,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     ptx::copy_wait<0>();
     __syncthreads();
 
-    float* hidden = ring;                                // [split][image][unit, swapped in pairs]
-    float* last = hidden + SPLIT * IMAGES * HIDDEN_PITCH;  // [class][unit, likewise]
-    float* logits = last + CLASSES * HIDDEN_PITCH;       // [image][class]
+    float* hidden = ring;                           // [image][unit, swapped in pairs]
+    float* last = hidden + IMAGES * HIDDEN_PITCH;   // [class][unit, likewise]
+    float* logits = last + CLASSES * HIDDEN_PITCH;  // [image][class]
 #pragma unroll
     for (int m = 0; m < OWN; ++m)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
-            *reinterpret_cast<float4*>(hidden +
-                                       (split * IMAGES + image_lane + 2 * m) * HIDDEN_PITCH +
-                                       h * 64 + unit_lane) =
+            *reinterpret_cast<float4*>(hidden + (image_lane + 2 * m) * HIDDEN_PITCH + h * 64 +
+                                       unit_lane) =
                 make_float4(sum[m][4 * h + 1], sum[m][4 * h], sum[m][4 * h + 3],
                             sum[m][4 * h + 2]);
     for (int at = threadIdx.x; at < CLASSES * HIDDEN; at += THREADS)
@@ -121,13 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float4 part = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 8
         for (int k = 0; k < HIDDEN / 4; ++k) {
-            float4 x = h[k];
-            const float4 y = w[k];
-#pragma unroll
-            for (int s = 1; s < SPLIT; ++s) {
-                const float4 more = h[k + s * IMAGES * HIDDEN_PITCH / 4];
-                x.x += more.x, x.y += more.y, x.z += more.z, x.w += more.w;
-            }
+            const float4 x = h[k], y = w[k];
             part.x = fmaf(fmaxf(x.x, 0.0f), y.x, part.x);
             part.y = fmaf(fmaxf(x.y, 0.0f), y.y, part.y);
             part.z = fmaf(fmaxf(x.z, 0.0f), y.z, part.z);

@@ -5,37 +5,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
-from lenetgpu.stages.fused.cuda_cores.features import TUNINGS, Tuning, tuning
+from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
 from lenetgpu.stages.registry import cuda, variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _HIDDEN = 128
+_THREADS = 128
+_STAGES = 2
 
 
-def _shared(size: Tuning) -> int:
-    stage = size.classify_images * (size.classify_depth + 4) + size.classify_depth * _HIDDEN
-    return 4 * size.classify_stages * stage
+def _shared_bytes(size: Tuning) -> int:
+    images, depth = size.classifier_images, size.classifier_depth
+    return 4 * _STAGES * (images * (depth + 4) + depth * _HIDDEN)
 
 
 @cache
-def classify_kernel(size: Tuning) -> Kernel:
-    """fc1, fc2 and argmax."""
+def kernel(size: Tuning) -> Kernel:
+    """The kernel of one tuning."""
     return Kernel(
         _SOURCE,
         "plain_classify",
         (
-            ("THREADS", size.classify_threads),
-            ("SPLIT", size.classify_split),
-            ("BLOCKS", size.classify_blocks),
-            ("IMAGES", size.classify_images),
-            ("DEPTH", size.classify_depth),
-            ("STAGES", size.classify_stages),
-            ("SHARED_BYTES", _shared(size)),
+            ("THREADS", _THREADS),
+            ("BLOCKS", size.classifier_blocks),
+            ("IMAGES", size.classifier_images),
+            ("DEPTH", size.classifier_depth),
+            ("STAGES", _STAGES),
+            ("SHARED_BYTES", _shared_bytes(size)),
         ),
         size.only,
     )
@@ -43,34 +49,37 @@ def classify_kernel(size: Tuning) -> Kernel:
 
 @dataclass(frozen=True)
 class Packed:
-    """fc1 (1024, 128) with pool2's 1/4, fc2 (10, 128), and room for scores nobody asked for."""
+    """Weights on the device (`pack`), and room for scores nobody asked for."""
 
     fc1: Any
     fc2: Any
     scores: Any
 
 
-def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
-    import cupy
+def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:
+    """fc1 (1024, 128) with pool2's 1/4 as it is, fc2 (128, 10) as (10, 128); both float32."""
     import numpy as np
 
-    first = np.asarray(w[2], np.float64) / 4
-    second = np.ascontiguousarray(np.asarray(w[3]).T)
-    return Packed(
-        cupy.asarray(first.astype(np.float32)),
-        cupy.asarray(second.astype(np.float32)),
-        cupy.empty((batch, CLASSES), cupy.float32),
-    )
+    quarter = np.asarray(fc1, np.float64) / 4
+    return quarter.astype(np.float32), np.ascontiguousarray(np.asarray(fc2).T, np.float32)
+
+
+def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
+    import cupy
+
+    fc1, fc2 = pack(w[2], w[3])
+    return Packed(cupy.asarray(fc1), cupy.asarray(fc2), cupy.empty((batch, CLASSES), cupy.float32))
 
 
 @variant(
     kind=CLASSIFIER,
-    family="plain",
+    family="cuda_cores_fp32",
+    also="plain.classifier",
     reads="F32",
     writes="N",
     needs=cuda(75),
     prepare=_prepare,
-    kernels=lambda problem: tuple(classify_kernel(size) for size in TUNINGS),
+    kernels=lambda problem, batch: tuple(kernel(size) for size in TUNINGS),
 )
 def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel, register tiles of images x hidden units."""
@@ -79,9 +88,9 @@ def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     labels, scores = y
     size = tuning()
     launch(
-        classify_kernel(size),
-        (blocks_for(len(labels), size.classify_images),),
-        (size.classify_threads,),
+        kernel(size),
+        (blocks_for(len(labels), size.classifier_images),),
+        (_THREADS,),
         (x, w.fc1, w.fc2, w.scores if scores is None else scores, labels, np.int32(len(labels))),
-        shared=_shared(size),
+        shared=_shared_bytes(size),
     )

@@ -4,7 +4,10 @@
 // A warp's 16 outputs are one K step of fc2: multiplied where they lie; the scores meet in memory.
 // PARTS 1: fp16 operands. PARTS 2: fp16 hi + lo, three products, each K step's sum moved to fp32
 // registers. sm_80 and later, any n >= 1; scores may be null.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/math.cuh"
 #include "gpu/ptx/mma.cuh"
+#include "gpu/ptx/shared.cuh"
 
 using ptx::u32;
 
@@ -51,12 +54,10 @@ __device__ __forceinline__ void fetch(u32 stage, const uint4* features, const ui
 
 using Sums = float[ROWS][4][4];                            // 32 outputs of 16 images, ROWS times
 
-__device__ __forceinline__ uint2 low2(uint4 v) { return {v.x, v.y}; }
-__device__ __forceinline__ uint2 high2(uint4 v) { return {v.z, v.w}; }
-
 __device__ __forceinline__ void multiply16(float (&d)[4][4], uint4 a, const uint4 (&b)[2]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) ptx::mma_add(d[i], a, i % 2 ? high2(b[i / 2]) : low2(b[i / 2]));
+    for (int i = 0; i < 4; ++i)
+        ptx::mma_add(d[i], a, i % 2 ? ptx::high2(b[i / 2]) : ptx::low2(b[i / 2]));
 }
 
 // images: this lane's row of ldmatrix, weights: its columns, of a K step.
@@ -76,7 +77,7 @@ __device__ __forceinline__ void multiply(Sums& sums, u32 images, u32 weights) {
         float d[4][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            ptx::mma_start(d[i], a, i % 2 ? high2(b_low[i / 2]) : low2(b_low[i / 2]));
+            ptx::mma_start(d[i], a, i % 2 ? ptx::high2(b_low[i / 2]) : ptx::low2(b_low[i / 2]));
         multiply16(d, a_low, b);
         multiply16(d, a, b);
 #pragma unroll
@@ -101,16 +102,16 @@ __device__ __forceinline__ void score(float (&d)[2][4], const float (&hidden)[8]
     }
     const uint4 b = weights[0];
     if (PARTS == 1) {
-        ptx::mma_start(d[0], a, low2(b));
-        ptx::mma_start(d[1], a, high2(b));
+        ptx::mma_start(d[0], a, ptx::low2(b));
+        ptx::mma_start(d[1], a, ptx::high2(b));
     } else {
         const uint4 b_low = weights[PARTS - 1];
-        ptx::mma_start(d[0], a, low2(b_low));
-        ptx::mma_start(d[1], a, high2(b_low));
-        ptx::mma_add(d[0], a_low, low2(b));
-        ptx::mma_add(d[1], a_low, high2(b));
-        ptx::mma_add(d[0], a, low2(b));
-        ptx::mma_add(d[1], a, high2(b));
+        ptx::mma_start(d[0], a, ptx::low2(b_low));
+        ptx::mma_start(d[1], a, ptx::high2(b_low));
+        ptx::mma_add(d[0], a_low, ptx::low2(b));
+        ptx::mma_add(d[1], a_low, ptx::high2(b));
+        ptx::mma_add(d[0], a, ptx::low2(b));
+        ptx::mma_add(d[1], a, ptx::high2(b));
     }
 }
 

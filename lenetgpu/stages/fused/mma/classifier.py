@@ -10,43 +10,27 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
 from lenetgpu.stages.fused.mma.pack import pack
+from lenetgpu.stages.fused.outputs import output_args
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
-_HIDDEN = 128
-_STAGE_DEPTH = 64
+_TILE, _STAGES = 80, 3
+_STAGE_BYTES = 64 * 128 * 2 + 64 // 8 * (_TILE + 1) * 16
+_SHARED_BYTES = _STAGES * _STAGE_BYTES
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Images a block takes, stages in flight, blocks a multiprocessor."""
-
-    tile: int = 80
-    stages: int = 3
-    blocks: int = 1
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: stages of weights and of features."""
-        planes = _STAGE_DEPTH // 8 * (self.tile + 1) * 16
-        return self.stages * (_STAGE_DEPTH * _HIDDEN * 2 + planes)
-
-
-TILING = Tiling()
-
-
-def kernel(parts: int, tiling: Tiling = TILING) -> Kernel:
-    """The kernel for operands of `parts` parts."""
+def kernel(parts: int) -> Kernel:
+    """The kernel for operands of `parts` parts: 80 images a block, stages of weights and images."""
     return Kernel(
         _SOURCE,
         "mma_classifier",
         (
             ("PARTS", parts),
-            ("TILE", tiling.tile),
-            ("STAGES", tiling.stages),
-            ("BLOCKS", tiling.blocks),
-            ("SHARED_BYTES", tiling.shared_bytes),
+            ("TILE", _TILE),
+            ("STAGES", _STAGES),
+            ("BLOCKS", 1),
+            ("SHARED_BYTES", _SHARED_BYTES),
         ),
     )
 
@@ -61,8 +45,7 @@ class Weights:
     scale2: Any
 
 
-def prepare(w: Any, parts: int) -> Weights:
-    """Weights of the span's four tensors as the kernel reads them, on the current device."""
+def _prepare(w: Any, parts: int) -> Weights:
     import cupy
     import numpy as np
 
@@ -70,44 +53,49 @@ def prepare(w: Any, parts: int) -> Weights:
     return Weights(
         cupy.asarray(packed.fc1),
         cupy.asarray(packed.fc2),
-        np.float32(packed.scale_fc1),
-        np.float32(packed.scale_fc2),
+        np.float32(packed.factors.fc1),
+        np.float32(packed.factors.fc2),
     )
 
 
-def run(x: Any, w: Weights, y: Any, parts: int, tiling: Tiling = TILING) -> None:
-    """Launch the kernel on features `x`; `y` is labels, and scores or None."""
-    import numpy as np
-
-    labels, scores = y
+def _run(x: Any, w: Weights, y: Any, parts: int) -> None:
+    labels, scores, count = output_args(y)
     launch(
-        kernel(parts, tiling),
-        (blocks_for(len(labels), tiling.tile),),
+        kernel(parts),
+        (blocks_for(len(labels), _TILE),),
         (_THREADS,),
-        (
-            x,
-            w.fc1,
-            w.fc2,
-            labels,
-            np.uint64(0) if scores is None else scores,
-            np.int32(len(labels)),
-            w.scale1,
-            w.scale2,
-        ),
-        shared=tiling.shared_bytes,
+        (x, w.fc1, w.fc2, labels, scores, count, w.scale1, w.scale2),
+        shared=_SHARED_BYTES,
     )
 
 
 @variant(
     kind=CLASSIFIER,
-    family="mma",
+    family="mma_fp16",
+    also="mma.classifier",
     reads="F16",
     writes="N",
     needs=cuda(80),
     precision="fp16",
-    prepare=lambda w, problem, batch: prepare(w, 1),
-    kernels=lambda problem: (kernel(1),),
+    prepare=lambda w, problem, batch: _prepare(w, 1),
+    kernels=lambda problem, batch: (kernel(1),),
 )
 def classifier(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, fp16 operands, fp32 sums."""
-    run(x, w, y, 1)
+    _run(x, w, y, 1)
+
+
+@variant(
+    kind=CLASSIFIER,
+    family="mma_fp16x3",
+    also="mma_split.classifier",
+    reads="F16X2",
+    writes="N",
+    needs=cuda(80),
+    precision="fp16x3",
+    prepare=lambda w, problem, batch: _prepare(w, 2),
+    kernels=lambda problem, batch: (kernel(2),),
+)
+def classifier_(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
+    """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, operands split into fp16 hi and lo."""
+    _run(x, w, y, 2)

@@ -7,19 +7,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import WARP, current
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.occupancy import PROCESSORS, Demand, Processor, residency
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.mma.pack import FLOAT_PIXEL_EXPONENT, pack
+from lenetgpu.stages.fused.mma.pack import pack
+from lenetgpu.stages.fused.split import FLOAT_PIXEL_EXPONENT, Filters, filters
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_WARP = 32
+_NEEDS = cuda(80)
 _MAP_BYTES = 12 * 12 * 32 * 2
 _PIXEL_BYTES = 28 * 28 * 2
 _STAGE_BYTES = 4096
-_RESERVED_BYTES = 1024
-_BLOCK_BYTES = 99 << 10
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,25 @@ class Tiling:
         """Images a block holds."""
         return self.warps // self.share
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps * WARP
+
     def shared_bytes(self, uint8: bool, parts: int) -> int:
         """Dynamic shared memory of a block; uint8 pixels are exact in one part."""
         pixel_parts = 1 if uint8 else parts
         per_image = parts * _MAP_BYTES + pixel_parts * _PIXEL_BYTES
         return self.images * per_image + (2 * parts + 1) * _STAGE_BYTES
 
-    def fits(self, uint8: bool, parts: int, room: int) -> bool:
-        """Whether a multiprocessor with `room` bytes of shared memory holds all of its blocks."""
-        return self.blocks * (self.shared_bytes(uint8, parts) + _RESERVED_BYTES) <= room
+    def resident(self, uint8: bool, parts: int, limits: Processor) -> int:
+        """Blocks whose threads and shared memory a multiprocessor holds; registers are bounded."""
+        demand = Demand(0, self.threads, self.shared_bytes(uint8, parts))
+        return residency(demand, limits).blocks
+
+    def fits(self, uint8: bool, parts: int, limits: Processor) -> bool:
+        """Whether a multiprocessor holds all of its blocks at once."""
+        return self.resident(uint8, parts, limits) >= self.blocks
 
 
 # by parts, fastest first; a device takes the first that its shared memory holds
@@ -70,24 +81,20 @@ def kernel(uint8: bool, parts: int, tiling: Tiling) -> Kernel:
     )
 
 
-@cache
-def _tiling(uint8: bool, parts: int, device: int) -> Tiling:
-    import cupy
-
-    room = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerMultiprocessor"]
-    return next(size for size in _tilings(uint8, parts) if size.fits(uint8, parts, room))
-
-
 def _tilings(uint8: bool, parts: int) -> tuple[Tiling, ...]:
-    sizes = TILINGS[parts]
-    return tuple(size for size in sizes if size.shared_bytes(uint8, parts) <= _BLOCK_BYTES)
+    """Those of which every GPU that the kernels run on can hold a block."""
+    all_limits = [limits for c, limits in PROCESSORS.items() if c >= _NEEDS.compute_capability]
+    return tuple(
+        size
+        for size in TILINGS[parts]
+        if all(size.resident(uint8, parts, limits) for limits in all_limits)
+    )
 
 
-def tiling(uint8: bool, parts: int) -> Tiling:
-    """The tiling for the current device."""
-    import cupy
-
-    return _tiling(uint8, parts, cupy.cuda.runtime.getDevice())
+@cache
+def tiling(uint8: bool, parts: int, limits: Processor) -> Tiling:
+    """The tiling for a device with these limits."""
+    return next(size for size in _tilings(uint8, parts) if size.fits(uint8, parts, limits))
 
 
 def kernels(parts: int) -> tuple[Kernel, ...]:
@@ -97,56 +104,47 @@ def kernels(parts: int) -> tuple[Kernel, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Operands on the device, and the factors that undo their scales, uint8 pixels' first."""
-
-    conv1: Any
-    conv2: Any
-    scales1: tuple[Any, Any]
-    scale2: Any
-
-
-def prepare(w: Any, parts: int) -> Weights:
-    """Filters of the span's four tensors as the kernel reads them, on the current device."""
-    import cupy
-    import numpy as np
-
-    packed = pack(w, parts)
-    return Weights(
-        cupy.asarray(packed.conv1),
-        cupy.asarray(packed.conv2),
-        (np.float32(packed.scale_bytes), np.float32(packed.scale_floats)),
-        np.float32(packed.scale_conv2),
-    )
-
-
-def run(x: Any, w: Weights, y: Any, parts: int, size: Tiling | None = None) -> None:
-    """Launch the kernel on images `x` (n, ...) into features `y`; `size` forces a tiling."""
-    import numpy as np
-
-    uint8 = bool(x.dtype == "uint8")
-    size = size or tiling(uint8, parts)
+def _run(x: Any, w: Filters, y: Any, parts: int) -> None:
+    uint8, machine = bool(x.dtype == "uint8"), current()
+    size = tiling(uint8, parts, machine.limits)
     launch(
         kernel(uint8, parts, size),
-        (min(size.blocks * multiprocessors(), blocks_for(len(x), size.images)),),
-        (size.warps * _WARP,),
-        (x, w.conv1, w.conv2, y, np.int32(len(x)), w.scales1[0 if uint8 else 1], w.scale2),
+        (min(size.blocks * machine.multiprocessors, blocks_for(len(x), size.images)),),
+        (size.threads,),
+        w.args(x, y),
         shared=size.shared_bytes(uint8, parts),
     )
 
 
 @variant(
     kind=FEATURES,
-    family="mma",
+    family="mma_fp16",
+    also="mma.features",
     reads="NHWC",
     writes="F16",
-    needs=cuda(80),
+    needs=_NEEDS,
     precision="fp16",
-    prepare=lambda w, problem, batch: prepare(w, 1),
-    kernels=lambda problem: kernels(1),
+    prepare=lambda w, problem, batch: filters(pack(w, 1)),
+    kernels=lambda problem, batch: kernels(1),
     raw_images=True,
 )
-def features(x: Any, w: Weights, y: Any, problem: Features) -> None:
+def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, fp16 operands, fp32 sums."""
-    run(x, w, y, 1)
+    _run(x, w, y, 1)
+
+
+@variant(
+    kind=FEATURES,
+    family="mma_fp16x3",
+    also="mma_split.features",
+    reads="NHWC",
+    writes="F16X2",
+    needs=_NEEDS,
+    precision="fp16x3",
+    prepare=lambda w, problem, batch: filters(pack(w, 2)),
+    kernels=lambda problem, batch: kernels(2),
+    raw_images=True,
+)
+def features_(x: Any, w: Filters, y: Any, problem: Features) -> None:
+    """conv1 to pool2 in one persistent kernel on mma.sync, operands split into fp16 hi and lo."""
+    _run(x, w, y, 2)

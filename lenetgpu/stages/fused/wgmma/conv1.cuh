@@ -3,7 +3,9 @@
 // filters, and pixels that are not bytes, are fp16 hi + lo, scaled: lo products first, then hi *
 // hi.
 #pragma once
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/global.cuh"
+#include "gpu/ptx/math.cuh"
+#include "gpu/ptx/shared.cuh"
 #include "gpu/ptx/wgmma.cuh"
 
 using ptx::u32;

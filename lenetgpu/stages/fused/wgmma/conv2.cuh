@@ -1,6 +1,15 @@
-// conv2 of two images on wgmma, read from conv1's pooled cells where they lie, and the turns that
-// warpgroups take at it: a cell is 16 bytes, so a filter tap is one K step of bytes or two of fp16.
+// The body of the kernels whose GROUPS warpgroups carry two images each from pixels to features. A
+// block stays on its multiprocessor with the filters in shared memory. conv2 reads conv1's pooled
+// cells where they lie, no im2col; the warpgroups take turns at it, so that one feeds the tensor
+// cores while the others do conv1, pool and store. A cell is 16 bytes, so a filter tap is one
+// K step of bytes or two of fp16.
 #pragma once
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/math.cuh"
+#include "gpu/ptx/shared.cuh"
+#include "gpu/ptx/wgmma.cuh"
 #include "stages/fused/wgmma/conv1.cuh"
 
 constexpr int PLANE_BYTES = CELLS * IMAGES * CELL;  // [12][IMAGES][12][a cell's channels]
@@ -29,4 +38,86 @@ __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u3
         if (step + 1 == PASS_STEP && lane == 0) ptx::barrier_arrive(next);
     }
     ptx::wgmma_commit();
+}
+
+// filters1: [step][2][dx and channel][8] fp16; filters2: [step][2][channel][cell]; rows of the last
+// tile past image n get zeros. Kind is what fp16 and bytes do each in their own way: the type of
+// conv2's `Sum` and its `STEPS`, where a lane begins in a `cell`, how it stores conv1's sums
+// (`store`), and the `mean`s of channels c and c + 8 in a pooled row; `load(c)` makes one.
+template <typename Kind, typename Load>
+__device__ __forceinline__ void carry(const Pixel* images, const unsigned char* filters1,
+                                      const unsigned char* filters2, uint4* out, int n,
+                                      Load load) {
+    constexpr int MAP_BYTES = 2 * Kind::STEPS / TAPS * PLANE_BYTES;
+    constexpr int FILTER2_BYTES = Kind::STEPS * STEP2_BYTES, LOAD_BYTES = FILTER2_BYTES / 5;
+    constexpr int FILTER1_AT = FILTER2_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
+    constexpr int IMAGES_AT = MAPS_AT + GROUPS * MAP_BYTES;
+    constexpr int BARRIERS_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
+    static_assert(BARRIERS_AT + 8 * (GROUPS + 2) == SHARED_BYTES, "the launcher's layout differs");
+    static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
+
+    extern __shared__ __align__(128) unsigned char memory[];
+    const u32 base = ptx::shared(memory);
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
+    const int tid = threadIdx.x % WARPGROUP, lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(~0u, tid / 32, 0);
+    const u32 maps = base + MAPS_AT + group * MAP_BYTES;
+    const u32 staged = base + IMAGES_AT + group * IMAGES * IMAGE_BYTES;
+    const u32 loaded = base + BARRIERS_AT, turns = loaded + 16;
+    const u32 turn = turns + 8 * group, next = turns + 8 * ((group + 1) % GROUPS);
+
+    ptx::start_next_grid();
+    if (threadIdx.x == 0) {
+        ptx::barrier_init(loaded, 1);
+        ptx::barrier_init(loaded + 8, 1);
+        for (int g = 0; g < GROUPS; ++g) ptx::barrier_init(turns + 8 * g, WARPGROUP / 32);
+        ptx::barrier_init_fence();
+        ptx::barrier_expect(loaded, FILTER1_BYTES);
+        ptx::bulk_load(base + FILTER1_AT, filters1, FILTER1_BYTES, loaded);
+        ptx::barrier_expect(loaded + 8, FILTER2_BYTES);
+        for (int at = 0; at < FILTER2_BYTES; at += LOAD_BYTES)
+            ptx::bulk_load(base + at, filters2 + at, LOAD_BYTES, loaded + 8);
+    }
+    const Place place = place_of(staged, warp, lane);
+    const u32 cells = maps + place.cell + Kind::cell(lane);
+    const Kind kind = load(16 * warp + lane / 4);
+    __syncthreads();
+    ptx::wait_for_grid();
+    if (group == GROUPS - 1 && lane == 0) ptx::barrier_arrive(next);
+
+    const int stride = int(gridDim.x) * GROUPS * IMAGES;
+    int first = (group * int(gridDim.x) + int(blockIdx.x)) * IMAGES;
+    Pixels pixels;
+    fetch(pixels, images, first, n, tid);
+    stage(staged, pixels, tid);
+    fetch(pixels, images, first + stride, n, tid);
+    for (u32 round = 0; first < n; ++round, first += stride) {
+        ptx::sync(1 + group, WARPGROUP);
+        if (round == 0) ptx::barrier_wait(loaded, 0);
+        convolve1(base + FILTER1_AT, place.pair, [&](const float (&d)[32], int at) {
+            Kind::store(cells + tile_cell(at), d);
+        });
+        ptx::async_fence();
+        ptx::sync(1 + group, WARPGROUP);
+        if (round == 0) ptx::barrier_wait(loaded + 8, 0);
+        ptx::barrier_wait(turn, round & 1);
+
+        typename Kind::Sum d[32 * IMAGES];
+        convolve2<Kind::STEPS>(d, base, maps, next, lane);
+        stage(staged, pixels, tid);
+        fetch(pixels, images, first + 2 * stride, n, tid);
+        ptx::wgmma_wait<0>();
+        ptx::settle(d);
+#pragma unroll
+        for (int i = 0; i < IMAGES; ++i) {
+            u32 mean[4];
+#pragma unroll
+            for (int y = 0; y < 4; ++y) {
+                const int top = 4 * (2 * y * IMAGES + i), bottom = top + 4 * IMAGES;
+                mean[y] = kind.mean(d + top, d + bottom);
+            }
+            out[feature_cell(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
+        }
+    }
+    for (int i = 0; i < IMAGES; ++i) clear_rest(out, first + i, stride, n, tid);
 }

@@ -1,10 +1,15 @@
 // Features to labels in one kernel: fc1 (1024 -> 128) on wgmma, ReLU, fc2 (128 -> 10), argmax.
-// A cluster of two blocks takes two tiles of TILE images. Each block keeps the filters of 64 of fc1's
-// outputs in shared memory, loaded while the kernel before is ending, and streams half of the
+// A cluster of two blocks takes two tiles of TILE images. Each block keeps the filters of 64 of
+// fc1's outputs in shared memory, loaded while the kernel before is ending, and streams half of the
 // features to both; each of its two warpgroups computes D[output][image] of a tile. fc1's outputs
-// turn into mma.sync's B in registers; each warp's share of the scores goes to the tile's own block.
+// turn into mma.sync's B in registers; each warp's share of the scores goes to its tile's block.
 // sm_90a, any n >= 1; fp32 sums; scores may be null.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/math.cuh"
 #include "gpu/ptx/mma.cuh"
+#include "gpu/ptx/shared.cuh"
 #include "gpu/ptx/wgmma.cuh"
 
 using ptx::u32;

@@ -1,4 +1,4 @@
-"""Features to labels in one kernel: fc1, ReLU, fc2 and argmax (sm_90a)."""
+"""Features to labels in one kernel: fp16 operands on wgmma, fp32 sums (sm_90a)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
+from lenetgpu.stages.fused.outputs import output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES, feature_order
 from lenetgpu.stages.registry import hopper, variant
 
@@ -21,25 +22,12 @@ _THREADS = 256 + 32
 _HIDDEN = 128
 _SLICE = 64
 _SLICES = FEATURE_COUNT // _SLICE
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """Images a block finishes, slices of 64 features in flight."""
-
-    tile: int = TILE_IMAGES
-    stages: int = 4
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block: half of fc1, slices, shares of scores, barriers."""
-        filters = FEATURE_COUNT * _HIDDEN // _CLUSTER * 2
-        slices = self.stages * _CLUSTER * self.tile * _SLICE * 2
-        shares = 4 * CLASSES * (self.tile + 8) * 4
-        return filters + slices + shares + 8 * (_SLICES + 2 * self.stages + 1)
-
-
-TILING = Tiling()
+_STAGES = 4
+_FILTER_BYTES = FEATURE_COUNT * _HIDDEN // _CLUSTER * 2
+_RING_BYTES = _STAGES * _CLUSTER * TILE_IMAGES * _SLICE * 2
+_SCORE_BYTES = 4 * CLASSES * (TILE_IMAGES + 8) * 4
+_BARRIER_BYTES = 8 * (_SLICES + 2 * _STAGES + 1)
+_SHARED_BYTES = _FILTER_BYTES + _RING_BYTES + _SCORE_BYTES + _BARRIER_BYTES
 
 
 @dataclass(frozen=True)
@@ -50,15 +38,13 @@ class Packed:
     fc2: Any
 
 
-def kernel(tiling: Tiling = TILING, **extra: int) -> Kernel:
-    """The kernel of one tiling."""
-    defines = {
-        "TILE": tiling.tile,
-        "STAGES": tiling.stages,
-        "SHARED_BYTES": tiling.shared_bytes,
-        **extra,
-    }
-    return Kernel(_SOURCE, "classifier", tuple(defines.items()))
+def kernel() -> Kernel:
+    """The kernel from features to labels; a block finishes 80 images."""
+    return Kernel(
+        _SOURCE,
+        "classifier",
+        (("TILE", TILE_IMAGES), ("STAGES", _STAGES), ("SHARED_BYTES", _SHARED_BYTES)),
+    )
 
 
 def pack_fc1(fc1: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -84,44 +70,31 @@ def pack_fc2(fc2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return packed
 
 
-def prepare_classifier(fc1: np.ndarray[Any, Any], fc2: np.ndarray[Any, Any]) -> Packed:
-    """Weights (1024, 128) and (128, 10) as the kernel reads them, on the device."""
+def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     import cupy
 
-    return Packed(cupy.asarray(pack_fc1(fc1)), cupy.asarray(pack_fc2(fc2)))
-
-
-def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
-    return prepare_classifier(w[2], w[3])
+    return Packed(cupy.asarray(pack_fc1(w[2])), cupy.asarray(pack_fc2(w[3])))
 
 
 @variant(
     kind=CLASSIFIER,
-    family="fused",
+    family="wgmma_fp16",
+    also="fused.classifier",
     reads="F16",
     writes="N",
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
-    kernels=lambda problem: (kernel(),),
+    kernels=lambda problem, batch: (kernel(),),
 )
 def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, fp16 operands, fp32 sums."""
-    import numpy as np
-
-    labels, scores = y
+    labels, scores, count = output_args(y)
     launch(
         kernel(),
-        (_CLUSTER * blocks_for(len(labels), _CLUSTER * TILING.tile),),
+        (_CLUSTER * blocks_for(len(labels), _CLUSTER * TILE_IMAGES),),
         (_THREADS,),
-        (
-            x,
-            w.fc1,
-            w.fc2,
-            labels,
-            np.uint64(0) if scores is None else scores,
-            np.int32(len(labels)),
-        ),
-        shared=TILING.shared_bytes,
+        (x, w.fc1, w.fc2, labels, scores, count),
+        shared=_SHARED_BYTES,
         overlap=True,
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.gpu.launch import blocks_for, launch, multiprocessors
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.registry import hopper, variant
@@ -58,24 +59,22 @@ class Packed:
     conv2: Any
 
 
-def defines(uint8: bool, tiling: Tiling, **extra: int) -> tuple[tuple[str, int], ...]:
-    """What the kernels of conv1.cuh are compiled with."""
-    named = {
-        "UINT8_PIXELS": int(uint8),
-        "SPLIT": 0,
-        "GROUPS": tiling.groups,
-        "IMAGES": tiling.images,
-        "PASS_STEP": tiling.pass_step,
-        "TILE": TILE_IMAGES,
-        "SHARED_BYTES": tiling.shared_bytes,
-        **extra,
-    }
-    return tuple(named.items())
+def defines(uint8: bool, tiling: Tiling) -> tuple[tuple[str, int], ...]:
+    """What the kernels of conv2.cuh are compiled with."""
+    return (
+        ("UINT8_PIXELS", int(uint8)),
+        ("SPLIT", 0),
+        ("GROUPS", tiling.groups),
+        ("IMAGES", tiling.images),
+        ("PASS_STEP", tiling.pass_step),
+        ("TILE", TILE_IMAGES),
+        ("SHARED_BYTES", tiling.shared_bytes),
+    )
 
 
-def kernel(uint8: bool, tiling: Tiling = TILING, **extra: int) -> Kernel:
+def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(_SOURCE, "features", defines(uint8, tiling, **extra))
+    return Kernel(_SOURCE, "features", defines(uint8, TILING))
 
 
 def blocks(n: int) -> int:
@@ -132,26 +131,22 @@ def pack_conv2(conv2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
 
 
-def prepare_features(conv1: np.ndarray[Any, Any], conv2: np.ndarray[Any, Any]) -> Packed:
-    """Filters (5, 5, 1, 32) and (5, 5, 32, 64) as the kernel reads them, on the device."""
+def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     import cupy
 
-    return Packed(cupy.asarray(pack_conv1(conv1)), cupy.asarray(pack_conv2(conv2)))
-
-
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return prepare_features(w[0], w[1])
+    return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
 
 
 @variant(
     kind=FEATURES,
-    family="fused",
+    family="wgmma_fp16",
+    also="fused.features",
     reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
-    kernels=lambda problem: (kernel(uint8=True), kernel(uint8=False)),
+    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
     raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:

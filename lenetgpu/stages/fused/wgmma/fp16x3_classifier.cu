@@ -4,7 +4,10 @@
 // Weights and features arrive chunk by chunk through a ring of bulk copies, both as wgmma reads
 // them: features [image block][chunk][part][image][64 k] with swizzled rows, weights
 // [chunk][part][k/8][output][8 k]. Any number of images.
-#include "gpu/ptx/copy.cuh"
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/shared.cuh"
 #include "gpu/ptx/wgmma.cuh"
 
 using ptx::u32;

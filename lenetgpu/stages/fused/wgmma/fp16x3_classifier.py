@@ -1,57 +1,77 @@
-"""Features to labels at fp32 accuracy on Hopper's tensor cores: the second kernel of `split`."""
+"""Features to labels in one kernel at fp32 accuracy: fc1, ReLU, fc2 and argmax (sm_90a)."""
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
-from lenetgpu.stages.fused.wgmma.fp16x3_features import SHARED_BYTES, TILE, Packed, prepare_span
+from lenetgpu.stages.fused.outputs import output_args
+from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
+from lenetgpu.stages.fused.wgmma.fp16x3_pack import CELLS, pack
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_TILE: dict[str, int] = {"STAGES": 4}
 _THREADS = 256
+_SHARED_BYTES = H200.block_bytes
 
 
-@cache
-def classifier_kernel(**tile: int) -> Kernel:
+def kernel() -> Kernel:
     """The kernel from features to labels."""
-    defines = {"SHARED_BYTES": SHARED_BYTES} | TILE | _TILE | tile
-    return Kernel(_SOURCE, "split_classifier", tuple(defines.items()))
+    return Kernel(
+        _SOURCE,
+        "split_classifier",
+        (
+            ("SHARED_BYTES", _SHARED_BYTES),
+            ("CLASSIFIER_IMAGES", TILE_IMAGES),
+            ("CLASSIFIER_CELLS", CELLS),
+            ("STAGES", 4),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights on the device, and the factor that undoes the scales of fc1."""
+
+    fc1: Any
+    fc2: Any
+    scale1: Any
+
+
+def _prepare(w: Any, problem: Classifier, batch: int) -> Weights:
+    import cupy
+    import numpy as np
+
+    packed = pack(w)
+    return Weights(
+        cupy.asarray(packed.fc1), cupy.asarray(packed.fc2), np.float32(packed.factors.fc1)
+    )
 
 
 @variant(
     kind=CLASSIFIER,
-    family="split",
+    family="wgmma_fp16x3",
+    also="split.classifier",
     reads="F16X2",
     writes="N",
     needs=hopper(),
     precision="fp16x3",
-    prepare=prepare_span,
-    kernels=lambda problem: (classifier_kernel(),),
+    prepare=_prepare,
+    kernels=lambda problem, batch: (kernel(),),
 )
-def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
+def classifier(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, operands split into fp16 hi and lo."""
-    import numpy as np
-
-    labels, scores = y
+    labels, scores, count = output_args(y)
     launch(
-        classifier_kernel(),
-        (blocks_for(len(labels), TILE["CLASSIFIER_IMAGES"]),),
+        kernel(),
+        (blocks_for(len(labels), TILE_IMAGES),),
         (_THREADS,),
-        (
-            x,
-            w.weights1,
-            w.weights2,
-            labels,
-            np.uint64(0) if scores is None else scores,
-            np.int32(len(labels)),
-            np.float32(w.scale3),
-        ),
-        SHARED_BYTES,
+        (x, w.fc1, w.fc2, labels, scores, count, w.scale1),
+        shared=_SHARED_BYTES,
         overlap=True,
     )

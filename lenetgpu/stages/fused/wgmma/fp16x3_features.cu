@@ -5,6 +5,12 @@
 // [part][channel/8][y][image][x][8]; two warpgroups run conv2 on two images each, wgmma reading
 // those activations as they lie while conv2's taps stream from L2 through a ring.
 // uint8 pixels are exact in fp16 (two products); float pixels are split as well, |x| <= 4.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/math.cuh"
+#include "gpu/ptx/shared.cuh"
+#include "gpu/ptx/wgmma.cuh"
 #include "stages/fused/wgmma/conv1.cuh"
 
 constexpr int GROUPS = 2;

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.files.calibration import largest_pooled
-from lenetgpu.gpu.launch import launch, multiprocessors
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
@@ -34,9 +35,9 @@ class Packed:
     scales: Any
 
 
-def kernel(uint8: bool, tiling: fp16.Tiling = TILING, **extra: int) -> Kernel:
+def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(_SOURCE, "int8_features", fp16.defines(uint8, tiling, **extra))
+    return Kernel(_SOURCE, "int8_features", fp16.defines(uint8, TILING))
 
 
 def quantize(conv2: Array, largest: float) -> tuple[Array, Array]:
@@ -68,10 +69,11 @@ def pack_conv2(whole: Array) -> Array:
     return np.ascontiguousarray(whole.reshape(25, 2, 16, 64).transpose(0, 1, 3, 2))
 
 
-def prepare_features(conv1: Array, conv2: Array, largest: float | None) -> Packed:
-    """Filters as the kernel reads them; without `largest` it is found on the shipped digits."""
+def _prepare(w: Any, problem: Features, batch: int) -> Packed:
+    """Without a largest activation (w[4]) it is found on the shipped digits."""
     import cupy
 
+    conv1, conv2, largest = w[0], w[1], w[4]
     most = largest_pooled(conv1) if largest is None else largest
     most = most if most > 0 else 1.0
     whole, scales = quantize(conv2, most)
@@ -80,19 +82,16 @@ def prepare_features(conv1: Array, conv2: Array, largest: float | None) -> Packe
     )
 
 
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return prepare_features(w[0], w[1], w[4])
-
-
 @variant(
     kind=FEATURES,
-    family="int8",
+    family="wgmma_int8",
+    also="int8.features",
     reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="int8",
     prepare=_prepare,
-    kernels=lambda problem: (kernel(uint8=True), kernel(uint8=False)),
+    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
     raw_images=True,
     calibrated=True,
 )

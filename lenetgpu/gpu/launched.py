@@ -1,0 +1,64 @@
+"""What recorded launches use of the current device: occupancy, its limit, waves."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import Launch, function
+from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
+
+
+def _product(dim: tuple[int, ...]) -> int:
+    total = 1
+    for extent in dim:
+        total *= extent
+    return total
+
+
+def grid_of(launched: Launch) -> int:
+    """Blocks of a recorded launch."""
+    return _product(launched.grid)
+
+
+def demand_of(launched: Launch) -> Demand:
+    """What a block of a recorded launch asks for on the current device, by ptxas' report."""
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.nvrtc import compile_kernel
+
+    used = compile_kernel(launched.kernel, current_arch()).resources
+    return Demand(used.registers, _product(launched.block), used.shared_bytes + launched.shared)
+
+
+def binding_limit(launched: Launch) -> str:
+    """What keeps more blocks of a recorded launch off a multiprocessor."""
+    return residency(demand_of(launched), machines.current().limits).limit
+
+
+def active_blocks(launched: Launch) -> int:
+    """Blocks per multiprocessor of a recorded launch, by the driver."""
+    from cupy.cuda import driver
+
+    count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
+        function(launched.kernel).ptr, _product(launched.block), launched.shared
+    )
+    return count
+
+
+def occupancy(launched: Launch) -> float:
+    """Resident threads over the multiprocessor's limit for a recorded launch, 0 to 1."""
+    import cupy
+
+    limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
+    share: float = active_blocks(launched) * _product(launched.block) / limit
+    return share
+
+
+def explain_launch(
+    launched: Launch, per_image: Fraction | int | None = None
+) -> list[tuple[str, str]]:
+    """`explain_waves` of a recorded launch on the current device."""
+    machine = machines.current()
+    return explain_waves(
+        demand_of(launched), machine.limits, machine.multiprocessors, grid_of(launched), per_image
+    )

@@ -1,0 +1,72 @@
+"""conv1, ReLU and pool1 in fp32 on CUDA cores: images to the tiles that conv2 takes."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, MAPS1, TILES, Tuning
+from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 128
+_SHARED_BYTES = 4 * (28 * 6 * 8 + 12 * 16 * 32)
+
+
+@cache
+def kernel(dtype: str, size: Tuning) -> Kernel:
+    """The kernel for uint8 pixels or float32 ones in 0..1."""
+    return Kernel(
+        _SOURCE,
+        "plain_conv1",
+        (
+            ("PIXEL_BYTES", 1 if dtype == "uint8" else 4),
+            ("THREADS", _THREADS),
+            ("BLOCKS", size.conv1_blocks),
+            ("DEPTH", size.conv2_depth),
+            ("SHARED_BYTES", _SHARED_BYTES),
+        ),
+        size.only,
+    )
+
+
+def pack(conv1: Array) -> dict[str, Array]:
+    """(5, 5, 1, 32) filters, transformed, by the images' dtype: (5, 8, 32) row, point x, map.
+
+    Those for uint8 hold the pixels' 1/255.
+    """
+    import numpy as np
+
+    transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, MAPS1)
+    return {
+        dtype: np.ascontiguousarray(np.einsum("js,rsm->rjm", transform, taps / scale), np.float32)
+        for dtype, scale in (("uint8", PIXEL_SCALE), ("float32", 1.0))
+    }
+
+
+def tiles_shape(images: int) -> tuple[int, ...]:
+    """Shape of the float32 output for `images`: 32 KiB an image, in groups of eight."""
+    return (blocks_for(images, GROUP), POINTS, POINTS, MAPS1, TILES)
+
+
+def run(x: Any, filters: dict[str, Any], tiles: Any, size: Tuning) -> None:
+    """Launch the kernel on images `x` (n, ...) into `tiles` (`tiles_shape`)."""
+    import numpy as np
+
+    dtype = str(x.dtype)
+    launch(
+        kernel(dtype, size),
+        (GROUP * blocks_for(len(x), GROUP),),
+        (_THREADS,),
+        (x, filters[dtype], tiles, np.int32(len(x))),
+        shared=_SHARED_BYTES,
+    )

@@ -1,0 +1,63 @@
+"""conv2, ReLU and pool2 in fp32 on CUDA cores: conv1's tiles to features."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning
+from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+
+
+@cache
+def kernel(size: Tuning) -> Kernel:
+    """The kernel of one tuning."""
+    return Kernel(
+        _SOURCE,
+        "plain_conv2",
+        (
+            ("THREADS", _THREADS),
+            ("DEPTH", size.conv2_depth),
+            ("STAGES", size.conv2_stages),
+            ("BUFFERS", size.conv2_buffers),
+            ("SHARED_BYTES", size.conv2_bytes),
+        ),
+        size.only,
+    )
+
+
+def pack(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters, transformed, with pool1's 1/4.
+
+    (8, 8, 32, 64) float32: point x, point y, channel, map.
+    """
+    import numpy as np
+
+    transform, taps = filter_transform(), np.asarray(conv2, np.float64) / 4
+    found = np.einsum("ir,js,rscm->jicm", transform, transform, taps)
+    return np.ascontiguousarray(found, np.float32)
+
+
+def run(tiles: Any, filters: Any, y: Any, count: int, size: Tuning) -> None:
+    """Launch the kernel on conv1's `tiles` of `count` images into features `y` (count, 1024)."""
+    import numpy as np
+
+    launch(
+        kernel(size),
+        (min(blocks_for(count, GROUP), multiprocessors()),),
+        (_THREADS,),
+        (tiles, filters, y, np.int32(count)),
+        shared=size.conv2_bytes,
+    )

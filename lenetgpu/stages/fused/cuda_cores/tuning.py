@@ -1,0 +1,77 @@
+"""Block sizes of the fp32 kernels, by the shared memory that a block may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lenetgpu.gpu.machines import current
+from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
+
+GROUP = 8
+TILES = 4 * GROUP
+MAPS1, MAPS2 = 32, 64
+_TILE_PITCH = MAPS2 // 2 + 4
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Sizes for the architectures `only`: blocks a multiprocessor, and what a block copies.
+
+    conv2 copies `depth` channels at once into one of `stages` and has `buffers` for its exchange;
+    a classifier's block takes `images` and copies `depth` features at once.
+    """
+
+    conv1_blocks: int
+    conv2_depth: int
+    conv2_stages: int
+    conv2_buffers: int
+    classifier_images: int
+    classifier_depth: int
+    classifier_blocks: int
+    only: tuple[str, ...]
+
+    @property
+    def conv2_bytes(self) -> int:
+        """Dynamic shared memory of conv2's block: its ring and its exchange; the most of all."""
+        ring = self.conv2_stages * ((self.conv2_depth + 1) * TILES + self.conv2_depth * MAPS2)
+        return 4 * POINTS * (ring + self.conv2_buffers * TILES * _TILE_PITCH)
+
+
+# 62 KiB; 86 KiB; 197 KiB
+SMALL = Tuning(
+    conv1_blocks=2,
+    conv2_depth=4,
+    conv2_stages=2,
+    conv2_buffers=1,
+    classifier_images=32,
+    classifier_depth=32,
+    classifier_blocks=1,
+    only=("sm_75",),
+)
+MIDDLE = Tuning(
+    conv1_blocks=3,
+    conv2_depth=8,
+    conv2_stages=2,
+    conv2_buffers=1,
+    classifier_images=32,
+    classifier_depth=32,
+    classifier_blocks=1,
+    only=("sm_80", "sm_86", "sm_89", "sm_120"),
+)
+LARGE = Tuning(
+    conv1_blocks=5,
+    conv2_depth=8,
+    conv2_stages=5,
+    conv2_buffers=2,
+    classifier_images=40,
+    classifier_depth=64,
+    classifier_blocks=2,
+    only=("sm_90a", "sm_100"),
+)
+TUNINGS = (SMALL, MIDDLE, LARGE)
+
+
+def tuning() -> Tuning:
+    """The sizes for the current device: the largest that fit its shared memory."""
+    room = current().block_bytes
+    return next((size for size in (LARGE, MIDDLE) if size.conv2_bytes <= room), SMALL)

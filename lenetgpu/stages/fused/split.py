@@ -1,0 +1,134 @@
+"""fp32 accuracy of fp16 tensor cores: operands as fp16 hi + lo, and the scales they are split at.
+
+Every operand is multiplied by a power of two and split into fp16 hi + lo (22 bits); the three
+products that matter are accumulated apart from long sums (Ootomo & Yokota, arXiv 2203.03341).
+Scales are chosen from the weights so that no activation of images within +-`PIXEL_BOUND` overflows
+fp16. A scale is named by its exponent: `k` stands for 2**k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.network import PIXEL_SCALE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+PIXEL_BOUND = 4.0
+FLOAT_PIXEL_EXPONENT = 8
+_HALF_EXPONENT = 15
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What sums of scaled products are multiplied by to be a stage's scaled output.
+
+    conv1 has one for bytes and one for pixels in 0..1; the convolutions' hold the mean's share.
+    """
+
+    bytes: float
+    floats: float
+    conv2: float
+    fc1: float
+    fc2: float
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Operands on the host in the order that a family's kernels read them, and their factors."""
+
+    conv1: Array
+    conv2: Array
+    fc1: Array
+    fc2: Array
+    factors: Factors
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The convolutions' share of `Packed` on the device; `scales1` for bytes and for floats."""
+
+    conv1: Any
+    conv2: Any
+    scales1: tuple[Any, Any]
+    scale2: Any
+
+    def args(self, x: Any, y: Any) -> tuple[Any, ...]:
+        """What a kernel takes for images `x` (n, ...), uint8 or float32, and features `y`."""
+        import numpy as np
+
+        scale1 = self.scales1[0 if x.dtype == "uint8" else 1]
+        return (x, self.conv1, self.conv2, y, np.int32(len(x)), scale1, self.scale2)
+
+
+def filters(packed: Packed) -> Filters:
+    """The convolutions' operands and factors on the current device."""
+    import cupy
+    import numpy as np
+
+    return Filters(
+        cupy.asarray(packed.conv1),
+        cupy.asarray(packed.conv2),
+        (np.float32(packed.factors.bytes), np.float32(packed.factors.floats)),
+        np.float32(packed.factors.conv2),
+    )
+
+
+def _exponent(bound: float) -> int:
+    """Smallest e with bound <= 2**e; 0 for a bound of zero."""
+    return math.ceil(math.log2(bound)) if bound > 0 else 0
+
+
+def halves(w: Array, axis: int = 0) -> tuple[Array, int]:
+    """`w` times 2**k as fp16 hi and lo stacked along a new axis, and k; |hi| stays below 2**15."""
+    import numpy as np
+
+    k = _HALF_EXPONENT - 1 - _exponent(float(np.abs(w).max()))
+    scaled = np.ldexp(w.astype(np.float64), k)
+    high = scaled.astype(np.float16)
+    return np.stack([high, (scaled - high).astype(np.float16)], axis), k
+
+
+def activation_exponents(tensors: Sequence[Array]) -> tuple[int, int, int]:
+    """The scales at which pool1's, pool2's and fc1's outputs are kept in fp16.
+
+    `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64), fc1 (1024, 128) and what follows; each
+    scale is what the largest output that they allow leaves room for.
+    """
+    import numpy as np
+
+    conv1, conv2, fc1 = (np.abs(tensor.astype(np.float64)) for tensor in tensors[:3])
+    pool1 = PIXEL_BOUND * conv1.sum((0, 1, 2))
+    pool2 = np.einsum("rscm,c->m", conv2, pool1)
+    hidden = fc1.reshape(16, 64, 128).sum(0).T @ pool2
+    first, second, third = (
+        _HALF_EXPONENT - _exponent(float(reach.max())) for reach in (pool1, pool2, hidden)
+    )
+    return first, second, third
+
+
+def factors(
+    mean: float,
+    pixels: tuple[int, int],
+    weights: tuple[int, int, int, int],
+    outputs: tuple[int, int, int],
+) -> Factors:
+    """The factors of kernels that multiply a window's sum by `mean` to have its mean.
+
+    The rest are exponents: of the scales of bytes and of float pixels, of the four tensors, and of
+    what pool1, pool2 and fc1 write; 0 where nothing is scaled.
+    """
+    (byte, unit), (k1, k2, k3, k4), (a1, a2, a3) = pixels, weights, outputs
+    return Factors(
+        bytes=math.ldexp(mean, a1 - k1 - byte) / PIXEL_SCALE,
+        floats=math.ldexp(mean, a1 - k1 - unit),
+        conv2=math.ldexp(mean, a2 - k2 - a1),
+        fc1=math.ldexp(1.0, a3 - k3 - a2),
+        fc2=math.ldexp(1.0, -k4 - a3),
+    )

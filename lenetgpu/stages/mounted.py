@@ -1,0 +1,85 @@
+"""A variant on a problem: prepared weights, buffers, poison, run. The one caller of `prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.stages.registry import Variant
+
+_FLAT = ("NC", "N")
+
+
+def array_module(device: str) -> Any:
+    """CuPy for "cuda", NumPy for "cpu"."""
+    if device == "cuda":
+        import cupy
+
+        return cupy
+    import numpy
+
+    return numpy
+
+
+class Mounted:
+    """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
+
+    `weights` are float32 host arrays: none, one, or a span's in its order. `state` is what
+    `prepare` made of them (or the array itself, on the device). A `calibrated` variant takes
+    `largest_pooled` after the weights. Arrays passed in and out lie on the variant's device.
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        problem: Any,
+        weights: Sequence[Any],
+        batch: int,
+        largest_pooled: float | None = None,
+    ) -> None:
+        self.variant, self.problem, self.batch = variant, problem, batch
+        self.on_gpu = variant.needs.device == "cuda"
+        self.arrays = array_module(variant.needs.device)
+        held = (*weights, largest_pooled) if variant.calibrated else tuple(weights)
+        tensor: Any = held if len(held) > 1 else next(iter(held), None)
+        if variant.prepare is not None:
+            self.state = variant.prepare(tensor, problem, batch)
+        else:
+            self.state = None if tensor is None else self.arrays.asarray(tensor)
+
+    def run(self, x: Any, y: Any) -> None:
+        """Compute `y` from `x`, both of as many images, at most `batch`; a GPU may still work."""
+        self.variant.launch(x, self.state, y, self.problem)
+
+    def run_all(self, x: Any, y: Any) -> None:
+        """`run` in parts of `batch` images."""
+        for lo in range(0, len(x), self.batch):
+            self.run(x[lo : lo + self.batch], y[lo : lo + self.batch])
+
+    def input(self, x: Any) -> Any:
+        """Host or device array `x` in NHWC (or (N, K)) on the device, contiguous as it is read."""
+        held = x if self.problem.reads in _FLAT else from_nhwc(x, self.problem.reads)
+        if self.on_gpu:
+            return self.arrays.ascontiguousarray(self.arrays.asarray(held))
+        return self.arrays.ascontiguousarray(held)
+
+    def output(self, n: int) -> Any:
+        """A poisoned buffer for `n` images, as it is written."""
+        problem = self.problem
+        shape = physical_shape(problem.writes, n, problem.out_shape)
+        buffer = self.arrays.empty(shape, dtype_of(problem.writes))
+        self.poison(buffer)
+        return buffer
+
+    @staticmethod
+    def poison(buffer: Any) -> None:
+        """Fill a buffer with NaN, one of labels with -1."""
+        buffer.fill(-1 if buffer.dtype.kind == "i" else float("nan"))
+
+    def found(self, y: Any) -> Any:
+        """`y` as a host array in NHWC, (N, K) or (N,)."""
+        held = y.get() if self.on_gpu else y.copy()
+        if self.problem.writes in _FLAT:
+            return held
+        return to_nhwc(held, self.problem.writes, self.problem.out_shape)

@@ -1,0 +1,151 @@
+"""Variants from files outside the package: imported under private names, and forgotten again."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from lenetgpu.errors import LenetError
+from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
+from lenetgpu.stages.registry import (
+    _REGISTRY,
+    KINDS,
+    SPAN_KINDS,
+    SUPPORT_KINDS,
+    Needs,
+    TakenError,
+    Variant,
+)
+
+_PREFIX = "_lenetgpu_outside_"
+_LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
+
+
+@contextmanager
+def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
+    """The variants that the files and folders register; forgotten at the end of the block."""
+    before = dict(_REGISTRY)
+    try:
+        found = []
+        for path in {path.resolve(): path for path in paths}.values():
+            found += load(path)
+        yield found
+    finally:
+        _restore(before)
+
+
+def load(path: Path) -> list[Variant]:
+    """Import `path`, a .py file or a folder of them, and return what it registered.
+
+    A file may import another beside it by a relative import (`from .helper import tile`). Raises
+    LenetError, with file and line, where there is no such file, it cannot be imported, or it
+    registers nothing, what is no variant, or a name that is taken; nothing stays registered then.
+    """
+    before = dict(_REGISTRY)
+    try:
+        for file in _files(path):
+            _import(file)
+        found = [
+            made
+            for (kind, name), made in _REGISTRY.items()
+            if (kind, name) not in before and name == made.full_name
+        ]
+        if not found:
+            raise LenetError(
+                f"{path}: expected variants, registered by lenetgpu.stages.registry.variant, "
+                "found none"
+            )
+        for made in found:
+            _require_sound(path, made)
+    except BaseException:
+        _restore(before)
+        raise
+    return found
+
+
+def _restore(before: dict[tuple[str, str], Variant]) -> None:
+    """Forget what is not in `before`, and every module from outside."""
+    _REGISTRY.clear()
+    _REGISTRY.update(before)
+    for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+        del sys.modules[name]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        files = sorted(path.glob("*.py"))
+        if not files:
+            raise LenetError(f"{path}: expected a folder with .py files, found none in it")
+        return files
+    expected = "expected a .py file or a folder with some"
+    if not path.exists():
+        raise LenetError(f"{path}: {expected}, found nothing there")
+    if path.suffix != ".py":
+        raise LenetError(f"{path}: {expected}, found a file that is not called .py")
+    return [path]
+
+
+def _import(file: Path) -> None:
+    """Import `file` as a module of a private package that stands for its folder."""
+    folder = file.resolve().parent
+    package = f"{_PREFIX}{abs(hash(folder)):x}"
+    if package not in sys.modules:
+        sys.modules[package] = ModuleType(package)
+        sys.modules[package].__path__ = [str(folder)]
+    name = f"{package}.{file.stem.replace('.', '_')}"
+    if name in sys.modules:
+        return
+    importlib.invalidate_caches()
+    spec = spec_from_file_location(name, file.resolve())
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except TakenError as error:
+        raise LenetError(
+            f"{_place(file, error)}: expected a name of its own, found that {error}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        said = (str(error).splitlines() or [""])[0]
+        if isinstance(error, SyntaxError):
+            said = error.msg
+        raise LenetError(
+            f"{_place(file, error)}: expected to import it, found {type(error).__name__}: {said}"
+        ) from error
+
+
+def _place(file: Path, error: BaseException) -> str:
+    """The file, beside `file` or itself, and the line of it where `error` came up."""
+    folder = file.resolve().parent
+    if isinstance(error, SyntaxError):
+        places = [(Path(error.filename or ""), error.lineno)]
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        places = [(Path(frame.filename), frame.lineno) for frame in frames]
+    here = [(path.name, line) for path, line in places if path.parent == folder]
+    if not here:
+        return str(file)
+    name, line = here[-1]
+    return f"{file.parent / name}, line {line}"
+
+
+def _require_sound(path: Path, made: Variant) -> None:
+    """LenetError where a field of a variant is none that the rest can work with."""
+    kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
+    layouts = {*made.reads, *made.writes}
+    wrong = None
+    if made.kind not in kinds:
+        wrong = f"a kind of {', '.join(kinds)}, found {made.kind!r}"
+    elif not isinstance(made.needs, Needs):
+        wrong = f"needs=cpu(), cuda() or hopper(), found {made.needs!r}"
+    elif not (made.reads and made.writes and layouts <= {*_LAYOUTS}):
+        found = ", ".join(sorted(map(str, layouts - {*_LAYOUTS}))) or "none"
+        wrong = f"layouts of {', '.join(_LAYOUTS)} to read and write, found {found}"
+    if wrong is not None:
+        raise LenetError(f"{path}, {made.full_name}: expected {wrong}")

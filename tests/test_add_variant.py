@@ -1,0 +1,152 @@
+"""README's "Add a variant" as printed: pasted into a copy of the package, and from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+
+NAME = "mine.per_warp"
+COPIED = ("lenetgpu", "scripts", "tests", "docs", "README.md", "pyproject.toml")
+
+
+def nvrtc_there():
+    try:
+        nvrtc.version()
+    except LenetError:
+        return False
+    return True
+
+
+def paste(folder):
+    """The section's two blocks as mine.py and mine.cu in `folder`; the first of them."""
+    text = (ROOT / "README.md").read_text()
+    section = re.search(r"^## Add a variant\n(.*?)^## ", text, re.MULTILINE | re.DOTALL).group(1)
+    for language, ending in (("python", ".py"), ("cuda", ".cu")):
+        (block,) = re.findall(rf"^```{language}\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        (folder / f"mine{ending}").write_text(block)
+    return folder / "mine.py"
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """A copy of the repository with the example pasted into stages/pool/, and nothing else."""
+    copy = tmp_path_factory.mktemp("copy")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "measured")
+            shutil.copytree(source, copy / name, ignore=ignored)
+        else:
+            shutil.copy(source, copy / name)
+    paste(copy / "lenetgpu" / "stages" / "pool")
+    return copy
+
+
+def run_in(copy, *command):
+    """What a Python module of that name prints in the copy; its exit code must be 0."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    environment |= {"PYTHONPATH": str(copy), "LENETGPU_CACHE": str(copy / "cache")}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=copy, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_pasted_it_passes_lint_and_types(copied):
+    source = copied / "lenetgpu" / "stages" / "pool" / "mine.py"
+    run_in(copied, "-m", "ruff", "check", "--no-cache", source)
+    run_in(copied, "-m", "ruff", "format", "--check", "--no-cache", source)
+    # the file by its path: all of the package would be checked again for the same answer
+    assert "no issues" in run_in(copied, "-m", "mypy", "--cache-dir", copied / "types", source)
+
+
+def test_pasted_it_passes_the_tests_of_every_variant(copied):
+    printed = run_in(
+        copied, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "addopts=",
+        "tests/test_registry.py", "tests/test_docs.py", "tests/test_kernels_compile.py",
+        "-k", "test_registry or picture or pool-mine or every_source",
+    )  # fmt: skip
+    assert "docs/pipeline.svg lacks pool:mine.per_warp" in printed
+    assert re.search(rf"test_registrations_are_complete\[pool-{NAME}\] PASSED", printed)
+    for arch in nvrtc.ARCHITECTURES if nvrtc_there() else ():
+        passed = re.search(rf"test_compiles\[pool-{NAME}-{arch}\] PASSED", printed)
+        assert passed or not nvrtc.supported(arch), arch
+
+
+def test_pasted_it_is_listed_and_drawn(copied):
+    rows = json.loads(run_in(copied, "-m", "lenetgpu", "variants", "pool", "--json"))["variants"]
+    (row,) = [row for row in rows if row["variant"] == NAME]
+    assert row["description"] == "A warp takes a map, a lane one window after another."
+    assert NAME in run_in(copied, "-m", "lenetgpu", "variants", "pool")
+    run_in(copied, "scripts/draw_pipeline.py")
+    picture = (copied / "docs" / "pipeline.svg").read_text()
+    assert ">mine: per_warp<" in picture
+    assert f"pool:{NAME}" in picture
+
+
+def compare(*arguments):
+    command = ["compare", "pool1", "--batch", 50, "--seconds", 0.1, *arguments]
+    return CliRunner().invoke(main, [str(word) for word in command])
+
+
+def candidate(result):
+    found = {entry["name"]: entry for entry in json.loads(result.stdout)["candidates"]}
+    assert len(found) > 1
+    return found[NAME]
+
+
+def test_from_outside_it_is_listed_without_a_gpu(tmp_path):
+    result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-")
+    assert result.exit_code == 0, result.output
+    entry = candidate(result)
+    assert entry["status"] == "refused"
+    compiled = "; compiles for sm_90a" if nvrtc_there() else ""
+    assert entry["note"] == f"needs cuda 7.5, found device cpu{compiled}"
+    assert NAME in result.stderr
+
+
+@pytest.mark.skipif(not nvrtc_there(), reason="no NVRTC to compile with")
+def test_from_outside_it_is_said_to_be_broken_without_a_gpu(tmp_path):
+    mine = paste(tmp_path)
+    source = mine.with_suffix(".cu")
+    source.write_text(source.read_text().replace("blockIdx.x * H", "blockIdx.x * HEIGHT", 1))
+    result = compare("--with", mine, "--device", "cpu", "--json", "-")
+    assert result.exit_code == 1, result.output
+    entry = candidate(result)
+    assert entry["status"] == "failed"
+    assert entry["note"] == (
+        'mine.cu, line 3, per_warp for sm_90a: expected it to compile, found: identifier "HEIGHT" '
+        "is undefined"
+    )
+    assert f"WRONG: {NAME}, mine.cu, line 3" in result.stderr
+
+
+@pytest.mark.gpu
+def test_from_outside_it_is_right_and_timed(tmp_path):
+    result = compare("--with", paste(tmp_path), "--device", "cuda", "--json", "-")
+    assert result.exit_code == 0, result.output
+    entry = candidate(result)
+    assert entry["status"] == "right"
+    assert entry["median_ms"] > 0
+    assert entry["block"] == [32, 1, 1]
+
+
+def test_the_example_is_two_files_that_readme_names():
+    text = (ROOT / "README.md").read_text()
+    assert "lenetgpu compare pool1 --with mine.py" in text
+    assert Path("mine.py").with_suffix(".cu").name in text

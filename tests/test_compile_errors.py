@@ -1,0 +1,141 @@
+"""A kernel that does not compile: a sentence with file, line and what was said, and the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.nvrtc import CompileError, Kernel, compile_kernel
+
+HEAD = 'extern "C" __global__ void per_warp(float* x) {\n'
+
+
+def nvrtc_missing():
+    try:
+        nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+    nvrtc.source_hash.cache_clear()
+
+
+def refused(tmp_path, text, arch="sm_90a"):
+    source = tmp_path / "mine.cu"
+    if text is not None:
+        source.write_text(text)
+    with pytest.raises(CompileError) as caught:
+        compile_kernel(Kernel(source, "per_warp"), arch)
+    assert len(str(caught.value).splitlines()) == 1
+    return caught.value
+
+
+SAID = {
+    "one error": (
+        HEAD + "    x[0] = foo;\n}\n",
+        "mine.cu, line 2, per_warp for sm_90a: expected it to compile, found: "
+        'identifier "foo" is undefined',
+    ),
+    "two errors": (
+        HEAD + "    x[0] = foo;\n    x[1] = bar;\n}\n",
+        "mine.cu, line 2, per_warp for sm_90a: expected it to compile, found: "
+        'identifier "foo" is undefined (and 1 more error)',
+    ),
+    "three errors after a warning": (
+        HEAD + "    int idle;\n    x[0] = foo;\n    x[1] = bar;\n    x[2] = baz;\n}\n",
+        "mine.cu, line 3, per_warp for sm_90a: expected it to compile, found: "
+        'identifier "foo" is undefined (and 2 more errors)',
+    ),
+    "a header that is missing": (
+        '\n#include "nowhere.cuh"\n' + HEAD + "}\n",
+        "mine.cu, line 2, per_warp for sm_90a: expected it to compile, found: "
+        'cannot open source file "nowhere.cuh"',
+    ),
+    "a static_assert": (
+        'static_assert(1 == 2, "one is two");\n' + HEAD + "}\n",
+        "mine.cu, line 1, per_warp for sm_90a: expected it to compile, found: "
+        'static assertion failed with "one is two"',
+    ),
+    "too much shared memory": (
+        HEAD + "    __shared__ float held[100000];\n    held[threadIdx.x] = x[0];\n"
+        "    __syncthreads();\n    x[1] = held[7];\n}\n",
+        "mine.cu, per_warp for sm_90a: expected it to compile, found: "
+        "Entry function 'per_warp' uses too much shared data...",
+    ),
+    "PTX that is none": (
+        HEAD + '    asm("foo.bar;");\n}\n',
+        "mine.cu, per_warp for sm_90a: expected it to compile, found: Unknown modifier '.bar' "
+        "(and 1 more error)",
+    ),
+    "a function that is nowhere": (
+        "__device__ void f(float*);\n" + HEAD + "    f(x);\n}\n",
+        "mine.cu, per_warp for sm_90a: expected it to compile, found: "
+        "Unresolved extern function '_Z1fPf'",
+    ),
+    "no such entry": (
+        HEAD.replace("per_warp", "per_wrap") + "}\n",
+        'mine.cu, per_warp for sm_90a: expected an extern "C" __global__ function of this name, '
+        "found per_wrap",
+    ),
+    "a C++ name": (
+        HEAD.replace('extern "C" ', "") + "}\n",
+        'mine.cu, per_warp for sm_90a: expected an extern "C" __global__ function of this name, '
+        "found _Z8per_warpPf",
+    ),
+    "nothing": (
+        "",
+        'mine.cu, per_warp for sm_90a: expected an extern "C" __global__ function of this name, '
+        "found none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_nvrtc_says_first_is_the_sentence(case, tmp_path):
+    text, sentence = SAID[case]
+    error = refused(tmp_path, text)
+    if sentence.endswith("..."):
+        assert str(error).startswith(sentence[:-3])
+    else:
+        assert str(error) == sentence
+
+
+def test_the_log_is_whole(tmp_path):
+    error = refused(tmp_path, SAID["two errors"][0])
+    assert 'identifier "foo" is undefined' in error.log
+    assert 'identifier "bar" is undefined' in error.log
+    assert '2 errors detected in the compilation of "mine.cu"' in error.log
+
+
+def test_an_error_in_a_header_names_header_and_source(tmp_path):
+    (tmp_path / "tile.cuh").write_text("\n\n__device__ float tile() { return nothing; }\n")
+    error = refused(tmp_path, '#include "tile.cuh"\n' + HEAD + "    x[0] = tile();\n}\n")
+    assert str(error) == (
+        "tile.cuh, line 3, per_warp of mine.cu for sm_90a: expected it to compile, found: "
+        'identifier "nothing" is undefined'
+    )
+
+
+def test_a_source_that_is_not_there(tmp_path):
+    assert str(refused(tmp_path, None)) == (
+        f"{tmp_path / 'mine.cu'}, per_warp for sm_90a: expected a file, found none there"
+    )
+
+
+def test_an_architecture_that_nvrtc_does_not_know(tmp_path):
+    error = refused(tmp_path, HEAD + "}\n", arch="sm_12")
+    assert "per_warp for sm_12: expected it to compile, found: invalid value for" in str(error)
+
+
+def test_a_header_that_no_branch_wants_may_be_missing(tmp_path):
+    source = tmp_path / "mine.cu"
+    source.write_text('#if 0\n#include "nowhere.cuh"\n#endif\n' + HEAD + "}\n")
+    assert compile_kernel(Kernel(source, "per_warp"), "sm_90a").path.is_file()

@@ -1,0 +1,169 @@
+"""`lenetgpu variants`: order, what runs here, and any width of terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import groupby
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from lenetgpu.cli import main
+from lenetgpu.commands import listing
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.show.listing import print_variants, variant_lines
+from lenetgpu.stages import variants
+from lenetgpu.stages.registry import KINDS, SPAN_KINDS
+
+WIDTHS = (60, 80, 140)
+ROW = re.compile(r"([* ]) (\S+\.\S+) +(cpu|cuda \d+\.\d(?: only)?) +(\w+)(?:  .*)?$")
+
+
+def lines_at(width, stage=None):
+    return [line for _, line in variant_lines(*listing.table_rows(stage), width)]
+
+
+def in_terminal(width, *arguments, **environment):
+    """What `lenetgpu` writes to a terminal of that width."""
+    here, there = pytest.importorskip("pty").openpty()
+    environment = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color", **environment}
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "CI")}
+    command = [sys.executable, "-m", "lenetgpu", *arguments]
+    written = b""
+    with subprocess.Popen(command, stdin=there, stdout=there, env=kept | environment) as process:
+        os.close(there)
+        while True:
+            try:
+                part = os.read(here, 65536)
+            except OSError:  # the other end is closed
+                break
+            written += part
+            if not part:
+                break
+    os.close(here)
+    assert process.returncode == 0
+    return written.decode().replace("\r\n", "\n")
+
+
+def without_escapes(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_variant_is_a_row_that_fits(width):
+    lines = lines_at(width)
+    assert max(map(len, lines)) <= width
+    rows = [found for line in lines if (found := ROW.match(line))]
+    listed = [v for v in variants() if v.kind in (*KINDS, *SPAN_KINDS)]
+    assert sorted(row[2] for row in rows) == sorted(v.full_name for v in listed)
+    words = " ".join(" ".join(lines).split())
+    for v in listed:
+        assert f"{v.needs}" in [row[3] for row in rows if row[2] == v.full_name]
+        assert v.summary in words
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_no_width_breaks_a_word():
+    rows, machine = listing.table_rows()
+    for width in range(60, 161):
+        words = " ".join(" ".join(line for _, line in variant_lines(rows, machine, width)).split())
+        assert not [row["variant"] for row in rows if row["description"] not in words], width
+
+
+def test_a_console_too_narrow_for_a_name_folds_no_row():
+    written = io.StringIO()
+    print_variants(Console(file=written, width=20), *listing.table_rows("argmax"))
+    assert written.getvalue().splitlines() == lines_at(20, "argmax")
+
+
+def test_what_it_does_stands_beside_where_there_is_room():
+    narrow, wide = lines_at(60, "argmax"), lines_at(140, "argmax")
+    scan = "One thread scans the scores of one image."
+    assert f"    {scan}" in narrow
+    assert any(ROW.match(line) and scan in line for line in wide)
+    assert "report 3.3.1" in "".join(wide)
+    assert "report 3.3.1" not in "".join(narrow)
+
+
+def test_kinds_and_families_stand_together():
+    rows, _ = listing.table_rows()
+    for keys in (
+        [row["kind"] for row in rows],
+        [(row["kind"], row["variant"].split(".")[0]) for row in rows],
+    ):
+        runs = [key for key, _ in groupby(keys)]
+        assert len(runs) == len(set(runs))
+    headings = [line for line in lines_at(80) if line and line[0] not in " *"]
+    assert headings[0] == "conv: conv1, conv2"
+    assert [line.partition(":")[0] for line in headings] == [*KINDS, *SPAN_KINDS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "order"),
+    [
+        ("conv", ["serial.loops", "direct.basic", "direct.tight", "direct.four_maps",
+                  "unrolled.naive", "unrolled.tiled", "cublas.im2col", "convnet2.rolled",
+                  "convnet2.unrolled", "winograd.f2", "winograd.f4"]),
+        ("pool", ["serial.loops", "basic.two_passes", "fused.relu_in_mean", "tiled.shared"]),
+        ("fc", ["serial.loops", "tiled.blocked", "tiled.shared", "cublas.sgemm", "cublas.half"]),
+        ("argmax", ["serial.loops", "thread.per_image", "reduction.list", "reduction.shuffle"]),
+    ],
+)  # fmt: skip
+def test_it_goes_from_naive_to_fast(kind, order):
+    rows, _ = listing.table_rows(kind)
+    names = [row["variant"] for row in rows if row["kind"] == kind]
+    assert [name for name in names if name in order] == order
+
+
+@pytest.mark.parametrize(
+    ("capability", "marked"),
+    [(None, {"cpu"}), (75, {"cpu", "cuda 7.5"}),
+     (90, {"cpu", "cuda 7.5", "cuda 8.0", "cuda 9.0 only"}),
+     (100, {"cpu", "cuda 7.5", "cuda 8.0"})],
+)  # fmt: skip
+def test_what_runs_here_is_marked(capability, marked, monkeypatch):
+    gpu = None if capability is None else Gpu(0, "NVIDIA Test", capability)
+    monkeypatch.setattr(listing, "choose_device", lambda wanted: (gpu, "no NVIDIA GPU found"))
+    lines = lines_at(80)
+    rows = [found for line in lines if (found := ROW.match(line))]
+    assert {row[3] for row in rows if row[1] == "*"} == marked
+    assert not marked & {row[3] for row in rows if row[1] == " "}
+    machine = "cpu (no NVIDIA GPU found)" if gpu is None else "cpu and NVIDIA Test, cuda"
+    assert lines[-1].startswith(f"* runs on this machine: {machine}")
+
+
+def test_into_a_file_a_row_is_a_line_without_colours():
+    result = CliRunner().invoke(main, ["variants", "pool"])
+    assert result.exit_code == 0
+    assert "\x1b" not in result.output
+    (line,) = [line for line in result.output.splitlines() if "basic.two_passes" in line]
+    assert "ReLU over the whole map, then the mean, in two launches." in line
+
+
+def test_json_has_the_same_variants_and_no_mark():
+    printed = CliRunner().invoke(main, ["variants", "pool", "--json"]).output
+    (row, *_) = rows = json.loads(printed)["variants"]
+    assert list(row) == [
+        "kind", "stages", "variant", "also", "needs", "precision", "reads", "writes", "paper",
+        "description",
+    ]  # fmt: skip
+    assert {r["variant"] for r in rows} == {r["variant"] for r in listing.table_rows("pool")[0]}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_terminal_gets_what_fits(width):
+    plain = without_escapes(in_terminal(width, "variants", "pool"))
+    assert plain.splitlines() == lines_at(width, "pool")
+
+
+def test_no_color_is_obeyed():
+    assert "\x1b[1m" in in_terminal(80, "variants", "argmax")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", in_terminal(80, "variants", NO_COLOR="1"))
+    dumb = in_terminal(80, "variants", "argmax", TERM="dumb")
+    assert dumb.splitlines() == lines_at(80, "argmax")

@@ -1,0 +1,238 @@
+"""Variants from files outside the package: loaded, refused in a sentence, compared, forgotten."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.stages import outside, variants
+
+HEAD = """
+import numpy as np
+from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.conv.reference import reference
+"""
+POOL = """
+@variant(kind="pool", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
+def slices(x, y, problem):
+    r = np.maximum(x, 0)
+    y[...] = (r[:, ::2, ::2] + r[:, ::2, 1::2] + r[:, 1::2, ::2] + r[:, 1::2, 1::2]) / 4
+"""
+CONV = """
+@variant(kind="conv", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
+def plain(x, w, y, problem):
+    y[...] = reference(x, w, problem)
+"""
+NEEDS_GPU = CONV.replace("cpu()", "cuda(80)").replace("plain", "elsewhere")
+WRONG_POOL = POOL.replace("slices", "forgets_relu").replace("np.maximum(x, 0)", "x")
+
+
+def write(folder, name="mine.py", text=HEAD + POOL):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def names(found):
+    return [made.full_name for made in found]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(word) for word in arguments])
+
+
+def compare(*arguments):
+    return run("compare", "pool1", "--batch", 50, "--device", "cpu", "--seconds", 0.05, *arguments)
+
+
+def conv(*arguments):
+    shape = ("conv", "2,6,7,3,3", "--device", "cpu", "--seconds", 0.02, "--only", "tiled")
+    return run(*shape, *arguments)
+
+
+def entries(result):
+    document = json.loads(result.stdout)
+    candidates = document["cases"][0]["candidates"] if "cases" in document else None
+    return {entry["name"]: entry for entry in candidates or document["candidates"]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    before, modules = variants(), set(sys.modules)
+    yield
+    assert variants() == before
+    left = [name for name in set(sys.modules) - modules if name.startswith("_lenetgpu_outside")]
+    assert not left
+
+
+def test_a_file_is_loaded_and_forgotten(tmp_path):
+    path = write(tmp_path)
+    with outside.loaded([path, tmp_path / "." / "mine.py"]) as found:
+        assert names(found) == ["guest.slices"]
+        assert found[0] in variants("pool", "cpu")
+    with outside.loaded([path]) as again:
+        assert names(again) == ["guest.slices"]
+        assert again != found
+
+
+def test_a_folder_is_loaded_in_order_and_its_files_may_import_each_other(tmp_path):
+    write(tmp_path, "b.py", HEAD + CONV)
+    write(tmp_path, "a.py", "from .tools import KIND\n" + HEAD + POOL.replace('"pool"', "KIND"))
+    write(tmp_path, "tools.py", "KIND = 'pool'\n")
+    (tmp_path / "notes.txt").write_text("not Python")
+    with outside.loaded([tmp_path]) as found:
+        assert names(found) == ["guest.slices", "guest.plain"]
+
+
+def test_what_a_failing_block_registered_is_forgotten(tmp_path):
+    with pytest.raises(KeyError), outside.loaded([write(tmp_path)]):
+        raise KeyError
+
+
+BAD = {
+    "def broken(:": "mine.py, line 5: expected to import it, found SyntaxError: ",
+    "import nowhere_at_all": "mine.py, line 5: expected to import it, found ModuleNotFoundError: "
+    "No module named 'nowhere_at_all'",
+    "def f():\n    return 1 / 0\nf()": "mine.py, line 6: expected to import it, "
+    "found ZeroDivisionError: division by zero",
+    "raise SystemExit('no')": "mine.py, line 5: expected to import it, found SystemExit: no",
+    "x = 1": "mine.py: expected variants, registered by lenetgpu.stages.registry.variant, found "
+    "none",
+    POOL + POOL: "mine.py, line 11: expected a name of its own, found that pool variant "
+    "guest.slices is registered twice",
+    POOL.replace("guest", "fused").replace("slices", "rows"): "mine.py, line 6: expected a name of "
+    "its own, found that pool variant fused.rows is registered twice",
+    POOL.replace("guest", "a").replace("needs", 'also="fused.rows", needs'): "found that pool "
+    "variant fused.rows is registered twice",
+    POOL.replace('"pool"', '"pol"'): "mine.py, guest.slices: expected a kind of conv, pool, fc",
+    POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, guest.slices: expected layouts of NHWC, NCHW",
+    POOL.replace('"NHWC"', "()", 1): "to read and write, found none",
+    POOL.replace("cpu()", '"cpu"'): "mine.py, guest.slices: expected needs=cpu(), cuda() or",
+    POOL.replace("reads", "read"): "mine.py, line 6: expected to import it, found TypeError: ",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), BAD.items(), ids=range(len(BAD)))
+def test_a_bad_file_is_one_sentence(text, words, tmp_path):
+    result = compare("--with", write(tmp_path, text=HEAD + text + "\n"))
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_the_line_is_that_of_the_file_where_it_is(tmp_path):
+    write(tmp_path, "tools.py", "\n\nimport nowhere_at_all\n")
+    path = write(tmp_path, text="from . import tools\n")
+    with pytest.raises(LenetError, match=r"tools\.py, line 3: expected to import it"):
+        outside.load(path)
+
+
+def test_paths_that_are_none(tmp_path):
+    expected = "expected a .py file or a folder with some, found"
+    with pytest.raises(LenetError, match=f"missing.py: {expected} nothing there"):
+        outside.load(tmp_path / "missing.py")
+    with pytest.raises(LenetError, match=f"mine.cu: {expected} a file that is not called .py"):
+        outside.load(write(tmp_path, "mine.cu"))
+    with pytest.raises(LenetError, match=r"expected a folder with .py files, found none in it"):
+        outside.load(tmp_path)
+
+
+def test_a_cpu_variant_is_right_and_timed(tmp_path):
+    result = compare("--with", write(tmp_path), "--reference", "guest", "--json", "-")
+    assert result.exit_code == 0, result.output
+    found = entries(result)
+    assert found["guest.slices"]["status"] == "right"
+    assert found["guest.slices"]["verdict"] == "reference"
+    assert found["guest.slices"]["median_ms"] > 0
+    assert found["fused.rows"]["ratio"]["median"] > 0
+
+
+def test_a_wrong_variant_makes_the_exit_code_1(tmp_path):
+    result = compare("--with", write(tmp_path, text=HEAD + POOL + WRONG_POOL), "--json", "-")
+    assert result.exit_code == 1
+    found = entries(result)
+    assert found["guest.forgets_relu"]["status"] == "wrong"
+    assert "median_ms" not in found["guest.forgets_relu"]
+    assert found["guest.slices"]["status"] == "right"
+    assert "WRONG: guest.forgets_relu" in result.stderr
+
+
+def test_other_kinds_are_named_and_only_others_refused(tmp_path):
+    both = compare("--with", write(tmp_path, text=HEAD + POOL + CONV), "--json", "-")
+    assert both.exit_code == 0, both.output
+    assert "guest.plain" not in entries(both)
+    assert "--with: expected variants of kind pool, left out guest.plain (conv)" in both.stderr
+    none = compare("--with", write(tmp_path, text=HEAD + CONV))
+    assert none.exit_code == 2
+    assert "--with: expected variants of kind pool, found guest.plain (conv)" in none.stderr
+
+
+@pytest.mark.parametrize("arguments", [("plans",), ("--suite", "course")])
+def test_whole_networks_take_none(arguments, tmp_path):
+    result = run("compare", *arguments, "--with", write(tmp_path))
+    assert result.exit_code == 2
+    assert "--with: expected a stage or a span to compare, found " in result.stderr
+
+
+def test_a_precision_without_a_tolerance_is_refused(tmp_path):
+    text = HEAD + POOL.replace("needs", 'precision="bf16", needs')
+    result = compare("--with", write(tmp_path, text=text))
+    assert result.exit_code == 2
+    assert "guest.slices: expected a precision of fp32, fp16x3, fp16, int8, found" in result.stderr
+
+
+def test_a_convolution_joins_whatever_only_names(tmp_path):
+    path = write(tmp_path, text=HEAD + CONV + NEEDS_GPU)
+    result = conv("--with", path, "--json", "-")
+    assert result.exit_code == 0, result.output
+    found = entries(result)
+    assert {name for name in found if not name.startswith("torch")} == {
+        "tiled.blocked", "guest.plain", "guest.elsewhere",
+    }  # fmt: skip
+    assert found["guest.plain"]["status"] == "right"
+    assert found["guest.elsewhere"]["status"] == "refused"
+    assert found["guest.elsewhere"]["note"] == "needs cuda 8.0, found device cpu"
+    other = conv("--with", write(tmp_path))
+    assert other.exit_code == 2
+    assert "expected variants of kind conv, found guest.slices (pool)" in other.stderr
+
+
+RAISING = {
+    "supports": ("lambda problem: 1 / 0", "failed", "ZeroDivisionError: division by zero"),
+    "prepare": ("lambda w, problem: w", "failed", "TypeError: .*takes 2 positional arguments"),
+}
+
+
+@pytest.mark.parametrize("field", RAISING)
+def test_what_raises_is_named_and_stops_no_other(field, tmp_path):
+    code, status, words = RAISING[field]
+    for command, text, name in (
+        (compare, POOL, "guest.slices"), (conv, CONV, "guest.plain"),
+    ):  # fmt: skip
+        path = write(tmp_path, text=HEAD + text.replace("needs", f"{field}={code}, needs"))
+        result = command("--with", path, "--json", "-")
+        assert result.exit_code == 1, result.output
+        found = entries(result)
+        assert found[name]["status"] == status
+        assert re.search(words, found[name]["note"])
+        assert "right" in {entry["status"] for entry in found.values()}
+
+
+def test_a_stage_that_a_variant_does_not_support_is_said_in_its_words(tmp_path):
+    text = HEAD + POOL.replace("needs", 'supports=lambda p: "supports 1x1 maps only", needs')
+    result = compare("--with", write(tmp_path, text=text), "--json", "-")
+    assert result.exit_code == 0
+    assert entries(result)["guest.slices"]["note"] == "supports 1x1 maps only"
+
+
+def test_kernels_of_an_older_contract_are_named(tmp_path):
+    text = NEEDS_GPU.replace("needs", "kernels=lambda problem: (), needs")
+    result = conv("--with", write(tmp_path, text=HEAD + text), "--json", "-")
+    assert result.exit_code == 1
+    assert "takes 1 positional argument" in entries(result)["guest.elsewhere"]["note"]
