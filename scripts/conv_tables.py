@@ -1,4 +1,4 @@
-"""The README's convolution tables, from docs/measured/conv-*/SUITE.json."""
+"""The tables of convolutions, from docs/measured/conv-*/SUITE.json."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def _mean(values: list[float]) -> str:
     return "-" if mean is None else f"**{mean:.2f}x**"
 
 
+def _images(document: dict[str, Any]) -> str:
+    """How many images its cases have, where they are as many."""
+    found = {case["images"] for case in document["cases"]}
+    if len(found) > 1:
+        return "images as named"
+    return "1 image" if found == {1} else f"{min(found):,} images"
+
+
 def table(name: str) -> str:
     """A suite's shapes: the reference, our fastest fp32, the paper's kernel, the paper's figure."""
     path, suite = FOLDER / f"{name}.json", SUITES[name]
@@ -48,8 +56,8 @@ def table(name: str) -> str:
     reference = document["reference"]
     lines = [
         f"{suite.title}: {document['device']['name']}, {document['peer'] or 'no PyTorch'}, "
-        f"{document['date']}; fp32 without TF32, medians of interleaved replays of CUDA graphs, "
-        f"warm L2, every row checked against float64."
+        f"{document['date']}; {_images(document)}; fp32 without TF32, medians of interleaved "
+        "replays of CUDA graphs, warm L2, every row checked against float64."
         + (f" The paper: {suite.says}." if suite.says else "")
         + (" Copies between layouts are counted in." if name == "convnet2" else ""),
         "",
@@ -116,7 +124,7 @@ def _number(value: Any, write: str = "{:,}") -> str:
     return "-" if value is None else write.format(value)
 
 
-def ladder_table() -> str:
+def steps_table() -> str:
     """The cuda-convnet2 paper's steps, each shape of its suite."""
     path = FOLDER / "convnet2.json"
     if not path.is_file():
@@ -142,7 +150,8 @@ def ladder_table() -> str:
             for row in rows
         ]
         parts.append("\n".join(lines))
-    return "\n\n".join([*parts, *document["notes"]])
+    where = f"{document['device']['name']}, {document['date']}, a row a step of the paper."
+    return "\n\n".join([where, *parts, *document["notes"]])
 
 
 def _maker(name: str) -> Callable[[], str]:
@@ -150,4 +159,4 @@ def _maker(name: str) -> Callable[[], str]:
 
 
 SECTIONS = {f"conv-{name}": _maker(name) for name in SUITES}
-SECTIONS |= {"conv": overview, "conv-ladder": ladder_table}
+SECTIONS |= {"conv": overview, "convnet2-steps": steps_table}

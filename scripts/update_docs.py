@@ -1,0 +1,96 @@
+"""Write the generated parts of README.md and docs/ between their markers, from docs/measured/*.
+
+`--check` writes nothing and exits with 1 where a page is not what it would write of the variants
+that it names; a variant that it does not name yet makes no page stale.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import conv_tables
+import course_tables
+import ladder
+import plan_tables
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTENTS = "contents"
+SECTIONS: dict[str, Callable[[], str]] = {
+    **plan_tables.SECTIONS,
+    **course_tables.SECTIONS,
+    **conv_tables.SECTIONS,
+}
+PAGES = {
+    "README.md": ("peers",),
+    "docs/measured.md": (
+        *(name for name in plan_tables.SECTIONS if name != "peers"),
+        *course_tables.SECTIONS,
+        *conv_tables.SECTIONS,
+        CONTENTS,
+    ),
+    "docs/ladder.md": tuple(ladder.sections()),
+}
+
+
+def anchor(heading: str) -> str:
+    """The fragment that a heading is reached by."""
+    kept = re.sub(r"[^\w\- ]", "", heading.lower())
+    return kept.replace(" ", "-")
+
+
+def headings(text: str) -> Iterator[tuple[int, str]]:
+    """(level, words) of the headings of `text` below its title, code left out."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for marks, words in re.findall(r"^(##+) (.+)$", text, flags=re.MULTILINE):
+        yield len(marks), words
+
+
+def contents(text: str) -> str:
+    """A table of contents of `text`."""
+    return "\n".join(
+        f"{'  ' * (level - 2)}- [{words}](#{anchor(words)})" for level, words in headings(text)
+    )
+
+
+def updated(path: str, text: str, named_only: bool = False) -> str:
+    """`text` of the page at `path` with every part between its markers written anew.
+
+    `named_only` leaves out variants that it does not name.
+    """
+    makers = SECTIONS | ladder.sections(
+        lambda variant: not named_only or f"`{variant.full_name}`" in text
+    )
+    for name in PAGES[path]:
+        begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise click.ClickException(f"{path}: expected markers {begin} and {end}")
+        made = contents(text) if name == CONTENTS else makers[name]()
+        text = f"{before}{begin}\n{made}\n{end}{after}"
+    return text
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="exit with 1 where a page is stale")
+def main(check: bool) -> None:
+    """Write the generated parts of README.md, docs/measured.md and docs/ladder.md."""
+    stale = []
+    for path in PAGES:
+        text = (ROOT / path).read_text()
+        new = updated(path, text, named_only=check)
+        if new != text:
+            stale.append(path)
+            if not check:
+                (ROOT / path).write_text(new)
+    for path in stale:
+        click.echo(f"{path} is stale: run scripts/update_docs.py" if check else f"{path} written")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()
