@@ -5,12 +5,16 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
+from lenetgpu.commands import infer
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.nvrtc import source_hash
@@ -35,6 +39,23 @@ def outside(variable: str, what: str) -> Path:
     if not folder.is_dir():
         pytest.fail(f"{variable}: expected a folder, found {folder}")
     return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One new cache folder for the session: each kernel is compiled once, and none is stale."""
+    if hasattr(config, "workerinput"):
+        return  # a worker of pytest-xdist inherits both variables
+    folder = tempfile.mkdtemp(prefix="lenetgpu-tests-")
+    os.environ["LENETGPU_CACHE"] = folder
+    config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    if config.getoption("numprocesses", None):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers fill the cores
+
+
+@pytest.fixture(autouse=True)
+def soon_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`infer` on a CPU repeats its passes for 0.1 s, not for two."""
+    monkeypatch.setattr(infer, "_CPU_BUDGET_S", 0.1)
 
 
 @pytest.fixture(scope="session")
@@ -71,16 +92,19 @@ def weight_file(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """GPU tests are skipped without a GPU, and where several processes would share it."""
+    why = "no NVIDIA GPU with CuPy: run `make test-gpu` on one"
     if driver_gpus() and cupy_installed():
-        return
-    why = pytest.mark.skip(reason="no NVIDIA GPU with CuPy: run `make test-gpu` on one")
+        if not hasattr(config, "workerinput"):
+            return
+        why = "one GPU, one process: run `make test-gpu`"
     for item in items:
         if "gpu" in item.keywords:
-            item.add_marker(why)
+            item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if hasattr(session.config, "workerinput"):
+    if hasattr(session.config, "workerinput") or session.config.getoption("numprocesses", None):
         return
     chosen = session.config.option.markexpr
     if chosen != "gpu" or exitstatus != 0 or session.config.option.keyword:

@@ -227,7 +227,7 @@ def test_compare_on_a_cpu(what, tmp_path):
 def test_compare_plans_with_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "plans.png"
-    result = run("compare", "plans", "--batch", 64, "--device", "cpu", "--seconds", 0.5,
+    result = run("compare", "plans", "--batch", 8, "--device", "cpu", "--seconds", 0.2,
                  "--plot", path)  # fmt: skip
     assert result.exit_code == 0, result.output
     for name in ("serial", "tiled", "unrolled", "fft"):
@@ -247,7 +247,7 @@ def test_roofline_picture(tmp_path):
 def test_the_suite_runs_without_a_gpu(tmp_path):
     pytest.importorskip("matplotlib")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
-    result = run("compare", "--suite", "report", "--batch", 64, "--device", "cpu",
+    result = run("compare", "--suite", "report", "--batch", 16, "--device", "cpu",
                  "--json", out, "--plot", picture)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())
