@@ -19,7 +19,7 @@ infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 	$(BIN)/lenetgpu infer --batch 10000
 
 test: $(VENV)/.dev  ## every test that this machine can run
-	$(BIN)/python -m pytest $(if $(EXTRA),,-n auto --dist worksteal)
+	$(BIN)/python -m pytest $(if $(EXTRA),,-n auto --maxprocesses 8 --dist worksteal)
 
 test-gpu: $(VENV)/.dev  ## every GPU test, in one process; writes tests/gpu-receipt.json
 	$(BIN)/python -m pytest -m gpu

@@ -7,10 +7,8 @@ two CUDA events. The peer's best figure at a precision counts.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import random
 import sys
 import time
 import types
@@ -33,6 +31,9 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.graph import Graph, TorchGraph
+from lenetgpu.measure.document import head
+from lenetgpu.measure.rounds import Entry, interleave
+from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 
@@ -279,35 +280,31 @@ def check(contestants: list[Contestant], weights: Weights, images: Any, labels: 
 
 
 def _sample(one: Contestant) -> float:
+    """Milliseconds of a pass; JAX, on its own stream, by the host's clock."""
+    _allow_tf32(one.precision == "tf32")
     if one.maker == "jax":
-        start = time.perf_counter()
-        for _ in range(one.passes):
-            out = one.run()
-        out.block_until_ready()
-        return (time.perf_counter() - start) * 1e3 / one.passes
-    before, after = torch.cuda.Event(True), torch.cuda.Event(True)
-    before.record()
-    for _ in range(one.passes):
-        one.run()
-    after.record()
-    after.synchronize()
-    return before.elapsed_time(after) / one.passes
+
+        def passes() -> None:
+            for _ in range(one.passes):
+                out = one.run()
+            out.block_until_ready()
+
+        return cpu_ms(passes) / one.passes
+    return gpu_ms(one.run, one.passes) / one.passes
 
 
 def measure(contestants: list[Contestant], rounds: int) -> None:
-    """Interleaved rounds of random order; JAX, on its own stream, by the host's clock."""
-    order = list(contestants)
+    """As many passes a sample as fill it, then interleaved rounds."""
     with torch.inference_mode():
         for one in contestants:
-            _allow_tf32(one.precision == "tf32")
             _sample(one)
             wanted = round(SAMPLE_MS / _sample(one))
             one.passes = max(LEAST_PASSES, min(MOST_PASSES, wanted))
-        for _ in range(rounds):
-            random.shuffle(order)
-            for one in order:
-                _allow_tf32(one.precision == "tf32")
-                one.samples.append(_sample(one))
+        entries: list[Entry] = [
+            (lambda one=one: _sample(one), one.samples)  # type: ignore[misc]
+            for one in contestants
+        ]
+        interleave(entries, rounds)
 
 
 def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
@@ -402,12 +399,15 @@ def main(
     for row in scales:
         click.echo(f"{row['plan']:8} {row['images']:9,} images {row['ns_per_image']:7.2f} ns each")
     if target is not None:
-        document = {
-            "schema": 1, "command": "peers", "date": datetime.date.today().isoformat(),
-            "device": {"kind": "cuda", "name": gpu.name}, "torch": torch.__version__,
-            "cudnn": torch.backends.cudnn.version(), "images": len(images),
-            "weights": Path(weights.source).name, "rows": rows, "scaling": scales,
-        }  # fmt: skip
+        document = head("peers", gpu) | {
+            "torch": torch.__version__,
+            "cudnn": torch.backends.cudnn.version(),
+            "images": len(images),
+            "data": Path(dataset.source).name,
+            "weights": Path(weights.source).name,
+            "rows": rows,
+            "scaling": scales,
+        }
         target.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -53,7 +53,7 @@ def test_tiles_are_legal(tile):
         assert tile.threads % columns == 0 and tile.bk % (tile.threads // columns) == 0
     for split in SPLITS:
         assert tile.shared(split) <= SMALLEST_SHARED_BYTES
-        assert Product(tile, split).resident >= 1
+        assert Product(tile, split).resident(H200) >= 1
 
 
 def test_sums_are_bounded():

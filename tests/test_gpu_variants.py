@@ -16,6 +16,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.gpu.launch import record
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
@@ -68,8 +69,11 @@ def test_the_reference_on_the_gpu_is_the_one_on_the_cpu(problem, rng):
 
 def assert_right(variant, problem, n):
     x, w, expected = case(variant.kind, type(problem), plain(problem), n)
-    verdict = check_variant(variant, problem, x, w, expected)
+    with record() as launches:
+        verdict = check_variant(variant, problem, x, w, expected)
     assert verdict.passed, f"{verdict} for {problem}"
+    listed = variant.kernels(problem, n) if variant.kernels is not None else ()
+    assert {launched.kernel for launched in launches} <= set(listed), f"unlisted for {problem}"
 
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")

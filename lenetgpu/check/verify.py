@@ -43,7 +43,8 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
 def verify(plan: Plan, dtype: str, batch: int) -> None:
     """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
 
-    They go through a pipeline that is made for passes of `batch` images, whose kernels it takes.
+    They go through a pipeline made for passes of `batch` images: what a variant chooses when it is
+    prepared is what such a pass takes; what it chooses by the images of a launch is for IMAGES.
     Raises LenetError where it is wrong.
     """
     import numpy as np

@@ -246,7 +246,7 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
     }
     if request.plot is not None and any(row.get("median_ms") for row in run.rows):
         title = (
-            f"the report's variants, {len(setting.images):,} images, "
+            f"the course's variants, {len(setting.images):,} images, "
             f"{document['device']['name']}, {document['date']}"
         )
         plots.plot_ladder(request.plot, run.rows, title)

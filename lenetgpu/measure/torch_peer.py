@@ -104,7 +104,7 @@ class TorchBench:
         self.once, self.method = self._chosen.once, self._chosen.method
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
-        self.note = name
+        self.note = ", ".join(filter(None, (name, self._chosen.note)))
         if not worst.verdict.passed and worst.verdict.error <= _ROUGH:
             self.note += f", error above fp32's tolerance {TOLERANCE['fp32']:.0e}"
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))

@@ -99,5 +99,5 @@ def explanation_json(
     for variant in elsewhere:
         rows = planned(variant, shape.problem, shape.batch, machine)
         if rows:
-            sections.append((f"{variant.full_name}, planned for a {machine.name}", rows))
+            sections.append((f"{variant.full_name}, planned for {machine.name}", rows))
     return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

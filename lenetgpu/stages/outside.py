@@ -14,8 +14,8 @@ from types import ModuleType
 from lenetgpu.errors import LenetError
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.stages.registry import (
-    _REGISTRY,
     KINDS,
+    REGISTRY,
     SPAN_KINDS,
     SUPPORT_KINDS,
     Needs,
@@ -30,7 +30,7 @@ _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 @contextmanager
 def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
     """The variants that the files and folders register; forgotten at the end of the block."""
-    before = dict(_REGISTRY)
+    before = dict(REGISTRY)
     try:
         found = []
         for path in {path.resolve(): path for path in paths}.values():
@@ -47,13 +47,13 @@ def load(path: Path) -> list[Variant]:
     LenetError, with file and line, where there is no such file, it cannot be imported, or it
     registers nothing, what is no variant, or a name that is taken; nothing stays registered then.
     """
-    before = dict(_REGISTRY)
+    before = dict(REGISTRY)
     try:
         for file in _files(path):
             _import(file)
         found = [
             made
-            for (kind, name), made in _REGISTRY.items()
+            for (kind, name), made in REGISTRY.items()
             if (kind, name) not in before and name == made.full_name
         ]
         if not found:
@@ -71,8 +71,8 @@ def load(path: Path) -> list[Variant]:
 
 def _restore(before: dict[tuple[str, str], Variant]) -> None:
     """Forget what is not in `before`, and every module from outside."""
-    _REGISTRY.clear()
-    _REGISTRY.update(before)
+    REGISTRY.clear()
+    REGISTRY.update(before)
     for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
         del sys.modules[name]
 

@@ -152,7 +152,7 @@ class TakenError(ValueError):
     """A name that another variant of its kind goes by."""
 
 
-_REGISTRY: dict[tuple[str, str], Variant] = {}
+REGISTRY: dict[tuple[str, str], Variant] = {}
 
 
 def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -180,9 +180,9 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
     def register(run: Callable[..., None]) -> Callable[..., None]:
         made = make_variant(run, **fields)
         for name in made.names:
-            if (made.kind, name) in _REGISTRY:
+            if (made.kind, name) in REGISTRY:
                 raise TakenError(f"{made.kind} variant {name} is registered twice")
-            _REGISTRY[made.kind, name] = made
+            REGISTRY[made.kind, name] = made
         return run
 
     return register
@@ -203,7 +203,7 @@ def variants(kind: str | None = None, device: str | None = None) -> list[Variant
     """Registered variants by kind, then registration order; of one kind and device where given."""
     order = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     found = []
-    for (_, name), candidate in _REGISTRY.items():
+    for (_, name), candidate in REGISTRY.items():
         if name != candidate.full_name:
             continue
         if kind in (None, candidate.kind) and device in (None, candidate.needs.device):
@@ -245,7 +245,7 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
     On a GPU, `serial` and any CPU variant's full name mean the CPU variant, run with copies.
     Raises LenetError with the valid choices where there is none.
     """
-    exact = _REGISTRY.get((kind, name))
+    exact = REGISTRY.get((kind, name))
     if exact is not None and exact.needs.device in (device, "cpu"):
         return exact
     members = families(kind, device).get(name)

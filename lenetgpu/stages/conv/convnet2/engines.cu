@@ -1,12 +1,12 @@
 // The paper's two product engines (sections 3.2 and 3.3) as mma.sync on split fp32 operands, in
-// place of the ladder's sums: same layout, same loads, a block as in convnet2.cu.
+// place of the ladder's sums: same layout, same loads, a block as in ladder.cu.
 // conv_inner_product: a chunk lies [image][row] and [filter][row], rows contiguous; a warp takes
 //   one 16 x 8 fragment of outputs at a time, streams the whole chunk through it as dot products
 //   (Fig. 16) and adds that partial sum to its result (Fig. 19).
 // conv_outer_product: a chunk lies [row][image] and [row][filter]; for every 8 rows a warp loads
 //   its filters and images once and multiplies all pairs into sums held in registers (Fig. 21).
 // Both add a chunk's sums in fp32, since the tensor cores' own additions truncate; a float is two
-// TF32 numbers, so a product costs three (ptx_tf32.cuh).
+// TF32 numbers, so a product costs three (gpu/ptx/tf32.cuh).
 #include "stages/conv/convnet2/loads.cuh"
 #include "gpu/ptx/tf32.cuh"
 

@@ -5,7 +5,7 @@
 // neighbouring images whatever the filter pixel, which is what this kernel is built on; its variants
 // therefore relayout NCHW into such a workspace and back (one image is the same bytes either way).
 // conv_rolled (3.1) indexes its sums by loop counters, so they lie in local memory; the others, from
-// conv_unrolled (3.1.2) on, keep them in registers and differ in how they load (convnet2.cuh).
+// conv_unrolled (3.1.2) on, keep them in registers and differ in how they load (loads.cuh).
 #include "stages/conv/convnet2/loads.cuh"
 
 #ifdef ENTRY_conv_rolled

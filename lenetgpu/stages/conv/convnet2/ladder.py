@@ -88,7 +88,7 @@ def ladder_tile(problem: Conv, images: int) -> Tile:
 
 
 class Loads(IntEnum):
-    """How a chunk is loaded (convnet2.cuh): each as the one before and a step of section 4."""
+    """How a chunk is loaded (loads.cuh): each as the one before and a step of section 4."""
 
     PLAIN = 0
     REDUCED = 1

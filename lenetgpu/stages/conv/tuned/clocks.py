@@ -62,7 +62,7 @@ def product_clocks(
     chunks = -(-chunks // split)
     blocks = groups * product.tiles(problem, images) * split
     busiest = -(-blocks // usable_multiprocessors(machine.multiprocessors, split))
-    resident = product.resident
+    resident = product.resident(machine)
     warps = tile.threads // 32
     wide = 4 if product.dense(problem) else 1
     copies = tile.bk * (tile.bm / 4 + tile.bn / wide) / tile.threads

@@ -159,21 +159,6 @@ __device__ __forceinline__ void store4(float* y, long long columns, int m, long 
     }
 }
 
-__device__ __forceinline__ void store2(float* y, long long columns, int m, long long column,
-                                       float2 v) {
-    if (m >= M || column >= columns) return;
-    const Column at = column_at(column);
-    float* const to = y + (at.image * M + m) * PIXELS + at.pixel;
-    if (PIXELS % 2 == 0) {
-        *reinterpret_cast<float2*>(to) = v;
-    } else {
-        *to = v.x;
-        if (column + 1 >= columns) return;
-        const Column next = column_at(column + 1);
-        y[(next.image * M + m) * PIXELS + next.pixel] = v.y;
-    }
-}
-
 __device__ __forceinline__ void add(float4& sum, float4 v) {
     sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
-from lenetgpu.gpu.machines import multiprocessors
+from lenetgpu.gpu.machines import Machine, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_defines
@@ -162,13 +162,12 @@ class Product:
         words += f", depth in {parts} parts" if parts > 1 else ""
         return words + (f", sums of {self.sum_rows}" if self.sum_rows else "")
 
-    @property
-    def resident(self) -> int:
-        """Blocks of a multiprocessor; fewer where a thread holds its sums twice."""
+    def resident(self, machine: Machine) -> int:
+        """Blocks of a multiprocessor of `machine`; fewer where a thread holds its sums twice."""
         if self.sum_rows == 0:
             return self.tile.blocks
         wanted = 2 * self.tile.sums + _OTHER_REGISTERS
-        return min(self.tile.blocks, machines.H200.resident(self.tile.threads, wanted, 0))
+        return min(self.tile.blocks, machine.resident(self.tile.threads, wanted, 0))
 
     @property
     def walks(self) -> bool:
@@ -186,7 +185,7 @@ class Product:
         ragged = bool(problem.C % self.tile.bk)
         defines: dict[str, int | str] = conv_defines(problem) | self.tile.defines()
         defines |= {
-            "BLOCKS_PER_SM": max(1, self.resident - ragged),
+            "BLOCKS_PER_SM": max(1, self.resident(machines.current()) - ragged),
             "SPLIT": self.split,
             "SUM_ROWS": self.sum_rows,
         }
@@ -204,11 +203,12 @@ class Product:
         import numpy as np
 
         blocks = groups * self.tiles(problem, images) * self.split
+        resident = self.resident(machines.current())
         if self.walks:
-            blocks = min(blocks, self.resident * multiprocessors())
+            blocks = min(blocks, resident * multiprocessors())
         shared = self.tile.shared(self.split)
         each = -(-blocks // usable_multiprocessors(multiprocessors(), self.split))
-        if 1 < each < self.resident:
+        if 1 < each < resident:
             shared = max(shared, keeps_out(each + 1))
         launch(
             self.kernel(problem),
@@ -273,4 +273,5 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
     rows = -(-chunks // split) * tile.bk // tile.warps_k
     if longest == 0 or rows <= longest:
         return Product(tile, split)
-    return product if (product := Product(tile, split, longest)).resident else None
+    product = Product(tile, split, longest)
+    return product if product.resident(machines.current()) else None

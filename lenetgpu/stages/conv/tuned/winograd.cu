@@ -3,7 +3,7 @@
 // arXiv 1509.09308). Points are 0, pairs +-a, infinity, so a pair's rows share even and odd parts.
 // winograd_input: a thread transforms one tile of one channel: x NCHW -> v [point][n][c][tile].
 // winograd_output: one tile of one map: [point][n][m][tile] -> y NCHW.
-// Between them POINTS^2 products of tuned.cu. Coefficients come from Python as FROM_INPUT (B^T)
+// Between them POINTS^2 products of product.cuh. Coefficients come from Python as FROM_INPUT (B^T)
 // and TO_OUTPUT (A^T). The tiles of an image are padded to a multiple of four.
 #include "gpu/ptx/cluster.cuh"
 #include "stages/conv/shape.cuh"

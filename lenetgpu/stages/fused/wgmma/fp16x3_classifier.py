@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
 from lenetgpu.stages.fused.outputs import output_args
@@ -17,7 +17,7 @@ from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
-_SHARED_BYTES = H200.block_bytes
+_SHARED_BYTES = SM_90_BLOCK_BYTES
 
 
 def kernel() -> Kernel:

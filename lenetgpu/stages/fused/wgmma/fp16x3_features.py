@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import H200, multiprocessors
+from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.split import Filters, filters
@@ -17,7 +17,7 @@ from lenetgpu.stages.registry import hopper, variant
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _BATCH = 4
 _THREADS = 384
-_SHARED_BYTES = H200.block_bytes
+_SHARED_BYTES = SM_90_BLOCK_BYTES
 
 
 def kernel(uint8: bool) -> Kernel:
