@@ -309,7 +309,7 @@ def test_few_places_read_a_clock():
 
 FIGURES = {132, 228 << 10, 227 << 10, 99 << 10, 65536, 1980, 1785, 3352, 4800, 4814, 4917}
 # of an architecture rather than a device: what a multiprocessor holds, a block's shared memory
-# asserted, constant memory; and cuBLAS's workspace
+# asserted, constant memory
 ALLOWED = {
     ("lenetgpu/gpu/occupancy.py", 228 << 10),
     ("lenetgpu/gpu/occupancy.py", 65536),
