@@ -164,7 +164,8 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         candidate.checked = candidate.bench.check()
     except MemoryError as error:
         candidate.status, candidate.bench = "skipped", None
-        candidate.note = f"needs more memory: {str(error).splitlines()[0]}"
+        line = str(error).partition("\n")[0]
+        candidate.note = f"needs more memory: {line}" if line else "needs more memory"
         return
     except Skip as reason:
         candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
