@@ -19,6 +19,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 
 NAME = "ours.per_warp"  # of the example under another family, so that it may be pasted for good
+NOT_COMPILED = "not compiled: no NVRTC is here that knows such a GPU"
 COPIED = ("lenetgpu", "scripts", "tests", "docs", "README.md", "pyproject.toml")
 
 
@@ -115,9 +116,19 @@ def test_from_outside_it_is_listed_without_a_gpu(tmp_path):
     assert result.exit_code == 0, result.output
     entry = candidate(result)
     assert entry["status"] == "refused"
-    compiled = "; compiles for sm_90a" if nvrtc_there() else ""
-    assert entry["note"] == f"needs cuda 7.5, found device cpu{compiled}"
+    compiled = "compiles for sm_90a" if nvrtc_there() else NOT_COMPILED
+    assert entry["note"] == f"needs cuda 7.5, found device cpu; {compiled}"
     assert NAME in result.stderr
+
+
+def test_from_outside_it_is_said_not_to_be_compiled_without_nvrtc(tmp_path, monkeypatch):
+    def missing():
+        raise LenetError("no NVRTC")
+
+    monkeypatch.setattr(nvrtc, "version", missing)
+    result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert candidate(result)["note"] == f"needs cuda 7.5, found device cpu; {NOT_COMPILED}"
 
 
 @pytest.mark.skipif(not nvrtc_there(), reason="no NVRTC to compile with")

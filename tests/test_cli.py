@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 
+import click
 import h5py
 import numpy as np
 import pytest
@@ -115,9 +116,22 @@ def test_batches_give_the_same_accuracy(batch):
     assert document["batch"] == batch
 
 
+@pytest.mark.parametrize("command", ["variants", "doctor", "infer"])
+def test_ctrl_c_is_130(command, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(click.Context, "invoke", stop)
+    result = run(command)
+    assert result.exit_code == 130
+    assert result.stderr == "lenetgpu: interrupted\n"
+
+
 def test_min_accuracy_decides_the_exit_code(tmp_path):
     assert run("infer", "--limit", 50, "--min-accuracy", 0.5).exit_code == 0
-    assert run("infer", "--limit", 2000, "--min-accuracy", 1.0).exit_code == 1
+    low = run("infer", "--limit", 2000, "--min-accuracy", 1.0)
+    assert low.exit_code == 1
+    assert "--min-accuracy: expected a share of at least 1, found 1," in low.stderr
     refused(run("infer", "--limit", 50, "--min-accuracy", 1.01), "0 to 1")
     unlabelled = tmp_path / "x.h5"
     with h5py.File(unlabelled, "w") as file:

@@ -114,6 +114,10 @@ BAD = {
     POOL.replace('"NHWC"', '"NHCW"', 1): "mine.py, guest.slices: expected layouts of NHWC, NCHW",
     POOL.replace('"NHWC"', "()", 1): "to read and write, found none",
     POOL.replace("cpu()", '"cpu"'): "mine.py, guest.slices: expected needs=cpu(), cuda() or",
+    POOL.replace('reads="NHWC"', "reads=3"): "to read and write, found 3",
+    POOL.replace(
+        '"guest"', '"a [b]\\x1b"'
+    ): "mine.py, a [b]\\x1b.slices: expected a family and a name of letters, digits and _",
     POOL.replace("reads", "read"): "mine.py, line 6: expected to import it, found TypeError: ",
 }
 
@@ -222,6 +226,49 @@ def test_what_raises_is_named_and_stops_no_other(field, tmp_path):
         assert found[name]["status"] == status
         assert re.search(words, found[name]["note"])
         assert "right" in {entry["status"] for entry in found.values()}
+
+
+BREAKING = """
+calls = []
+
+@variant(kind="pool", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
+def breaks(x, y, problem):
+    calls.append(0)
+    if len(calls) > {most}:
+        {how}
+    slices(x, y, problem)
+"""
+BREAKS = {
+    "raise SystemExit(0)": "cannot run: SystemExit: 0",
+    "raise ValueError('x[i] in [batch] or [/batch]')": "cannot run: ValueError: x[i] in [batch] "
+    "or [/batch]",
+}
+
+
+@pytest.mark.parametrize("most", [0, 6])
+@pytest.mark.parametrize("how", BREAKS)
+def test_what_breaks_is_named_and_stops_no_other(how, most, tmp_path):
+    text = HEAD + POOL + BREAKING.format(how=how, most=most)
+    result = compare("--with", write(tmp_path, text=text), "--reference", "guest.slices")
+    assert result.exit_code == 1, result.output
+    assert f"guest.breaks, {BREAKS[how]}" in result.stderr
+    assert BREAKS[how] in result.stdout
+    (row,) = re.findall(r"^ *guest\.breaks +FAILED.*$", result.stdout, re.MULTILINE)
+    assert not re.search(r"\d\.\d{3}", row)
+    assert re.search(r"fused\.rows +PASS .*\d\.\d{3}", result.stdout)
+
+
+def test_a_reference_that_breaks_leaves_the_others_times(tmp_path):
+    text = HEAD + POOL + BREAKING.format(how="raise ValueError('late')", most=6)
+    result = compare(
+        "--with", write(tmp_path, text=text), "--reference", "guest.breaks", "--json", "-"
+    )
+    assert result.exit_code == 1, result.output
+    found = entries(result)
+    assert found["guest.breaks"]["status"] == "failed"
+    assert "median_ms" not in found["guest.breaks"]
+    assert found["fused.rows"]["median_ms"] > 0
+    assert found["fused.rows"].get("ratio") is None
 
 
 def test_a_stage_that_a_variant_does_not_support_is_said_in_its_words(tmp_path):

@@ -14,7 +14,7 @@ STARTED = time.perf_counter()
 
 
 class Group(click.Group):
-    """Prints bad input and usage as one sentence and exits with code 2."""
+    """Prints bad input and usage as one sentence and exits with code 2; with 130 on Ctrl-C."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; LenetError, bad usage, no memory and a full disk end in exit code 2."""
@@ -31,6 +31,9 @@ class Group(click.Group):
             if error.errno != errno.ENOSPC:
                 raise
             message = f"stdout: expected room for the results, found: {error.strerror}"
+        except KeyboardInterrupt:
+            click.echo("lenetgpu: interrupted", err=True)
+            ctx.exit(130)
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
 

@@ -91,13 +91,14 @@ result_options = together(
 
 
 def console(stderr: bool = False) -> Any:
-    """Rich's console, wide where it is no terminal."""
+    """Rich's console, wide where it is no terminal; text is printed as it is, brackets and all."""
     import sys
 
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else _FILE_WIDTH)
+    width = None if stream.isatty() else _FILE_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, emoji=False)
 
 
 def is_stdout(*targets: Path | None) -> bool:

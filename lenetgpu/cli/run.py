@@ -62,6 +62,9 @@ def infer(
         write_json(json_file, infer_json(outcome, import_ms))
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
     if outcome.too_low:
+        found = f"{outcome.correct:,} of {len(outcome.dataset):,} right"
+        least = f"a share of at least {options['min_accuracy']:g}"
+        click.echo(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)
 
 

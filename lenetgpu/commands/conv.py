@@ -18,7 +18,7 @@ from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, head
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Candidate, Comparison, compare
+from lenetgpu.measure.rounds import Candidate, Comparison, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
 from lenetgpu.papers.convnet2_ladder import measure_ladder
 from lenetgpu.papers.shapes import Shape, Suite
@@ -114,11 +114,11 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
         name, precision = variant.full_name, variant.precision
         if gpu is not None and not variant.needs.met_by(gpu):
             note = f"needs {variant.needs}"
-            found.append(Candidate(name, _never, precision, "refused", note))
+            found.append(Candidate(name, never, precision, "refused", note))
             continue
         problem = laid_out(variant, shape.problem)
         if isinstance(problem, str):
-            found.append(Candidate(name, _never, precision, "refused", problem))
+            found.append(Candidate(name, never, precision, "refused", problem))
             continue
 
         def build(chosen: Variant = variant, laid: Conv = problem) -> Bench:
@@ -130,10 +130,6 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
         peer = Candidate(setting.peer_name, lambda: TorchBench(shape.problem, case, seconds))
         found.append(peer)
     return found
-
-
-def _never() -> Bench:
-    raise AssertionError("a refused candidate is not built")
 
 
 def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:

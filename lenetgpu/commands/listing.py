@@ -39,8 +39,7 @@ def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
         rows.append(_row(v) | {"here": here})
     if gpu is None:
         return rows, f"cpu ({why})"
-    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
-    return rows, f"cpu and {gpu.name}, cuda {version}"
+    return rows, f"cpu and {gpu.name}, cuda {gpu.version}"
 
 
 def _listed(stage: str | None) -> list[Variant]:

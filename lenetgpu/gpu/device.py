@@ -23,6 +23,11 @@ class Gpu:
     compute_capability: int
 
     @property
+    def version(self) -> str:
+        """Its compute capability as NVIDIA writes it: 9.0."""
+        return f"{self.compute_capability // 10}.{self.compute_capability % 10}"
+
+    @property
     def arch(self) -> str:
         """NVRTC's architecture: with the `a` suffix where the chip has its own instructions."""
         suffix = "a" if self.compute_capability == 90 else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from itertools import islice
 
 _WARP = 32
@@ -107,6 +108,7 @@ def shared_per_block(demand: Demand, limits: Processor) -> int:
     return _up(demand.shared_bytes + limits.reserved_bytes, limits.shared_unit)
 
 
+@cache
 def residency(demand: Demand, limits: Processor) -> Residency:
     """Equations (2), (3) and (4): the blocks that a multiprocessor holds at once.
 

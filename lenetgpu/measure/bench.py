@@ -16,6 +16,7 @@ from lenetgpu.check.judge import (
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.launch import Launch, record
+from lenetgpu.measure.calls import SAMPLE_MS
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, time_compute
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
@@ -25,7 +26,6 @@ from lenetgpu.stages.mounted import Mounted
 CHECK_IMAGES = 500
 _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
-_SAMPLE_MS = 0.5
 _SLOW_S = 1.0
 _MAX_LAUNCHES = 64
 
@@ -229,7 +229,7 @@ class StageBench:
             with record() as self.launched:
                 self._launch()
             one = gpu_ms(self._launch)
-            self._launches = max(1, min(_MAX_LAUNCHES, int(_SAMPLE_MS / max(one, 1e-4))))
+            self._launches = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(one, 1e-4))))
         if self._flush is None:
             return gpu_ms(self._launch, self._launches) / self._launches
         self._flush()

@@ -36,8 +36,7 @@ def device_json(gpu: Gpu | None) -> dict[str, Any]:
     """The `device` object of the schema."""
     if gpu is None:
         return {"kind": "cpu", "name": cpu_name(), "cores": core_count()}
-    version = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
-    return {"kind": "cuda", "name": gpu.name, "compute_capability": version}
+    return {"kind": "cuda", "name": gpu.name, "compute_capability": gpu.version}
 
 
 def head(command: str, gpu: Gpu | None) -> dict[str, Any]:

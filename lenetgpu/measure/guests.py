@@ -9,8 +9,7 @@ from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.bench import Bench
-from lenetgpu.measure.rounds import Candidate, why
+from lenetgpu.measure.rounds import BREAKS, Candidate, never, why
 from lenetgpu.stages import Variant
 
 LayOut = Callable[[Variant], Any]
@@ -46,12 +45,8 @@ def cannot_run(
     for guest in guests:
         stopped = _stopped(guest, gpu, batch, lay_out)
         if stopped is not None:
-            found[guest.full_name] = Candidate(guest.full_name, _never, guest.precision, *stopped)
+            found[guest.full_name] = Candidate(guest.full_name, never, guest.precision, *stopped)
     return found
-
-
-def _never() -> Bench:
-    raise AssertionError("a candidate that cannot run is not built")
 
 
 def _stopped(
@@ -63,14 +58,13 @@ def _stopped(
         if isinstance(problem, str):
             return "refused", problem
         compiled = _compile(guest, gpu, problem, batch)
-    except Exception as error:  # whatever a guest's own code raises stops no other candidate
+    except BREAKS as error:
         return "failed", why(error)
     here = "cpu" if gpu is None else "cuda"
     if guest.needs.device != here:
         return "refused", f"needs {guest.needs}, found device {here}{compiled}"
     if gpu is not None and not guest.needs.met_by(gpu):
-        capability = f"{gpu.compute_capability // 10}.{gpu.compute_capability % 10}"
-        return "refused", f"needs {guest.needs}, found cuda {capability}{compiled}"
+        return "refused", f"needs {guest.needs}, found cuda {gpu.version}{compiled}"
     return None
 
 
@@ -79,9 +73,11 @@ def _compile(guest: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
     if guest.kernels is None or guest.needs.device != "cuda":
         return ""
     kernels = guest.kernels(problem, batch)
+    if not kernels:
+        return ""
     arch = gpu.arch if gpu is not None and guest.needs.met_by(gpu) else _arch_for(guest)
     if arch is None:
-        return ""
+        return "; not compiled: no NVRTC is here that knows such a GPU"
     for kernel in kernels:
         if kernel.meant_for(arch):
             nvrtc.compile_kernel(kernel, arch)

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from math import nan
 
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import (
@@ -22,6 +24,11 @@ from lenetgpu.measure.timing import summarise
 LEAST_ROUNDS = 5
 MOST_ROUNDS = 400
 NOISE = 0.005
+
+
+def never() -> Bench:
+    """What builds a candidate that cannot run: nothing."""
+    raise AssertionError("a candidate that cannot run is not built")
 
 
 @dataclass
@@ -144,13 +151,21 @@ def compare(
                 say(f"checking {candidate.name}")
                 _check(candidate, flush)
         _time(comparison, seconds, noise, say)
+    for candidate in comparison.wrong:
+        candidate.samples.clear()
+        if candidate.name == reference:
+            comparison.again.clear()
     for candidate in candidates:
         if candidate.status == "right" and not candidate.samples:
             candidate.note = "not timed"
     return comparison
 
 
-def why(error: Exception) -> str:
+BREAKS = (Exception, SystemExit)
+"""What a candidate's own code may raise, which fails it and stops no other."""
+
+
+def why(error: BaseException) -> str:
     """Why a candidate cannot run, in a line: our own sentences as they are."""
     line = str(error).partition("\n")[0]
     return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
@@ -170,31 +185,43 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
     except Skip as reason:
         candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
         return
-    except Exception as error:  # one that breaks is named, and stops no other
-        candidate.status, candidate.bench = "failed", None
-        candidate.note = why(error)
+    except BREAKS as error:
+        _fail(candidate, error)
         return
     candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
 
 
+def _fail(candidate: Candidate, error: BaseException) -> None:
+    candidate.status, candidate.bench, candidate.note = "failed", None, why(error)
+
+
+def _sample(candidate: Candidate) -> float:
+    """Milliseconds; NaN from where it broke on."""
+    if candidate.bench is None:
+        return nan
+    try:
+        return candidate.bench.sample()
+    except BREAKS as error:
+        _fail(candidate, error)
+        return nan
+
+
 def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[str], None]) -> None:
     right = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
+    timed = [candidate for candidate in right if not candidate.once]
     for candidate in right:
-        assert candidate.bench is not None
         if candidate.once:
             say(f"timing {candidate.name} once")
-            candidate.samples.append(candidate.bench.sample())
-    timed = [candidate for candidate in right if not candidate.once]
-    base = next((c for c in timed if c.name == comparison.reference), None)
+            candidate.samples.append(_sample(candidate))
     for candidate in timed:
-        assert candidate.bench is not None
-        candidate.bench.sample()
+        _sample(candidate)
     if not timed:
         return
+    base = next((c for c in timed if c.name == comparison.reference), None)
     start = time.perf_counter()
-    entries: list[Entry] = [(c.bench.sample, c.samples) for c in timed if c.bench is not None]
-    if base is not None and base.bench is not None:
-        entries.append((base.bench.sample, comparison.again))
+    entries: list[Entry] = [(partial(_sample, c), c.samples) for c in timed]
+    if base is not None:
+        entries.append((partial(_sample, base), comparison.again))
 
     def stop(rounds: int) -> bool:
         spent = time.perf_counter() - start

@@ -70,12 +70,15 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     if correct is None:
         console.print("accuracy unknown: the data has no labels", highlight=False)
     else:
-        console.print(f"[bold]accuracy {correct:,}/{n:,} = {correct / n:.2%}[/]", highlight=False)
+        console.print(
+            f"accuracy {correct:,}/{n:,} = {correct / n:.2%}", style="bold", highlight=False
+        )
     compute, whole = outcome.compute, outcome.end_to_end
     console.print(
         f"[bold]elapsed  {whole.median:,.2f} ms host to host, {compute.median:,.2f} ms compute[/] "
         f"(medians of {len(whole.samples)} and {len(compute.samples)} passes), "
         f"{outcome.images_per_second:,.0f} images/s",
+        markup=True,
         soft_wrap=True,
         highlight=False,
     )

@@ -68,4 +68,4 @@ def _text(row: dict[str, Any], with_source: bool) -> str:
 def print_variants(console: Console, rows: list[dict[str, Any]], machine: str) -> None:
     """The table, as wide as the console."""
     for style, line in variant_lines(rows, machine, console.width):
-        console.print(line, style=style or None, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, style=style or None, highlight=False, soft_wrap=True)

@@ -29,6 +29,7 @@ def status_line(enabled: bool) -> Iterator[Callable[[str], None]]:
         yield lambda text: None
         return
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("starting") as status:
-        yield status.update
+        yield lambda text: status.update(Text(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -138,9 +139,12 @@ def _place(file: Path, error: BaseException) -> str:
 def _require_sound(path: Path, made: Variant) -> None:
     """LenetError where a field of a variant is none that the rest can work with."""
     kinds = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
-    layouts = {*made.reads, *made.writes}
+    given = (made.reads, made.writes)
+    layouts = {x for each in given for x in (each if isinstance(each, tuple) else (each,))}
     wrong = None
-    if made.kind not in kinds:
+    if not re.fullmatch(r"\w+\.\w+", made.full_name):
+        wrong = f"a family and a name of letters, digits and _, found {made.full_name!r}"
+    elif made.kind not in kinds:
         wrong = f"a kind of {', '.join(kinds)}, found {made.kind!r}"
     elif not isinstance(made.needs, Needs):
         wrong = f"needs=cpu(), cuda() or hopper(), found {made.needs!r}"
@@ -148,4 +152,5 @@ def _require_sound(path: Path, made: Variant) -> None:
         found = ", ".join(sorted(map(str, layouts - {*_LAYOUTS}))) or "none"
         wrong = f"layouts of {', '.join(_LAYOUTS)} to read and write, found {found}"
     if wrong is not None:
-        raise LenetError(f"{path}, {made.full_name}: expected {wrong}")
+        name = made.full_name.encode("unicode_escape").decode()
+        raise LenetError(f"{path}, {name}: expected {wrong}")
