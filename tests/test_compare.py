@@ -12,9 +12,10 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.bench import Checked
+from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
-from lenetgpu.measure.rounds import Candidate, Comparison
+from lenetgpu.measure.rounds import Effort
 
 GPU = Gpu(0, "test", 90)
 
@@ -58,7 +59,7 @@ def test_wrong_candidates_get_no_time_and_big_ones_are_skipped():
         Candidate("bad", lambda: FakeBench(endless(0.1), passed=False)),
         Candidate("big", out_of_memory),
     ]
-    done = comparing.compare("x", candidates, "good", seconds=5)
+    done = comparing.compare("x", candidates, "good", Effort(5, rounds=60))
     status = {c.name: c.status for c in done.candidates}
     assert status == {"good": "right", "slow": "right", "bad": "wrong", "big": "skipped"}
     document = comparison_json(done, GPU, None)
@@ -75,7 +76,7 @@ def test_ctrl_c_keeps_what_was_measured():
         Candidate("good", lambda: FakeBench(endless(1.0))),
         Candidate("stops", lambda: FakeBench(interrupt())),
     ]
-    done = comparing.compare("x", candidates, "good", seconds=60, noise=0.0)
+    done = comparing.compare("x", candidates, "good", Effort(60, noise=0.0, warmup=0))
     assert done.interrupted
     document = comparison_json(done, GPU, None)
     assert document["interrupted"]
@@ -91,7 +92,7 @@ def document(times, reference=1.0):
         candidate.bench = FakeBench([])
         source = endless(value, seed=seed)
         candidate.samples = [next(source) for _ in range(20)]
-    done = Comparison("conv2", "base", candidates, list(candidates[0].samples), False)
+    done = Comparison("conv2", "base", candidates)
     return comparison_json(done, GPU, None)
 
 
@@ -103,7 +104,7 @@ def test_a_regression_is_called_only_when_the_interval_says_so():
     (line,) = regressions(document(2.6, 1.3), document(2.0), 5)
     assert line.startswith("base: +30")
     gone = document(2.0)
-    del gone["candidates"][1]["samples_ms"]
+    del gone["candidates"][1]["median_ms"]
     assert regressions(gone, document(2.0), 5) == ["other: timed then, not now"]
 
 
@@ -112,7 +113,7 @@ def test_earlier_results_may_name_plans_as_they_were_called(tmp_path):
     earlier["candidates"][0]["name"], earlier["candidates"][1]["name"] = "fast", "mma"
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(earlier))
-    found = load_earlier(path, "plans")
+    found = load_earlier(path, "compare", "plans")
     assert found["reference"] == "fp16"
     assert [entry["name"] for entry in found["candidates"]] == ["fp16", "mma_fp16"]
 
@@ -121,9 +122,9 @@ def test_earlier_results_must_be_of_the_same_setting(tmp_path):
     earlier = document(2.0) | {"images": 10}
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(earlier))
-    assert load_earlier(path, "conv2") == earlier
+    assert load_earlier(path, "compare", "conv2") == earlier
     with pytest.raises(LenetError, match="expected results of compare conv1, found 'conv2'"):
-        load_earlier(path, "conv1")
+        load_earlier(path, "compare", "conv1")
     for text in (
         "{}",
         "3",
@@ -133,7 +134,7 @@ def test_earlier_results_must_be_of_the_same_setting(tmp_path):
     ):
         path.write_text(text)
         with pytest.raises(LenetError, match="expected JSON of compare"):
-            load_earlier(path, "conv2")
+            load_earlier(path, "compare", "conv2")
     setting = {"device": "test", "reference": "base", "images": 10, "cold_l2": False}
     check_earlier(earlier, "e.json", setting)
     others = {"device": "another", "reference": "other", "images": 20, "cold_l2": True}

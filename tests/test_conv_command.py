@@ -18,6 +18,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure import torch_peer as conv_peer
+from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.papers.shapes import KERNEL_SIDES, SUITES
 from lenetgpu.problems import Conv
@@ -269,10 +270,10 @@ def test_a_slow_variant_is_timed_once(monkeypatch):
     assert bench.once
     assert bench.method == "one call"
     candidates = [
-        comparing.Candidate("slow", lambda: ConvBench(bench.variant, case.problem, case, 1e-9)),
-        comparing.Candidate("fast", lambda: ConvBench(bench.variant, case.problem, case, 1.0)),
+        Candidate("slow", lambda: ConvBench(bench.variant, case.problem, case, 1e-9)),
+        Candidate("fast", lambda: ConvBench(bench.variant, case.problem, case, 1.0)),
     ]
-    done = comparing.compare("x", candidates, "fast", seconds=0.05)
+    done = comparing.compare("x", candidates, "fast", comparing.Effort(0.05))
     assert len(done.candidates[0].samples) == 1
     assert len(done.candidates[1].samples) >= comparing.LEAST_ROUNDS
     assert done.ratio(done.candidates[0]).value > 0
@@ -283,8 +284,8 @@ def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
     monkeypatch.setattr(conv_bench, "_PATIENCE_S", 0.0)
     case = Case(Conv(64, 64, 4, 8, 3, 3, stride=2, pad=1), 1, gpu=False)
     serial = find("conv", "serial", "cpu")
-    candidate = comparing.Candidate("serial", lambda: ConvBench(serial, case.problem, case, 1.0))
-    done = comparing.compare("x", [candidate], "serial", seconds=0.05)
+    candidate = Candidate("serial", lambda: ConvBench(serial, case.problem, case, 1.0))
+    done = comparing.compare("x", [candidate], "serial", comparing.Effort(0.05))
     assert done.candidates[0].status == "skipped"
     assert "s a call, by its rate on a few rows" in done.candidates[0].note
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lenetgpu.cli import main
 from lenetgpu.commands import compare as session
@@ -21,7 +18,6 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import candidates as comparing
 from lenetgpu.measure.bench import StageBench, stage_of, truth
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.statistics import median_interval, ratio_interval
 from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
@@ -119,41 +115,6 @@ def test_the_block_plan_runs_spans_and_an_override_splits_them():
 def test_precision_of_a_plan_is_its_least_precise_variant():
     assert resolve("half", "cuda").precision == "fp16"
     assert resolve("cublas", "cuda").precision == "fp32"
-
-
-@given(st.lists(st.floats(0.5, 2), min_size=1, max_size=60))
-def test_the_median_lies_in_its_interval(samples):
-    interval = median_interval(samples)
-    assert interval.low <= interval.value <= interval.high
-    assert min(samples) <= interval.low
-    assert interval.high <= max(samples)
-
-
-def test_the_interval_covers_the_true_median_as_often_as_it_says():
-    source = random.Random(7)
-    covered = sum(
-        (i := median_interval([source.lognormvariate(0, 0.1) for _ in range(25)])).low
-        <= 1.0
-        <= i.high
-        for _ in range(1000)
-    )
-    assert 0.93 < covered / 1000 < 0.99
-
-
-def test_identical_candidates_are_not_called_different():
-    source = random.Random(3)
-    for _ in range(200):
-        a = [source.gauss(1, 0.02) for _ in range(30)]
-        b = [source.gauss(1, 0.02) for _ in range(30)]
-        assert ratio_interval(a, b).verdict() == "same"
-
-
-def test_a_real_difference_is_called():
-    source = random.Random(3)
-    a = [source.gauss(1.1, 0.02) for _ in range(30)]
-    b = [source.gauss(1, 0.02) for _ in range(30)]
-    assert ratio_interval(a, b).verdict() == "slower"
-    assert ratio_interval(b, a).verdict() == "faster"
 
 
 def test_a_stage_bench_checks_and_times(shipped_weights, rng):

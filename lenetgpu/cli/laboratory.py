@@ -16,6 +16,7 @@ from lenetgpu.cli.options import (
     is_stdout,
     request,
     result_options,
+    together,
     write_json,
     write_text,
 )
@@ -26,6 +27,28 @@ WITH = click.option(
     type=FILE,
     multiple=True,
     help="variants of your own beside ours: a .py file or a folder of them; repeatable",
+)
+ROUNDS = together(
+    [
+        click.option("--only", metavar="NAMES", help="these and the baseline; families too"),
+        click.option("--rounds", type=int, help="as many rounds, unless the time ends first"),
+        click.option(
+            "--warmup", type=int, help="untimed runs before a sample; default: 1 below 50 ms"
+        ),
+        click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample"),
+    ]
+)
+GATE = together(
+    [
+        click.option(
+            "--fail-on-regression",
+            "regression",
+            type=float,
+            metavar="PCT",
+            help="exit with 1 where a candidate lost more than PCT percent",
+        ),
+        click.option("--against", type=FILE, help="JSON of an earlier run of this command"),
+    ]
 )
 
 
@@ -38,17 +61,10 @@ WITH = click.option(
 @DEVICE
 @click.option("--reference", help="candidate that ratios are over; default: what auto runs")
 @click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
+@ROUNDS
 @WITH
-@click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample")
 @result_options
-@click.option(
-    "--fail-on-regression",
-    "regression",
-    type=float,
-    metavar="PCT",
-    help="exit with 1 where a candidate lost more than PCT percent",
-)
-@click.option("--against", type=FILE, help="JSON of an earlier compare")
+@GATE
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time the variants of WHAT: a stage (conv2), a span (conv1+pool1) or plans."""
@@ -100,7 +116,7 @@ def _show(
     show_default=True,
     help="time of a candidate's samples; a slower one runs once",
 )
-@click.option("--only", metavar="VARIANTS", help="these variants or families, with commas between")
+@ROUNDS
 @WITH
 @click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
 @click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
@@ -108,6 +124,7 @@ def _show(
     "--as", "machine", metavar="GPU", help="explain for gtx1080ti, h100 or h200 instead of this GPU"
 )
 @result_options
+@GATE
 @click.pass_context
 def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.commands.asked import check_effort, check_gate
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -21,10 +21,12 @@ from lenetgpu.measure.candidates import (
     PLANS,
     check_comparable,
     default_reference,
+    only,
     plan_candidates,
     resolve_reference,
     stage_candidates,
 )
+from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.document import (
     ceilings_json,
     comparison_json,
@@ -35,7 +37,7 @@ from lenetgpu.measure.document import (
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.rounds import Comparison, compare
+from lenetgpu.measure.rounds import Effort, compare
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
 from lenetgpu.show import plots
@@ -56,11 +58,19 @@ class CompareRequest:
     device: str = "auto"
     reference: str | None = None
     seconds: float = 20.0
+    only: str | None = None
+    rounds: int | None = None
+    warmup: int | None = None
     cold_l2: bool = False
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None
     outside: tuple[Path, ...] = ()
+
+    @property
+    def effort(self) -> Effort:
+        """What the rounds may take."""
+        return Effort(self.seconds, self.rounds, self.warmup)
 
 
 @dataclass
@@ -126,22 +136,18 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError(f"suite {request.suite!r} does not exist; choose from: {NAMES[0]}")
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    if not 0 < request.seconds < math.inf:
-        raise LenetError(f"--seconds: expected a time above 0, found {request.seconds:g}")
+    check_effort(request.effort)
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
-    if request.suite is not None and (
-        request.reference or request.cold_l2 or request.regression is not None or request.against
+    alone = ("reference", "cold_l2", "regression", "against", "only", "rounds", "warmup")
+    if request.suite is not None and any(
+        getattr(request, name) not in (None, False) for name in alone
     ):
         raise LenetError(
-            "--suite: expected none of --reference, --cold-l2, --fail-on-regression and --against"
+            "--suite: expected none of --reference, --cold-l2, --fail-on-regression, --against, "
+            "--only, --rounds and --warmup"
         )
-    if request.regression is not None and not 0 <= request.regression < math.inf:
-        raise LenetError(
-            f"--fail-on-regression: expected a percentage from 0, found {request.regression:g}"
-        )
-    if (request.regression is None) != (request.against is None):
-        raise LenetError("--fail-on-regression PCT and --against FILE go together")
+    check_gate(request.regression, request.against)
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
         raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
@@ -160,7 +166,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     """`run_compare` with the variants that were `found` outside."""
     earlier = None
     if request.against is not None:
-        earlier = load_earlier(request.against, request.what)
+        earlier = load_earlier(request.against, "compare", request.what)
     if request.suite is not None:
         return _run_suite(request, say)
     assert request.what is not None
@@ -187,6 +193,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     reference = default_reference(request.what, setting.device, candidates)
     if request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
+    if request.only is not None:
+        candidates = only(request.only, candidates, reference)
     if earlier is not None:
         now = {
             "device": device_json(setting.gpu)["name"],
@@ -196,7 +204,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
         }
         check_earlier(earlier, str(request.against), now)
     comparison = compare(
-        request.what, candidates, reference, request.seconds, request.cold_l2, say=say
+        request.what, candidates, reference, request.effort, request.cold_l2, say=say
     )
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
@@ -222,13 +230,11 @@ def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting:
         bench = candidate.bench
         if isinstance(bench, PlanBench) and candidate.samples:
             images, few = bench.input, bench.scaled_from
-            timings = profile(bench.pipeline, images[:few], 5 if setting.gpu else 1)
-            rows = stage_rows(timings, few, None)
-            for row in rows:
-                row["median_ms"] *= n / few
+            rows = stage_rows(profile(bench.pipeline, images[:few], 5), few, None)
             plans[candidate.name] = rows
     if plans:
-        plots.plot_plans(path, plans, title)
+        times = {entry["name"]: entry.get("median_ms") for entry in document["candidates"]}
+        plots.plot_plans(path, plans, times, title)
 
 
 def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:

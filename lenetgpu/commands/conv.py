@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.commands.compare import CompareOutcome, Say, open_device
+from lenetgpu.commands.conv_kernels import compile_all
 from lenetgpu.commands.conv_request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.bench import Bench
+from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
-from lenetgpu.measure.document import ceilings_json, head
+from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.guests import cannot_run, of_kind
+from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Candidate, Comparison, compare, never
+from lenetgpu.measure.rounds import Effort, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
 from lenetgpu.papers.convnet2_ladder import measure_ladder
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.plan import NAMED
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
-from lenetgpu.show.conv_document import case_json, summary_json
+from lenetgpu.show.conv_document import case_json, shape_text, summary_json
 from lenetgpu.show.explain import explanation_json
 from lenetgpu.stages import Variant, choices, families, find, outside, variants
-
-_COMPILE_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -132,38 +132,6 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
     return found
 
 
-def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:
-    """What the variants will launch, so far as they say."""
-    for shape in shapes:
-        for variant in chosen:
-            problem = laid_out(variant, shape.problem)
-            if isinstance(problem, str) or variant.kernels is None:
-                continue
-            yield from (k for k in variant.kernels(problem, shape.batch) if k.meant_for(arch))
-
-
-def _compile(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
-    """Compile every kernel of the shapes at once, by as many threads as help."""
-    import os
-    from concurrent.futures import ThreadPoolExecutor
-
-    from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.nvrtc import CompileError, compile_kernel
-
-    arch = current_arch()
-    wanted = list(dict.fromkeys(_kernels(shapes, chosen, arch)))
-
-    def one(kernel: Kernel) -> None:
-        try:
-            compile_kernel(kernel, arch)
-        except CompileError:
-            return  # said again, and listed, where the variant is built
-
-    say(f"compiling {len(wanted)} kernels")
-    with ThreadPoolExecutor(min(_COMPILE_THREADS, os.cpu_count() or 1)) as pool:
-        list(pool.map(one, wanted))
-
-
 def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome:
     """Check and time what was asked for; LenetError for bad input."""
     suite, shapes = shapes_of(request)
@@ -179,6 +147,7 @@ def _run_shapes(
     say: Say,
 ) -> CompareOutcome:
     """`run_conv` with the variants that were `found` outside."""
+    earlier = None if request.against is None else load_earlier(request.against, "conv", None)
     own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     chosen = _with_reference(chosen_variants(request.only, device), request.reference, device)
@@ -186,6 +155,7 @@ def _run_shapes(
     gpu, limits = open_device(request.device, say)
     setting = _Setting(gpu, limits, peer_version(device), chosen, own)
     reference = _reference(request, setting)
+    _check_setting(request, setting, reference, shapes, earlier)
     document = (
         head("conv", gpu)
         | _about(suite)
@@ -193,17 +163,58 @@ def _run_shapes(
             "ceilings": ceilings_json(limits),
             "reference": reference,
             "peer": setting.peer,
+            "cold_l2": request.cold_l2,
             "interrupted": False,
             "cases": [],
         }
     )
     if gpu is not None:
-        _compile(shapes, [v for v in chosen if v.needs.met_by(gpu) and v not in own], say)
+        compile_all(shapes, [v for v in chosen if v.needs.met_by(gpu) and v not in own], say)
+    wrong = _run_cases(request, suite, shapes, setting, document, say)
+    if suite is not None:
+        document["summary"] = summary_json(document["cases"], suite)
+    lost = []
+    if earlier is not None and request.regression is not None:
+        lost = regressions(document, earlier, request.regression)
+        if document["interrupted"]:
+            lost.append("interrupted before every candidate was compared")
+    return CompareOutcome(document, wrong, lost, limits=limits, notes=notes)
+
+
+def _check_setting(
+    request: ConvRequest,
+    setting: _Setting,
+    reference: str,
+    shapes: list[Shape],
+    earlier: dict[str, Any] | None,
+) -> None:
+    """LenetError where this device, or what was measured `earlier`, is not what it takes."""
+    if request.cold_l2 and setting.gpu is None:
+        raise LenetError("--cold-l2: expected a GPU, found device cpu")
+    if earlier is not None:
+        now = {
+            "device": device_json(setting.gpu)["name"],
+            "reference": reference,
+            "cold_l2": request.cold_l2,
+            "cases": [(shape_text(shape.problem), shape.batch) for shape in shapes],
+        }
+        check_earlier(earlier, str(request.against), now)
+
+
+def _run_cases(
+    request: ConvRequest,
+    suite: Suite | None,
+    shapes: list[Shape],
+    setting: _Setting,
+    document: dict[str, Any],
+    say: Say,
+) -> list[str]:
+    """Fill the document's `cases`, a shape each; what is wrong, a sentence each."""
     wrong: list[str] = []
     for shape in shapes:
         try:
-            comparison = _run(shape, setting, reference, request.seconds, say)
-            case = case_json(shape, comparison, limits, setting.peer_name)
+            comparison = _run(shape, setting, document["reference"], request, say)
+            case = case_json(shape, comparison, setting.limits, setting.peer_name)
             document["cases"].append(case)
             wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
             if request.explain:
@@ -226,10 +237,8 @@ def _run_shapes(
         if comparison.interrupted:
             document["interrupted"] = True
             break
-        _release(comparison, gpu is not None)
-    if suite is not None:
-        document["summary"] = summary_json(document["cases"], suite)
-    return CompareOutcome(document, wrong, limits=limits, notes=notes)
+        _release(comparison, setting.gpu is not None)
+    return wrong
 
 
 def _about(suite: Suite | None) -> dict[str, Any]:
@@ -284,23 +293,28 @@ def _reason(candidate: Candidate) -> str:
     return candidate.note if candidate.checked is None else str(candidate.checked.verdict)
 
 
-def _run(shape: Shape, setting: _Setting, reference: str, seconds: float, say: Say) -> Comparison:
+def _run(
+    shape: Shape, setting: _Setting, reference: str, request: ConvRequest, say: Say
+) -> Comparison:
+    """Every candidate on one shape, the time of them all together for the rounds."""
     case = Case(shape.problem, shape.batch, setting.gpu is not None)
-    candidates = _candidates(shape, case, setting, seconds)
+    candidates = _candidates(shape, case, setting, request.seconds)
     waiting = sum(candidate.status == "waiting" for candidate in candidates)
     return compare(
         shape.label,
         candidates,
         reference,
-        seconds * waiting,
+        Effort(request.seconds * (1 + waiting), request.rounds, request.warmup),
+        request.cold_l2,
         say=lambda line: say(f"{shape.label}: {line}"),
     )
 
 
 def _release(comparison: Comparison, on_gpu: bool) -> None:
     """Give a shape's memory back before the next."""
-    for candidate in comparison.candidates:
-        candidate.bench = None
+    for candidate in (*comparison.candidates, comparison.again):
+        if candidate is not None:
+            candidate.bench = None
     if on_gpu:
         import cupy
 

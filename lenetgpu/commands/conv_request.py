@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lenetgpu.commands.asked import check_effort, check_gate
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
+from lenetgpu.measure.rounds import Effort
 from lenetgpu.papers.shapes import SUITES, Shape, Suite
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
@@ -34,7 +35,12 @@ class ConvRequest:
     reference: str | None = None
     explain: bool = False
     machine: str | None = None
+    rounds: int | None = None
+    warmup: int | None = None
+    cold_l2: bool = False
     plot: Path | None = None
+    regression: float | None = None
+    against: Path | None = None
     outside: tuple[Path, ...] = ()
 
 
@@ -80,8 +86,8 @@ def shapes_of(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
         raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
     if request.batch is not None and request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    if not 0 < request.seconds < math.inf:
-        raise LenetError(f"--seconds: expected a finite time above 0, found {request.seconds:g}")
+    check_effort(Effort(request.seconds, request.rounds, request.warmup))
+    check_gate(request.regression, request.against)
     if request.plot is not None:
         plots.check_plot(request.plot)
     if request.machine is not None:

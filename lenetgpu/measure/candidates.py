@@ -15,7 +15,7 @@ from lenetgpu.measure.bench import (
     Truth,
     stage_of,
 )
-from lenetgpu.measure.rounds import Candidate
+from lenetgpu.measure.comparison import Candidate
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve
@@ -83,6 +83,22 @@ def plan_candidates(
 
         found.append(Candidate(name, build, plan.precision))
     return found
+
+
+def only(wanted: str, candidates: list[Candidate], reference: str) -> list[Candidate]:
+    """Those that the comma list `wanted` names, or whose families it does, and the baseline.
+
+    Raises LenetError where a name is none.
+    """
+    kept = {reference}
+    for word in (part.strip() for part in wanted.split(",")):
+        found = {c.name for c in candidates if canonical(word) == c.name}
+        found = found or {c.name for c in candidates if c.name.partition(".")[0] == word}
+        if not found:
+            names = ", ".join(candidate.name for candidate in candidates)
+            raise LenetError(f"--only {word!r}: expected names of {names}")
+        kept |= found
+    return [candidate for candidate in candidates if candidate.name in kept]
 
 
 def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.launch import Launch
+from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Candidate, Comparison
-from lenetgpu.measure.statistics import Interval
+from lenetgpu.measure.statistics import Interval, second_run_interval, warnings
 from lenetgpu.measure.timing import StepTiming, Summary, summarise
 
 if TYPE_CHECKING:
@@ -68,10 +68,12 @@ def interval_json(interval: Interval) -> dict[str, float]:
     return {"median": interval.value, "low": interval.low, "high": interval.high}
 
 
-def again_json(comparison: Comparison) -> dict[str, Any] | None:
-    """The reference against itself, or None where it was not timed twice."""
-    control = comparison.control()
-    return None if control is None else {"ratio": interval_json(control)}
+def again_json(comparison: Comparison, limits: Ceilings | None) -> dict[str, Any] | None:
+    """The control as a candidate, or None where the baseline was not timed twice."""
+    again = comparison.again
+    if again is None or comparison.control() is None:
+        return None
+    return candidate_json(comparison, again, limits)
 
 
 def _heaviest(launches: list[Launch]) -> Launch | None:
@@ -192,7 +194,10 @@ def candidate_json(
         "images": bench.images,
         "scaled_from": bench.scaled_from,
         **times_json(summary),
+        "interval_ms": interval_json(second_run_interval(candidate.samples)),
         "samples_ms": summary.samples,
+        "warmup": candidate.warmup,
+        "warnings": warnings(candidate.samples),
     }
     ratio = comparison.ratio(candidate)
     if ratio is not None:
@@ -214,13 +219,13 @@ def comparison_json(
     comparison: Comparison, gpu: Gpu | None, limits: Ceilings | None
 ) -> dict[str, Any]:
     """`lenetgpu compare --json`, with every raw sample."""
-    again = again_json(comparison)
     return head("compare", gpu) | {
         "what": comparison.what,
         "reference": comparison.reference,
         "cold_l2": comparison.cold_l2,
         "interrupted": comparison.interrupted,
-        "reference_again": again and again | {"samples_ms": comparison.again},
+        "rounds": comparison.rounds,
+        "reference_again": again_json(comparison, limits),
         "candidates": [candidate_json(comparison, c, limits) for c in comparison.candidates],
     }
 

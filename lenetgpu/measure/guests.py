@@ -9,7 +9,8 @@ from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.rounds import BREAKS, Candidate, never, why
+from lenetgpu.measure.comparison import Candidate
+from lenetgpu.measure.rounds import BREAKS, never, why
 from lenetgpu.stages import Variant
 
 LayOut = Callable[[Variant], Any]

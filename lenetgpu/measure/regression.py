@@ -2,85 +2,169 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lenetgpu.errors import LenetError
-from lenetgpu.measure.statistics import SYSTEMATIC, median_interval
+from lenetgpu.measure.statistics import SYSTEMATIC, Interval, second_run_interval
 from lenetgpu.plan import canonical
 
+Entry = dict[str, Any]
 
-def regressions(now: dict[str, Any], earlier: dict[str, Any], percent: float) -> list[str]:
+
+def regressions(now: Entry, earlier: Entry, percent: float) -> list[str]:
     """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
 
-    Ratios to the reference are compared, so that a slower day does not count; the reference itself
-    is compared by its time. A candidate that was timed then and is not now counts as lost.
+    Ratios to the baseline are compared, so that a slower day does not count; the baseline itself
+    is compared by its time. A candidate that was timed then and is not now counts as lost. Of two
+    documents of `conv`, the shapes that both have are compared.
     """
+    if "cases" not in now:
+        return _lost(now, earlier, percent)
+    return [
+        f"{old['label']}: {line}" for new, old in _same_cases(now, earlier)
+        for line in _lost(new, old, percent)
+    ]  # fmt: skip
+
+
+def _same_cases(now: Entry, earlier: Entry) -> Iterator[tuple[Entry, Entry]]:
+    before = {(case["shape"], case["images"]): case for case in earlier["cases"]}
+    for case in now["cases"]:
+        old = before.get((case["shape"], case["images"]))
+        if old is not None:
+            yield case, old
+
+
+def _lost(now: Entry, earlier: Entry, percent: float) -> list[str]:
     entries = {entry["name"]: entry for entry in now["candidates"]}
     lost = []
     for old in earlier["candidates"]:
-        if "samples_ms" not in old:
+        if "median_ms" not in old:
             continue
-        entry = entries.get(old["name"])
-        if entry is None or "samples_ms" not in entry:
+        new = entries.get(old["name"])
+        if new is None or "median_ms" not in new:
             lost.append(f"{old['name']}: timed then, not now")
             continue
-        if entry["name"] == now["reference"] or "ratio" not in entry or "ratio" not in old:
-            new_i = median_interval(entry["samples_ms"]).widened(SYSTEMATIC)
-            old_i = median_interval(old["samples_ms"]).widened(SYSTEMATIC)
-            low, high, middle = new_i.low, old_i.high, new_i.value / old_i.value
-        else:
-            low, high = entry["ratio"]["low"], old["ratio"]["high"]
-            middle = entry["ratio"]["median"] / old["ratio"]["median"]
-        if low / high > 1 + percent / 100:
+        by_time = new["name"] == now["reference"] or "ratio" not in new or "ratio" not in old
+        then, here = (_time(old), _time(new)) if by_time else (_ratio(old), _ratio(new))
+        least = here.low / then.high
+        if least > 1 + percent / 100:
             lost.append(
-                f"{entry['name']}: {middle - 1:+.1%} "
-                f"(at least {low / high - 1:+.1%} by the interval)"
+                f"{new['name']}: {here.value / then.value - 1:+.1%} "
+                f"(at least {least - 1:+.1%} by the interval)"
             )
     return lost
 
 
-def load_earlier(path: Path, what: str | None) -> dict[str, Any]:
-    """An earlier `compare --json` file of `what`, with the plans' names of today.
+def _time(entry: Entry) -> Interval:
+    """An entry's time in milliseconds; of files that kept no interval, by what they kept."""
+    if "interval_ms" in entry:
+        return Interval(*(entry["interval_ms"][key] for key in _KEYS)).widened(SYSTEMATIC)
+    if entry.get("samples_ms"):
+        return second_run_interval(entry["samples_ms"]).widened(SYSTEMATIC)
+    return Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"]).widened(SYSTEMATIC)
 
-    Raises LenetError where it is something else.
+
+def _ratio(entry: Entry) -> Interval:
+    return Interval(*(entry["ratio"][key] for key in _KEYS))
+
+
+_KEYS = ("median", "low", "high")
+
+
+def load_earlier(path: Path, command: str, what: str | None) -> Entry:
+    """An earlier JSON file of `command` ("compare" or "conv") with the plans' names of today.
+
+    `what` is the stage, span or "plans" of compare; None for conv. Raises LenetError where the file
+    is something else or damaged.
     """
     import json
 
     from lenetgpu.files.hdf5 import require_file
 
-    require_file(path, "results of an earlier compare --json")
+    require_file(path, f"results of an earlier {command} --json")
     try:
-        document = json.loads(path.read_text())
-        command, found = document["command"], document["what"]
-        complete = (
-            document["device"]["name"]
-            and document["reference"]
-            and all(
-                entry["name"] and isinstance(entry.get("samples_ms", []), list)
-                for entry in document["candidates"]
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LenetError(f"{path}: expected JSON of compare, found another document") from error
-    if command != "compare" or not complete:
-        raise LenetError(f"{path}: expected JSON of compare, found another document")
+        document = json.loads(path.read_text(), parse_constant=_no_number)
+        if document["command"] != command:
+            raise ValueError("another command's")
+        found = document.get("what")
+        _check_text(document["device"]["name"])
+        for part in document["cases"] if command == "conv" else [document]:
+            _check_part(part)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LenetError(f"{path}: expected JSON of {command}, found another document") from error
     if found != what:
-        raise LenetError(f"{path}: expected results of compare {what}, found {found!r}")
+        raise LenetError(f"{path}: expected results of {command} {what}, found {found!r}")
+    if command == "conv":
+        return dict(document)
     for entry in document["candidates"]:
         entry["name"] = canonical(entry["name"])
-    earlier: dict[str, Any] = document | {"reference": canonical(document["reference"])}
-    return earlier
+    return dict(document) | {"reference": canonical(document["reference"])}
 
 
-def check_earlier(earlier: dict[str, Any], path: str, now: dict[str, Any]) -> None:
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _check_text(value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected a text")
+
+
+def _check_time(value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("expected a number")
+    if not 0 < value < math.inf:
+        raise ValueError("expected a positive number")
+
+
+def _check_part(part: Entry) -> None:
+    """ValueError, KeyError or TypeError unless a comparison of candidates can be read from it."""
+    _check_text(part["reference"])
+    if "shape" in part:
+        _check_text(part["shape"])
+        _check_text(part["label"])
+        _check_time(part["images"])
+    for entry in part["candidates"]:
+        _check_text(entry["name"])
+        if "median_ms" not in entry:
+            continue
+        for key in ("median_ms", "p05_ms", "p95_ms"):
+            _check_time(entry[key])
+        for sample in entry.get("samples_ms", []):
+            _check_time(sample)
+        if "interval_ms" in entry:
+            for key in _KEYS:
+                _check_time(entry["interval_ms"][key])
+        if "ratio" in entry:
+            for key in ("median", "high"):
+                _check_time(entry["ratio"][key])
+            float(entry["ratio"]["low"])
+
+
+def check_earlier(earlier: Entry, path: str, now: Entry) -> None:
     """Raise LenetError where `earlier` was measured in another setting than `now`.
 
-    `now` holds this run's device name, reference, images and cold_l2.
+    `now` holds this run's device name, reference and cold_l2, and of compare its images, of conv
+    the `cases`, pairs of shape and images, of which it must have one.
     """
-    then = {key: earlier.get(key) for key in now} | {"device": earlier["device"]["name"]}
-    for key, value in now.items():
+    wanted = dict(now)
+    cases = wanted.pop("cases", None)
+    then = {key: earlier.get(key) for key in wanted} | {"device": earlier["device"]["name"]}
+    if "cold_l2" in then:
+        then["cold_l2"] = bool(then["cold_l2"])
+    for key, value in wanted.items():
         if then[key] != value:
             raise LenetError(
                 f"{path}: expected {key} {value!r} as in this run, found {then[key]!r}"
             )
+    if cases is None:
+        return
+    found = {(case["shape"], case["images"]) for case in earlier["cases"]}
+    if not found & set(cases):
+        raise LenetError(
+            f"{path}: expected a shape of this run, as {cases[0][0]} with {cases[0][1]} images, "
+            f"found {len(found)} others"
+        )

@@ -1,4 +1,10 @@
-"""Candidates checked first, then timed in interleaved rounds against a reference."""
+"""Candidates checked first, then timed in interleaved rounds against a baseline.
+
+The baseline is a candidate like the others, and so is the control, the baseline built a second
+time. In a round everybody takes one sample; the orders of the rounds are balanced: everybody stands
+at every place and comes behind every other one equally often, and never behind itself. Before a
+short sample the candidate runs untimed, so that its caches hold its own data.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +12,42 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from math import nan
+from math import isfinite, nan
 
 from lenetgpu.errors import LenetError
-from lenetgpu.measure.bench import (
-    Bench,
-    Checked,
-    Flusher,
-    Skip,
-    StageBench,
-)
-from lenetgpu.measure.statistics import SYSTEMATIC, Interval, median_interval, ratio_interval
-from lenetgpu.measure.timing import summarise
+from lenetgpu.measure.bench import Bench, Flusher, Skip, StageBench
+from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
+from lenetgpu.measure.statistics import median_interval
 
-LEAST_ROUNDS = 5
-MOST_ROUNDS = 400
-NOISE = 0.005
+MOST_ROUNDS = 1_000
+NOISE = 0.003
+QUIET_ROUNDS = 40
+"""Rounds before few differences between them may end the work."""
+SHORT_MS = 50.0
+"""A longer sample finds its caches again within a hundredth of itself."""
+AGAIN = ", again"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a comparison may take: seconds of rounds, rounds, and untimed runs before a sample.
+
+    `rounds` None: until every ratio is known to NOISE or the time is over. `warmup` None: 1 before
+    samples shorter than SHORT_MS, else 0.
+    """
+
+    seconds: float
+    rounds: int | None = None
+    warmup: int | None = None
+    noise: float = NOISE
+
+    def runs_before(self, milliseconds: float) -> int:
+        """Untimed runs before a sample that takes `milliseconds`."""
+        if self.warmup is not None:
+            return self.warmup
+        return 1 if milliseconds < SHORT_MS else 0
 
 
 def never() -> Bench:
@@ -31,72 +55,34 @@ def never() -> Bench:
     raise AssertionError("a candidate that cannot run is not built")
 
 
-@dataclass
-class Candidate:
-    """A named way to do the work; `build` makes its bench, which may not fit in memory.
-
-    `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
-    time for it); or, from the start, refused, with a sentence in `note`.
-    """
-
-    name: str
-    build: Callable[[], Bench]
-    precision: str = "fp32"
-    status: str = "waiting"
-    note: str = ""
-    bench: Bench | None = None
-    checked: Checked | None = None
-    samples: list[float] = field(default_factory=list)
-
-    @property
-    def once(self) -> bool:
-        """Whether it is worth a single sample only."""
-        return self.bench is not None and self.bench.once
-
-
-@dataclass
-class Comparison:
-    """What was compared, on what, and what came of it."""
-
-    what: str
-    reference: str
-    candidates: list[Candidate]
-    again: list[float]
-    cold_l2: bool
-    interrupted: bool = False
-
-    @property
-    def wrong(self) -> list[Candidate]:
-        """Candidates that failed their check, or to run at all."""
-        return [c for c in self.candidates if c.status in ("wrong", "failed")]
-
-    def _base(self) -> Candidate | None:
-        return next((c for c in self.candidates if c.name == self.reference), None)
-
-    def control(self) -> Interval | None:
-        """Ratio of the reference to itself, measured as one more candidate."""
-        base = self._base()
-        if base is None or not self.again:
-            return None
-        return ratio_interval(self.again, base.samples)
-
-    def ratio(self, candidate: Candidate) -> Interval | None:
-        """Time over the reference's, with its interval; None where either was not timed."""
-        base = self._base()
-        if base is None or not base.samples or not candidate.samples:
-            return None
-        if candidate is base:
-            return Interval(1.0, 1.0, 1.0)
-        control = self.control()
-        drift = abs(control.value - 1) if control is not None else 0.0
-        if candidate.once or base.once:
-            value = summarise(candidate.samples).median / summarise(base.samples).median
-            return Interval(value, value, value).widened(SYSTEMATIC + drift)
-        return ratio_interval(candidate.samples, base.samples, drift)
-
-
 Entry = tuple[Callable[[], float], list[float]]
 """What takes a sample, and the samples it took."""
+
+
+def balanced_orders(count: int) -> list[list[int]]:
+    """Williams' design: orders of 0..count-1, balanced for place and for whom one comes behind.
+
+    Over all of them each stands at every place, and directly behind every other, equally often:
+    `count` orders where it is even, twice as many where it is odd (E. J. Williams, 1949).
+    """
+    first = [0]
+    for step in range(1, count):
+        first.append((first[-1] + (step if step % 2 else -step)) % count)
+    orders = [[(place + shift) % count for place in first] for shift in range(count)]
+    return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
+
+
+def _orders(count: int) -> Iterator[list[int]]:
+    """Balanced orders without end, shuffled, none beginning with the one that ended the last."""
+    source, last = random.Random(0), -1
+    while True:
+        waiting = balanced_orders(count)
+        source.shuffle(waiting)
+        while waiting:
+            at = next((i for i, order in enumerate(waiting) if order[0] != last), 0)
+            order = waiting.pop(at)
+            last = order[-1]
+            yield order
 
 
 def interleave(
@@ -105,15 +91,16 @@ def interleave(
     stop: Callable[[int], bool] = lambda rounds: False,
     enough: Callable[[list[float]], bool] = lambda samples: False,
 ) -> None:
-    """Up to `most` rounds: in each, every entry takes one sample, in random order.
+    """Up to `most` rounds: in each, every entry takes one sample, in balanced orders.
 
     `stop(rounds)` ends them after a round; an entry whose samples are `enough` takes no more. What
     was sampled until an exception stays in the entries.
     """
-    turn, order = list(entries), random.Random(0)
+    turn = list(entries)
+    orders = _orders(len(turn))
     for rounds in range(1, most + 1):
-        order.shuffle(turn)
-        for sample, samples in turn:
+        for index in next(orders):
+            sample, samples = turn[index]
             if not enough(samples):
                 samples.append(sample())
         if stop(rounds):
@@ -132,29 +119,36 @@ def compare(
     what: str,
     candidates: list[Candidate],
     reference: str,
-    seconds: float,
+    effort: Effort,
     cold_l2: bool = False,
-    noise: float = NOISE,
     say: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
-    """Check every candidate, then time the right ones in rounds of random order.
+    """Check every candidate, then time the right ones in balanced rounds, then check them again.
 
-    Rounds end when every ratio's interval is narrower than `noise` (before it is widened for what
-    differs between processes) or `seconds` have passed; Ctrl-C ends them and keeps what there is.
-    A candidate that does not fit in memory is skipped.
+    Rounds end when every ratio is known to `effort.noise` (before it is widened for what differs
+    between processes), after `effort.rounds`, or before the next would pass `effort.seconds`; who
+    is too slow for LEAST_ROUNDS in that time is sampled once. Ctrl-C ends them and keeps what there
+    is. A candidate that does not fit in memory is skipped.
     """
-    comparison = Comparison(what, reference, candidates, [], cold_l2)
+    comparison = Comparison(what, reference, candidates, cold_l2=cold_l2)
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None
         for candidate in candidates:
             if candidate.status == "waiting":
                 say(f"checking {candidate.name}")
                 _check(candidate, flush)
-        _time(comparison, seconds, noise, say)
+        base = comparison.base
+        if base is not None and base.status == "right":
+            control = Candidate(base.name + AGAIN, base.build, base.precision)
+            _check(control, flush)
+            comparison.again = control if control.status == "right" else None
+        _time(comparison, effort, say)
     for candidate in comparison.wrong:
         candidate.samples.clear()
         if candidate.name == reference:
-            comparison.again.clear()
+            comparison.again = None
+    if comparison.again is not None and comparison.again.status != "right":
+        comparison.again = None
     for candidate in candidates:
         if candidate.status == "right" and not candidate.samples:
             candidate.note = "not timed"
@@ -206,38 +200,82 @@ def _sample(candidate: Candidate) -> float:
         return nan
 
 
-def _time(comparison: Comparison, seconds: float, noise: float, say: Callable[[str], None]) -> None:
-    right = [c for c in comparison.candidates if c.status == "right" and c.bench is not None]
-    timed = [candidate for candidate in right if not candidate.once]
+def _timed(candidate: Candidate) -> float:
+    """A sample behind its untimed runs."""
+    for _ in range(candidate.warmup):
+        _sample(candidate)
+    return _sample(candidate)
+
+
+def _cost(candidate: Candidate, first: float) -> float:
+    """Seconds of a round that `candidate` takes, by its first sample."""
+    bench = candidate.bench
+    if bench is None or not isfinite(first):
+        return 0.0
+    return (1 + candidate.warmup) * first * bench.scaled_from / bench.images / 1e3
+
+
+def _time(comparison: Comparison, effort: Effort, say: Callable[[str], None]) -> None:
+    start = time.perf_counter()
+    everybody = [*comparison.candidates, *filter(None, [comparison.again])]
+    right = [c for c in everybody if c.status == "right" and c.bench is not None]
+    firsts, costs = {}, {}
+    for candidate in right:
+        say(f"first sample of {candidate.name}")
+        firsts[candidate.name] = first = _sample(candidate)
+        candidate.warmup = effort.runs_before(first)
+        costs[candidate.name] = _cost(candidate, first)
+    right = [c for c in right if c.status == "right"]
+    _leave_out_slow(comparison, right, costs, effort.seconds)
     for candidate in right:
         if candidate.once:
-            say(f"timing {candidate.name} once")
-            candidate.samples.append(_sample(candidate))
-    for candidate in timed:
-        _sample(candidate)
+            candidate.samples.append(firsts[candidate.name])
+    timed = [c for c in right if not c.once]
     if not timed:
         return
-    base = next((c for c in timed if c.name == comparison.reference), None)
-    start = time.perf_counter()
-    entries: list[Entry] = [(partial(_sample, c), c.samples) for c in timed]
-    if base is not None:
-        entries.append((partial(_sample, base), comparison.again))
+    whole = sum(costs[c.name] for c in timed)
+    say(f"{len(timed)} candidates, about {whole:.2g} s a round, {effort.seconds:g} s at most")
+    base = comparison.base if comparison.base in timed else None
+    before = time.perf_counter()
 
     def stop(rounds: int) -> bool:
-        spent = time.perf_counter() - start
-        say(f"round {rounds}, {spent:.0f} s")
-        return rounds >= LEAST_ROUNDS and (spent > seconds or _quiet(timed, base, noise))
+        nonlocal before
+        now = time.perf_counter()
+        took, before = now - before, now
+        say(f"round {rounds}, {now - start:.0f} of {effort.seconds:g} s")
+        if now - start + took > effort.seconds:
+            return rounds >= LEAST_ROUNDS
+        return effort.rounds is None and rounds >= QUIET_ROUNDS and _quiet(timed, base, effort)
 
-    interleave(entries, MOST_ROUNDS, stop)
+    entries: list[Entry] = [(partial(_timed, c), c.samples) for c in timed]
+    interleave(entries, effort.rounds or MOST_ROUNDS, stop)
 
 
-def _quiet(timed: list[Candidate], base: Candidate | None, noise: float) -> bool:
+def _leave_out_slow(
+    comparison: Comparison, right: list[Candidate], costs: dict[str, float], seconds: float
+) -> None:
+    """Leave the slowest with one sample until LEAST_ROUNDS of the others fit into `seconds`.
+
+    The baseline and its control go last.
+    """
+    last = (comparison.base, comparison.again)
+    kept = [c for c in right if not c.once]
+    kept.sort(key=lambda c: (not any(c is one for one in last), costs[c.name]))
+    while kept and LEAST_ROUNDS * sum(costs[c.name] for c in kept) > seconds:
+        needed = LEAST_ROUNDS * sum(costs[c.name] for c in kept)
+        slow = kept.pop()
+        slow.single = True
+        slow.note = f"one sample; rounds with it want --seconds {needed:.3g}"
+
+
+def _quiet(timed: list[Candidate], base: Candidate | None, effort: Effort) -> bool:
+    """Whether the ratios, or without a baseline the times, are known well enough."""
     if base is None:
-        return all(median_interval(c.samples).half_width < noise for c in timed)
+        return all(median_interval(c.samples).half_width < effort.noise for c in timed)
     return all(
         median_interval(
             [a / b for a, b in zip(c.samples, base.samples, strict=True)]
-        ).half_width < noise
+        ).half_width < effort.noise
         for c in timed
         if c is not base
     )  # fmt: skip

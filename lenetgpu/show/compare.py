@@ -15,6 +15,8 @@ from lenetgpu.show.tables import (
     dimensions,
     fitting,
     fixed,
+    legend,
+    noted,
     percent,
     short_error,
     used,
@@ -34,6 +36,7 @@ COMPARE_COLUMNS = (
     Column("median ms", "median_ms", fixed(3)),
     Column("p05", "p05_ms", fixed(3)),
     Column("p95", "p95_ms", fixed(3)),
+    Column("p99", "p99_ms", fixed(3)),
     Column("ratio", "ratio", fixed(3)),
     Column("95 % from", "low", fixed(3)),
     Column("to", "high", fixed(3)),
@@ -80,7 +83,8 @@ LADDER_COLUMNS = (
 def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The document's candidates as table rows, fastest first, those without times last."""
     rows = []
-    for entry in document["candidates"]:
+    again = document["reference_again"]
+    for entry in document["candidates"] + ([again] if again else []):
         row = candidate_row(entry)
         if entry["status"] == "wrong":
             row["note"] = (
@@ -88,7 +92,7 @@ def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
             )
         elif entry.get("scaled_from", 0) and entry["scaled_from"] < entry["images"]:
             row["note"] = f"scaled from {entry['scaled_from']} images"
-        row["note"] = row.get("note") or None
+        row["note"] = noted(row)
         rows.append(row)
     return sorted(rows, key=lambda row: row.get("median_ms", float("inf")))
 
@@ -106,17 +110,9 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
         for row in rows:
             if row["note"]:
                 console.print(f"{row['name']}: {row['note']}", highlight=False, soft_wrap=True)
-    again = document["reference_again"]
-    if again is not None:
-        ratio = again["ratio"]
-        console.print(
-            f"ratio: time over {document['reference']}, median of the rounds' ratios; intervals "
-            "hold 1 % for what differs between processes.\n"
-            f"control: {document['reference']} against itself {ratio['median']:.3f} "
-            f"({ratio['low']:.3f} .. {ratio['high']:.3f}), {len(again['samples_ms'])} rounds",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if document["rounds"]:
+        console.print(legend(document["reference"], document["rounds"]), highlight=False,
+                      soft_wrap=True)  # fmt: skip
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
 

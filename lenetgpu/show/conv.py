@@ -11,6 +11,8 @@ from lenetgpu.show.tables import (
     as_rich,
     candidate_row,
     fixed,
+    legend,
+    noted,
     percent,
     short_error,
     used,
@@ -29,9 +31,11 @@ COLUMNS = (
     Column("median us", "median_us", fixed(2)),
     Column("p05", "p05_us", fixed(2)),
     Column("p95", "p95_us", fixed(2)),
+    Column("p99", "p99_us", fixed(2)),
     Column("ratio", "ratio", fixed(3)),
     Column("95 % from", "low", fixed(3)),
     Column("to", "high", fixed(3)),
+    Column("verdict", "verdict", numeric=False),
     Column("speed-up", "speedup", fixed(2)),
     Column("TFLOP/s", "tflops", fixed(2)),
     Column("GB/s", "gbs", fixed(0)),
@@ -79,9 +83,10 @@ _IN_A_CASE = tuple(column for column in COLUMNS if column.key not in _IN_THE_FIL
 def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
     """A shape's candidates as table rows, fastest first, those without times last."""
     rows = []
-    for entry in case["candidates"]:
+    again = case["reference_again"]
+    for entry in case["candidates"] + ([again] if again and "name" in again else []):
         row = candidate_row(entry) | {"label": case["label"]}
-        for key in ("median", "p05", "p95"):
+        for key in ("median", "p05", "p95", "p99"):
             if f"{key}_ms" in entry:
                 row[f"{key}_us"] = 1e3 * entry[f"{key}_ms"]
         if "reads" in entry:
@@ -90,7 +95,7 @@ def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
         if entry["status"] == "wrong":
             error, tolerance = entry["relative_error"], entry["tolerance"]
             row["note"] = f"error {error:.1e}, tolerance {tolerance:.0e}"
-        row["note"] = row.get("note") or None
+        row["note"] = noted(row)
         rows.append(row)
     return sorted(rows, key=lambda row: row.get("median_ms", float("inf")))
 
@@ -117,7 +122,8 @@ def print_conv(console: Console, document: dict[str, Any]) -> None:
     """A table a shape, what its ratios rest on, explanations where asked, and a suite's summary."""
     device, peer = document["device"]["name"], document["peer"] or "no PyTorch beside it"
     heading = f"suite {document['suite']}: {document['title']}, " if document["suite"] else ""
-    console.print(f"{heading}{device}, {peer}, warm L2", highlight=False)
+    cache = "cold L2" if document["cold_l2"] else "warm L2"
+    console.print(f"{heading}{device}, {peer}, {cache}", highlight=False)
     if document["claim"]:
         console.print(f"the paper: {document['claim']}", highlight=False)
     for note in document["notes"]:
@@ -147,15 +153,8 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""
             console.print(f"{row['name']}: {word}{row['note']}", highlight=False, soft_wrap=True)
-    again = case["reference_again"]
-    if again is not None:
-        ratio = again["ratio"]
-        console.print(
-            f"ratio: time over {case['reference']}; that against itself {ratio['median']:.3f} "
-            f"({ratio['low']:.3f} .. {ratio['high']:.3f}), {case['rounds']} rounds",
-            highlight=False,
-            soft_wrap=True,
-        )
+    if case["rounds"]:
+        console.print(legend(case["reference"], case["rounds"]), highlight=False, soft_wrap=True)
     if case.get("ladder"):
         rows = ladder_rows(case["ladder"])
         title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"

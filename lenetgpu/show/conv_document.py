@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from lenetgpu.check.judge import PRECISE
+from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.conv_bench import ConvBench
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Comparison
 from lenetgpu.measure.torch_peer import TorchBench
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv
@@ -22,6 +22,12 @@ def shape_text(problem: Conv) -> str:
     return ",".join(map(str, sizes))
 
 
+def _without(entry: dict[str, Any]) -> dict[str, Any]:
+    """`entry` without what a convolution does not have, or has too much of."""
+    unused = ("label_flips", "first_bad_stage", "samples_ms", "scaled_from")
+    return {key: value for key, value in entry.items() if key not in unused}
+
+
 def case_json(
     shape: Shape, comparison: Comparison, limits: Ceilings, peer: str | None
 ) -> dict[str, Any]:
@@ -30,9 +36,7 @@ def case_json(
     flop, moved = problem.flop(n), problem.bytes(n)
     entries = []
     for candidate in comparison.candidates:
-        entry = candidate_json(comparison, candidate, limits)
-        for unused in ("label_flips", "first_bad_stage", "samples_ms", "scaled_from"):
-            entry.pop(unused, None)
+        entry = _without(candidate_json(comparison, candidate, limits))
         bench = candidate.bench
         if isinstance(bench, ConvBench | TorchBench):
             entry["method"] = bench.method
@@ -43,6 +47,7 @@ def case_json(
     own = [e for e in entries if e.get("median_ms") and e["name"] != peer]
     own = [e for e in own if e["precision"] in PRECISE]
     plain = [e for e in own if e["precision"] == "fp32"]
+    again = again_json(comparison, limits)
     return {
         "label": shape.label,
         "shape": shape_text(problem),
@@ -52,8 +57,8 @@ def case_json(
         "mbytes": moved / 1e6,
         "intensity": flop / moved,
         "reference": comparison.reference,
-        "reference_again": again_json(comparison),
-        "rounds": len(comparison.again),
+        "reference_again": again and _without(again),
+        "rounds": comparison.rounds,
         "interrupted": comparison.interrupted,
         "best": min(plain, key=lambda e: e["median_ms"])["name"] if plain else None,
         "candidates": entries,

@@ -8,9 +8,9 @@ from typing import Any
 
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.gpu.machines import Machine
+from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Comparison
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant

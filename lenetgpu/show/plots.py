@@ -55,14 +55,23 @@ def _save(figure: Any, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def plot_plans(path: Path, plans: dict[str, list[dict[str, Any]]], title: str) -> None:
-    """A stacked bar per plan, a colour per stage; `plans` maps a plan to its stage rows.
+def bar_label(milliseconds: float) -> str:
+    """A time as pictures of plans write it."""
+    return f"{milliseconds:,.3f} ms"
 
-    Plans over ten times the fastest would hide the others: their bars are cut, and say so.
+
+def plot_plans(
+    path: Path, plans: dict[str, list[dict[str, Any]]], totals: dict[str, float], title: str
+) -> None:
+    """A stacked bar per plan, a colour per stage.
+
+    `plans` maps a plan to its stage rows, `totals` to the milliseconds of its table row: a bar is
+    as long, and the stages' shares divide it. Plans over ten times the fastest would hide the
+    others: their bars are cut, and say so.
     """
     import matplotlib.patches as patches
 
-    totals = {name: sum(row["median_ms"] for row in rows) for name, rows in plans.items()}
+    totals = {name: totals[name] for name in plans}
     ordered = sorted(plans, key=totals.__getitem__, reverse=True)
     stages = [*STAGE_NAMES, "other"]
     palette = dict(zip(stages, (*_COLOURS, "#9ca3af"), strict=True))
@@ -74,16 +83,16 @@ def plot_plans(path: Path, plans: dict[str, list[dict[str, Any]]], title: str) -
         for row in plans[name]:
             stage = row["stages"][0] if row["stages"] else "other"
             shown.add(stage)
-            width = min(row["median_ms"], max(0.0, 1.05 * limit - left))
+            width = min(row["share"] * totals[name], max(0.0, 1.05 * limit - left))
             axes.barh(index, width, left=left, color=palette[stage], edgecolor="white",
                       linewidth=0.5)  # fmt: skip
             left += width
         cut = " (bar cut)" if totals[name] > 1.05 * limit else ""
-        axes.text(left + 0.01 * limit, index, f"{totals[name]:,.2f} ms{cut}", va="center",
+        axes.text(left + 0.01 * limit, index, bar_label(totals[name]) + cut, va="center",
                   fontsize=9)  # fmt: skip
     axes.set_yticks(range(len(ordered)), ordered)
     axes.set_xlim(0, 1.3 * limit)
-    axes.set_xlabel("milliseconds, sum of the stages")
+    axes.set_xlabel("milliseconds of a pass, divided as its profiled stages are")
     axes.set_title(title, loc="left", fontsize=10)
     handles = [patches.Patch(color=palette[s], label=s) for s in stages if s in shown]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9,

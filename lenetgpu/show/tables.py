@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -57,9 +59,9 @@ def short_error(value: float) -> str:
 _WRAPPED_LEAST = 16
 _FIRST_TO_GO = (
     "shared_bytes", "local_bytes", "registers", "grid", "block", "occupancy", "limited_by",
-    "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p05_us", "p95_us", "method", "layout", "bound",
-    "gbs", "low", "high", "label_flips", "precision", "tflops", "share", "roofline", "note",
-    "explanation", "relative_error",
+    "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p99_ms", "p05_us", "p95_us", "p99_us", "method",
+    "layout", "bound", "gbs", "low", "high", "label_flips", "precision", "tflops", "share",
+    "roofline", "note", "explanation", "relative_error",
 )  # fmt: skip
 _WRAPPED = ("explanation", "why", "note", "label", "found")
 STATUS_WORDS = {
@@ -98,6 +100,21 @@ def candidate_row(entry: dict[str, Any]) -> dict[str, Any]:
     if ratio is not None:
         row |= {"ratio": ratio["median"], "low": ratio["low"], "high": ratio["high"]}
     return row
+
+
+def noted(row: dict[str, Any]) -> str | None:
+    """A row's note and the warnings of its samples, None of neither."""
+    return "; ".join(filter(None, [row.get("note"), *row.get("warnings", ())])) or None
+
+
+def legend(reference: str, rounds: int) -> str:
+    """What the ratios, intervals and verdicts of a comparison rest on."""
+    return (
+        f"ratio: time over {reference}, median of {rounds:,} rounds' ratios. A second run's median "
+        f"lies in the interval 19 times of 20; at least {SYSTEMATIC:.0%} of it is for what differs "
+        f"between processes. same: all of it within {MARGIN:.0%} of 1; undecided: it holds 1 and "
+        "more than that."
+    )
 
 
 def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:

@@ -1,0 +1,28 @@
+"""What `compare` and `conv` are both asked for."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from lenetgpu.errors import LenetError
+from lenetgpu.measure.comparison import LEAST_ROUNDS
+from lenetgpu.measure.rounds import Effort
+
+
+def check_effort(effort: Effort) -> None:
+    """Raise LenetError unless rounds can be run by it."""
+    if not 0 < effort.seconds < math.inf:
+        raise LenetError(f"--seconds: expected a finite time above 0, found {effort.seconds:g}")
+    if effort.rounds is not None and effort.rounds < LEAST_ROUNDS:
+        raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {effort.rounds}")
+    if effort.warmup is not None and effort.warmup < 0:
+        raise LenetError(f"--warmup: expected at least 0 runs, found {effort.warmup}")
+
+
+def check_gate(percent: float | None, against: Path | None) -> None:
+    """Raise LenetError unless both are there, and `percent` is one, or neither is."""
+    if percent is not None and not 0 <= percent < math.inf:
+        raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent:g}")
+    if (percent is None) != (against is None):
+        raise LenetError("--fail-on-regression PCT and --against FILE go together")

@@ -1,0 +1,45 @@
+"""The kernels of a suite, compiled together before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.measure.conv_bench import laid_out
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.stages import Variant
+
+Say = Callable[[str], None]
+_COMPILE_THREADS = 16
+
+
+def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:
+    """What the variants will launch, so far as they say."""
+    for shape in shapes:
+        for variant in chosen:
+            problem = laid_out(variant, shape.problem)
+            if isinstance(problem, str) or variant.kernels is None:
+                continue
+            yield from (k for k in variant.kernels(problem, shape.batch) if k.meant_for(arch))
+
+
+def compile_all(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
+    """Compile every kernel of the shapes at once, by as many threads as help."""
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.nvrtc import CompileError, compile_kernel
+
+    arch = current_arch()
+    wanted = list(dict.fromkeys(_kernels(shapes, chosen, arch)))
+
+    def one(kernel: Kernel) -> None:
+        try:
+            compile_kernel(kernel, arch)
+        except CompileError:
+            return  # said again, and listed, where the variant is built
+
+    say(f"compiling {len(wanted)} kernels")
+    with ThreadPoolExecutor(min(_COMPILE_THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(one, wanted))

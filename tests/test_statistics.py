@@ -1,0 +1,167 @@
+"""Medians, intervals for a second run, verdicts and warnings, against simulated machines."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lenetgpu.measure.statistics import (
+    Interval,
+    median_interval,
+    ratio_interval,
+    second_run_interval,
+    single_ratio,
+    warnings,
+)
+
+TIMES = st.floats(1e-4, 1e4)
+
+
+def noisy(source, n, spread=0.03, memory=0.0, bursts=0.0):
+    """`n` times around 1 ms: lognormal, neighbours alike by `memory`, some ten times longer."""
+    state, found = 0.0, []
+    for _ in range(n):
+        state = memory * state + math.sqrt(1 - memory**2) * source.gauss(0, spread)
+        burst = 10.0 if source.random() < bursts else 1.0
+        found.append(burst * math.exp(state + source.gauss(0, spread)))
+    return found
+
+
+@given(st.lists(TIMES, min_size=1, max_size=60))
+def test_the_median_lies_in_its_interval(samples):
+    interval = median_interval(samples)
+    assert interval.low <= interval.value <= interval.high
+    assert min(samples) <= interval.low
+    assert interval.high <= max(samples)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=60))
+def test_no_interval_reaches_zero(pairs):
+    samples, base = zip(*pairs, strict=True)
+    interval = ratio_interval(samples, base)
+    assert 0 < interval.low <= interval.value <= interval.high < math.inf
+    assert interval.half_width >= 0.0099
+
+
+def test_the_intervals_of_the_audit_stay_above_zero():
+    """fft 61.6x, 95 % from -10.5 to 196.1, same: what the old arithmetic made of five samples."""
+    interval = ratio_interval([61.0, 3.0, 200.0, 61.6, 150.0], [1.0] * 5)
+    assert 0.5 < interval.low < 1 < 200 < interval.high
+    assert interval.verdict() == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.90, 0.99, "faster"),
+        (1.001, 1.3, "slower"),
+        (0.985, 1.019, "same"),
+        (0.97, 1.01, "undecided"),
+        (0.99, 1.03, "undecided"),
+        (0.5, 2.0, "undecided"),
+        (1.0, 1.0, "same"),
+    ],
+)
+def test_verdicts(low, high, verdict):
+    assert Interval(math.sqrt(low * high), low, high).verdict() == verdict
+
+
+def test_widening_is_a_factor_on_both_sides():
+    assert Interval(2.0, 1.0, 4.0).widened(0.25) == Interval(2.0, 0.8, 5.0)
+    assert Interval(2.0, 1.0, 4.0).half_width == pytest.approx(1.0)
+
+
+def test_a_ratio_holds_what_differs_between_processes_or_the_controls_drift():
+    same = [1.0] * 30
+    assert ratio_interval(same, same) == Interval(1.0, 1 / 1.01, 1.01)
+    assert ratio_interval(same, same, 0.005) == Interval(1.0, 1 / 1.01, 1.01)
+    assert ratio_interval(same, same, 0.25) == Interval(1.0, 0.8, 1.25)
+
+
+def test_one_sample_is_uncertain_by_a_quarter():
+    assert single_ratio(3.0, 2.0) == Interval(1.5, 1.2, 1.875)
+    assert single_ratio(2.2, 2.0).verdict() == "undecided"
+
+
+def test_the_interval_covers_the_true_median_as_often_as_it_says():
+    source = random.Random(7)
+    covered = sum(
+        (i := median_interval([source.lognormvariate(0, 0.1) for _ in range(25)])).low
+        <= 1.0
+        <= i.high
+        for _ in range(1000)
+    )
+    assert 0.93 < covered / 1000 < 0.99
+
+
+@pytest.mark.parametrize(
+    ("n", "memory", "bursts"),
+    [(6, 0.0, 0.0), (25, 0.0, 0.1), (100, 0.0, 0.0), (100, 0.8, 0.0), (200, 0.9, 0.05)],
+)
+def test_a_second_runs_median_lies_in_the_interval(n, memory, bursts):
+    source = random.Random(n)
+
+    def once():
+        base = noisy(source, n, 0.03, memory, bursts)
+        other = noisy(source, n, 0.03, memory, bursts)
+        return second_run_interval([a / b for a, b in zip(other, base, strict=True)])
+
+    pairs = [(once(), once()) for _ in range(200)]
+    inside = sum(first.low <= second.value <= first.high for first, second in pairs)
+    assert inside >= 180
+
+
+def test_the_same_is_not_called_different_and_three_percent_is_found():
+    source = random.Random(3)
+    called, found = 0, 0
+    for _ in range(40):
+        base, same, slow = (noisy(source, 400, 0.02, 0.5, 0.02) for _ in range(3))
+        called += ratio_interval(same, base).verdict() in ("faster", "slower")
+        slowed = ratio_interval([1.03 * value for value in slow], base)
+        found += slowed.verdict() == "slower"
+    assert called == 0
+    assert found >= 36
+
+
+def test_pairing_takes_out_what_a_round_has_in_common():
+    source = random.Random(5)
+    load = [math.exp(0.5 * math.sin(i / 9)) for i in range(90)]
+    base = [value * source.uniform(0.99, 1.01) for value in load]
+    slow = [1.04 * value * source.uniform(0.99, 1.01) for value in load]
+    assert ratio_interval(slow, base).verdict() == "slower"
+    assert ratio_interval(base, slow).verdict() == "faster"
+    assert ratio_interval(slow, base[::-1]).verdict() == "undecided"
+
+
+def test_neighbours_that_are_alike_widen_the_interval():
+    source = random.Random(2)
+    slowly = noisy(source, 200, 0.03, 0.97)
+    shuffled = list(slowly)
+    source.shuffle(shuffled)
+    assert second_run_interval(slowly).half_width > 1.5 * second_run_interval(shuffled).half_width
+
+
+def test_quiet_samples_have_no_warnings_and_few_none_at_all():
+    source = random.Random(1)
+    assert warnings(noisy(source, 60, 0.01)) == []
+    assert warnings([1.0, 9.0, 1.0, 30.0]) == []
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([5.0] + [1.0, 1.01] * 20, ["first sample took 5 times"]),
+        ([1.0, 1.01] * 20 + [3.0] * 5, ["5 of 45 samples are outliers"]),
+        ([1.0, 1.5, 0.7] * 10, ["samples spread by"]),
+        ([1.0, 1.01] * 10 + [1.06, 1.07] * 10, ["drift: the last third took +7.0%"]),
+        ([0.177] * 2 + [40.538, 40.6] * 10, ["times the 5th percentile"]),
+    ],
+)
+def test_warnings(samples, words):
+    found = "; ".join(warnings(samples))
+    for word in words:
+        assert word in found
