@@ -76,6 +76,7 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     with status_line(enabled=not no_progress) as say:
         outcome = run_compare(asked, say)
     _show(outcome, *targets)
+    outcome.draw()
     end(ctx, outcome)
 
 
@@ -128,7 +129,7 @@ def _show(
 @click.pass_context
 def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
-    from lenetgpu.commands.conv import plot, run_conv
+    from lenetgpu.commands.conv import run_conv
     from lenetgpu.commands.conv_request import ConvRequest
     from lenetgpu.show.progress import status_line
 
@@ -137,5 +138,5 @@ def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     with status_line(enabled=not no_progress) as say:
         outcome = run_conv(asked, say)
     _show(outcome, *targets)
-    plot(asked, outcome)
+    outcome.draw()
     end(ctx, outcome)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,8 @@ class CompareOutcome:
     document: dict[str, Any]
     wrong: list[str]
     lost: list[str] = field(default_factory=list)
-    limits: Ceilings | None = None
     notes: list[str] = field(default_factory=list)
+    draw: Callable[[], None] = lambda: None
 
     def sentences(self) -> list[str]:
         """What was left out, is wrong or lost, a line each."""
@@ -208,18 +209,21 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     )
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
-    if request.plot is not None:
-        _plot(request.plot, comparison, document, setting)
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression)
         if comparison.interrupted:
             lost.append("interrupted before every candidate was compared")
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
-    return CompareOutcome(document, wrong, lost, notes=notes)
+    draw = partial(_plot, request.plot, comparison, document, setting)
+    return CompareOutcome(document, wrong, lost, notes=notes, draw=draw)
 
 
-def _plot(path: Path, comparison: Comparison, document: dict[str, Any], setting: _Setting) -> None:
+def _plot(
+    path: Path | None, comparison: Comparison, document: dict[str, Any], setting: _Setting
+) -> None:
+    if path is None:
+        return
     n, name = len(setting.images), document["device"]["name"]
     title = f"{comparison.what}, {n:,} images, {name}, {document['date']}"
     if comparison.what != PLANS:
@@ -250,11 +254,14 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         "ladder": step_rows(run.rows),
         "layouts": layout_rows(),
     }
-    if request.plot is not None and any(row.get("median_ms") for row in run.rows):
-        title = (
-            f"the course's variants, {len(setting.images):,} images, "
-            f"{document['device']['name']}, {document['date']}"
-        )
-        plots.plot_ladder(request.plot, run.rows, title)
+    title = (
+        f"the course's variants, {len(setting.images):,} images, "
+        f"{document['device']['name']}, {document['date']}"
+    )
+
+    def draw() -> None:
+        if request.plot is not None:
+            plots.plot_ladder(request.plot, run.rows, title)
+
     wrong = [f"{r['stage']} {r['variant']}" for r in run.rows if r["status"] == "wrong"]
-    return CompareOutcome(document, list(dict.fromkeys(wrong)))
+    return CompareOutcome(document, list(dict.fromkeys(wrong)), draw=draw)

@@ -178,7 +178,12 @@ def _run_shapes(
         lost = regressions(document, earlier, request.regression)
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
-    return CompareOutcome(document, wrong, lost, limits=limits, notes=notes)
+
+    def draw() -> None:
+        if request.plot is not None:
+            plots.plot_conv(request.plot, document, limits)
+
+    return CompareOutcome(document, wrong, lost, notes, draw)
 
 
 def _check_setting(
@@ -265,12 +270,6 @@ def _explain(
         v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}
     ]
     return explanation_json(shape, comparison, setting.limits, [], planned, machine)
-
-
-def plot(request: ConvRequest, outcome: CompareOutcome) -> None:
-    """Draw what was measured where a picture was asked for; LenetError where nothing was."""
-    if request.plot is not None and outcome.limits is not None:
-        plots.plot_conv(request.plot, outcome.document, outcome.limits)
 
 
 def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:

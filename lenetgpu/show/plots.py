@@ -136,7 +136,7 @@ def plot_roofline(path: Path, rows: list[dict[str, Any]], limits: Ceilings, titl
         colour = _COLOURS[index % len(_COLOURS)]
         axes.plot(x, rate, "o", color=colour, markersize=7)
         axes.annotate(
-            f"{row['name']}  {rate:.3g}", (x, rate), xytext=(label_at, height), fontsize=8,
+            f"{row['name']}  {rate:.3g} TFLOP/s", (x, rate), xytext=(label_at, height), fontsize=8,
             color=colour, va="center",
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6},
         )  # fmt: skip
@@ -187,6 +187,8 @@ def plot_conv(path: Path, document: dict[str, Any], limits: Ceilings) -> None:
 def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
     """conv1 and conv2 from the slowest variant to the fastest, times on a logarithmic axis."""
     picked = [("conv1", "#2563eb"), ("conv2", "#c2410c")]
+    if not any(row.get("median_ms") for row in rows):
+        raise LenetError("--plot: expected candidates with timings, found none")
     figure, panes = _figure(9, 5.2, panes=2)
     for axes, (stage, colour) in zip(panes, picked, strict=True):
         found: dict[str, float] = {}
