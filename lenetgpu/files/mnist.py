@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import http.client
 import io
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
@@ -36,6 +35,7 @@ SHA256 = {  # of the uncompressed IDX files, which every packing of them shares
 MAX_BYTES = 32 << 20
 MAX_UNPACKED_BYTES = 64 << 20
 _TIMEOUT_S = 30
+_BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
 
 def _download(url: str) -> bytes:
@@ -50,13 +50,21 @@ def _digest(packed: bytes) -> str:
         return hashlib.sha256(file.read(MAX_UNPACKED_BYTES)).hexdigest()
 
 
-def _is_here(path: Path, pinned: str) -> bool:
-    if not path.is_file():
-        return False
+def _fault(path: Path, pinned: str) -> str | None:
+    """What is wrong with the file that is there, "" if nothing; None where there is none."""
+    if not path.exists():
+        return None
     try:
-        return _digest(path.read_bytes()) == pinned
-    except (EOFError, OSError, zlib.error):
-        return False
+        return _other(_digest(path.read_bytes()), pinned)
+    except _BROKEN as error:
+        return str(error)
+
+
+def _other(digest: str, pinned: str) -> str:
+    """How a sum differs from the pinned one; "" where it does not."""
+    return (
+        "" if digest == pinned else f"SHA-256 {digest[:12]}... is not the pinned {pinned[:12]}..."
+    )
 
 
 def fetch_mnist(
@@ -66,40 +74,50 @@ def fetch_mnist(
 ) -> list[Path]:
     """Put MNIST's four files into `folder`, from the first mirror that has the pinned bytes.
 
-    Files already there with the right SHA-256 are kept. Raises LenetError where no mirror gives
-    the pinned bytes, and then leaves no new file of that name.
+    Files already there with the right SHA-256 are kept, others said and fetched again. Raises
+    LenetError where no mirror gives the pinned bytes. A download that fails or is interrupted
+    leaves no part of a file, and no folder that it made for nothing; a file that came whole and
+    right stays, and is not fetched again next time.
     """
+    made = _make(folder)
+    try:
+        return [_fetch(folder / name, pinned, mirrors, say) for name, pinned in SHA256.items()]
+    finally:
+        for empty in made:
+            if not any(empty.iterdir()):
+                empty.rmdir()
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make `folder`: the folders that this made, the innermost first."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LenetError(f"{folder}: expected a folder, found: {error.strerror}") from error
-    paths = []
-    for name, pinned in SHA256.items():
-        path = folder / name
-        paths.append(path)
-        if _is_here(path, pinned):
-            say(f"{name}: already here")
+    return made
+
+
+def _fetch(path: Path, pinned: str, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
+    name = path.name
+    fault = _fault(path, pinned)
+    if fault == "":
+        say(f"{name}: already here")
+        return path
+    if fault is not None:
+        say(f"{name}: already here, but {fault}; fetching it again")
+    reasons = []
+    for mirror in mirrors:
+        try:
+            data = _download(mirror + name)
+            different = _other(_digest(data), pinned)
+        except _BROKEN as error:
+            reasons.append(f"{mirror}: {error}")
             continue
-        reasons = []
-        for mirror in mirrors:
-            try:
-                data = _download(mirror + name)
-                digest = _digest(data)
-            except (
-                urllib.error.URLError,
-                http.client.HTTPException,
-                OSError,
-                EOFError,
-                ValueError,
-                zlib.error,
-            ) as error:
-                reasons.append(f"{mirror}: {error}")
-                continue
-            if digest == pinned:
-                write_atomically(path, data)
-                say(f"{name}: {len(data):,} bytes from {mirror}")
-                break
-            reasons.append(f"{mirror}: SHA-256 {digest[:12]}... is not the pinned {pinned[:12]}...")
-        else:
-            raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}")
-    return paths
+        if not different:
+            write_atomically(path, data)
+            say(f"{name}: {len(data):,} bytes from {mirror}")
+            return path
+        reasons.append(f"{mirror}: {different}")
+    kept = "" if fault is None else f"; the file that was there stays as it was: {fault}"
+    raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{kept}")
