@@ -6,7 +6,7 @@ overlap another's kernels. Host arrays are page-locked, which the copy engine ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -33,6 +33,7 @@ class Streamer:
         if streams < 1:
             raise LenetError(f"streams: expected at least 1, found {streams}")
         self.chunk = chunk
+        self.done = 0
         self._lanes = []
         for _ in range(streams):
             stream = cupy.cuda.Stream(non_blocking=True)
@@ -55,29 +56,57 @@ class Streamer:
 
         Returns when the labels are in host memory. `on_chunk(count)` is called as each chunk is
         queued; `mark(lane, name)` after each operation is, and with None before the first.
+        `done` says how many labels, from the first on, are in host memory: after a Ctrl-C those of
+        the chunks that were queued.
         """
-        for index, lo in enumerate(range(0, len(images), self.chunk)):
-            lane = index % len(self._lanes)
-            stream, pipeline, buffer = self._lanes[lane]
-            part = images[lo : lo + self.chunk]
-            n = len(part)
-            with stream:
-                if mark is not None:
-                    mark(lane, None)
-                buffer[:n].set(part)
-                if mark is not None:
-                    mark(lane, "images to device")
-                    found = pipeline.run(buffer[:n], _marker(mark, lane))
-                else:
-                    found = pipeline.run(buffer[:n])
-                found.get(out=labels[lo : lo + n], blocking=False)
-                if mark is not None:
-                    mark(lane, "labels to host")
-                if scores is not None:
-                    stream.synchronize()
-                    scores[lo : lo + n] = pipeline.scores(n)
-            if on_chunk is not None:
-                on_chunk(n)
+        self.done = queued = 0
+        try:
+            for lane, lo in self._turns(len(images)):
+                queued = lo + self._queue(lane, lo, (images, labels, scores), mark)
+                if on_chunk is not None:
+                    on_chunk(queued - lo)
+            self._wait()
+        except KeyboardInterrupt:
+            self._wait()
+            self.done = queued
+            raise
+        self.done = queued
+
+    def _turns(self, count: int) -> Iterator[tuple[int, int]]:
+        """(lane, first image) of each chunk of `count` images."""
+        for index, lo in enumerate(range(0, count, self.chunk)):
+            yield index % len(self._lanes), lo
+
+    def _queue(
+        self,
+        lane: int,
+        lo: int,
+        arrays: tuple[Any, Any, Any],
+        mark: Callable[[int, str | None], None] | None,
+    ) -> int:
+        """Queue the chunk that begins at image `lo` on a lane: how many images it has."""
+        images, labels, scores = arrays
+        stream, pipeline, buffer = self._lanes[lane]
+        part = images[lo : lo + self.chunk]
+        n = len(part)
+        with stream:
+            if mark is not None:
+                mark(lane, None)
+            buffer[:n].set(part)
+            if mark is not None:
+                mark(lane, "images to device")
+                found = pipeline.run(buffer[:n], _marker(mark, lane))
+            else:
+                found = pipeline.run(buffer[:n])
+            found.get(out=labels[lo : lo + n], blocking=False)
+            if mark is not None:
+                mark(lane, "labels to host")
+            if scores is not None:
+                stream.synchronize()
+                scores[lo : lo + n] = pipeline.scores(n)
+        return n
+
+    def _wait(self) -> None:
         for stream, _, _ in self._lanes:
             stream.synchronize()
 

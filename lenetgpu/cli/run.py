@@ -57,10 +57,15 @@ def infer(
     with progress_bar(enabled=not no_progress) as progress:
         outcome = job.infer(asked, progress)
     if output is not None:
-        files.write_labels(output, outcome.labels, outcome.scores)
+        asked_for = outcome.asked if outcome.interrupted else None
+        files.write_labels(output, outcome.labels, outcome.scores, asked_for)
     if json_file is not None:
-        write_json(json_file, infer_json(outcome, import_ms))
+        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+    if outcome.interrupted:
+        kept = f"; {output} holds their labels only" if output is not None else ""
+        click.echo(outcome.sentence() + kept, err=True)
+        ctx.exit(130)
     if outcome.too_low:
         found = f"{outcome.correct:,} of {len(outcome.dataset):,} right"
         least = f"a share of at least {options['min_accuracy']:g}"
@@ -74,17 +79,23 @@ def infer(
 @CSV
 @MARKDOWN
 @click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams")
+@click.option("--no-progress", is_flag=True, help="no progress bar")
+@click.pass_context
 def profile(
+    ctx: click.Context,
+    /,
     json_file: Path | None,
     csv_file: Path | None,
     markdown: Path | None,
     trace: Path | None,
+    no_progress: bool,
     **options: Any,
 ) -> None:
     """Per-stage report of a plan: times, rates, roofline, launches, occupancy, residual."""
     from lenetgpu.commands import profile as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.outcome import Request
+    from lenetgpu.show.progress import progress_bar
 
     files.require_targets(json_file, csv_file, markdown, trace)
     asked = request(
@@ -95,13 +106,20 @@ def profile(
         roofline=True,
         trace=trace is not None,
     )
-    found = job.profile(asked)
-    for target, text in (
-        (json_file, found.as_json()),
-        (csv_file, found.as_csv()),
-        (markdown, found.as_markdown()),
-        (trace, found.as_trace()),
+    with progress_bar(enabled=not no_progress) as progress:
+        found = job.profile(asked, progress)
+    left = []
+    for target, write, there in (
+        (json_file, found.as_json, True),
+        (csv_file, found.as_csv, bool(found.rows)),
+        (markdown, found.as_markdown, bool(found.rows)),
+        (trace, found.as_trace, bool(found.outcome.trace)),
     ):
-        if target is not None:
-            write_text(target, text)
+        if target is not None and there:
+            write_text(target, write())
+        elif target is not None:
+            left.append(f"; {target} is not written, there is nothing for it")
     found.print(console(stderr=is_stdout(json_file, csv_file, markdown, trace)))
+    if found.outcome.interrupted:
+        click.echo(found.outcome.sentence() + found.passes() + "".join(left), err=True)
+        ctx.exit(130)

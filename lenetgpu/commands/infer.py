@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.verify import verify_once
 from lenetgpu.cpu.threads import cpu_name
@@ -18,19 +18,32 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
-from lenetgpu.measure.outcome import TRANSFERS, Outcome, Request
-from lenetgpu.measure.roofline import ceilings
-from lenetgpu.measure.timing import StepTiming, profile, repeat, summarise, time_compute
-from lenetgpu.measure.trace import CpuTracer, GpuTracer, TraceEvent
-from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.measure.document import stage_rows
+from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
+from lenetgpu.measure.timing import (
+    StepTiming,
+    expected,
+    profile,
+    repeat,
+    summarise,
+    time_compute,
+)
+from lenetgpu.measure.trace import CpuTracer, GpuTracer
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, Plan, resolve
+from lenetgpu.show.progress import Tally
+
+if TYPE_CHECKING:
+    from lenetgpu.streaming import Streamer
 
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
-_GPU_LEAST, _CPU_LEAST = 10, 1
-_PROFILE_REPEATS = {"cuda": 20, "cpu": 1}
-
-Progress = Callable[[int], None]
+_GPU_LEAST, _CPU_LEAST, _CPU_LEAST_TIMED = 10, 1, 5
+_WARM_BELOW_S = 10.0
+"""A CPU's first pass that took longer is not followed by a warm one, but for stage times."""
+_PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
+_clock = time.perf_counter
 
 
 class _Clock:
@@ -39,10 +52,11 @@ class _Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        elapsed = (time.perf_counter() - start) * 1e3
-        self.phases[name] = self.phases.get(name, 0.0) + elapsed
+        start = _clock()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + (_clock() - start) * 1e3
 
 
 @dataclass
@@ -55,7 +69,7 @@ class _Job:
     weights: Weights
     dataset: Dataset
     clock: _Clock
-    progress: Progress | None
+    tally: Tally
 
     @property
     def batch(self) -> int:
@@ -75,40 +89,31 @@ class _Job:
 
 @dataclass
 class _Ran:
-    """Labels, scores where asked, samples in milliseconds, and what was profiled and traced."""
+    """What there is of a run, filled as it goes, so that Ctrl-C leaves what was done.
 
-    labels: Any
-    scores: Any
-    compute: list[float]
-    end_to_end: list[float]
-    rows: list[StepTiming]
-    events: list[TraceEvent] = field(default_factory=list)
+    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of warm
+    passes in milliseconds.
+    """
 
-
-def _check(request: Request) -> None:
-    """LenetError unless the request's numbers and words are ones that can be run."""
-    counts = {"--batch": request.batch, "--limit": request.limit, "--chunk": request.chunk}
-    for option, count in counts.items():
-        if count is not None and count < 1:
-            raise LenetError(f"{option}: expected at least 1 image, found {count}")
-    if request.streams < 1:
-        raise LenetError(f"--streams: expected at least 1, found {request.streams}")
-    if request.min_accuracy is not None and not 0 <= request.min_accuracy <= 1:
-        raise LenetError(
-            f"--min-accuracy: expected a share from 0 to 1, found {request.min_accuracy:g}"
-        )
-    if request.transfers not in TRANSFERS:
-        raise LenetError(
-            f"--transfers: expected {' or '.join(TRANSFERS)}, found {request.transfers!r}"
-        )
+    labels: Any = None
+    scores: Any = None
+    done: int = 0
+    compute: list[float] = field(default_factory=list)
+    end_to_end: list[float] = field(default_factory=list)
+    rows: list[StepTiming] = field(default_factory=list)
+    tracer: CpuTracer | GpuTracer | None = None
+    limits: Ceilings | None = None
+    interrupted: bool = False
 
 
 def infer(request: Request, progress: Progress | None = None) -> Outcome:
-    """Classify the data set as the request says; `progress(count)` is called as images pass.
+    """Classify the data set as the request says; `progress` is told how many images have passed.
 
-    Raises LenetError for bad input, before anything is computed.
+    Ctrl-C ends it with what there is, as soon as one image is classified; before that, and when it
+    comes a second time, KeyboardInterrupt is raised. LenetError for bad input, before anything is
+    computed.
     """
-    _check(request)
+    request.check()
     clock = _Clock()
     gpu, why = choose_device(request.device, request.plan)
     if request.streams > 1 and gpu is None:
@@ -120,26 +125,51 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
     if request.min_accuracy is not None and dataset.labels is None:
         raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
-    job = _Job(request, gpu, plan, weights, dataset, clock, progress)
+    job = _Job(request, gpu, plan, weights, dataset, clock, Tally(len(dataset), progress))
     if gpu is not None:
         _wake(job, gpu)
-    ran = _run_cpu(job) if gpu is None else _run_gpu(job, gpu)
-    limits = ceilings(device, gpu.name if gpu else cpu_name()) if request.roofline else None
+    ran = _Ran()
+    name = gpu.name if gpu else cpu_name()
+    try:
+        if gpu is None:
+            _run_cpu(job, ran)
+        else:
+            _run_gpu(job, gpu, ran)
+        if request.roofline:
+            ran.limits = ceilings(device, name)
+            if above(stage_rows(ran.rows, len(dataset), ran.limits)):
+                ran.limits = confirmed(device, ran.limits)
+    except KeyboardInterrupt:
+        if not ran.done:
+            raise
+        ran.interrupted = True
+        if request.roofline and ran.limits is None:
+            ran.limits = known(device, name)
+    return _outcome(job, ran, why)
+
+
+def _outcome(job: _Job, ran: _Ran, why: str) -> Outcome:
+    """Times of the warm passes, or of the first where there was no other."""
+    first, n = [job.clock.phases["first"]], ran.done
+    whole = ran.end_to_end if job.gpu is not None else ran.compute
     return Outcome(
-        request=request,
-        dataset=dataset,
-        weights=weights,
+        request=job.request,
+        dataset=job.dataset.head(n),
+        weights=job.weights,
         plan=job.plan,
-        gpu=gpu,
+        gpu=job.gpu,
         why_device=why,
-        labels=ran.labels,
-        scores=ran.scores,
-        compute=summarise(ran.compute),
-        end_to_end=summarise(ran.end_to_end),
-        phases=clock.phases,
+        labels=ran.labels[:n],
+        scores=None if ran.scores is None else ran.scores[:n],
+        compute=summarise(ran.compute if job.gpu is not None else ran.compute or first),
+        end_to_end=summarise(whole or first),
+        phases=job.clock.phases,
         rows=ran.rows,
-        limits=limits,
-        trace=ran.events,
+        limits=ran.limits,
+        trace=[] if ran.tracer is None else ran.tracer.events(),
+        asked=len(job.dataset),
+        interrupted=ran.interrupted,
+        cold=not whole,
     )
 
 
@@ -154,44 +184,69 @@ def _wake(job: _Job, gpu: Gpu) -> None:
             job.plan = choose(gpu, job.plan.precision, job.batch)
 
 
-def _run_cpu(job: _Job) -> _Ran:
+def _run_cpu(job: _Job, ran: _Ran) -> None:
     import numpy as np
 
-    request, clock, progress = job.request, job.clock, job.progress
+    request, clock, tally = job.request, job.clock, job.tally
     with clock.phase("import"):
         import numba  # noqa: F401
     images, batch = job.dataset.images, job.batch
     with clock.phase("compile"):
         pipeline = job.pipeline(batch, request.chunk)
         pipeline.run(images[:1])
-    labels = np.empty(len(images), np.int32)
-    scores = np.empty((len(images), 10), np.float32) if request.scores else None
-    last = pipeline.steps[-1]
+    ran.labels = np.empty(len(images), np.int32)
+    ran.scores = np.empty((len(images), CLASSES), np.float32) if request.scores else None
+    repeats = _PROFILE_REPEATS["cpu"]
+    later = (repeats + 1) * request.timing + request.trace
+    least = _CPU_LEAST_TIMED if request.timing else _CPU_LEAST
+    tally.expect(1 + least + later)
+    first_s = _classify_cpu(job, pipeline, ran) / 1e3
+    if first_s > _WARM_BELOW_S and not request.timing:
+        least = 0
+    budget_s = max(0.0, _CPU_BUDGET_S - first_s)
+    tally.expect(expected(first_s, budget_s, least) + later)
 
-    def passed(step: Any, output: Any) -> None:
-        if step is last and progress is not None:
-            progress(len(output))
+    def compute() -> float:
+        took = time_compute(pipeline, images)
+        tally.passed()
+        return took
 
-    start = time.perf_counter()
-    for lo in range(0, len(images), batch):
-        part = images[lo : lo + batch]
-        labels[lo : lo + batch] = pipeline.run(part, passed if progress else None)
-        if scores is not None:
-            scores[lo : lo + batch] = pipeline.scores(len(part))
-    first = (time.perf_counter() - start) * 1e3
-    clock.phases["first"] = first
-    compute = repeat(
-        lambda: time_compute(pipeline, images), _CPU_BUDGET_S, _CPU_LEAST, first=[first]
-    )
-    if len(compute) > 1:
-        compute = compute[1:]
-    rows = profile(pipeline, images, _PROFILE_REPEATS["cpu"]) if request.timing else []
-    tracer = CpuTracer()
+    repeat(compute, budget_s, least, samples=ran.compute)
+    tally.expect(later)
+    if request.timing:
+        profile(pipeline, images, repeats, ran.rows, tally.passed)
     if request.trace:
+        ran.tracer = tracer = CpuTracer()
         tracer.mark(0, None)
         for lo in range(0, len(images), batch):
             pipeline.run(images[lo : lo + batch], lambda step, _: tracer.mark(0, step.name))
-    return _Ran(labels, scores, compute, compute, rows, tracer.events())
+            tally.passed(len(images[lo : lo + batch]))
+
+
+def _classify_cpu(job: _Job, pipeline: Pipeline, ran: _Ran) -> float:
+    """The first pass: labels and scores into `ran`, and its milliseconds.
+
+    What was through when something raises is kept.
+    """
+    images, last, through = job.dataset.images, pipeline.steps[-1], 0
+    start = _clock()
+
+    def passed(step: Any, output: Any) -> None:
+        nonlocal through
+        if step is last:
+            job.clock.phases["first"] = (_clock() - start) * 1e3
+            through += len(output)
+            job.tally.passed(len(output))
+
+    for lo in range(0, len(images), pipeline.batch):
+        try:
+            pipeline.run(images[lo : lo + pipeline.batch], passed)
+        finally:
+            ran.labels[lo:through] = pipeline.labels[: through - lo]
+            if ran.scores is not None:
+                ran.scores[lo:through] = pipeline.scores(through - lo)
+            ran.done = through
+    return job.clock.phases["first"]
 
 
 def _check_memory(batch: int, plan: Plan) -> None:
@@ -211,8 +266,8 @@ def _check_memory(batch: int, plan: Plan) -> None:
         )
 
 
-def _run_gpu(job: _Job, gpu: Gpu) -> _Ran:
-    request, clock, batch = job.request, job.clock, job.batch
+def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
+    request, clock, batch, tally = job.request, job.clock, job.batch, job.tally
     with clock.phase("import"):
         import cupy
 
@@ -234,24 +289,50 @@ def _run_gpu(job: _Job, gpu: Gpu) -> _Ran:
         streamer = Streamer(lambda images: job.pipeline(images, chunk), size, request.streams)
         pipeline = job.pipeline(batch, chunk)
         images = pinned_copy(job.dataset.images)
-        labels, scores = host_results(len(images), request.scores)
-    with clock.phase("first"):
-        streamer.run(images, labels, scores, job.progress)
-    found = labels.copy()
+        labels, ran.scores = host_results(len(images), request.scores)
+    _classify_gpu(job, streamer, images, labels, ran)
     with clock.phase("copy"):
         resident = cupy.empty((len(images), *IMAGE_SHAPE), job.dtype)
         resident.set(images)
 
-    def end_to_end() -> float:
-        start = time.perf_counter()
-        streamer.run(images, labels)
-        return (time.perf_counter() - start) * 1e3
+    def compute() -> float:
+        took = time_compute(pipeline, resident)
+        tally.passed()
+        return took
 
-    time_compute(pipeline, resident)
-    compute = repeat(lambda: time_compute(pipeline, resident), _GPU_BUDGET_S, _GPU_LEAST)
-    whole = repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST)
-    rows = profile(pipeline, resident, _PROFILE_REPEATS["cuda"]) if request.timing else []
-    tracer = GpuTracer()
+    def end_to_end() -> float:
+        start = _clock()
+        streamer.run(images, labels)
+        took = (_clock() - start) * 1e3
+        tally.passed()
+        return took
+
+    compute()
+    repeat(compute, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.compute)
+    repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.end_to_end)
+    later = _later_on_gpu(request)
+    tally.expect(later)
+    if request.timing:
+        profile(pipeline, resident, _PROFILE_REPEATS["cuda"], ran.rows, tally.passed)
     if request.trace:
-        streamer.run(images, labels, mark=tracer.mark)
-    return _Ran(found, scores, compute, whole, rows, tracer.events())
+        ran.tracer = tracer = GpuTracer()
+        streamer.run(images, labels, on_chunk=tally.passed, mark=tracer.mark)
+
+
+def _later_on_gpu(request: Request) -> int:
+    """Passes after those that are repeated: of the stages, and the traced one."""
+    return (_PROFILE_REPEATS["cuda"] + 1) * request.timing + request.trace
+
+
+def _classify_gpu(job: _Job, streamer: Streamer, images: Any, labels: Any, ran: _Ran) -> None:
+    """The first pass: a copy of the labels into `ran`, which later passes do not write."""
+    later = _later_on_gpu(job.request)
+    job.tally.expect(2 + 2 * _GPU_LEAST + later)
+    start = _clock()
+    try:
+        with job.clock.phase("first"):
+            streamer.run(images, labels, ran.scores, job.tally.passed)
+    finally:
+        ran.labels, ran.done = labels.copy(), streamer.done
+    again = expected(_clock() - start, _GPU_BUDGET_S, _GPU_LEAST)
+    job.tally.expect(1 + 2 * again + later)

@@ -14,7 +14,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.store import write_atomically
 
 
-def _npy(labels: Any, scores: Any) -> bytes:
+def _npy(labels: Any, scores: Any, asked: int | None) -> bytes:
     import numpy as np
 
     buffer = io.BytesIO()
@@ -27,7 +27,7 @@ def _npy(labels: Any, scores: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _csv(labels: Any, scores: Any) -> bytes:
+def _csv(labels: Any, scores: Any, asked: int | None) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [] if scores is None else [f"score{k}" for k in range(scores.shape[1])]
@@ -38,14 +38,16 @@ def _csv(labels: Any, scores: Any) -> bytes:
     return text.getvalue().encode()
 
 
-def _json(labels: Any, scores: Any) -> bytes:
+def _json(labels: Any, scores: Any, asked: int | None) -> bytes:
     document: dict[str, Any] = {"labels": labels.tolist()}
+    if asked is not None:
+        document = {"interrupted": True, "images_asked": asked} | document
     if scores is not None:
         document["scores"] = scores.astype(float).tolist()
     return json.dumps(document).encode()
 
 
-def _h5(labels: Any, scores: Any) -> bytes:
+def _h5(labels: Any, scores: Any, asked: int | None) -> bytes:
     import h5py
 
     buffer = io.BytesIO()
@@ -53,10 +55,12 @@ def _h5(labels: Any, scores: Any) -> bytes:
         file.create_dataset("labels", data=labels, track_times=False)
         if scores is not None:
             file.create_dataset("scores", data=scores, track_times=False)
+        if asked is not None:
+            file.attrs.update({"interrupted": True, "images_asked": asked})
     return buffer.getvalue()
 
 
-FORMATS: dict[str, Callable[[Any, Any], bytes]] = {
+FORMATS: dict[str, Callable[[Any, Any, int | None], bytes]] = {
     ".npy": _npy,
     ".csv": _csv,
     ".h5": _h5,
@@ -112,6 +116,10 @@ def require_targets(*paths: Path | None) -> None:
             require_folder(path)
 
 
-def write_labels(path: Path, labels: Any, scores: Any = None) -> None:
-    """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending."""
-    write_atomically(path, FORMATS[path.suffix](labels, scores))
+def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
+    """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending.
+
+    Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
+    other two have no place for it and are only shorter.
+    """
+    write_atomically(path, FORMATS[path.suffix](labels, scores, asked))

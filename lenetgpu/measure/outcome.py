@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.errors import LenetError
 from lenetgpu.files.dataset import Dataset
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
@@ -17,7 +18,10 @@ from lenetgpu.plan import AUTO, Plan
 
 DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")
-Progress = Callable[[int], None]
+MOST_STREAMS = 128
+"""CUDA streams that a run takes at most: a GPU runs no more kernels at once."""
+Progress = Callable[[int, int], None]
+"""Told how many images have passed, of how many that are to pass."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,32 @@ class Request:
     trace: bool = False
     min_accuracy: float | None = None
 
+    def check(self) -> None:
+        """LenetError unless the numbers and words are ones that can be run."""
+        counts = {"--batch": self.batch, "--limit": self.limit, "--chunk": self.chunk}
+        for option, count in counts.items():
+            if count is not None and count < 1:
+                raise LenetError(f"{option}: expected at least 1 image, found {count}")
+        if self.streams < 1:
+            raise LenetError(f"--streams: expected at least 1, found {self.streams}")
+        if self.streams > MOST_STREAMS:
+            raise LenetError(f"--streams: expected at most {MOST_STREAMS}, found {self.streams}")
+        if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
+            raise LenetError(
+                f"--min-accuracy: expected a share from 0 to 1, found {self.min_accuracy:g}"
+            )
+        if self.transfers not in TRANSFERS:
+            raise LenetError(
+                f"--transfers: expected {' or '.join(TRANSFERS)}, found {self.transfers!r}"
+            )
+
 
 @dataclass
 class Outcome:
-    """Labels, scores where asked, and where the time went, in milliseconds."""
+    """Labels, scores where asked, and where the time went, in milliseconds.
+
+    Of a run that Ctrl-C ended, `dataset` is the images that were classified, of `asked`.
+    """
 
     request: Request
     dataset: Dataset
@@ -60,6 +86,32 @@ class Outcome:
     rows: list[StepTiming]
     limits: Ceilings | None = None
     trace: list[TraceEvent] = field(default_factory=list)
+    asked: int = 0
+    interrupted: bool = False
+    cold: bool = False
+
+    @property
+    def batch(self) -> int:
+        """Images of a pass, the last apart: no more than there are."""
+        return min(self.request.batch, max(self.asked, len(self.dataset)))
+
+    def ended(self) -> dict[str, Any]:
+        """What the JSON says of the run's end: whether Ctrl-C was it, and how far it came.
+
+        `cold`: the only pass that was timed is the first.
+        """
+        return {
+            "interrupted": self.interrupted,
+            "images_asked": self.asked,
+            "images_done": len(self.dataset),
+            "cold": self.cold,
+        }
+
+    def sentence(self) -> str:
+        """How far a run that Ctrl-C ended came."""
+        done = len(self.dataset)
+        left = f", {self.asked - done:,} not" if done < self.asked else ""
+        return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{left}"
 
     @property
     def correct(self) -> int | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.measure.timing import cpu_ms, gpu_ms
+from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
 from lenetgpu.store import cache_dir, write_atomically
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -24,7 +27,7 @@ MMA_RATE = Kernel(_SOURCE, "mma_rate", _DEFINES)
 _MMA_FLOP_PER_WARP = 2 * 16 * 8 * 8
 _COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 1 << 28
-_REPEATS = 7
+_REPEATS = {"cuda": 7, "cpu": 25}
 _TENSOR_PRECISIONS = ("fp16", "fp16x3", "int8", "tf32")
 
 
@@ -33,27 +36,41 @@ class Ceilings:
     """Measured peaks: copy in GB/s (read plus written), multiply-adds and tensor in TFLOP/s.
 
     `tensor_tflops` is mma.sync's rate with fp32 sums, 0 where there are no tensor cores.
+    `date` (ISO) is when they were measured, with how many `cores` of a CPU or which CUDA `driver`;
+    `confirmed` says that they were measured again after a share above 1.
     """
 
     device: str
     copy_gbs: float
     fma_tflops: float
     tensor_tflops: float
+    date: str = ""
+    cores: int = 0
+    driver: int = 0
+    confirmed: bool = False
+
+    def sound(self) -> bool:
+        """Whether they are figures that a share can be taken of: finite and above 0."""
+        copy, fma, tensor = self.copy_gbs, self.fma_tflops, self.tensor_tflops
+        return all(map(isfinite, (copy, fma, tensor))) and copy > 0 and fma > 0 and tensor >= 0
 
     def share(self, flop: float, moved: float, seconds: float, precision: str) -> tuple[float, str]:
         """(share of the roofline reached, "compute" or "memory": the side that bounds it)."""
         peak = self.fma_tflops
         if precision in _TENSOR_PRECISIONS and self.tensor_tflops:
             peak = self.tensor_tflops
+        if not self.sound():
+            raise LenetError(f"ceilings of {self.device}: expected rates above 0, found {self}")
         compute, memory = flop / (peak * 1e12), moved / (self.copy_gbs * 1e9)
         bound = "compute" if compute >= memory else "memory"
         return (max(compute, memory) / seconds if seconds else 0.0), bound
 
 
-def _timed(elapsed_ms: Callable[[Callable[[], Any]], float], work: Callable[[], Any]) -> float:
+def _timed(device: str, work: Callable[[], Any]) -> float:
     """Seconds of `work` at best, after one pass to warm up: a ceiling is what was reached."""
+    elapsed_ms = gpu_ms if device == "cuda" else cpu_ms
     elapsed_ms(work)
-    return min(elapsed_ms(work) for _ in range(_REPEATS)) / 1e3
+    return min(elapsed_ms(work) for _ in range(_REPEATS[device])) / 1e3
 
 
 def _gpu_copy_gbs() -> float:
@@ -68,7 +85,7 @@ def _gpu_copy_gbs() -> float:
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, kind, stream)
 
-    rate: float = 2 * size / _timed(gpu_ms, copy) / 1e9
+    rate: float = 2 * size / _timed("cuda", copy) / 1e9
     return rate
 
 
@@ -79,10 +96,10 @@ def _measure_gpu(name: str) -> Ceilings:
     blocks = 8 * multiprocessors()
     out = cupy.empty(blocks * _THREADS, cupy.float32)
     numbers = (out, np.float32(0.999), np.float32(0.001))
-    seconds = _timed(gpu_ms, lambda: launch(FMA_RATE, (blocks,), (_THREADS,), numbers))
+    seconds = _timed("cuda", lambda: launch(FMA_RATE, (blocks,), (_THREADS,), numbers))
     fma = 2 * blocks * _THREADS * _CHAINS * _STEPS / seconds / 1e12
     halves = (out, np.uint32(0x3C003C00), np.uint32(0x3C003C00))
-    seconds = _timed(gpu_ms, lambda: launch(MMA_RATE, (blocks,), (_THREADS,), halves))
+    seconds = _timed("cuda", lambda: launch(MMA_RATE, (blocks,), (_THREADS,), halves))
     products = blocks * _THREADS // 32 * _CHAINS * _STEPS
     tensor = _MMA_FLOP_PER_WARP * products / seconds / 1e12
     return Ceilings(name, _gpu_copy_gbs(), fma, tensor)
@@ -100,7 +117,7 @@ def _measure_cpu(name: str) -> Ceilings:
     def copy() -> None:
         parallel_ranges(len(source), lambda lo, hi: np.copyto(target[lo:hi], source[lo:hi]))
 
-    copy_gbs = 2 * len(source) / _timed(cpu_ms, copy) / 1e9
+    copy_gbs = 2 * len(source) / _timed("cpu", copy) / 1e9
     depth, passes = 128, 4000
     x = np.ones(PIXELS * depth, np.float32)
     w = pack_weights(np.ones((1, depth, CHANNELS), np.float32))
@@ -116,19 +133,81 @@ def _measure_cpu(name: str) -> Ceilings:
         )
 
     flop = 2 * len(outputs) * passes * PIXELS * CHANNELS * depth
-    return Ceilings(name, copy_gbs, flop / _timed(cpu_ms, multiply) / 1e12, 0.0)
+    return Ceilings(name, copy_gbs, flop / _timed("cpu", multiply) / 1e12, 0.0)
+
+
+def _facts(device: str) -> dict[str, Any]:
+    """What ceilings were measured with, and hold for: a CPU's cores, a GPU's CUDA driver."""
+    if device == "cpu":
+        return {"cores": core_count()}
+    import cupy
+
+    return {"driver": int(cupy.cuda.runtime.driverGetVersion())}
+
+
+def _place(device: str, name: str) -> Path:
+    cores = core_count() if device == "cpu" else 0
+    key = hashlib.sha256(f"{device} {name} {cores}".encode()).hexdigest()[:12]
+    return cache_dir() / f"ceilings-{device}-{key}.json"
+
+
+def known(device: str, name: str) -> Ceilings | None:
+    """The ceilings kept from an earlier measurement, or None.
+
+    None too where they have no date, a rate that is none, or are another driver's or other cores'.
+    """
+    try:
+        kept = Ceilings(**json.loads(_place(device, name).read_text()))
+        datetime.date.fromisoformat(kept.date)
+        facts = _facts(device)
+        same = kept.device == name and facts == {fact: getattr(kept, fact) for fact in facts}
+        return kept if same and kept.sound() else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def ceilings(device: str, name: str, again: bool = False) -> Ceilings:
-    """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there."""
-    cores = core_count() if device == "cpu" else 0
-    key = hashlib.sha256(f"{device} {name} {cores}".encode()).hexdigest()[:12]
-    path = cache_dir() / f"ceilings-{device}-{key}.json"
-    if not again:
-        try:
-            return Ceilings(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            path.unlink(missing_ok=True)
-    measured = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
-    write_atomically(path, json.dumps(asdict(measured)).encode())
-    return measured
+    """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there.
+
+    Raises LenetError where what is measured is no rate above 0.
+    """
+    if device == "cuda":
+        hold_events()
+    kept = None if again else known(device, name)
+    return kept or _keep(device, _measured(device, name))
+
+
+def _measured(device: str, name: str) -> Ceilings:
+    found = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
+    if not found.sound():
+        raise LenetError(f"ceilings of {name}: expected rates above 0, found {found}")
+    return replace(found, date=_today(), **_facts(device))
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def _keep(device: str, found: Ceilings) -> Ceilings:
+    write_atomically(_place(device, found.device), json.dumps(asdict(found)).encode())
+    return found
+
+
+def confirmed(device: str, limits: Ceilings) -> Ceilings:
+    """`limits` measured once more, the better of both; as they are where today has seen that.
+
+    For a share above 1: what was measured under load was no ceiling.
+    """
+    if limits.confirmed and limits.date == _today():
+        return limits
+    fresh = _measured(device, limits.device)
+    best = {
+        rate: max(getattr(fresh, rate), getattr(limits, rate))
+        for rate in ("copy_gbs", "fma_tflops", "tensor_tflops")
+    }
+    return _keep(device, replace(fresh, confirmed=True, **best))
+
+
+def above(rows: list[dict[str, Any]]) -> list[str]:
+    """Names of the stage rows whose share of the roofline is above 1."""
+    return [row["name"] for row in rows if (row["roofline"] or 0.0) > 1.0]

@@ -5,75 +5,100 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from math import ceil
 from typing import Any
 
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.pipeline import Pipeline, Step
 
+MOST = 200
+"""Samples that `repeat` takes at most unless told."""
+_clock = time.perf_counter  # held: a guest's code may put another in its place
+
+
+@cache
+def hold_events() -> tuple[Any, Any]:
+    """CuPy's event and its elapsed time, as they were when first asked for."""
+    import cupy
+
+    return cupy.cuda.Event, cupy.cuda.get_elapsed_time
+
 
 @dataclass(frozen=True)
 class Summary:
-    """Samples in milliseconds with their median and 5th and 95th percentiles."""
+    """Samples in milliseconds with their median and 5th, 95th and 99th percentiles.
+
+    Percentiles are interpolated linearly between samples: of fewer than 100, the 99th lies between
+    the two largest. All are NaN where there is no sample.
+    """
 
     median: float
     p05: float
     p95: float
+    p99: float
     samples: list[float]
 
     def as_json(self) -> dict[str, Any]:
-        """The names of the JSON schema."""
-        return {"median": self.median, "p05": self.p05, "p95": self.p95, "samples": self.samples}
+        """The names of the JSON schema; null where there is no sample."""
+        names = ("median", "p05", "p95", "p99")
+        times = {name: getattr(self, name) if self.samples else None for name in names}
+        return {**times, "samples": self.samples}
 
 
 def summarise(samples: list[float]) -> Summary:
-    """Summary of at least one sample in milliseconds."""
+    """Summary of samples in milliseconds."""
     import numpy as np
 
-    p05, median, p95 = np.percentile(samples, [5, 50, 95])
-    return Summary(float(median), float(p05), float(p95), [float(s) for s in samples])
+    p05, median, p95, p99 = np.percentile(samples or [np.nan], [5, 50, 95, 99]).tolist()
+    return Summary(median, p05, p95, p99, [float(s) for s in samples])
 
 
 def repeat(
     measure: Callable[[], float],
     budget_s: float,
     least: int = 1,
-    most: int = 200,
-    first: list[float] | None = None,
+    most: int = MOST,
+    samples: list[float] | None = None,
 ) -> list[float]:
     """Samples (ms) of `measure()` until `budget_s` has passed, between `least` and `most`.
 
-    `first` are samples already taken; the time they took counts.
+    They are put into `samples`, where given, one by one: what is there stays there when
+    `measure` raises.
     """
-    samples = list(first or [])
-    spent = sum(samples) / 1e3
-    while len(samples) < most and (len(samples) < least or spent < budget_s):
-        start = time.perf_counter()
-        samples.append(measure())
-        spent += time.perf_counter() - start
-    return samples
+    taken = [] if samples is None else samples
+    spent = 0.0
+    while len(taken) < most and (len(taken) < least or spent < budget_s):
+        start = _clock()
+        taken.append(measure())
+        spent += _clock() - start
+    return taken
+
+
+def expected(sample_s: float, budget_s: float, least: int = 1, most: int = MOST) -> int:
+    """How many samples of `sample_s` seconds `repeat` would take."""
+    return min(most, max(least, ceil(budget_s / sample_s) if sample_s > 0 else most))
 
 
 def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     """Milliseconds that `times` calls of `work` take on the current stream, by two events."""
-    import cupy
-
-    before, after = cupy.cuda.Event(), cupy.cuda.Event()
+    event, between = hold_events()
+    before, after = event(), event()
     before.record()
     for _ in range(times):
         work()
     after.record()
     after.synchronize()
-    return float(cupy.cuda.get_elapsed_time(before, after))
+    return float(between(before, after))
 
 
 def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     """Milliseconds that `times` calls of `work` take by the clock."""
-    start = time.perf_counter()
+    start = _clock()
     for _ in range(times):
         work()
-    return (time.perf_counter() - start) * 1e3
+    return (_clock() - start) * 1e3
 
 
 def time_compute(pipeline: Pipeline, images: Any) -> float:
@@ -98,35 +123,47 @@ class StepTiming:
     launches: list[Launch] = field(default_factory=list)
 
 
-def profile(pipeline: Pipeline, images: Any, repeats: int) -> list[StepTiming]:
+def profile(
+    pipeline: Pipeline,
+    images: Any,
+    repeats: int,
+    rows: list[StepTiming] | None = None,
+    passed: Callable[[int], None] = lambda count: None,
+) -> list[StepTiming]:
     """Time every step of `pipeline` on `images`, already on its device, in `repeats` passes.
 
-    On a GPU an event is recorded after each step, and an NVTX range names it for Nsight; on a CPU
-    the clock is read.
+    One pass goes before them and is no sample. On a GPU an event is recorded after each step, and
+    an NVTX range names it for Nsight; on a CPU the clock is read. Rows are put into `rows`, where
+    given, and stay there with the passes that were whole when something raises.
+    `passed(count)` is called as images pass.
     """
-    rows = [StepTiming(step) for step in pipeline.steps]
-    gpu = pipeline.plan.device == "cuda"
-    for attempt in range(repeats + int(gpu)):
-        totals = [0.0] * len(rows)
+    found = [] if rows is None else rows
+    measure = _profile_gpu if pipeline.plan.device == "cuda" else _profile_cpu
+    timings = [StepTiming(step) for step in pipeline.steps]
+    for attempt in range(repeats + 1):
+        totals = [0.0] * len(timings)
         for lo in range(0, len(images), pipeline.batch):
             part = images[lo : lo + pipeline.batch]
-            measure = _profile_gpu if gpu else _profile_cpu
             for index, (elapsed, launches) in enumerate(measure(pipeline, part)):
                 totals[index] += elapsed
                 if attempt == 0 and lo == 0:
-                    rows[index].launches = launches
-        if attempt >= int(gpu):
-            for row, total in zip(rows, totals, strict=True):
-                row.samples.append(total)
-    return rows
+                    timings[index].launches = launches
+            passed(len(part))
+        if attempt:
+            timings = [
+                replace(row, samples=[*row.samples, total])
+                for row, total in zip(timings, totals, strict=True)
+            ]
+            found[:] = timings
+    return found
 
 
 def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     totals = [0.0] * len(pipeline.steps)
-    state = {"index": 0, "last": time.perf_counter()}
+    state = {"index": 0, "last": _clock()}
 
     def observe(step: Step, output: Any) -> None:
-        now = time.perf_counter()
+        now = _clock()
         totals[int(state["index"])] += (now - state["last"]) * 1e3
         state["index"] = (state["index"] + 1) % len(totals)
         state["last"] = now
@@ -136,10 +173,10 @@ def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 
 
 def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
-    import cupy
     from cupy.cuda import nvtx
 
-    events = [cupy.cuda.Event()]
+    new_event, between = hold_events()
+    events = [new_event()]
     names = [step.name for step in pipeline.steps]
     launches: list[list[Launch]] = [[] for _ in pipeline.steps]
     seen = 0
@@ -148,7 +185,7 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 
         def observe(step: Step, output: Any) -> None:
             nonlocal seen
-            event = cupy.cuda.Event()
+            event = new_event()
             event.record()
             launches[(len(events) - 1) % len(launches)].extend(recorded[seen:])
             seen = len(recorded)
@@ -163,5 +200,5 @@ def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
     events[-1].synchronize()
     totals = [0.0] * len(pipeline.steps)
     for index, (before, after) in enumerate(itertools.pairwise(events)):
-        totals[index % len(totals)] += cupy.cuda.get_elapsed_time(before, after)
+        totals[index % len(totals)] += between(before, after)
     return list(zip(totals, launches, strict=True))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
 
+from lenetgpu.measure.timing import hold_events
+
+_clock = time.perf_counter  # held: a guest's code may put another in its place
 COPY, STAGE = "copy", "stage"
 
 
@@ -39,21 +43,18 @@ class GpuTracer:
 
     def mark(self, lane: int, name: str | None) -> None:
         """The operation `name` was just queued on the current stream; None: nothing before it."""
-        import cupy
-
-        event = cupy.cuda.Event()
+        event = hold_events()[0]()
         event.record()
         self._marks.append((lane, name, event))
 
     def events(self) -> list[TraceEvent]:
         """The operations in the order they were queued; waits for all of them."""
-        import cupy
-
+        elapsed_time = hold_events()[1]
         last: dict[int, float] = {}
         found = []
         for lane, name, event in self._marks:
             event.synchronize()
-            at = float(cupy.cuda.get_elapsed_time(self._marks[0][2], event))
+            at = float(elapsed_time(self._marks[0][2], event))
             if name is not None:
                 start = last[lane]
                 found.append(TraceEvent(name, category_of(name), lane, start, at - start))
@@ -65,12 +66,12 @@ class CpuTracer:
     """Reads the clock after each operation."""
 
     def __init__(self) -> None:
-        self._origin = self._last = time.perf_counter()
+        self._origin = self._last = _clock()
         self._events: list[TraceEvent] = []
 
     def mark(self, lane: int, name: str | None) -> None:
         """The operation `name` just ended; None: nothing ran since the last mark."""
-        now = time.perf_counter()
+        now = _clock()
         if name is not None:
             start = (self._last - self._origin) * 1e3
             length = (now - self._last) * 1e3
@@ -103,25 +104,29 @@ def copies_under_kernels(events: list[TraceEvent]) -> tuple[float, float]:
     return total, hidden
 
 
-def chrome_trace(events: list[TraceEvent], title: str) -> str:
-    """The events as JSON for chrome://tracing or Perfetto; times in microseconds."""
+def chrome_trace(
+    events: list[TraceEvent], title: str, lane: str = "stream {}", interrupted: bool = False
+) -> str:
+    """The events as JSON for chrome://tracing or Perfetto; times in microseconds.
+
+    The process, this one, is called `title`; a thread is a lane, called `lane` with its number.
+    """
+    process = os.getpid()
+
+    def named(what: str, thread: int, name: str) -> dict[str, Any]:
+        return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
+
     lanes = sorted({event.lane for event in events})
-    named = [
-        {
-            "name": "thread_name",
-            "ph": "M",
-            "pid": 0,
-            "tid": lane,
-            "args": {"name": f"stream {lane}"},
-        }
-        for lane in lanes
+    names = [
+        named("process_name", 0, title),
+        *(named("thread_name", number, lane.format(number)) for number in lanes),
     ]
     spans = [
         {
             "name": event.name,
             "cat": event.category,
             "ph": "X",
-            "pid": 0,
+            "pid": process,
             "tid": event.lane,
             "ts": 1e3 * event.start,
             "dur": 1e3 * event.length,
@@ -131,10 +136,11 @@ def chrome_trace(events: list[TraceEvent], title: str) -> str:
     total, hidden = copies_under_kernels(events)
     return json.dumps(
         {
-            "traceEvents": named + spans,
+            "traceEvents": names + spans,
             "displayTimeUnit": "ms",
             "otherData": {
                 "title": title,
+                "interrupted": interrupted,
                 "copies_ms": total,
                 "copies_under_kernels_ms": hidden,
             },

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lenetgpu.measure.document import stage_rows
+from lenetgpu.measure.document import PHASES, device_json, stage_rows
+from lenetgpu.measure.roofline import above
 from lenetgpu.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, as_rich, used
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lenetgpu.measure.outcome import Outcome
-from lenetgpu.measure.document import PHASES, device_json
 
 
 def _shown(source: str) -> str:
@@ -44,8 +44,34 @@ def print_stages(console: Console, outcome: Outcome) -> None:
         {"name": "residual", "variant": "compute less sum", "median_ms": compute - total},
     ]
     columns = used((*STAGE_COLUMNS, *LAUNCH_COLUMNS), rows)
-    title = f"{n:,} images, plan {outcome.plan.name}"
+    if not outcome.compute.samples:
+        ends = ends[:1]
+    passes = len(outcome.rows[0].samples)
+    title = f"{_images(outcome)}, plan {outcome.plan.name}, medians of {passes} passes"
     console.print(as_rich(columns, [*rows, *ends], title, width=console.width))
+    print_above(console, outcome, rows)
+
+
+def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) -> None:
+    """Say which stages are above the roof that they are judged by, and why that can be."""
+    names = above(rows)
+    if names and outcome.limits is not None:
+        verb = "is" if len(names) == 1 else "are"
+        console.print(
+            f"note: {', '.join(names)} {verb} above a ceiling measured {outcome.limits.date}: "
+            "what lies in a cache moves faster than the copy that measures memory",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _images(outcome: Outcome) -> str:
+    """How many images, and how many at once where that is not all of them as asked."""
+    n, asked = len(outcome.dataset), outcome.request.batch
+    of = f" of {outcome.asked:,}" if n < outcome.asked else ""
+    if outcome.batch < outcome.asked:
+        return f"{n:,}{of} images in batches of {outcome.batch:,}"
+    return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
@@ -53,7 +79,9 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     n = len(outcome.dataset)
     console.print(f"device   {describe_device(outcome)}", soft_wrap=True, highlight=False)
     console.print(
-        f"data     {n:,} images, {_shown(outcome.dataset.source)}", soft_wrap=True, highlight=False
+        f"data     {_images(outcome)}, {_shown(outcome.dataset.source)}",
+        soft_wrap=True,
+        highlight=False,
     )
     console.print(f"weights  {_shown(outcome.weights.source)}", soft_wrap=True, highlight=False)
     ran = ", ".join(
@@ -74,10 +102,10 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
             f"accuracy {correct:,}/{n:,} = {correct / n:.2%}", style="bold", highlight=False
         )
     compute, whole = outcome.compute, outcome.end_to_end
+    inner = f", {compute.median:,.2f} ms compute" if compute.samples else ""
     console.print(
-        f"[bold]elapsed  {whole.median:,.2f} ms host to host, {compute.median:,.2f} ms compute[/] "
-        f"(medians of {len(whole.samples)} and {len(compute.samples)} passes), "
-        f"{outcome.images_per_second:,.0f} images/s",
+        f"[bold]elapsed  {whole.median:,.2f} ms host to host{inner}[/] "
+        f"({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
         markup=True,
         soft_wrap=True,
         highlight=False,
@@ -87,6 +115,17 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     }
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)
     spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())
-    console.print(
-        f"time     {spent}, compute {compute.median:,.2f} ms", soft_wrap=True, highlight=False
-    )
+    console.print(f"time     {spent}{_compute_last(outcome)}", soft_wrap=True, highlight=False)
+
+
+def _passes(outcome: Outcome) -> str:
+    """What the times are medians of."""
+    if outcome.cold:
+        return "the first pass alone, cold"
+    whole, compute = len(outcome.end_to_end.samples), len(outcome.compute.samples)
+    return f"medians of {whole} and {compute} passes"
+
+
+def _compute_last(outcome: Outcome) -> str:
+    compute = outcome.compute
+    return f", compute {compute.median:,.2f} ms" if compute.samples else " ms"

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.document import ceilings_json, infer_json
 from lenetgpu.measure.outcome import Outcome
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
@@ -26,10 +27,16 @@ class Profile:
     rows: list[dict[str, Any]]
 
     @property
-    def residual_ms(self) -> float:
-        """The unprofiled pass less the sum of the stages."""
+    def residual_ms(self) -> float | None:
+        """The unprofiled pass less the sum of the stages; None where one of the two is missing."""
+        if not self.rows or not self.outcome.compute.samples:
+            return None
         total: float = sum(row["median_ms"] for row in self.rows)
         return self.outcome.compute.median - total
+
+    def hint(self) -> str | None:
+        """Where the time goes and what to try; None where no stage was timed."""
+        return hint(self.outcome, self.rows) if self.rows else None
 
     def as_json(self) -> str:
         """Schema 1, as infer's, with the residual, the ceilings and the hint."""
@@ -37,11 +44,17 @@ class Profile:
         document = infer_json(self.outcome, 0.0) | {
             "command": "profile",
             "residual_ms": self.residual_ms,
-            "hint": hint(self.outcome, self.rows),
+            "hint": self.hint(),
+            **self.outcome.ended(),
         }
         if limits is not None:
             document["ceilings"] = ceilings_json(limits)
         return json.dumps(document, indent=1) + "\n"
+
+    def passes(self) -> str:
+        """How many passes were timed stage by stage, as the end of a sentence."""
+        timings = self.outcome.rows
+        return f", stages timed in {len(timings[0].samples) if timings else 0} passes"
 
     def as_csv(self) -> str:
         """A line per row."""
@@ -53,26 +66,32 @@ class Profile:
 
     def as_trace(self) -> str:
         """The traced pass for chrome://tracing or Perfetto."""
-        streams = self.outcome.request.streams
-        return chrome_trace(self.outcome.trace, f"plan {self.outcome.plan.name}, {streams} streams")
+        outcome = self.outcome
+        where = outcome.gpu.name if outcome.gpu else cpu_name()
+        title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
+        lane = "all cores" if outcome.gpu is None else "stream {}"
+        return chrome_trace(outcome.trace, title, lane, outcome.interrupted)
 
     def print(self, console: Console) -> None:
         """The table, the ceilings it is judged by, and the hint."""
         limits = self.outcome.limits
         console.print(f"device  {report.describe_device(self.outcome)}", highlight=False)
         if limits is not None:
-            tensor = f", tensor cores {limits.tensor_tflops:,.0f}" if limits.tensor_tflops else ""
+            tensor = f", tensor cores {limits.tensor_tflops:,.0f} TFLOP/s"
             console.print(
                 f"roof    copy {limits.copy_gbs:,.0f} GB/s, multiply-adds "
-                f"{limits.fma_tflops:.3g}{tensor} TFLOP/s (measured)",
+                f"{limits.fma_tflops:.3g} TFLOP/s{tensor if limits.tensor_tflops else ''} "
+                f"(measured {limits.date})",
                 highlight=False,
             )
-        report.print_stages(console, self.outcome)
-        if self.outcome.trace:
+        if self.rows:
+            report.print_stages(console, self.outcome)
+        if self.outcome.trace and self.outcome.gpu is not None:
             total, hidden = copies_under_kernels(self.outcome.trace)
             console.print(
                 f"trace   {total:.3f} ms of copies, {hidden:.3f} ms of them under other streams' "
                 "stages",
                 highlight=False,
             )
-        console.print(hint(self.outcome, self.rows), highlight=False, soft_wrap=True)
+        if self.rows:
+            console.print(self.hint(), highlight=False, soft_wrap=True)

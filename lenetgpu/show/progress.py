@@ -5,31 +5,84 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, Task
+
+
+Told = Callable[[int, int], None]
+
+
+class Tally:
+    """Images that have passed, of those that are to pass, an image once a pass."""
+
+    def __init__(self, images: int, progress: Told | None) -> None:
+        self._images, self._progress = images, progress
+        self._done = self._total = 0
+
+    def expect(self, passes: int) -> None:
+        """So many passes over all images are still to come."""
+        self._total = self._done + passes * self._images
+
+    def passed(self, count: int | None = None) -> None:
+        """`count` images passed, or all."""
+        self._done += self._images if count is None else count
+        if self._progress is not None:
+            self._progress(self._done, max(self._done, self._total))
+
+
+class Say(Protocol):
+    """Shows what is being done and, where a total is given, how far it is."""
+
+    def __call__(self, text: str, done: int = 0, total: int = 0) -> None:
+        """`done` of `total` parts of `text` are through."""
 
 
 @contextmanager
-def progress_bar(enabled: bool) -> Iterator[Callable[[int], None] | None]:
-    """Yield `progress(count)`, or None where stderr is no terminal or it is not wanted."""
-    if not enabled or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+def progress_bar(enabled: bool, what: str = "classifying") -> Iterator[Told | None]:
+    """Yield `progress(done, total)`, in images through the pipeline; None where none is shown.
 
-    columns = (SpinnerColumn(), "classifying", MofNCompleteColumn(), "images", TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("classifying", total=None)
-        yield lambda count: bar.advance(task, count)
+    None is where stderr is no terminal or it is not wanted. An image counts once a pass.
+    """
+    with status_line(enabled) as say:
+        shown = enabled and sys.stderr.isatty()
+        yield (lambda done, total: say(what, done, total)) if shown else None
 
 
 @contextmanager
-def status_line(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Yield `say(text)`, which shows what is being done where stderr is a terminal."""
+def status_line(enabled: bool) -> Iterator[Say]:
+    """Yield `say(text, done, total)`, which shows what is being done where stderr is a terminal."""
     if not enabled or not sys.stderr.isatty():
-        yield lambda text: None
+        yield lambda text, done=0, total=0: None
         return
     from rich.console import Console
+
+    with _bar(Console(stderr=True)) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def say(text: str, done: int = 0, total: int = 0) -> None:
+            bar.update(task, description=text, completed=done, total=total or None)
+
+        yield say
+
+
+def _bar(console: Console) -> Progress:
+    """A spinner with what is done and, once a total is known, a bar and its two numbers."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
-    with Console(stderr=True).status("starting") as status:
-        yield lambda text: status.update(Text(text))
+    class Amount(TextColumn):
+        def render(self, task: Task) -> Text:
+            known = task.total is not None
+            return Text(f"{task.completed:,.0f}/{task.total:,.0f}" if known else "")
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        Amount(""),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)

@@ -1,0 +1,190 @@
+"""Ceilings: what they count, when they are believed, and what is done where a stage beats them."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.errors import LenetError
+from lenetgpu.measure import roofline
+from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
+
+TODAY = datetime.date.today().isoformat()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Measurements that take no time: rates are taken from this list, which says how many."""
+    rates = []
+
+    def measure(name):
+        return Ceilings(name, *rates.pop(0), 0.0)
+
+    monkeypatch.setattr(roofline, "_measure_cpu", measure)
+    return rates
+
+
+def kept(folder):
+    (path,) = folder.glob("ceilings-cpu-*.json")
+    return path
+
+
+def test_the_copy_counts_what_it_reads_and_what_it_writes(monkeypatch):
+    """A mebibyte each in a millisecond."""
+    size = 1 << 20
+    copied = []
+
+    def timer(work, times=1):
+        work()
+        return 1.0
+
+    def copyto(target, source):
+        copied.append(source.nbytes + target.nbytes)
+
+    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", size)
+    monkeypatch.setattr(roofline, "cpu_ms", timer)
+    monkeypatch.setattr(np, "copyto", copyto)
+    found = ceilings("cpu", "test")
+    passes = 1 + 25
+    assert sum(copied) == passes * 2 * size
+    assert found.copy_gbs == pytest.approx(sum(copied) / passes / 1e-3 / 1e9)
+
+
+def test_the_products_count_a_multiplication_and_an_addition(monkeypatch):
+    from lenetgpu.cpu import tile
+
+    done = []
+
+    def rows_times_matrix(x, w, out, geometry, lo, hi):
+        passes, depth, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
+        assert out.size == passes * pixels * channels
+        assert (x.size, w.size) == (pixels * depth, depth * channels)
+        done.append(2 * out.size * depth)
+
+    def timer(work, times=1):
+        work()
+        return 1.0
+
+    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 10)
+    monkeypatch.setattr(roofline, "cpu_ms", timer)
+    monkeypatch.setattr(tile, "rows_times_matrix", rows_times_matrix)
+    found = ceilings("cpu", "test")
+    assert found.fma_tflops == pytest.approx(sum(done) / 26 / 1e-3 / 1e12)
+    assert len(done) == 26 * core_count()
+
+
+def test_the_best_of_25_is_taken(monkeypatch):
+    times = iter([1.0, *[9.0] * 24, 2.0])  # the first only warms up
+    monkeypatch.setattr(roofline, "cpu_ms", lambda work, times_=1: next(times))
+    assert roofline._timed("cpu", lambda: None) == pytest.approx(2e-3)
+    assert next(times, None) is None
+
+
+def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
+    measured += [(50.0, 0.5)]
+    found = ceilings("cpu", "test")
+    assert (found.date, found.cores, found.confirmed) == (TODAY, core_count(), False)
+    assert json.loads(kept(own_cache).read_text()) == asdict(found)
+    assert ceilings("cpu", "test") == known("cpu", "test") == found
+    measured += [(40.0, 0.4)]
+    assert ceilings("cpu", "test", again=True).copy_gbs == 40.0
+    assert known("cpu", "test").copy_gbs == 40.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"copy_gbs": 0.0}, {"fma_tflops": 0}, {"copy_gbs": -1.0}, {"fma_tflops": float("nan")},
+        {"copy_gbs": float("inf")}, {"tensor_tflops": -1.0}, {"copy_gbs": "fast"},
+        {"copy_gbs": None}, {"date": ""}, {"date": "yesterday"}, {"cores": 1 + core_count()},
+        {"device": "another"}, {"more": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_kept_and_cannot_be_is_measured_again(own_cache, measured, change):
+    measured += [(50.0, 0.5), (60.0, 0.6)]
+    found = ceilings("cpu", "test")
+    kept(own_cache).write_text(json.dumps(asdict(found) | change))
+    assert known("cpu", "test") is None
+    assert ceilings("cpu", "test").copy_gbs == 60.0
+    assert known("cpu", "test").copy_gbs == 60.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"copy_gbs": 1}', "\0"])
+def test_a_broken_file_is_measured_again(own_cache, measured, text):
+    measured += [(50.0, 0.5), (60.0, 0.6)]
+    ceilings("cpu", "test")
+    kept(own_cache).write_text(text)
+    assert ceilings("cpu", "test").copy_gbs == 60.0
+
+
+def test_a_file_of_an_earlier_version_is_measured_again(own_cache, measured):
+    measured += [(50.0, 0.5), (60.0, 0.6)]
+    ceilings("cpu", "test")
+    names = ("device", "copy_gbs", "fma_tflops", "tensor_tflops")
+    old = {name: value for name, value in json.loads(kept(own_cache).read_text()).items()
+           if name in names}  # fmt: skip
+    kept(own_cache).write_text(json.dumps(old))
+    assert ceilings("cpu", "test").copy_gbs == 60.0
+
+
+@pytest.mark.parametrize("rates", [(0.0, 1.0), (1.0, 0.0), (float("nan"), 1.0)])
+def test_no_share_is_taken_of_nothing(own_cache, measured, rates):
+    measured += [rates]
+    with pytest.raises(LenetError, match="ceilings of test: expected rates above 0"):
+        ceilings("cpu", "test")
+    assert list(own_cache.iterdir()) == []
+    with pytest.raises(LenetError, match="expected rates above 0"):
+        Ceilings("test", *rates, 0.0).share(1, 1, 1, "fp32")
+
+
+def test_they_are_confirmed_once_a_day_and_never_lowered(measured):
+    measured += [(50.0, 0.5), (40.0, 0.6)]
+    first = ceilings("cpu", "test")
+    second = confirmed("cpu", first)
+    assert (second.copy_gbs, second.fma_tflops, second.confirmed) == (50.0, 0.6, True)
+    assert known("cpu", "test") == second
+    assert confirmed("cpu", second) == second and measured == []
+    measured += [(70.0, 0.1)]
+    third = confirmed("cpu", replace(second, date="2020-02-29"))
+    assert (third.copy_gbs, third.fma_tflops, third.date) == (70.0, 0.6, TODAY)
+
+
+def test_above():
+    rows = [{"name": name, "roofline": share} for name, share in
+            [("a", 1.0), ("b", 1.001), ("c", None), ("d", 0.2), ("e", 3.0)]]  # fmt: skip
+    assert above(rows) == ["b", "e"]
+
+
+@pytest.mark.parametrize(
+    ("second", "noted", "times"),
+    [((1e9, 1e9), False, 2), ((2e-6, 2e-6), True, 2), (None, False, 1)],
+)
+def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_path):
+    """Ceilings of a thousandth of what stages do; then right ones, or others as low."""
+    measured += [(1e9, 1e9)] if second is None else [(1e-6, 1e-6), second]
+    report = tmp_path / "p.json"
+    words = ["profile", "--limit", "70", "--device", "cpu", "--json", str(report)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert measured == []
+    assert (f"above a ceiling measured {TODAY}" in result.output) is noted
+    assert f"(measured {TODAY})" in result.output
+    limits = known("cpu", cpu_name())
+    assert limits.confirmed is (second is not None)
+    assert limits.copy_gbs == (second or (1e9,))[0]
+    shares = [row["roofline"] for row in json.loads(report.read_text())["stages"]]
+    assert (max(shares) > 1) is noted
