@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from functools import cache
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -13,8 +16,16 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
+from lenetgpu.commands import infer as job
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.pipeline import CPU_CHUNK
+from lenetgpu.files.weights import load_weights
+from lenetgpu.measure import timing
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import expected, repeat, summarise
+from lenetgpu.pipeline import CPU_CHUNK, Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.show import progress
+from lenetgpu.streaming import Streamer
 
 CPU = ("--device", "cpu")
 # sends SIGINT to itself, as a terminal would, when the pipeline begins its Nth chunk
@@ -157,3 +168,347 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, monkeypa
         assert document["stages"] == []
         assert document["residual_ms"] is document["hint"] is None
         assert not forms["csv"].exists() and not forms["markdown"].exists()
+
+
+def test_the_first_pass_is_no_sample(monkeypatch):
+    """Three passes a clock: the cold one, and two warm ones within the time."""
+    monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
+    monkeypatch.setattr(timing, "_clock", SteppedClock(0.06))
+    monkeypatch.setattr(job, "_classify_cpu", lambda job, pipeline, ran: classified(ran, job, 20.0))
+    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.12)
+    outcome = job.infer(Request(limit=5, device="cpu"))
+    assert outcome.compute.samples == [60.0, 60.0]
+    assert not outcome.cold
+
+
+@pytest.mark.parametrize(("seconds", "warm"), [(2.5, 1), (9.9, 1), (10.1, 0)])
+def test_a_slow_first_pass_is_followed_by_a_warm_one_where_there_is_time(
+    monkeypatch, seconds, warm
+):
+    monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 7.0)
+    monkeypatch.setattr(
+        job, "_classify_cpu", lambda job, pipeline, ran: classified(ran, job, 1e3 * seconds)
+    )
+    outcome = job.infer(Request(limit=5, device="cpu"))
+    assert outcome.compute.samples == ([7.0] if warm else [1e3 * seconds])
+    assert outcome.cold is (not warm)
+
+
+def classified(ran, job, first_ms):
+    ran.labels, ran.done = np.zeros(5, np.int32), 5
+    job.clock.phases["first"] = first_ms
+    return first_ms
+
+
+class SteppedClock:
+    """A clock that goes on by `step` seconds whenever it is read twice."""
+
+    def __init__(self, step):
+        self.step, self.reads = step / 2, 0
+
+    def __call__(self):
+        self.reads += 1
+        return self.reads * 2 * self.step
+
+
+def test_a_cold_pass_is_called_one(monkeypatch):
+    monkeypatch.setattr(job, "_WARM_BELOW_S", 0.0)
+    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.0)
+    result = run("infer", "--limit", 5, *CPU, "--json", "-")
+    assert "(the first pass alone, cold)" in result.stderr
+    document = json.loads(result.stdout)
+    assert document["cold"] is True and document["interrupted"] is False
+    assert document["timing_ms"]["compute"]["samples"] == [document["timing_ms"]["first"]]
+
+
+@pytest.mark.parametrize("command", [["infer", "--timing"], ["profile"]])
+def test_a_stages_time_is_the_median_of_five_warm_passes(command, monkeypatch):
+    """The first, of 90 ms a stage, is none of them; nor is infer's own first."""
+    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.0)
+    passes = [90.0, 1.0, 2.0, 8.0, 9.0, 3.0]
+    monkeypatch.setattr(
+        timing, "_profile_cpu", lambda pipeline, part: [(passes[0], [])] * 7 + [(passes.pop(0), [])]
+    )
+    result = run(*command, "--limit", 5, *CPU, "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert passes == []
+    document = json.loads(result.stdout)
+    assert [row["median_ms"] for row in document["stages"]] == [3.0] * 8
+    assert document["stages"][0]["p05_ms"] == pytest.approx(1.2)
+    assert len(document["timing_ms"]["compute"]["samples"]) == 5
+    assert "medians of 5 passes" in result.stderr
+    if command == ["profile"]:
+        median = document["timing_ms"]["compute"]["median"]
+        assert document["residual_ms"] == pytest.approx(median - 8 * 3.0)
+
+
+def test_stages_and_their_conversions_add_up_to_the_pass():
+    """Passes with and without the clock between stages, in turn: neither is twice the other."""
+    pipeline = Pipeline(*plan_and_weights(), 256)
+    images = load_dataset(ROOT / "data" / "digits-10k.h5").images[:256]
+    whole = min(timing.time_compute(pipeline, images) for _ in range(7))
+    rows = timing.profile(pipeline, images, 7)
+    assert [len(row.samples) for row in rows] == [7] * 8
+    assert 0.5 < sum(min(row.samples) for row in rows) / whole < 2
+
+
+def plan_and_weights():
+    return resolve("tiled", "cpu"), load_weights(ROOT / "weights" / "lenet-mnist.h5")
+
+
+def test_a_profile_that_breaks_off_keeps_whole_passes(monkeypatch):
+    pipeline = SimpleNamespace(
+        plan=SimpleNamespace(device="cpu"), steps=["one", "two"], batch=2, chunk=2
+    )
+    parts = iter([(1.0, 2.0)] * 3 + [(3.0, 4.0)] * 3 + [(5.0, 6.0)])
+
+    def measure(pipeline, part):
+        found = next(parts, None)
+        if found is None:
+            raise KeyboardInterrupt
+        return [(ms, []) for ms in found]
+
+    monkeypatch.setattr(timing, "_profile_cpu", measure)
+    rows, passed = [], []
+    with pytest.raises(KeyboardInterrupt):
+        timing.profile(pipeline, range(5), 4, rows, passed.append)
+    assert [(row.step, row.samples) for row in rows] == [("one", [9.0]), ("two", [12.0])]
+    assert passed == [2, 2, 1, 2, 2, 1, 2]
+
+
+def test_percentiles_are_interpolated():
+    hundred = summarise([float(ms) for ms in range(101)])
+    assert (hundred.p05, hundred.median, hundred.p95, hundred.p99) == (5, 50, 95, 99)
+    few = summarise([1.0, 2.0, 4.0])
+    assert (few.median, few.p95, few.p99) == (2.0, pytest.approx(3.8), pytest.approx(3.96))
+    assert few.as_json() == {
+        "median": few.median, "p05": few.p05, "p95": few.p95, "p99": few.p99,
+        "samples": [1.0, 2.0, 4.0],
+    }  # fmt: skip
+    nothing = summarise([]).as_json()
+    assert nothing == {"median": None, "p05": None, "p95": None, "p99": None, "samples": []}
+
+
+def test_samples_are_taken_between_least_and_most(monkeypatch):
+    monkeypatch.setattr(timing, "_clock", SteppedClock(1.0))
+    assert repeat(lambda: 5.0, budget_s=3.0) == [5.0] * 3
+    assert repeat(lambda: 5.0, budget_s=0.0, least=4) == [5.0] * 4
+    assert repeat(lambda: 5.0, budget_s=0.0, least=0) == []
+    assert repeat(lambda: 5.0, budget_s=99.0, most=6) == [5.0] * 6
+    assert [expected(1.0, 3.0), expected(1.0, 0.0, 4), expected(1.0, 0.0, 0)] == [3, 4, 0]
+    assert [expected(1.0, 99.0, most=6), expected(0.0, 1.0, most=6)] == [6, 6]
+
+
+def test_what_was_sampled_stays_when_the_next_fails():
+    left, samples = iter([1.0, 2.0]), []
+    with pytest.raises(StopIteration):
+        repeat(lambda: next(left), 9.0, samples=samples)
+    assert samples == [1.0, 2.0]
+
+
+def test_clocks_are_held_from_the_start(monkeypatch):
+    """A guest that puts another clock in its place changes no time."""
+    import time
+
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    assert timing.cpu_ms(lambda: sum(range(10_000))) > 0
+    outcome = job.infer(Request(limit=5, device="cpu", trace=True))
+    assert min(outcome.compute.samples) > 0 and outcome.phases["first"] > 0
+    assert min(event.length for event in outcome.trace) > 0
+
+
+def test_a_gpus_events_are_held_too(monkeypatch):
+    class Event:
+        def record(self):
+            self.at = next(moments)
+
+        def synchronize(self):
+            pass
+
+    moments = iter([1.0, 4.0, 10.0, 15.0])
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=lambda one, two: two.at - one.at)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(timing, "hold_events", cache(timing.hold_events.__wrapped__))
+    assert timing.gpu_ms(lambda: None) == 3.0
+    cuda.get_elapsed_time = lambda one, two: 1e-9
+    cuda.Event = None
+    assert timing.gpu_ms(lambda: None) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "600 images, "),
+        (["--batch", 600], "600 images, "),
+        (["--batch", 601], "600 images in one batch, "),
+        (["--batch", 10**30], "600 images in one batch, "),
+        (["--batch", 250], "600 images in batches of 250, "),
+    ],
+)
+def test_headings_say_the_batch_that_was_run(arguments, words):
+    if not arguments:
+        words = "600 images in one batch, "  # 10,000 are asked for
+    result = run("infer", "--timing", "--limit", 600, *arguments, *CPU)
+    assert result.exit_code == 0, result.output
+    (data,) = [line for line in result.output.splitlines() if line.startswith("data ")]
+    assert data.removeprefix("data").strip().startswith(words)
+    (title,) = [line for line in result.output.splitlines() if "plan auto, medians" in line]
+    assert title.strip() == f"{words}plan auto, medians of 5 passes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--limit", 0], "--limit: expected at least 1 image, found 0"),
+        (["--limit", -(10**30)], "--limit: expected at least 1 image, found -1000"),
+        (["--chunk", -1], "--chunk: expected at least 1 image, found -1"),
+        (["--streams", 129], "--streams: expected at most 128, found 129"),
+        (["--transfers", "none"], "--transfers: expected device or host, found 'none'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["infer", "profile"])
+def test_numbers_that_cannot_be_run_are_one_sentence(command, arguments, words):
+    result = run(command, *arguments, *CPU)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"lenetgpu: error: {words}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_too_few_right_labels_are_said_with_their_number(tmp_path):
+    """9 of 10: exactly the share asked for passes, more does not; results are written first."""
+    digits = load_dataset(ROOT / "data" / "digits-10k.h5").head(200)
+    right = job.infer(Request(limit=200, device="cpu")).labels
+    path, target = tmp_path / "d.h5", tmp_path / "labels.npy"
+    truth = right[:10].copy()
+    truth[3] = (truth[3] + 1) % 10
+    with h5py.File(path, "w") as file:
+        file["x"], file["y"] = digits.images[:10], truth
+    assert run("infer", path, *CPU, "--min-accuracy", 0.9).exit_code == 0
+    low = run("infer", path, *CPU, "--min-accuracy", 0.91, "--output", target)
+    assert low.exit_code == 1
+    assert low.stderr == (
+        "WRONG: --min-accuracy: expected a share of at least 0.91, found 9 of 10 right\n"
+    )
+    np.testing.assert_array_equal(np.load(target), right[:10])
+
+
+class Lane:
+    """A stream, its pipeline and its buffer: labels reach the host when it is synchronised."""
+
+    def __init__(self):
+        self.waiting, self.n = [], 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def __getitem__(self, part):
+        return self
+
+    def set(self, images):
+        self.images = images
+
+    def run(self, buffer, observer=None):
+        found = self.images.copy()
+
+        def get(out, blocking):
+            assert not blocking
+            self.waiting.append((out, found))
+
+        return SimpleNamespace(get=get)
+
+    def synchronize(self):
+        for out, found in self.waiting:
+            out[...] = found
+        self.waiting.clear()
+
+
+def streamer_of(lanes, chunk):
+    made = Streamer.__new__(Streamer)
+    made.chunk, made.done = chunk, 0
+    made._lanes = [(lane, lane, lane) for lane in lanes]
+    return made
+
+
+def test_streams_count_the_labels_that_reached_the_host():
+    made = streamer_of([Lane(), Lane()], 4)
+    images, labels, told = np.arange(10), np.full(10, -1), []
+    made.run(images, labels, on_chunk=told.append)
+    assert made.done == 10 and told == [4, 4, 2]
+    np.testing.assert_array_equal(labels, images)
+
+    def stop(count):
+        if told.append(count) or len(told) == 5:
+            raise KeyboardInterrupt
+
+    labels[...] = -1
+    with pytest.raises(KeyboardInterrupt):
+        made.run(images, labels, on_chunk=stop)
+    assert made.done == 8
+    np.testing.assert_array_equal(labels, [*range(8), -1, -1])
+
+
+def test_a_second_ctrl_c_while_streams_are_waited_for_counts_no_label():
+    class Impatient(Lane):
+        def synchronize(self):
+            raise KeyboardInterrupt
+
+    made = streamer_of([Impatient()], 4)
+    with pytest.raises(KeyboardInterrupt):
+        made.run(np.arange(10), np.full(10, -1))
+    assert made.done == 0
+
+
+def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
+    made, ran = streamer_of([Lane(), Lane()], 4), job._Ran()
+    images, labels = np.arange(10), np.full(10, -1)
+    told = []
+
+    def stop(done, total):
+        told.append((done, total))
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    asked = SimpleNamespace(
+        request=Request(timing=True), clock=job._Clock(), tally=progress.Tally(10, stop)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        job._classify_gpu(asked, made, images, labels, ran)
+    assert ran.done == 8
+    np.testing.assert_array_equal(ran.labels[:8], range(8))
+    assert asked.clock.phases["first"] > 0
+    passes = 1 + 1 + 10 + 10 + 21  # first, warm-up, two that are repeated, stages
+    assert told == [(4, 10 * passes), (8, 10 * passes)]
+
+
+def test_progress_ends_at_its_total():
+    told = []
+    job.infer(
+        Request(limit=130, batch=100, device="cpu", timing=True, trace=True),
+        lambda done, total: told.append((done, total)),
+    )
+    done, totals = zip(*told, strict=True)
+    assert list(done) == sorted(done) and done[0] == CPU_CHUNK
+    assert all(one <= total for one, total in told)
+    assert min(totals) >= 130 * (1 + 5 + 6 + 1)
+    assert done[-1] == totals[-1] and done[-1] % 130 == 0
+
+
+def test_the_bar_shows_its_total_on_a_terminal_only(monkeypatch):
+    from rich.console import Console
+
+    with progress.status_line(enabled=True) as say:
+        say("one [of] {two}", 1, 2)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100)
+    bar = progress._bar(screen)
+    task = bar.add_task("starting", total=None)
+    with bar:
+        bar.update(task, description="one [of] {two}", completed=1500, total=None)
+        bar.refresh()
+        assert "one [of] {two}" in screen.file.getvalue()
+        assert "1,500" not in screen.file.getvalue()
+        bar.update(task, completed=1500, total=12000)
+        bar.refresh()
+    assert "1,500/12,000" in screen.file.getvalue()

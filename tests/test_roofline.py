@@ -170,8 +170,7 @@ def test_above():
 
 
 @pytest.mark.parametrize(
-    ("second", "noted", "times"),
-    [((1e9, 1e9), False, 2), ((2e-6, 2e-6), True, 2), (None, False, 1)],
+    ("second", "noted"), [((1e9, 1e9), False), ((2e-6, 2e-6), True), (None, False)]
 )
 def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_path):
     """Ceilings of a thousandth of what stages do; then right ones, or others as low."""
