@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -219,9 +221,40 @@ def test_variants_of_a_stage_and_of_none_such():
 
 def test_doctor():
     text = run("doctor").output
-    for word in ("cpu", "gpu", "cupy", "nvrtc", "auto fp32"):
-        assert word in text
+    for word in ("cpu", "gpu", "cupy", "nvrtc", "driver", "nvml", "auto fp32"):
+        assert f"\n{word} " in text
     assert json.loads(run("doctor", "--json").stdout)["command"] == "doctor"
+
+
+def test_doctor_says_whether_clocks_and_power_can_be_read(monkeypatch):
+    from lenetgpu.commands import doctor
+    from lenetgpu.gpu import nvml
+
+    there = {"pynvml": True}
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        doctor.importlib.util, "find_spec", lambda name: there.get(name, find(name))
+    )
+    monkeypatch.setattr(nvml, "nvml_version", lambda: "13.580.159.04")
+    assert dict(doctor.findings())["nvml"] == "13.580.159.04"
+    monkeypatch.setattr(nvml, "nvml_version", lambda: None)
+    assert "not found" in dict(doctor.findings())["nvml"]
+    there["pynvml"] = None
+    assert "nvidia-ml-py not installed" in dict(doctor.findings())["nvml"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["doctor", "--json"], ["variants", "argmax", "--json"],
+     ["infer", "--limit", "5", "--device", "cpu", "--json", "-"]],
+)  # fmt: skip
+def test_every_document_says_what_made_it(arguments):
+    made = json.loads(run(*arguments).stdout)["software"]
+    assert set(made) == {
+        "lenetgpu", "commit", "python", "numpy", "numba", "cupy", "driver", "cuda_driver", "nvrtc",
+    }  # fmt: skip
+    assert made["numpy"] == np.__version__
+    assert made["python"] == platform.python_version()
 
 
 def test_info_commands(weight_file):

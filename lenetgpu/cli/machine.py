@@ -16,11 +16,13 @@ from lenetgpu.errors import LenetError
 def variants(stage: str | None, as_json: bool) -> None:
     """List what can be switched, naive to fast: all, of STAGE (conv2) or of a kind (conv)."""
     from lenetgpu.commands import listing
+    from lenetgpu.gpu.software import software
     from lenetgpu.show.listing import print_variants
 
     if as_json:
         rows = listing.variant_rows(stage)
-        write_json(Path("-"), {"schema": 1, "command": "variants", "variants": rows})
+        head = {"schema": 1, "command": "variants", "software": software(None)}
+        write_json(Path("-"), head | {"variants": rows})
     else:
         print_variants(console(), *listing.table_rows(stage))
 

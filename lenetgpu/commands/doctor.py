@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import sys
 from typing import Any
@@ -10,19 +9,24 @@ from typing import Any
 from lenetgpu import __version__, store
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import device, nvrtc
+from lenetgpu.gpu import device, nvml, nvrtc
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.software import CUPY, commit, installed, software
 from lenetgpu.measure.choice import RANGES, remembered
 from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
 
 
 def _version(*names: str) -> str:
-    for name in names:
-        try:
-            return f"{importlib.metadata.version(name)} ({name})"
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "not installed"
+    found = installed(*names)
+    return "not installed" if found is None else f"{found[0]} ({found[1]})"
+
+
+def _nvml_line() -> str:
+    """Whether clocks, power and energy can be read beside a time."""
+    if importlib.util.find_spec("pynvml") is None:
+        return "nvidia-ml-py not installed: no clocks, power and energy beside the times"
+    version = nvml.nvml_version()
+    return "not found: no driver answers" if version is None else version
 
 
 def _nvrtc_line() -> str:
@@ -58,14 +62,16 @@ def findings() -> list[tuple[str, str]]:
     gpus = device.driver_gpus()
     kernels = list((store.cache_dir() / "kernels").glob("*.cubin"))
     rows = [
-        ("lenetgpu", __version__),
+        ("lenetgpu", f"{__version__}, {commit() or 'no checkout'}"),
         ("python", sys.version.split()[0]),
         ("cpu", f"{cpu_name()}, {core_count()} cores"),
         ("numpy", _version("numpy")),
         ("numba", _version("numba")),
         ("gpu", ", ".join(f"cuda:{g.index} {g.name} ({g.arch})" for g in gpus) or "none found"),
-        ("cupy", _version("cupy-cuda13x", "cupy-cuda12x", "cupy")),
+        ("cupy", _version(*CUPY)),
         ("nvrtc", _nvrtc_line()),
+        ("driver", nvml.driver_version() or "none found"),
+        ("nvml", _nvml_line()),
         ("torch", f"{_version('torch')}, beside which `conv` measures"),
         ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
         ("kernel cache", f"{store.cache_dir()}, {len(kernels)} kernels"),
@@ -82,4 +88,5 @@ def findings() -> list[tuple[str, str]]:
 
 def as_json() -> dict[str, Any]:
     """The findings as one object."""
-    return {"schema": 1, "command": "doctor", **dict(findings())}
+    used = software(next(iter(device.driver_gpus()), None))
+    return {"schema": 1, "command": "doctor", "software": used, **dict(findings())}

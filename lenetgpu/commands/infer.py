@@ -20,6 +20,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.document import stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.measure.power import watch_steps
 from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
 from lenetgpu.measure.timing import (
     StepTiming,
@@ -314,6 +315,7 @@ def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
     tally.expect(later)
     if request.timing:
         profile(pipeline, resident, _PROFILE_REPEATS["cuda"], ran.rows, tally.passed)
+        watch_steps(ran.rows, pipeline, resident, gpu)
     if request.trace:
         ran.tracer = tracer = GpuTracer()
         streamer.run(images, labels, on_chunk=tally.passed, mark=tracer.mark)

@@ -66,6 +66,11 @@ class Bench(Protocol):
         """Whether one sample is all the time that it is worth."""
         ...
 
+    @property
+    def passes(self) -> int:
+        """How often a sample does the work of `scaled_from` images."""
+        ...
+
     def check(self) -> Checked:
         """Compare with the float64 reference."""
         ...
@@ -219,6 +224,11 @@ class StageBench:
         """Milliseconds for all images; on a CPU, slow variants take fewer and are scaled."""
         return self._sample_gpu() if self._gpu else self._sample_cpu()
 
+    @property
+    def passes(self) -> int:
+        """How often a sample launches it."""
+        return self._launches if self._flush is None else 1
+
     def _launch(self) -> None:
         self._mounted.run(self._x, self._y)
 
@@ -262,6 +272,7 @@ class PlanBench:
 
     problem = None
     once = False
+    passes = 1
 
     def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
         self.pipeline, self._truth = pipeline, facts

@@ -30,6 +30,11 @@ class Replays:
         self._graph, self._calls = graph, calls
         self._times = 1
 
+    @property
+    def passes(self) -> int:
+        """Calls that a sample makes."""
+        return self._times * self._calls
+
     def once(self) -> None:
         """Launch it and wait for it."""
         with self._graph.stream:
@@ -88,6 +93,11 @@ class CallTimer:
         self.method = f"graph of {CALLS} calls"
         self.replays.once()
         self.replays.fill()
+
+    @property
+    def passes(self) -> int:
+        """Calls that a sample makes."""
+        return self._times if self.replays is None else self.replays.passes
 
     def sample(self) -> float:
         """Milliseconds of one call."""

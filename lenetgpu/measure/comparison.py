@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.measure.bench import Bench, Checked
 from lenetgpu.measure.statistics import Interval, median_interval, ratio_interval, single_ratio
 
@@ -30,6 +31,7 @@ class Candidate:
     samples: list[float] = field(default_factory=list)
     single: bool = False
     warmup: int = 0
+    machine: MachineState | None = None
 
     @property
     def once(self) -> bool:

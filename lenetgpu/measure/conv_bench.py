@@ -122,6 +122,11 @@ class ConvBench:
         return self._timer is not None and self._timer.once
 
     @property
+    def passes(self) -> int:
+        """Calls that a sample makes."""
+        return 1 if self._timer is None else self._timer.passes
+
+    @property
     def method(self) -> str:
         """How it is timed."""
         return "" if self._timer is None else self._timer.method

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.launch import Launch
+from lenetgpu.gpu.software import software
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.statistics import Interval, second_run_interval, warnings
@@ -40,12 +41,13 @@ def device_json(gpu: Gpu | None) -> dict[str, Any]:
 
 
 def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
-    """What every document begins with: schema, command, date and device."""
+    """What every document begins with: schema, command, date, device and software."""
     return {
         "schema": SCHEMA,
         "command": command,
         "date": datetime.date.today().isoformat(),
         "device": device_json(gpu),
+        "software": software(gpu),
     }
 
 
@@ -162,6 +164,7 @@ def stage_rows(
                     flop, moved, summary.median / 1e3, precision, None if is_copy else limits
                 ),
                 **launch_json(row.launches),
+                "machine": row.machine and row.machine.as_json(),
             }
         )
     return rows
@@ -199,6 +202,8 @@ def candidate_json(
         "warmup": candidate.warmup,
         "warnings": warnings(candidate.samples),
     }
+    if candidate.machine is not None:
+        entry["machine"] = candidate.machine.as_json()
     ratio = comparison.ratio(candidate)
     if ratio is not None:
         entry["ratio"] = interval_json(ratio)

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from lenetgpu.gpu.launch import Launch, record
+from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.pipeline import Pipeline, Step
 
 MOST = 200
@@ -116,11 +117,12 @@ def time_compute(pipeline: Pipeline, images: Any) -> float:
 
 @dataclass
 class StepTiming:
-    """One step's times (ms, whole data set) and what it launched on the GPU."""
+    """One step's times (ms, whole data set), what it launched, and the GPU's state under it."""
 
     step: Step
     samples: list[float] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
+    machine: MachineState | None = None
 
 
 def profile(

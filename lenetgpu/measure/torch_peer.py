@@ -122,6 +122,11 @@ class TorchBench:
         call()
         return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph)
 
+    @property
+    def passes(self) -> int:
+        """Calls that a sample makes."""
+        return 1 if self._chosen is None else self._chosen.passes
+
     def sample(self) -> float:
         """Milliseconds of one call."""
         assert self._chosen is not None, "checked first"

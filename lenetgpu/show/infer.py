@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.measure.document import PHASES, device_json, stage_rows
 from lenetgpu.measure.roofline import above
-from lenetgpu.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, as_rich, used
+from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, as_rich, used
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +43,7 @@ def print_stages(console: Console, outcome: Outcome) -> None:
         {"name": "compute", "variant": "unprofiled pass", "median_ms": compute},
         {"name": "residual", "variant": "compute less sum", "median_ms": compute - total},
     ]
-    columns = used((*STAGE_COLUMNS, *LAUNCH_COLUMNS), rows)
+    columns = used((*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS), rows)
     if not outcome.compute.samples:
         ends = ends[:1]
     passes = len(outcome.rows[0].samples)

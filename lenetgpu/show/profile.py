@@ -13,10 +13,12 @@ from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
 from lenetgpu.show import infer as report
 from lenetgpu.show import tables
 from lenetgpu.show.compare import hint
-from lenetgpu.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, used
+from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, used
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_COLUMNS = (*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ class Profile:
 
     def as_csv(self) -> str:
         """A line per row."""
-        return tables.as_csv((*STAGE_COLUMNS, *LAUNCH_COLUMNS), self.rows)
+        return tables.as_csv(_COLUMNS, self.rows)
 
     def as_markdown(self) -> str:
         """A Markdown table of the rows."""
-        return tables.as_markdown(used((*STAGE_COLUMNS, *LAUNCH_COLUMNS), self.rows), self.rows)
+        return tables.as_markdown(used(_COLUMNS, self.rows), self.rows)
 
     def as_trace(self) -> str:
         """The traced pass for chrome://tracing or Perfetto."""

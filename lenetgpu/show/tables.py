@@ -23,9 +23,16 @@ class Column:
     write: Callable[[Any], str] = str
     numeric: bool = True
 
+    def value(self, row: dict[str, Any]) -> Any:
+        """What `row` holds under the key, "machine.power_w" within an object; None: nothing."""
+        found: Any = row
+        for part in self.key.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
+
     def cell(self, row: dict[str, Any]) -> str:
         """The value as text; nothing where there is none."""
-        value = row.get(self.key)
+        value = self.value(row)
         return "" if value is None else self.write(value)
 
 
@@ -51,6 +58,16 @@ def dimensions(value: list[int]) -> str:
     return "x".join(map(str, kept))
 
 
+def words(value: list[str]) -> str:
+    """Words in one cell, "no" for none."""
+    return ", ".join(value) or "no"
+
+
+def _joined(value: list[Any]) -> str:
+    """A list in a cell of CSV: extents as 32x8, words as in a table."""
+    return words(value) if not value or isinstance(value[0], str) else "x".join(map(str, value))
+
+
 def short_error(value: float) -> str:
     """An error in one digit after the point."""
     return f"{value:.1e}"
@@ -58,10 +75,11 @@ def short_error(value: float) -> str:
 
 _WRAPPED_LEAST = 16
 _FIRST_TO_GO = (
-    "shared_bytes", "local_bytes", "registers", "grid", "block", "occupancy", "limited_by",
-    "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p99_ms", "p05_us", "p95_us", "p99_us", "method",
-    "layout", "bound", "gbs", "low", "high", "label_flips", "precision", "tflops", "share",
-    "roofline", "note", "explanation", "relative_error",
+    "machine.temperature_c", "machine.power_w", "shared_bytes", "local_bytes", "registers", "grid",
+    "block", "occupancy", "limited_by", "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p99_ms",
+    "p05_us", "p95_us", "p99_us", "method", "layout", "bound", "gbs", "low", "high", "label_flips",
+    "machine.sm_mhz", "precision", "machine.energy_uj_per_image", "tflops", "share", "roofline",
+    "note", "explanation", "machine.throttle", "relative_error",
 )  # fmt: skip
 _WRAPPED = ("explanation", "why", "note", "label", "found")
 STATUS_WORDS = {
@@ -91,6 +109,13 @@ LAUNCH_COLUMNS = (
     Column("limit", "limited_by", numeric=False),
     Column("waves", "waves", fixed(2)),
 )
+MACHINE_COLUMNS = (
+    Column("SM MHz", "machine.sm_mhz", fixed(0)),
+    Column("W", "machine.power_w", fixed(0)),
+    Column("C", "machine.temperature_c", fixed(0)),
+    Column("throttled", "machine.throttle", words, numeric=False),
+    Column("uJ/image", "machine.energy_uj_per_image", fixed(2)),
+)
 
 
 def candidate_row(entry: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +144,7 @@ def legend(reference: str, rounds: int) -> str:
 
 def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Column, ...]:
     """The columns in which some row has a value."""
-    return tuple(c for c in columns if any(row.get(c.key) is not None for row in rows))
+    return tuple(c for c in columns if any(c.value(row) is not None for row in rows))
 
 
 def _needed(column: Column, rows: list[dict[str, Any]]) -> int:
@@ -186,9 +211,8 @@ def as_csv(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.key for column in columns])
     for row in rows:
-        values = [row.get(column.key) for column in columns]
+        values = [column.value(row) for column in columns]
         writer.writerow(
-            ["x".join(map(str, v)) if isinstance(v, list) else "" if v is None else v
-             for v in values]
+            [_joined(v) if isinstance(v, list) else "" if v is None else v for v in values]
         )  # fmt: skip
     return text.getvalue()

@@ -1,0 +1,208 @@
+"""What NVML, the driver's management library, says of a GPU: clock, power, temperature, energy.
+
+It is read through `nvidia-ml-py`. Where that, the library or a figure is missing, what is asked for
+is None: no measurement depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lenetgpu.gpu.device import Gpu
+
+# nvml.h, nvmlClocksEventReasons; GPU_IDLE (0x1) is no throttling: it stands between two samples
+_REASONS = {
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+_IDLE = 0x1
+_PROC_VERSION = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look: MHz, watts, degrees Celsius and why the clock is held down; None: not told."""
+
+    sm_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    throttle: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some readings, the least and the most of them."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """What a GPU was doing in `watched_s` seconds of one work done back to back.
+
+    Clock in MHz, power in watts, temperature in degrees Celsius; `throttle` names every reason
+    that a reading gave for a lower clock, () where none did. Energy is in microjoules an image,
+    of the whole board, what passes between two samples included; `energy_from` is "counter" (the
+    driver's own) or "power" (the readings over time). None: the driver does not tell.
+    """
+
+    sm_mhz: Spread | None
+    power_w: Spread | None
+    temperature_c: Spread | None
+    throttle: tuple[str, ...] | None
+    energy_uj_per_image: float | None
+    energy_from: str | None
+    watched_s: float
+    readings: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The `machine` object of the schema: medians, the temperature's highest, and ranges."""
+        found: dict[str, Any] = {
+            "sm_mhz": self.sm_mhz and self.sm_mhz.median,
+            "power_w": self.power_w and self.power_w.median,
+            "temperature_c": self.temperature_c and self.temperature_c.most,
+            "throttle": None if self.throttle is None else list(self.throttle),
+            "energy_uj_per_image": self.energy_uj_per_image,
+            "energy_from": self.energy_from,
+            "watched_s": self.watched_s,
+            "readings": self.readings,
+        }
+        for name in ("sm_mhz", "power_w", "temperature_c"):
+            spread: Spread | None = getattr(self, name)
+            found[f"{name}_range"] = spread and [spread.least, spread.most]
+        return found
+
+
+def spread(values: list[float | None]) -> Spread | None:
+    """Of the values that were told; None where none was."""
+    told = [value for value in values if value is not None]
+    return Spread(median(told), min(told), max(told)) if told else None
+
+
+def reasons(bits: int) -> tuple[str, ...]:
+    """A mask of reasons for a lower clock as words; the idle bit is left out."""
+    single = [1 << place for place in range(bits.bit_length()) if bits >> place & 1]
+    return tuple(_REASONS.get(bit, f"reason {bit:#x}") for bit in single if bit != _IDLE)
+
+
+@cache
+def library() -> Any:
+    """The module pynvml with NVML started, or None where either is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _told(name: str, *arguments: Any) -> Any:
+    """What NVML's function `name` answers; None where it is missing or refuses."""
+    nvml = library()
+    function = getattr(nvml, name, None)
+    if function is None:
+        return None
+    try:
+        return function(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _text(said: str | bytes | None) -> str | None:
+    return said.decode() if isinstance(said, bytes) else said
+
+
+def nvml_version() -> str | None:
+    """NVML's version, None where it is missing."""
+    return _text(_told("nvmlSystemGetNVMLVersion"))
+
+
+def driver_version() -> str | None:
+    """The driver's version, "580.159.04", by NVML or else the kernel module; None without one."""
+    said = _text(_told("nvmlSystemGetDriverVersion"))
+    if said is not None or not _PROC_VERSION.is_file():
+        return said
+    words = _PROC_VERSION.read_text().partition("\n")[0].split()
+    return next((word for word in words if word[0].isdigit() and "." in word), None)
+
+
+def cuda_driver_version() -> str | None:
+    """The highest CUDA version that the driver knows, "13.0"; None where NVML is missing."""
+    said = _told("nvmlSystemGetCudaDriverVersion_v2")
+    return None if said is None else f"{said // 1000}.{said % 1000 // 10}"
+
+
+def pci_bus_id(gpu: Gpu) -> str:
+    """Where `gpu` sits, "0000:1B:00.0": CUDA and NVML may count GPUs in different orders."""
+    import cupy
+
+    said: str = cupy.cuda.Device(gpu.index).pci_bus_id
+    return said
+
+
+class Monitor:
+    """One GPU as NVML sees it."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._nvml = library()
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        return _told(name, self._handle, *arguments)
+
+    def _power_w(self) -> float | None:
+        """At this moment where the driver tells it; since Ampere the usual figure is a second's."""
+        field = getattr(self._nvml, "NVML_FI_DEV_POWER_INSTANT", None)
+        told = None if field is None else self._ask("nvmlDeviceGetFieldValues", [field])
+        if told is not None and told[0].nvmlReturn == self._nvml.NVML_SUCCESS:
+            return float(told[0].value.uiVal) / 1e3
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+        return None if milliwatts is None else float(milliwatts) / 1e3
+
+    def _throttle(self) -> tuple[str, ...] | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # the name before CUDA 12.2
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else reasons(int(bits))
+
+    def read(self) -> Reading:
+        """The GPU as it is now."""
+        mhz = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
+        celsius = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
+        return Reading(
+            None if mhz is None else float(mhz),
+            self._power_w(),
+            None if celsius is None else float(celsius),
+            self._throttle(),
+        )
+
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded, in steps of some ten milliseconds."""
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if millijoules is None else float(millijoules) / 1e3
+
+
+def monitor(gpu: Gpu, bus_id: Callable[[Gpu], str] = pci_bus_id) -> Monitor | None:
+    """`gpu` for NVML, found by its PCI bus id; None where NVML is missing or does not know it."""
+    if library() is None:
+        return None
+    handle = _told("nvmlDeviceGetHandleByPciBusId", bus_id(gpu))
+    return None if handle is None else Monitor(handle)

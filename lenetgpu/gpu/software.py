@@ -1,0 +1,82 @@
+"""What a result was made with: the package, its commit, Python, libraries and the GPU's driver."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from lenetgpu import __version__
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvml, nvrtc
+from lenetgpu.gpu.device import Gpu
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COUNTED = ("lenetgpu", "scripts", "weights", "data")
+CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
+
+
+def installed(*names: str) -> tuple[str, str] | None:
+    """(version, name) of the first of these distributions that is installed, or None."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name), name
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _version(*names: str) -> str | None:
+    found = installed(*names)
+    return found and found[0]
+
+
+@cache
+def commit(folder: Path = CHECKOUT) -> str | None:
+    """The commit of the checkout that the package runs from; None where it runs from none.
+
+    "+changes" follows where the files that a result comes of (COUNTED) differ from the commit or
+    are unknown to it. Results written into docs/ are no change.
+    """
+    if not (folder / ".git").exists():
+        return None
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changes = _git(folder, "status", "--porcelain", "--", *COUNTED)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{head}+changes" if changes else head
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _nvrtc_version() -> str | None:
+    try:
+        major, minor = nvrtc.version()
+    except LenetError:
+        return None
+    return f"{major}.{minor}"
+
+
+def software(gpu: Gpu | None) -> dict[str, str | None]:
+    """The `software` object of the schema; what a GPU needs is None where none was used."""
+    found = {
+        "lenetgpu": __version__,
+        "commit": commit(),
+        "python": sys.version.split()[0],
+        "numpy": _version("numpy"),
+        "numba": _version("numba"),
+    }
+    if gpu is None:
+        return found | dict.fromkeys(("cupy", "driver", "cuda_driver", "nvrtc"))
+    return found | {
+        "cupy": _version(*CUPY),
+        "driver": nvml.driver_version(),
+        "cuda_driver": nvml.cuda_driver_version(),
+        "nvrtc": _nvrtc_version(),
+    }

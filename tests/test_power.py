@@ -1,0 +1,515 @@
+"""What a GPU was doing, by an NVML of our own: units, energy, words, gaps, which GPU is asked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import chain, repeat
+from threading import Semaphore
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import nvml, software
+from lenetgpu.gpu.device import Gpu, driver_gpus
+from lenetgpu.gpu.launch import record
+from lenetgpu.gpu.nvml import MachineState, Spread
+from lenetgpu.measure import calls, power
+from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.calls import CallTimer, Replays
+from lenetgpu.measure.comparison import Candidate, Comparison
+from lenetgpu.measure.document import candidate_json, stage_rows
+from lenetgpu.measure.timing import StepTiming
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.show.tables import MACHINE_COLUMNS, as_csv, fitting, used
+from lenetgpu.stages import variants
+
+GPU = Gpu(0, "NVIDIA Test", 90)
+BUS = "0000:C1:00.0"
+HEADINGS = ["SM MHz", "W", "C", "throttled", "uJ/image"]
+STATE = MachineState(
+    Spread(1755.0, 1740.0, 1770.0), Spread(312.5, 300.0, 320.0), Spread(40.0, 39.0, 41.0),
+    ("power cap",), 12.25, "counter", 2.003, 98,
+)  # fmt: skip
+
+
+class FakeNvml(ModuleType):
+    """One GPU at BUS, second by NVML's index; what `lacks` names answers "not supported"."""
+
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVML_SUCCESS = 1, 0, 0
+    NVML_FI_DEV_POWER_INSTANT = 186
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, lacks=()):
+        super().__init__("pynvml")
+        self.lacks, self.looks = set(lacks), Semaphore(0)
+        self.milliwatts = repeat(312_500)
+        self.millijoules = iter([5_000, 9_000])
+        self.bits = repeat(0x1)
+
+    def _say(self, name, value):
+        if name in self.lacks:
+            raise self.NVMLError("Not Supported")
+        return value
+
+    def nvmlInit(self):
+        return self._say("init", None)
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus):
+        assert bus == BUS
+        return self._say("bus", "second")
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        pytest.fail("NVML's order is not CUDA's")
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        assert (handle, kind) == ("second", 1)
+        self.looks.release()
+        return self._say("clock", 1755)
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        assert (handle, sensor) == ("second", 0)
+        return self._say("temperature", 41)
+
+    def nvmlDeviceGetFieldValues(self, handle, fields):
+        assert (handle, fields) == ("second", [186])
+        status = 3 if "instant" in self.lacks else 0
+        value = 0 if status else next(self.milliwatts)
+        return [SimpleNamespace(nvmlReturn=status, value=SimpleNamespace(uiVal=value))]
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return self._say("power", 298_000)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return self._say("events", next(self.bits))
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return self._say("throttle", 0x40)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        return self._say("energy", next(self.millijoules))
+
+    def nvmlSystemGetDriverVersion(self):
+        return self._say("driver", b"580.159.04")
+
+    def nvmlSystemGetCudaDriverVersion_v2(self):
+        return self._say("cuda", 12_080)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Put an NVML in the place of the real one, and CUDA's device 0 at BUS."""
+
+    def install(*lacks):
+        made = FakeNvml(lacks)
+        monkeypatch.setitem(sys.modules, "pynvml", made)
+        nvml.library.cache_clear()
+        return made
+
+    cuda = SimpleNamespace(Device=lambda index: SimpleNamespace(pci_bus_id={0: BUS}[index]))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    yield install
+    nvml.library.cache_clear()
+
+
+def watched(monkeypatch, made, weights=repeat(1000.0), images=100):  # noqa: B008
+    """The state after a warm-up and two samples of a second each, with a reading in each."""
+    durations, samples = iter(weights), []
+
+    def sample():
+        samples.append(made.looks.acquire(timeout=60) if samples else "warm-up")
+        return 0.0
+
+    def by_the_clock(work, times=1):
+        work()
+        return 1000.0 if work is sample else next(durations)
+
+    monkeypatch.setattr(power, "cpu_ms", by_the_clock)
+    state = power.watch(sample, images, GPU)
+    assert samples == ["warm-up", True, True]
+    return state
+
+
+def test_units(fake, monkeypatch):
+    state = watched(monkeypatch, fake())
+    assert state.sm_mhz == Spread(1755.0, 1755.0, 1755.0)
+    assert state.power_w == Spread(312.5, 312.5, 312.5)
+    assert state.temperature_c == Spread(41.0, 41.0, 41.0)
+    assert state.throttle == ()
+    assert state.watched_s == 2.0
+    assert state.readings >= 2
+
+
+def test_energy_is_the_counters_over_the_images_of_the_samples(fake, monkeypatch):
+    state = watched(monkeypatch, fake())
+    assert (state.energy_uj_per_image, state.energy_from) == (4e6 / 200, "counter")
+
+
+def test_energy_is_power_over_time_where_there_is_no_counter(fake, monkeypatch):
+    made = fake("energy")
+    made.milliwatts = chain([100_000, 300_000], repeat(900_000))
+    state = watched(monkeypatch, made, chain([1000.0, 3000.0], repeat(0.0)))
+    assert state.energy_from == "power"
+    assert state.energy_uj_per_image == pytest.approx(250 * 2 * 1e6 / 200)
+
+
+def test_a_counter_that_stands_still_is_none(fake, monkeypatch):
+    made = fake()
+    made.millijoules = repeat(7_000)
+    assert watched(monkeypatch, made).energy_from == "power"
+
+
+def test_no_images_no_energy(fake, monkeypatch):
+    state = watched(monkeypatch, fake(), images=0)
+    assert (state.energy_uj_per_image, state.energy_from) == (None, None)
+    assert state.power_w.median == 312.5
+
+
+def test_power_of_this_moment_or_of_the_last_second(fake, monkeypatch):
+    assert watched(monkeypatch, fake("instant")).power_w.median == 298.0
+    old = fake()
+    monkeypatch.delattr(FakeNvml, "NVML_FI_DEV_POWER_INSTANT")
+    assert nvml.monitor(GPU).read().power_w == 298.0
+    assert old.NVML_SUCCESS == 0
+
+
+def test_what_is_not_supported_is_none(fake, monkeypatch):
+    lacks = ("clock", "instant", "power", "temperature", "events", "throttle", "energy")
+    state = watched(monkeypatch, fake(*lacks))
+    assert state == MachineState(None, None, None, None, None, None, 2.0, state.readings)
+    found = state.as_json()
+    assert found.pop("watched_s") == 2.0 and found.pop("readings") >= 2
+    assert set(found.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [
+        (0x0, ()),
+        (0x1, ()),
+        (0x4, ("power cap",)),
+        (0x65, ("power cap", "software thermal", "hardware thermal")),
+        (0x8 | 0x80, ("hardware slowdown", "power brake")),
+        (0x2 | 0x10 | 0x100, ("application clocks", "sync boost", "display clocks")),
+        (0x1000, ("reason 0x1000",)),
+    ],
+)
+def test_reasons_are_words(bits, expected):
+    assert nvml.reasons(bits) == expected
+
+
+def test_reasons_of_all_readings_count_and_the_old_name_is_known(fake, monkeypatch):
+    made = fake()
+    made.bits = chain([0x4, 0x24], repeat(0x1))
+    assert watched(monkeypatch, made).throttle == ("power cap", "software thermal")
+    assert watched(monkeypatch, fake("events")).throttle == ("hardware thermal",)
+
+
+def test_a_spread_skips_what_was_not_told():
+    assert nvml.spread([3.0, None, 1.0, 2.5]) == Spread(2.5, 1.0, 3.0)
+    assert nvml.spread([None, None]) is None
+
+
+def test_the_gpu_is_found_by_its_bus_and_not_by_its_index(fake):
+    fake()
+    assert nvml.monitor(GPU) is not None  # FakeNvml asserts the rest
+
+
+@pytest.mark.parametrize("lack", ["init", "bus"])
+def test_no_nvml_no_state(fake, monkeypatch, lack):
+    fake(lack)
+    assert power.watch(lambda: pytest.fail("ran for nothing"), 1, GPU) is None
+
+
+def test_no_module_no_state(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    nvml.library.cache_clear()
+    assert power.watch(lambda: pytest.fail("ran for nothing"), 1, GPU) is None
+    assert nvml.nvml_version() is None
+    nvml.library.cache_clear()
+
+
+def test_what_breaks_ends_the_watching(fake):
+    fake()
+
+    def breaks():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        power.watch(breaks, 1, GPU)
+
+
+class Bench:
+    problem = None
+    images = scaled_from = 1000
+    passes, once = 7, False
+    launched = ()
+
+    def __init__(self, state=STATE):
+        self.state = state
+
+    def sample(self):
+        return self.state
+
+
+def candidate(name, status="right", samples=(1.0, 1.1), state=STATE):
+    return Candidate(name, Bench, status=status, bench=Bench(state), samples=list(samples))
+
+
+@pytest.fixture
+def watching(monkeypatch):
+    """`watch` that gives what the sample does, or raises it; what it was asked, in order."""
+    asked = []
+
+    def watch(sample, images, gpu):
+        asked.append(images)
+        if isinstance(sample(), BaseException):
+            raise sample()
+        return sample()
+
+    monkeypatch.setattr(power, "monitor", lambda gpu: object())
+    monkeypatch.setattr(power, "watch", watch)
+    return asked
+
+
+def test_right_and_timed_candidates_are_watched(watching):
+    made = [
+        candidate("a"), candidate("b", "wrong"), candidate("c", samples=()), candidate("d"),
+    ]  # fmt: skip
+    said = []
+    power.watch_all(Comparison("conv1", "a", made, [], False), GPU, said.append)
+    assert [c.machine for c in made] == [STATE, None, None, STATE]
+    assert watching == [7000, 7000]
+    assert said == ["watching a for 2 s", "watching d for 2 s"]
+
+
+def test_no_energy_with_a_cold_cache(watching):
+    power.watch_all(Comparison("conv1", "a", [candidate("a")], [], True), GPU)
+    assert watching == [0]
+
+
+def test_nothing_is_watched_on_a_cpu(watching):
+    power.watch_all(Comparison("conv1", "a", [candidate("a")], [], False), None)
+    assert watching == []
+
+
+def test_ctrl_c_keeps_what_was_watched(watching):
+    made = [candidate("a"), candidate("b", state=KeyboardInterrupt()), candidate("c")]
+    comparison = Comparison("conv1", "a", made, [], False)
+    power.watch_all(comparison, GPU)
+    assert comparison.interrupted
+    assert [c.machine for c in made] == [STATE, None, None]
+    assert made[1].status == "right" and made[1].samples
+
+
+def test_what_breaks_while_it_is_watched_fails_alone(watching):
+    broken = candidate("a", state=LenetError("expected a launch, found none"))
+    other = candidate("b")
+    power.watch_all(Comparison("conv1", "b", [broken, other], [], False), GPU)
+    assert (broken.status, broken.samples, broken.machine) == ("failed", [], None)
+    assert broken.note == "expected a launch, found none"
+    assert other.machine == STATE
+
+
+def test_json_and_columns():
+    made = candidate("a")
+    made.machine = STATE
+    entry = candidate_json(Comparison("plans", "a", [made], [], False), made, None)
+    assert entry["machine"] == {
+        "sm_mhz": 1755.0, "sm_mhz_range": [1740.0, 1770.0],
+        "power_w": 312.5, "power_w_range": [300.0, 320.0],
+        "temperature_c": 41.0, "temperature_c_range": [39.0, 41.0],
+        "throttle": ["power cap"], "energy_uj_per_image": 12.25, "energy_from": "counter",
+        "watched_s": 2.003, "readings": 98,
+    }  # fmt: skip
+    calm = {"machine": entry["machine"] | {"throttle": []}}
+    assert [c.heading for c in MACHINE_COLUMNS] == HEADINGS
+    assert [c.cell(entry) for c in MACHINE_COLUMNS] == ["1,755", "312", "41", "power cap", "12.25"]
+    assert MACHINE_COLUMNS[3].cell(calm) == "no"
+    assert used(MACHINE_COLUMNS, [{"machine": None}, {}]) == ()
+    assert as_csv(MACHINE_COLUMNS, [entry, calm, {}]).splitlines()[1:] == [
+        "1755.0,312.5,41.0,power cap,12.25", "1755.0,312.5,41.0,no,12.25", ",,,,",
+    ]  # fmt: skip
+    for width, first_gone in ((39, 0), (35, 1), (30, 2)):
+        shown = [c.heading for c in fitting(MACHINE_COLUMNS, [entry], width)]
+        assert shown == [h for h in HEADINGS if h not in ("C", "W")[:first_gone]]
+
+
+def test_a_candidate_not_watched_has_no_machine():
+    made = candidate("a")
+    assert "machine" not in candidate_json(Comparison("plans", "a", [made], [], False), made, None)
+
+
+def test_passes_are_the_calls_of_a_sample():
+    called = []
+    timer = CallTimer(lambda: called.append(1), False, 1e9, pytest.fail)
+    called.clear()
+    timer.sample()
+    assert timer.passes == len(called) > 1
+
+
+def test_passes_of_a_graph_are_its_calls_times_its_replays(monkeypatch):
+    launched = []
+
+    class Stream:
+        __enter__ = __exit__ = synchronize = lambda *_: None
+
+    class Graph:
+        stream = Stream()
+
+        def launch(self):
+            launched.append(1)
+
+    def replayed(work, times=1):
+        for _ in range(times):
+            work()
+        return 0.1 * times
+
+    monkeypatch.setattr(calls, "gpu_ms", replayed)
+    timer = CallTimer(lambda: None, True, 1e9, lambda call, count: Graph())
+    launched.clear()
+    timer.sample()
+    assert (len(launched), timer.passes) == (5, 50)  # 0.5 ms of replays that take 0.1 ms
+    assert Replays(Graph(), 3).passes == 3
+
+
+@pytest.fixture
+def pipeline(shipped_weights):
+    made = Pipeline(resolve("tiled", "cpu"), shipped_weights, 70, chunk=33)
+    for step in made.steps:
+        step.mounted.on_gpu = True
+    return made
+
+
+def test_steps_are_watched_alone_on_their_own_input(pipeline, monkeypatch):
+    images = load_dataset(assets.default_digits()).images[:70]
+    asked, expected = [], pipeline.run(images)[:33].copy()
+
+    def by_events(work, times=1):
+        for _ in range(times):
+            work()
+        return 0.5 * times
+
+    def watch(sample, count, gpu, seconds):
+        asked.append((count, sample()))
+        return replace(STATE, readings=len(asked))
+
+    monkeypatch.setattr(power, "monitor", lambda gpu: object())
+    monkeypatch.setattr(power, "gpu_ms", by_events)
+    monkeypatch.setattr(power, "cpu_ms", lambda work: work())
+    monkeypatch.setattr(power, "watch", watch)
+    rows = [StepTiming(step, samples=[1.0]) for step in pipeline.steps]
+    pipeline.poison()
+    power.watch_steps(rows, pipeline, images, GPU)
+    assert asked == [(10 * 33, 5.0)] * len(rows)  # ten launches of 0.5 ms
+    assert [row.machine.readings for row in rows] == list(range(1, len(rows) + 1))
+    np.testing.assert_array_equal(pipeline.labels[:33], expected)
+    assert [row["machine"]["sm_mhz"] for row in stage_rows(rows, 70, None)] == [1755.0] * len(rows)
+
+
+def test_stages_on_the_cpu_are_not_watched(pipeline, monkeypatch):
+    for step in pipeline.steps:
+        step.mounted.on_gpu = False
+    monkeypatch.setattr(power, "monitor", lambda gpu: object())
+    monkeypatch.setattr(power, "watch", lambda *_: pytest.fail("watched"))
+    rows = [StepTiming(step, samples=[1.0]) for step in pipeline.steps]
+    power.watch_steps(rows, pipeline, np.zeros((40, 28, 28, 1), np.uint8), GPU)
+    assert {row["machine"] for row in stage_rows(rows, 40, None)} == {None}
+
+
+def test_versions_of_a_gpus_software(fake, monkeypatch):
+    fake()
+    monkeypatch.setattr(software, "commit", lambda: "0123456789ab")
+    monkeypatch.setattr(software.nvrtc, "version", lambda: (13, 1))
+    found = software.software(GPU)
+    assert (found["driver"], found["cuda_driver"], found["nvrtc"]) == ("580.159.04", "12.8", "13.1")
+    assert found["commit"] == "0123456789ab"
+    assert found["numpy"] == np.__version__
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_the_driver_is_named_without_nvml_too(fake, monkeypatch, tmp_path):
+    fake("init")
+    version = tmp_path / "version"
+    monkeypatch.setattr(nvml, "_PROC_VERSION", version)
+    assert nvml.driver_version() is None
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module  570.86.15  Release\nGCC\n")
+    assert nvml.driver_version() == "570.86.15"
+
+
+def test_no_gpu_no_driver(fake):
+    fake()
+    found = software.software(None)
+    assert {found[name] for name in ("cupy", "driver", "cuda_driver", "nvrtc")} == {None}
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git to make a commit with")
+def test_the_commit_says_whether_the_sources_are_its_own(tmp_path):
+    def git(*arguments):
+        command = ["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    def commit():
+        software.commit.cache_clear()
+        return software.commit(tmp_path)
+
+    source, result = tmp_path / "lenetgpu" / "a.py", tmp_path / "docs" / "a.json"
+    for path in (source, result):
+        path.parent.mkdir()
+        path.write_text("1")
+    assert commit() is None
+    git("init", "-q")
+    assert commit() is None  # nothing committed
+    git("add", ".")
+    git("commit", "-qm", "x")
+    clean = git("rev-parse", "HEAD")[:12]
+    assert commit() == clean
+    result.write_text("2")
+    assert commit() == clean
+    source.write_text("2")
+    assert commit() == clean + "+changes"
+    git("checkout", "-q", "--", "lenetgpu")
+    assert commit() == clean
+    source.with_name("new.cu").write_text("")
+    assert commit() == clean + "+changes"
+    software.commit.cache_clear()
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_watched():
+    import pynvml
+
+    gpu = driver_gpus()[0]
+    seen = nvml.monitor(gpu)
+    assert seen is not None, "expected NVML, found none"
+    name = pynvml.nvmlDeviceGetName(seen._handle)
+    assert (name.decode() if isinstance(name, bytes) else name) == gpu.name
+    digits = load_dataset(assets.default_digits()).images
+    weights = load_weights(assets.default_weights())
+    (variant,) = [v for v in variants("conv", "cuda") if v.full_name == "direct.basic"]
+    bench = StageBench(variant, stage_of("conv2"), 10_000, truth(digits[:100], weights))
+    bench.sample()
+    with record() as launches:
+        bench.sample()
+    assert len(launches) == bench.passes * len(bench.launched)
+    state = power.watch(bench.sample, bench.passes * bench.images, gpu)
+    assert state.watched_s >= 2
+    assert state.readings >= 20
+    assert 0 < state.power_w.least <= state.power_w.median <= state.power_w.most
+    assert state.sm_mhz.median > 0 and state.temperature_c.most > 0
+    joules = state.energy_uj_per_image * bench.passes * bench.images / 1e6
+    assert joules > 0
+    if state.energy_from == "counter":
+        samples = state.watched_s / (bench.sample() * bench.passes / 1e3)
+        assert joules * samples == pytest.approx(state.power_w.median * state.watched_s, rel=0.5)
