@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+import receipt
 
 from lenetgpu.commands import infer
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
-from lenetgpu.gpu.nvrtc import source_hash
+from lenetgpu.gpu.software import software
 from lenetgpu.network import weight_shapes
 
 ROOT = Path(__file__).resolve().parent.parent
-RECEIPT = ROOT / "tests" / "gpu-receipt.json"
-
-
-def kernel_hashes() -> dict[str, str]:
-    """Every kernel source of the package to the hash of it and its headers."""
-    sources = sorted((ROOT / "lenetgpu").rglob("*.cu"))
-    return {str(path.relative_to(ROOT)): source_hash(path) for path in sources}
 
 
 def outside(variable: str, what: str) -> Path:
@@ -113,41 +107,29 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     passed = len(reporter.stats.get("passed", []))
     if not passed or not driver_gpus() or len(session.config.args) > 1:
         return
-    import cupy
+    skipped = len(reporter.stats.get("skipped", []))
+    receipt.write(receipt.fresh(_facts(passed, skipped)))
 
-    version = cupy.cuda.runtime.driverGetVersion()
-    receipt = {
-        "device": driver_gpus()[0].name,
-        "driver": _driver_name(),
-        "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
+
+def _facts(passed: int, skipped: int) -> dict[str, Any]:
+    """What the run was on, and how much of it."""
+    gpu = driver_gpus()[0]
+    used = software(gpu)
+    return {
+        "device": gpu.name,
+        "driver": used["driver"] or "unknown",
+        "cuda_driver": used["cuda_driver"] or "unknown",
+        "nvrtc": used["nvrtc"],
+        "cupy": used["cupy"],
         "date": datetime.date.today().isoformat(),
         "tests_passed": passed,
-        "kernels": kernel_hashes(),
+        "tests_skipped": skipped,
     }
-    RECEIPT.write_text(json.dumps(receipt, indent=1) + "\n")
-
-
-def _driver_name() -> str:
-    path = Path("/proc/driver/nvidia/version")
-    if not path.is_file():
-        return "unknown"
-    words = path.read_text().splitlines()[0].split()
-    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:  # type: ignore[no-untyped-def]
-    if not RECEIPT.is_file():
-        terminalreporter.section("GPU RECEIPT MISSING", sep="!", red=True)
-        terminalreporter.line("No GPU has run these kernels: run `make test-gpu` on one.")
-        return
-    receipt = json.loads(RECEIPT.read_text())
-    now = kernel_hashes()
-    changed = sorted(set(now.items()) ^ set(receipt["kernels"].items()))
-    where = f"{receipt['device']}, driver {receipt['driver']}, {receipt['date']}"
-    if changed:
-        terminalreporter.section("GPU RECEIPT IS STALE", sep="!", red=True)
-        names = ", ".join(sorted({name for name, _ in changed}))
-        terminalreporter.line(f"Changed since the run on {where}: {names}")
-        terminalreporter.line("Run `make test-gpu` on a GPU and commit tests/gpu-receipt.json.")
-    else:
-        terminalreporter.line(f"GPU receipt holds: {receipt['tests_passed']} tests on {where}")
+    holds, lines = receipt.sentences(receipt.read())
+    if not holds:
+        terminalreporter.section("GPU RECEIPT DOES NOT HOLD", sep="!", red=True)
+    for line in lines:
+        terminalreporter.line(line)

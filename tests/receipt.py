@@ -1,0 +1,234 @@
+"""The receipt of a GPU run: what was run, on what, and whether the sources are still those.
+
+Covered are the kernels, each with the headers it includes, and the Python that packs, plans and
+launches: every file that speaks to a GPU (it lies in gpu/ or stages/, or imports CuPy or CUDA's
+bindings) and everything of the package that these import, directly or not. Only cli/ and show/,
+which ask and print, are left out whoever imports them: they change no result.
+
+Of a kernel every byte counts. Of Python the syntax tree without docstrings does, so that prose,
+comments and layout void nothing.
+
+    python tests/receipt.py                                says whether the receipt holds
+    python tests/receipt.py --unrun "reason" FILES...      lists changed files as not run since
+
+FILES may be folders, of which entries that hold stay; a header stands for the kernels that include
+it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.nvrtc import source_files, source_hash
+
+ROOT = Path(__file__).resolve().parent.parent
+RECEIPT = ROOT / "tests" / "gpu-receipt.json"
+_SPEAKS = {"cupy", "cupyx", "cuda"}
+_SPEAKERS = {"gpu", "stages"}
+_TALKERS = {"cli", "show"}
+_OF_NO_EFFECT = {"ctx", "kind", "type_comment"}
+
+
+def kernel_hashes(root: Path = ROOT) -> dict[str, str]:
+    """Every kernel source of the package to the hash of it and its headers."""
+    sources = sorted((root / "lenetgpu").rglob("*.cu"))
+    return {path.relative_to(root).as_posix(): source_hash(path) for path in sources}
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports, wherever in it; of `from a import b` both a and a.b."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _with_parents(module: str) -> Iterator[str]:
+    parts = module.split(".")
+    yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def covered(root: Path = ROOT) -> list[Path]:
+    """The Python files that a result on a GPU depends on."""
+    files: dict[str, Path] = {}
+    for path in sorted((root / "lenetgpu").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        if parts[1] not in _TALKERS:
+            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    wanted = {module: set(_imports(path)) for module, path in files.items()}
+    found: set[str] = set()
+    todo = [
+        module
+        for module, imported in wanted.items()
+        if set(module.split(".")[1:2]) & _SPEAKERS
+        or {name.split(".")[0] for name in imported} & _SPEAKS
+    ]
+    while todo:
+        module = todo.pop()
+        if module not in found and module in files:
+            found.add(module)
+            for name in (module, *wanted[module]):
+                todo += _with_parents(name)
+    return sorted(files[module] for module in found)
+
+
+def _plain(node: Any) -> Any:
+    """A syntax tree as lists, the same on every Python: no docstrings, places or empty fields."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node if not _is_prose(item)]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 adds empty texts to some
+        node = ast.JoinedStr([part for part in node.values if getattr(part, "value", None) != ""])
+    fields = (
+        (name, value)
+        for name, value in ast.iter_fields(node)
+        if name not in _OF_NO_EFFECT and value is not None and value != []
+    )
+    return [type(node).__name__, *([name, _plain(value)] for name, value in fields)]
+
+
+def _is_prose(node: Any) -> bool:
+    """Whether a statement is a text that nobody reads: a docstring, of a constant too."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def python_hash(path: Path) -> str:
+    """SHA-256 of what a Python file does: its syntax tree without docstrings."""
+    text = json.dumps(_plain(ast.parse(path.read_text())))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def python_hashes(root: Path = ROOT) -> dict[str, str]:
+    """Every covered Python file to its hash."""
+    return {path.relative_to(root).as_posix(): python_hash(path) for path in covered(root)}
+
+
+@dataclass(frozen=True)
+class State:
+    """Of the sources as they are: files that differ from the run without a word, and with one."""
+
+    changed: tuple[str, ...]
+    unrun: tuple[str, ...]
+
+
+def compared(receipt: dict[str, Any], root: Path = ROOT) -> State:
+    """The sources below `root` beside a receipt.
+
+    A file is as it was run, or has an entry in `unrun` with its present hash (null: removed) and a
+    reason; else it has changed.
+    """
+    ran = receipt["kernels"] | receipt.get("python", {})
+    now = kernel_hashes(root) | python_hashes(root)
+    changed, unrun = [], []
+    for path in sorted(ran.keys() | now.keys()):
+        if ran.get(path) == now.get(path):
+            continue
+        entry = receipt.get("unrun", {}).get(path)
+        told = entry is not None and entry["hash"] == now.get(path) and entry["reason"].strip()
+        (unrun if told else changed).append(path)
+    return State(tuple(changed), tuple(unrun))
+
+
+def fresh(facts: dict[str, Any], root: Path = ROOT) -> dict[str, Any]:
+    """The receipt of a run just done: `facts` of it, and the sources as they are."""
+    hashes = {"unrun": {}, "kernels": kernel_hashes(root), "python": python_hashes(root)}
+    return facts | hashes
+
+
+def write(receipt: dict[str, Any], path: Path = RECEIPT) -> None:
+    """The receipt as a file, an entry a line."""
+    path.write_text(json.dumps(receipt, indent=1) + "\n")
+
+
+def read(path: Path = RECEIPT) -> dict[str, Any] | None:
+    """The receipt of a file, None where there is none."""
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return found
+
+
+def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, list[str]]:
+    """Whether the receipt holds, and what there is to say of it."""
+    if receipt is None:
+        return False, ["No GPU has run these sources: run `make test-gpu` on one."]
+    state = compared(receipt, root)
+    where = f"{receipt['device']}, driver {receipt['driver']}, {receipt['date']}"
+    if state.changed:
+        return False, [
+            f"Changed since the run on {where}: {', '.join(state.changed)}",
+            "Run `make test-gpu` on a GPU and commit tests/gpu-receipt.json, or say why not: "
+            'python tests/receipt.py --unrun "reason" FILES...',
+        ]
+    since = len(state.unrun)
+    rest = f"; {since} file{'s' * (since > 1)} changed since, listed as unrun" if since else ""
+    return True, [f"GPU receipt holds: {receipt['tests_passed']} tests on {where}{rest}"]
+
+
+def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:
+    """The changed files that the names stand for; ValueError for a name that stands for none."""
+    for name in names:
+        place = (Path.cwd() / name).resolve()
+        meant = [path for path in state.unrun if (root / path) == place]
+        meant += [
+            path
+            for path in state.changed
+            if (root / path).is_relative_to(place)
+            or (place.suffix == ".cuh" and (root / path).is_file() and path.endswith(".cu")
+                and place in (header.resolve() for header in source_files(root / path)))
+        ]  # fmt: skip
+        if not meant:
+            raise ValueError(f"{name}: expected a covered file that changed, found none")
+        yield from meant
+
+
+def list_unrun(
+    receipt: dict[str, Any], reason: str, names: Iterable[str], root: Path = ROOT
+) -> list[str]:
+    """Put the changed files that `names` stand for into the receipt; their paths.
+
+    Entries that no file needs any more go. ValueError for a reason without a word or a name that
+    stands for no changed file.
+    """
+    if not reason.strip():
+        raise ValueError("--unrun: expected a reason, found none")
+    state = compared(receipt, root)
+    meant = sorted(set(_meant(names, state, root)))
+    now = kernel_hashes(root) | python_hashes(root)
+    kept = {path: receipt["unrun"][path] for path in state.unrun}
+    listed = kept | {path: {"hash": now.get(path), "reason": reason} for path in meant}
+    receipt["unrun"] = dict(sorted(listed.items()))
+    return meant
+
+
+def main(arguments: list[str] | None = None, path: Path = RECEIPT, root: Path = ROOT) -> int:
+    """0 where the receipt of `path` holds below `root`, else 1; lists files as unrun first."""
+    parser = argparse.ArgumentParser(description="whether the GPU receipt holds")
+    parser.add_argument("--unrun", metavar="REASON", help="list FILES as changed but not run")
+    parser.add_argument("files", nargs="*")
+    asked = parser.parse_args(arguments)
+    receipt = read(path)
+    if asked.unrun is not None and receipt is not None:
+        try:
+            for name in list_unrun(receipt, asked.unrun, asked.files, root):
+                print(f"unrun: {name}")
+        except ValueError as error:
+            parser.error(str(error))
+        write(receipt, path)
+    holds, lines = sentences(receipt, root)
+    print(*lines, sep="\n")
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

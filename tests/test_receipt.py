@@ -1,0 +1,241 @@
+"""The receipt of the last GPU run holds for these sources; and what it notices, on a small tree."""
+
+from __future__ import annotations
+
+import pytest
+import receipt
+
+from lenetgpu.gpu import nvrtc
+
+FACTS = {"device": "GPU", "driver": "1.2", "date": "2026-01-01", "tests_passed": 7}
+KERNEL, HEADER, LAUNCHER, PLANNER, TABLES = (
+    "lenetgpu/stages/conv.cu",
+    "lenetgpu/gpu/math.cuh",
+    "lenetgpu/stages/conv.py",
+    "lenetgpu/plan.py",
+    "lenetgpu/show/tables.py",
+)
+TREE = {
+    KERNEL: '#include "gpu/math.cuh"\n#include "stages/near.cuh"\nvoid conv() {}\n',
+    HEADER: "int one() { return 1; }\n",
+    "lenetgpu/stages/near.cuh": "// nothing\n",
+    "lenetgpu/stages/pool.cu": "void pool() {}\n",
+    LAUNCHER: '"""Launch it."""\nimport cupy\nfrom lenetgpu.plan import best\nB = 32  # a warp\n',
+    PLANNER: "from lenetgpu import layouts\nfrom lenetgpu.show import tables\n\n\n"
+    'def best(n):\n    """The best."""\n    return n\n',
+    "lenetgpu/layouts.py": "NHWC = 1\n",
+    TABLES: "WIDTH = 80\n",
+    "lenetgpu/__init__.py": "",
+    "lenetgpu/reports.py": "from lenetgpu import plan\n",
+}
+
+
+def test_the_receipt_holds():
+    """Fails where a file that a GPU result depends on changed without a GPU run or a reason."""
+    holds, lines = receipt.sentences(receipt.read())
+    assert holds, "\n".join(lines)
+
+
+def test_what_is_covered():
+    found = {path.relative_to(receipt.ROOT).as_posix() for path in receipt.covered()}
+    for name in (
+        "plan", "pipeline", "streaming", "layouts", "problems", "network", "gpu/launch",
+        "gpu/graph", "gpu/nvrtc", "check/verify", "check/judge", "measure/choice",
+        "stages/registry", "stages/conv/tuned/winograd", "stages/fused/split", "commands/infer",
+        "files/weights", "__init__",
+    ):  # fmt: skip
+        assert f"lenetgpu/{name}.py" in found
+    assert not [name for name in found if name.split("/")[1] in ("cli", "show")]
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    for name, text in TREE.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.setattr(nvrtc, "INCLUDE_ROOT", tmp_path / "lenetgpu")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def ran(tree):
+    return receipt.fresh(FACTS, tree)
+
+
+def state(ran, tree):
+    nvrtc.source_hash.cache_clear()
+    found = receipt.compared(ran, tree)
+    assert receipt.sentences(ran, tree)[0] == (not found.changed)
+    return found.changed, found.unrun
+
+
+def replace(tree, name, before, after):
+    text = (tree / name).read_text()
+    assert before in text
+    (tree / name).write_text(text.replace(before, after))
+
+
+def test_a_run_covers_what_speaks_to_a_gpu_and_what_that_imports(ran):
+    assert set(ran["kernels"]) == {KERNEL, "lenetgpu/stages/pool.cu"}
+    assert set(ran["python"]) == {
+        LAUNCHER, PLANNER, "lenetgpu/__init__.py", "lenetgpu/layouts.py",
+    }  # fmt: skip
+    assert ran["unrun"] == {}
+
+
+def test_nothing_changed(ran, tree):
+    assert state(ran, tree) == ((), ())
+    said = "GPU receipt holds: 7 tests on GPU, driver 1.2, 2026-01-01"
+    assert receipt.sentences(ran, tree) == (True, [said])
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "changed"),
+    [
+        (KERNEL, "conv() {}", "conv() { }", (KERNEL,)),
+        (HEADER, "return 1", "return 2", (KERNEL,)),
+        ("lenetgpu/stages/near.cuh", "nothing", "something", (KERNEL,)),
+        (LAUNCHER, "32", "64", (LAUNCHER,)),
+        (PLANNER, "return n", "return -n", (PLANNER,)),
+        (LAUNCHER, "import cupy", "import cupy as cp", (LAUNCHER,)),
+        (LAUNCHER, "Launch it.", "Launch it at once.", ()),
+        (LAUNCHER, "# a warp", "# one warp\n\n", ()),
+        (PLANNER, "The best.", "The very best.", ()),
+        (TABLES, "80", "90", ()),
+        ("lenetgpu/reports.py", "plan", "show", ()),
+    ],
+)
+def test_a_change(ran, tree, name, before, after, changed):
+    replace(tree, name, before, after)
+    assert state(ran, tree) == (changed, ())
+    if changed:
+        first = receipt.sentences(ran, tree)[1][0]
+        assert first == f"Changed since the run on GPU, driver 1.2, 2026-01-01: {changed[0]}"
+
+
+def test_a_text_that_is_a_value_is_no_prose(ran, tree):
+    (tree / LAUNCHER).write_text(TREE[LAUNCHER] + "x = ['a']\n")
+    changed = receipt.fresh(FACTS, tree)
+    replace(tree, LAUNCHER, "'a'", "'b'")
+    assert state(changed, tree) == ((LAUNCHER,), ())
+
+
+@pytest.mark.parametrize("name", [KERNEL, LAUNCHER])
+def test_a_file_that_went(ran, tree, name):
+    (tree / name).unlink()
+    assert name in state(ran, tree)[0]
+
+
+@pytest.mark.parametrize("name", ["lenetgpu/stages/new.cu", "lenetgpu/gpu/new.py"])
+def test_a_file_that_came(ran, tree, name):
+    (tree / name).write_text("")
+    assert state(ran, tree) == ((name,), ())
+
+
+def test_a_file_that_begins_to_speak_to_a_gpu(ran, tree):
+    (tree / "lenetgpu/reports.py").write_text("def go():\n    import cupy\n")
+    assert state(ran, tree) == (("lenetgpu/reports.py",), ())
+
+
+def test_an_entry_with_the_present_hash_and_a_reason(ran, tree):
+    replace(tree, LAUNCHER, "32", "64")
+    entry = {"hash": receipt.python_hash(tree / LAUNCHER), "reason": "no GPU today"}
+    ran["unrun"] = {LAUNCHER: entry}
+    assert state(ran, tree) == ((), (LAUNCHER,))
+    said = receipt.sentences(ran, tree)[1]
+    assert said[0].endswith("2026-01-01; 1 file changed since, listed as unrun")
+    replace(tree, KERNEL, "{}", "{ }")
+    assert state(ran, tree) == ((KERNEL,), (LAUNCHER,))
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_entry_without_a_reason(ran, tree, reason):
+    replace(tree, LAUNCHER, "32", "64")
+    ran["unrun"] = {LAUNCHER: {"hash": receipt.python_hash(tree / LAUNCHER), "reason": reason}}
+    assert state(ran, tree) == ((LAUNCHER,), ())
+
+
+def test_an_entry_of_an_earlier_change(ran, tree):
+    replace(tree, LAUNCHER, "32", "64")
+    ran["unrun"] = {LAUNCHER: {"hash": receipt.python_hash(tree / LAUNCHER), "reason": "later"}}
+    replace(tree, LAUNCHER, "64", "128")
+    assert state(ran, tree) == ((LAUNCHER,), ())
+
+
+def test_files_are_listed_by_name_folder_and_header(ran, tree):
+    replace(tree, HEADER, "1", "2")
+    replace(tree, LAUNCHER, "32", "64")
+    replace(tree, PLANNER, "return n", "return -n")
+    (tree / "lenetgpu/stages/pool.cu").unlink()
+    nvrtc.source_hash.cache_clear()
+    assert receipt.list_unrun(ran, "a header", [HEADER], tree) == [KERNEL]
+    assert state(ran, tree) == ((PLANNER, LAUNCHER, "lenetgpu/stages/pool.cu"), (KERNEL,))
+    assert receipt.list_unrun(ran, "planned", [PLANNER], tree) == [PLANNER]
+    receipt.list_unrun(ran, "the rest", ["lenetgpu"], tree)
+    assert state(ran, tree)[0] == ()
+    assert ran["unrun"][KERNEL]["reason"] == "a header"
+    assert receipt.list_unrun(ran, "a bug in it", [KERNEL], tree) == [KERNEL]
+    assert ran["unrun"][KERNEL]["reason"] == "a bug in it"
+    assert ran["unrun"]["lenetgpu/stages/pool.cu"] == {"hash": None, "reason": "the rest"}
+    (tree / "lenetgpu/stages/pool.cu").write_text("")
+    assert state(ran, tree)[0] == ("lenetgpu/stages/pool.cu",)
+
+
+def test_entries_that_nothing_needs_any_more_go(ran, tree):
+    replace(tree, LAUNCHER, "32", "64")
+    receipt.list_unrun(ran, "for now", [LAUNCHER], tree)
+    replace(tree, LAUNCHER, "64", "32")
+    assert state(ran, tree) == ((), ())
+    replace(tree, PLANNER, "return n", "return -n")
+    receipt.list_unrun(ran, "planned", [PLANNER], tree)
+    assert set(ran["unrun"]) == {PLANNER}
+
+
+def test_what_cannot_be_listed(ran, tree):
+    replace(tree, LAUNCHER, "32", "64")
+    with pytest.raises(ValueError, match="expected a reason"):
+        receipt.list_unrun(ran, " ", [LAUNCHER], tree)
+    for name in (PLANNER, TABLES, "none.py"):
+        with pytest.raises(ValueError, match=f"{name}: expected a covered file that changed"):
+            receipt.list_unrun(ran, "why", [name], tree)
+    assert ran["unrun"] == {}
+
+
+def test_no_receipt_does_not_hold(tmp_path):
+    assert receipt.read(tmp_path / "none.json") is None
+    holds, lines = receipt.sentences(None)
+    assert not holds and "No GPU has run" in lines[0]
+
+
+def test_a_hash_is_the_same_on_every_python(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""Said."""\nx: int = 3\n"""Of x."""\n\n\nasync def f(a, /, *b, c=1.5, **d):\n'
+        '    """Said."""\n    return f"{a!r:>{c}}" f"{c:,.{b}f} {{}}", u"t", [*b, "s"], b"s", 1j\n'
+    )
+    assert (
+        receipt.python_hash(path)
+        == "27c967b25e1152155f0063f4c5a29b12a1233217d59c709e657406c90c56bc88"
+    )
+
+
+def test_the_command(ran, tree, capsys):
+    file = tree / "receipt.json"
+    assert receipt.main([], file, tree) == 1
+    receipt.write(ran, file)
+    assert receipt.main([], file, tree) == 0
+    replace(tree, LAUNCHER, "32", "64")
+    assert receipt.main([], file, tree) == 1
+    assert f"2026-01-01: {LAUNCHER}\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        receipt.main(["--unrun", " ", LAUNCHER], file, tree)
+    assert stopped.value.code == 2
+    assert receipt.main(["--unrun", "no GPU today", LAUNCHER], file, tree) == 0
+    assert receipt.read(file)["unrun"][LAUNCHER]["reason"] == "no GPU today"
+
+
+def test_a_written_receipt_reads_the_same(ran, tree):
+    receipt.write(ran, tree / "r.json")
+    assert receipt.read(tree / "r.json") == ran
