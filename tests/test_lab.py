@@ -165,8 +165,8 @@ def test_a_wrong_candidate_makes_the_exit_code_1(monkeypatch):
 @pytest.mark.parametrize("what", ["pool2", "fc1", "argmax"])
 def test_compare_on_a_cpu(what, tmp_path):
     out, table, md = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.md"
-    result = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 0.2,
-                 "--json", out, "--csv", table, "--markdown", md)  # fmt: skip
+    result = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 2,
+                 "--rounds", 6, "--json", out, "--csv", table, "--markdown", md)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())
     kind = stage_of(what).kind

@@ -271,7 +271,8 @@ def watching(monkeypatch):
     """`watch` that gives what the sample does, or raises it; what it was asked, in order."""
     asked = []
 
-    def watch(sample, images, gpu):
+    def watch(sample, images, gpu, seconds):
+        assert seconds == 2.0
         asked.append(images)
         if isinstance(sample(), BaseException):
             raise sample()
@@ -287,25 +288,30 @@ def test_right_and_timed_candidates_are_watched(watching):
         candidate("a"), candidate("b", "wrong"), candidate("c", samples=()), candidate("d"),
     ]  # fmt: skip
     said = []
-    power.watch_all(Comparison("conv1", "a", made, [], False), GPU, said.append)
+    power.watch_all(Comparison("conv1", "a", made), GPU, say=said.append)
     assert [c.machine for c in made] == [STATE, None, None, STATE]
     assert watching == [7000, 7000]
     assert said == ["watching a for 2 s", "watching d for 2 s"]
 
 
+def test_nothing_is_watched_for_no_seconds(watching):
+    power.watch_all(Comparison("conv1", "a", [candidate("a")]), GPU, 0.0)
+    assert watching == []
+
+
 def test_no_energy_with_a_cold_cache(watching):
-    power.watch_all(Comparison("conv1", "a", [candidate("a")], [], True), GPU)
+    power.watch_all(Comparison("conv1", "a", [candidate("a")], cold_l2=True), GPU)
     assert watching == [0]
 
 
 def test_nothing_is_watched_on_a_cpu(watching):
-    power.watch_all(Comparison("conv1", "a", [candidate("a")], [], False), None)
+    power.watch_all(Comparison("conv1", "a", [candidate("a")]), None)
     assert watching == []
 
 
 def test_ctrl_c_keeps_what_was_watched(watching):
     made = [candidate("a"), candidate("b", state=KeyboardInterrupt()), candidate("c")]
-    comparison = Comparison("conv1", "a", made, [], False)
+    comparison = Comparison("conv1", "a", made)
     power.watch_all(comparison, GPU)
     assert comparison.interrupted
     assert [c.machine for c in made] == [STATE, None, None]
@@ -315,7 +321,7 @@ def test_ctrl_c_keeps_what_was_watched(watching):
 def test_what_breaks_while_it_is_watched_fails_alone(watching):
     broken = candidate("a", state=LenetError("expected a launch, found none"))
     other = candidate("b")
-    power.watch_all(Comparison("conv1", "b", [broken, other], [], False), GPU)
+    power.watch_all(Comparison("conv1", "b", [broken, other]), GPU)
     assert (broken.status, broken.samples, broken.machine) == ("failed", [], None)
     assert broken.note == "expected a launch, found none"
     assert other.machine == STATE
@@ -324,7 +330,7 @@ def test_what_breaks_while_it_is_watched_fails_alone(watching):
 def test_json_and_columns():
     made = candidate("a")
     made.machine = STATE
-    entry = candidate_json(Comparison("plans", "a", [made], [], False), made, None)
+    entry = candidate_json(Comparison("plans", "a", [made]), made, None)
     assert entry["machine"] == {
         "sm_mhz": 1755.0, "sm_mhz_range": [1740.0, 1770.0],
         "power_w": 312.5, "power_w_range": [300.0, 320.0],
@@ -347,7 +353,7 @@ def test_json_and_columns():
 
 def test_a_candidate_not_watched_has_no_machine():
     made = candidate("a")
-    assert "machine" not in candidate_json(Comparison("plans", "a", [made], [], False), made, None)
+    assert "machine" not in candidate_json(Comparison("plans", "a", [made]), made, None)
 
 
 def test_passes_are_the_calls_of_a_sample():

@@ -133,6 +133,22 @@ def test_a_slow_candidate_is_sampled_once_rather_than_pass_the_limit(machine):
     assert len(enough.candidates[1].samples) >= LEAST_ROUNDS
 
 
+def test_a_first_sample_that_is_slow_by_chance_leaves_nobody_out(machine):
+    made = candidates(machine, base=10.0, b=10.0)
+    slow = iter([1000.0])
+    build = made[1].build
+
+    def once_slow():
+        bench = build()
+        real = bench.sample
+        bench.sample = lambda: next(slow, None) or real()
+        return bench
+
+    made[1].build = once_slow
+    done = compare("x", made, "base", Effort(3.0, rounds=20))
+    assert [len(c.samples) for c in done.candidates] == [20, 20]
+
+
 @pytest.mark.parametrize("seconds", [0.5, 2.0, 9.0])
 def test_the_rounds_keep_to_the_time(machine, seconds):
     machine.spread = 0.05

@@ -35,6 +35,12 @@ ROUNDS = together(
         click.option(
             "--warmup", type=int, help="untimed runs before a sample; default: 1 below 50 ms"
         ),
+        click.option(
+            "--watch",
+            default=2.0,
+            show_default=True,
+            help="GPU: seconds in which each one's clock, power and energy are read, 0 for none",
+        ),
         click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample"),
     ]
 )

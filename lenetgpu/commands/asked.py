@@ -10,8 +10,10 @@ from lenetgpu.measure.comparison import LEAST_ROUNDS
 from lenetgpu.measure.rounds import Effort
 
 
-def check_effort(effort: Effort) -> None:
-    """Raise LenetError unless rounds can be run by it."""
+def check_effort(effort: Effort, watch: float) -> None:
+    """Raise LenetError unless rounds can be run by it, and candidates watched for `watch` s."""
+    if not 0 <= watch < math.inf:
+        raise LenetError(f"--watch: expected a finite time from 0, found {watch:g}")
     if not 0 < effort.seconds < math.inf:
         raise LenetError(f"--seconds: expected a finite time above 0, found {effort.seconds:g}")
     if effort.rounds is not None and effort.rounds < LEAST_ROUNDS:

@@ -36,6 +36,7 @@ from lenetgpu.measure.document import (
     stage_rows,
 )
 from lenetgpu.measure.guests import cannot_run, of_kind
+from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, compare
@@ -62,6 +63,7 @@ class CompareRequest:
     only: str | None = None
     rounds: int | None = None
     warmup: int | None = None
+    watch: float = WATCHED_S
     cold_l2: bool = False
     plot: Path | None = None
     regression: float | None = None
@@ -137,7 +139,7 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError(f"suite {request.suite!r} does not exist; choose from: {NAMES[0]}")
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    check_effort(request.effort)
+    check_effort(request.effort, request.watch)
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
     alone = ("reference", "cold_l2", "regression", "against", "only", "rounds", "warmup")
@@ -207,6 +209,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     comparison = compare(
         request.what, candidates, reference, request.effort, request.cold_l2, say=say
     )
+    watch_all(comparison, setting.gpu, request.watch, say)
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
     lost = []

@@ -18,6 +18,7 @@ from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.guests import cannot_run, of_kind
+from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, compare, never
@@ -299,14 +300,20 @@ def _run(
     case = Case(shape.problem, shape.batch, setting.gpu is not None)
     candidates = _candidates(shape, case, setting, request.seconds)
     waiting = sum(candidate.status == "waiting" for candidate in candidates)
-    return compare(
+
+    def about(line: str) -> None:
+        say(f"{shape.label}: {line}")
+
+    comparison = compare(
         shape.label,
         candidates,
         reference,
         Effort(request.seconds * (1 + waiting), request.rounds, request.warmup),
         request.cold_l2,
-        say=lambda line: say(f"{shape.label}: {line}"),
+        say=about,
     )
+    watch_all(comparison, setting.gpu, request.watch, about)
+    return comparison
 
 
 def _release(comparison: Comparison, on_gpu: bool) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from lenetgpu.commands.asked import check_effort, check_gate
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
+from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.papers.shapes import SUITES, Shape, Suite
 from lenetgpu.problems import Conv
@@ -37,6 +38,7 @@ class ConvRequest:
     machine: str | None = None
     rounds: int | None = None
     warmup: int | None = None
+    watch: float = WATCHED_S
     cold_l2: bool = False
     plot: Path | None = None
     regression: float | None = None
@@ -86,7 +88,7 @@ def shapes_of(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
         raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
     if request.batch is not None and request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    check_effort(Effort(request.seconds, request.rounds, request.warmup))
+    check_effort(Effort(request.seconds, request.rounds, request.warmup), request.watch)
     check_gate(request.regression, request.against)
     if request.plot is not None:
         plots.check_plot(request.plot)

@@ -75,8 +75,9 @@ def watch(
 ) -> MachineState | None:
     """Run `sample` back to back for at least `seconds` on `gpu` and say what it was doing.
 
-    `images` is how many one call of `sample` passes, 0 where energy an image means nothing. None
-    where NVML is missing. What `sample` raises, Ctrl-C too, ends the watching and is raised.
+    `images` is how many one call of `sample` passes, 0 where energy an image means nothing; it is
+    not told for less than WATCHED_S, which the counters need. None where NVML is missing. What
+    `sample` raises, Ctrl-C too, ends the watching and is raised.
     """
     seen = monitor(gpu)
     if seen is None:
@@ -91,7 +92,7 @@ def watch(
         joules, energy_from = after - before, "counter"
     elif (power := watcher.mean_power_w()) is not None:
         joules, energy_from = power * spent, "power"
-    if joules is None or not images:
+    if joules is None or not images or seconds < WATCHED_S:
         each, energy_from = None, None
     else:
         each = 1e6 * joules / (count * images)
@@ -109,31 +110,36 @@ def watch(
     )
 
 
-def watch_all(comparison: Comparison, gpu: Gpu | None, say: Say = lambda line: None) -> None:
+def watch_all(
+    comparison: Comparison,
+    gpu: Gpu | None,
+    seconds: float = WATCHED_S,
+    say: Say = lambda line: None,
+) -> None:
     """Watch every right candidate that was timed, and keep the result as its `machine`.
 
     Nothing is done on a CPU or without NVML. Ctrl-C ends it and marks the comparison interrupted.
     A candidate that breaks fails, as it would in a round. With a cold L2 cache no energy is given:
     most of it would be the flushing's.
     """
-    if gpu is None or monitor(gpu) is None:
+    if gpu is None or not seconds or comparison.interrupted or monitor(gpu) is None:
         return
     timed = [c for c in comparison.candidates if c.status == "right" and c.samples]
     try:
         for candidate in timed:
-            say(f"watching {candidate.name} for {WATCHED_S:.0f} s")
-            _watch_candidate(candidate, gpu, comparison.cold_l2)
+            say(f"watching {candidate.name} for {seconds:g} s")
+            _watch_candidate(candidate, gpu, seconds, comparison.cold_l2)
     except KeyboardInterrupt:
         comparison.interrupted = True
 
 
-def _watch_candidate(candidate: Candidate, gpu: Gpu, cold_l2: bool) -> None:
+def _watch_candidate(candidate: Candidate, gpu: Gpu, seconds: float, cold_l2: bool) -> None:
     bench = candidate.bench
     if bench is None:
         return
     images = 0 if cold_l2 else bench.passes * bench.scaled_from
     try:
-        candidate.machine = watch(bench.sample, images, gpu)
+        candidate.machine = watch(bench.sample, images, gpu, seconds)
     except BREAKS as error:
         candidate.status, candidate.bench, candidate.note = "failed", None, why(error)
         candidate.samples.clear()

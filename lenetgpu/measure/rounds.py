@@ -256,14 +256,19 @@ def _leave_out_slow(
 ) -> None:
     """Leave the slowest with one sample until LEAST_ROUNDS of the others fit into `seconds`.
 
-    The baseline and its control go last.
+    The baseline and its control go last; nobody goes for a first sample that was slow by chance.
     """
     last = (comparison.base, comparison.again)
-    kept = [c for c in right if not c.once]
-    kept.sort(key=lambda c: (not any(c is one for one in last), costs[c.name]))
+    kept, known = [c for c in right if not c.once], set()
     while kept and LEAST_ROUNDS * sum(costs[c.name] for c in kept) > seconds:
         needed = LEAST_ROUNDS * sum(costs[c.name] for c in kept)
-        slow = kept.pop()
+        kept.sort(key=lambda c: (not any(c is one for one in last), costs[c.name]))
+        slow = kept[-1]
+        if slow.name not in known and costs[slow.name] < seconds:
+            known.add(slow.name)
+            costs[slow.name] = min(costs[slow.name], _cost(slow, _sample(slow)))
+            continue
+        kept.pop()
         slow.single = True
         slow.note = f"one sample; rounds with it want --seconds {needed:.3g}"
 

@@ -8,6 +8,7 @@ from lenetgpu.show import conv as conv_results
 from lenetgpu.show import tables
 from lenetgpu.show.tables import (
     LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
     STATUS_WORDS,
     Column,
     as_rich,
@@ -47,6 +48,7 @@ COMPARE_COLUMNS = (
     Column("bound", "bound", numeric=False),
     Column("images/s", "images_per_second", fixed(0)),
     *LAUNCH_COLUMNS,
+    *MACHINE_COLUMNS,
     Column("note", "note", numeric=False),
 )
 SUITE_COLUMNS = (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.show.tables import (
     LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
     STATUS_WORDS,
     Column,
     as_rich,
@@ -42,6 +43,7 @@ COLUMNS = (
     Column("roofline", "roofline", percent),
     Column("bound", "bound", numeric=False),
     *LAUNCH_COLUMNS,
+    *MACHINE_COLUMNS,
     Column("timed by", "method", numeric=False),
     Column("note", "note", numeric=False),
 )
