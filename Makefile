@@ -3,7 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo ,cuda13-ctk)
 
-.PHONY: infer test test-gpu lint clean
+# PyTorch without CUDA's libraries is on an index of its own
+TORCH_INDEX := $(if $(EXTRA),,--extra-index-url https://download.pytorch.org/whl/cpu)
+
+.PHONY: infer test test-gpu test-peers lint clean
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -15,6 +18,11 @@ $(VENV)/.dev: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev$(EXTRA)]"
 	touch $@
 
+$(VENV)/.peers: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev,peers$(EXTRA)]" $(TORCH_INDEX)
+	touch $@
+
 infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 	$(BIN)/lenetgpu infer --batch 10000
 
@@ -23,6 +31,9 @@ test: $(VENV)/.dev  ## every test that this machine can run
 
 test-gpu: $(VENV)/.dev  ## every GPU test, in one process; writes tests/gpu-receipt.json
 	$(BIN)/python -m pytest -m gpu
+
+test-peers: $(VENV)/.peers  ## the tests that need PyTorch
+	$(BIN)/python -m pytest -m peers
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

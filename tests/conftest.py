@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -86,7 +87,14 @@ def weight_file(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """GPU tests are skipped without a GPU, and where several processes would share it."""
+    """GPU tests are skipped without a GPU, and where several processes would share it.
+
+    Those of PyTorch are skipped without it: the package index has it with CUDA's libraries only.
+    """
+    if importlib.util.find_spec("torch") is None:
+        for item in items:
+            if "peers" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="no PyTorch: run `make test-peers`"))
     why = "no NVIDIA GPU with CuPy: run `make test-gpu` on one"
     if driver_gpus() and cupy_installed():
         if not hasattr(config, "workerinput"):

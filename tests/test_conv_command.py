@@ -290,8 +290,8 @@ def test_what_would_take_minutes_on_a_cpu_is_skipped(monkeypatch):
     assert "s a call, by its rate on a few rows" in done.candidates[0].note
 
 
+@pytest.mark.peers
 def test_pytorch_stands_beside(tmp_path):
-    pytest.importorskip("torch")
     result = run("3,9,10,4,3,2,1", "--device", "cpu", "--seconds", 0.05, "--only", "serial",
                  "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -303,8 +303,8 @@ def test_pytorch_stands_beside(tmp_path):
     assert peer["note"] in ("contiguous", "channels_last")
 
 
+@pytest.mark.peers
 def test_pytorch_is_given_each_format_with_its_own_strides():
-    pytest.importorskip("torch")
     case = Case(Conv(6, 5, 1, 2, 1, 1), 2, gpu=False)
     bench = conv_peer.TorchBench(case.problem, case, 1.0)
     strides = {}

@@ -1,0 +1,74 @@
+"""What is built is whole: the wheel, made from the sdist, runs in an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+ALSO = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "CONTRIBUTING.md", "CHANGELOG.md"}
+SHIPPED = {"lenetgpu/_shipped/weights/lenet-mnist.h5", "lenetgpu/_shipped/data/digits-10k.h5"}
+
+
+def run(*command, cwd):
+    """Output of a command that sees nothing of this checkout but what it is given."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LENETGPU_"))}
+    env["XDG_CACHE_HOME"] = str(cwd)
+    words = list(map(str, command))
+    done = subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=env)
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def files(folder):
+    """Those of the checkout below `folder`, without what running leaves there."""
+    found = (path for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {str(p.relative_to(ROOT)) for p in found if "__pycache__" not in p.parts}
+
+
+def environment(folder):
+    """A new one without pip that has this one's libraries, but none of its .pth files."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))",
+                    cwd=folder).strip())  # fmt: skip
+    libraries = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "libraries.pth").write_text("\n".join(sorted(libraries)) + "\n")
+    return python, site
+
+
+def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
+    for needed in ("build", "hatchling", "pip"):
+        pytest.importorskip(needed, reason="the extra `dev` brings build and hatchling")
+    built, elsewhere = tmp_path / "dist", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", built, ROOT, cwd=elsewhere)
+    (sdist,), (wheel,) = built.glob("*.tar.gz"), built.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        inside = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
+    wanted = ALSO.union(*map(files, ("lenetgpu", "weights", "data", "tests", "scripts", "docs")))
+    assert wanted - inside == set()
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert held == files("lenetgpu") | SHIPPED
+    python, site = environment(tmp_path / "venv")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
+        "--no-warn-script-location", wheel, cwd=elsewhere)  # fmt: skip
+    where = run(python, "-c", "import lenetgpu; print(lenetgpu.__file__)", cwd=elsewhere)
+    assert Path(where.strip()) == site / "lenetgpu" / "__init__.py"
+    command = python.with_name("lenetgpu")
+    out = run(command, "infer", "--limit", 100, "--device", "cpu", "--json", "-", cwd=elsewhere)
+    document = json.loads(out)
+    assert (document["images"], document["correct"]) == (100, 97)
+    assert Path(document["data"]) == site / "lenetgpu/_shipped/data/digits-10k.h5"
+    assert Path(document["weights"]) == site / "lenetgpu/_shipped/weights/lenet-mnist.h5"
+    assert document["software"]["commit"] is None
+    assert "direct.basic" in run(command, "variants", "conv", cwd=elsewhere)
