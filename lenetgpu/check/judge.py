@@ -7,7 +7,9 @@ poisoned before the run, and NaN never passes.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any
 
 from lenetgpu.check.truth import reference_stages
@@ -64,13 +66,23 @@ def judge(found: Any, expected: Any, precision: str) -> Verdict:
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         return Verdict(False, float("nan"), 0.0, f", shape {found.shape} for {expected.shape}")
-    if expected.dtype.kind in "iu":
-        flips = int(np.count_nonzero(found != expected))
+    return judge_parts([(found, expected)], largest(expected) or 1.0, precision)
+
+
+def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) -> Verdict:
+    """`judge` of (found, expected) in parts, whose largest expected absolute value is `scale`."""
+    error, bad, flips, labels = 0.0, 0, 0, False
+    for found, expected in parts:
+        np = array_module(found)
+        labels = labels or expected.dtype.kind in "iu"
+        if labels:
+            flips += int(np.count_nonzero(found != expected))
+            continue
+        error = max(error, largest_difference(found, expected) / scale)
+        bad += int(np.count_nonzero(~np.isfinite(found)))
+    if labels:
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]
-    scale = largest(expected) or 1.0
-    error = largest_difference(found, expected) / scale
-    bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
         return Verdict(
             False, float("nan"), tolerance, f", {bad} outputs NaN, infinite or unwritten"
@@ -94,11 +106,45 @@ def excusable_flips(scores: Any, precision: str) -> Any:
 
 
 def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any) -> Verdict:
-    """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it."""
+    """Run `variant` on x (NHWC or (N, K), host) into a poisoned output and judge it.
+
+    It must leave x, w and what lies beside its output as they were, and its output from when it
+    returned (a GPU: from when the current stream was through) on.
+    """
+    kept = None if w is None else w.copy()
     mounted = Mounted(variant, problem, () if w is None else (w,), len(x))
-    out = mounted.output(len(x))
-    mounted.run(mounted.input(x), out)
-    return judge(mounted.found(out), expected, variant.precision)
+    fed, out = mounted.input(x.copy()), mounted.output(len(x))
+    before = fed.copy()
+    mounted.run(fed, out)
+    early = out.copy()
+    verdict = judge(mounted.found(early), expected, variant.precision)
+    settle(mounted)
+    misdeeds = {
+        "writes its output after it has returned": same_bytes(early, out),
+        "writes outside its output": mounted.inside,
+        "changes its input": same_bytes(before, fed),
+        "changes its weights": kept is None or same_bytes(kept, w),
+    }
+    if not misdeeds["changes its weights"]:
+        w[...] = kept
+    caught = next((what for what, innocent in misdeeds.items() if not innocent), None)
+    return replace(verdict, passed=False, note=f", {caught}") if caught else verdict
+
+
+PAUSE_S = 0.005
+
+
+def settle(mounted: Mounted) -> None:
+    """Let what still runs come to its end: on a GPU all of its streams, else a pause."""
+    if mounted.on_gpu:
+        mounted.arrays.cuda.runtime.deviceSynchronize()
+    else:
+        Event().wait(PAUSE_S)
+
+
+def same_bytes(a: Any, b: Any) -> bool:
+    """Whether two contiguous arrays of one device hold the same bits."""
+    return bool((a.reshape(-1).view("uint8") == b.reshape(-1).view("uint8")).all())
 
 
 def first_bad_stage(

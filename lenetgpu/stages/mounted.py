@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
@@ -20,6 +21,33 @@ def array_module(device: str) -> Any:
     import numpy
 
     return numpy
+
+
+class Fenced:
+    """`array`, uninitialised, between two zones of memory that nobody may write.
+
+    On `arrays`' device (the module NumPy or CuPy); the array starts where 256 bytes do.
+    """
+
+    ZONE = 32 << 10
+    _ALIGNED = 256
+    _PATTERN = 0xA5
+
+    def __init__(self, arrays: Any, shape: Sequence[int], dtype: Any) -> None:
+        item = arrays.dtype(dtype).itemsize
+        size = item * prod(shape)
+        raw = arrays.empty(2 * self.ZONE + self._ALIGNED + size, "uint8")
+        address = raw.ctypes.data if hasattr(raw, "ctypes") else raw.data.ptr
+        start = self.ZONE + -(address + self.ZONE) % self._ALIGNED
+        self._zones = raw[:start], raw[start + size :]
+        for zone in self._zones:
+            zone.fill(self._PATTERN)
+        self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
+
+    @property
+    def intact(self) -> bool:
+        """Whether neither zone was written since."""
+        return all(bool((zone == self._PATTERN).all()) for zone in self._zones)
 
 
 class Mounted:
@@ -47,6 +75,7 @@ class Mounted:
             self.state = variant.prepare(tensor, problem, batch)
         else:
             self.state = None if tensor is None else self.arrays.asarray(tensor)
+        self._fenced: list[Fenced] = []
 
     def run(self, x: Any, y: Any) -> None:
         """Compute `y` from `x`, both of as many images, at most `batch`; a GPU may still work."""
@@ -65,12 +94,21 @@ class Mounted:
         return self.arrays.ascontiguousarray(held)
 
     def output(self, n: int) -> Any:
-        """A poisoned buffer for `n` images, as it is written."""
+        """A poisoned, fenced buffer for `n` images, as it is written."""
         problem = self.problem
         shape = physical_shape(problem.writes, n, problem.out_shape)
-        buffer = self.arrays.empty(shape, dtype_of(problem.writes))
-        self.poison(buffer)
-        return buffer
+        return self.lent(Fenced(self.arrays, shape, dtype_of(problem.writes)))
+
+    def lent(self, fenced: Fenced) -> Any:
+        """A buffer of somebody else's as an output, poisoned."""
+        self._fenced.append(fenced)
+        self.poison(fenced.array)
+        return fenced.array
+
+    @property
+    def inside(self) -> bool:
+        """Whether nothing was written before or behind any output."""
+        return all(fenced.intact for fenced in self._fenced)
 
     @staticmethod
     def poison(buffer: Any) -> None:
