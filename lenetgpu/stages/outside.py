@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import cupy_installed
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.stages.registry import (
     KINDS,
@@ -23,6 +24,7 @@ from lenetgpu.stages.registry import (
     TakenError,
     Variant,
 )
+from lenetgpu.stages.seal import sealed
 
 _PREFIX = "_lenetgpu_outside_"
 _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
@@ -30,15 +32,27 @@ _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 
 @contextmanager
 def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
-    """The variants that the files and folders register; forgotten at the end of the block."""
+    """The variants that the files and folders register; forgotten at the end of the block.
+
+    Inside it they are under a seal (`lenetgpu.stages.seal`): who replaces a clock is found out.
+    """
+    files = {path.resolve(): path for path in paths}.values()
+    if not files:
+        yield []
+        return
+    if cupy_installed():
+        importlib.import_module("cupy")  # as it is, before a file can put another in its place
     before = dict(REGISTRY)
-    try:
-        found = []
-        for path in {path.resolve(): path for path in paths}.values():
-            found += load(path)
-        yield found
-    finally:
-        _restore(before)
+    with sealed() as seal:
+        try:
+            found = []
+            for path in files:
+                made = load(path)
+                found += made
+                seal.admit({variant.full_name for variant in made})
+            yield found
+        finally:
+            _restore(before)
 
 
 def load(path: Path) -> list[Variant]:
