@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
+from lenetgpu.check.gates import Gate
 from lenetgpu.check.judge import (
     Verdict,
     check_variant,
@@ -13,36 +14,25 @@ from lenetgpu.check.judge import (
     judge,
     largest_difference,
 )
-from lenetgpu.check.truth import random_input, reference, reference_stages
-from lenetgpu.files.weights import Weights
+from lenetgpu.check.slots import SPARE, Feed, Slots, windows
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.measure.calls import SAMPLE_MS
-from lenetgpu.measure.timing import cpu_ms, gpu_ms, time_compute
+from lenetgpu.measure.facts import CHECK_IMAGES as CHECK_IMAGES
+from lenetgpu.measure.facts import Checked as Checked
+from lenetgpu.measure.facts import Truth as Truth
+from lenetgpu.measure.facts import truth as truth
+from lenetgpu.measure.fed import Fed
+from lenetgpu.measure.timing import gpu_ms, time_compute
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.stages import Variant
-from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.mounted import Mounted, array_module
 
-CHECK_IMAGES = 500
 _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
 _SLOW_S = 1.0
 _MAX_LAUNCHES = 64
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Error against float64 on real digits and on fresh random input.
-
-    `largest` is the largest absolute difference, `flips` the labels that differ from float64's
-    among `images` (None where there are no labels), `first_bad` the first wrong stage where one is.
-    """
-
-    verdict: Verdict
-    largest: float
-    flips: int | None
-    images: int
-    first_bad: str | None = None
 
 
 class Skip(Exception):  # noqa: N818
@@ -79,25 +69,9 @@ class Bench(Protocol):
         """One time in milliseconds for all images."""
         ...
 
-
-@dataclass(frozen=True)
-class Truth:
-    """Real digits with the float64 output of every stage, shared by all candidates."""
-
-    images: Any
-    weights: Weights
-    stages: dict[str, Any]
-
-    @property
-    def labels(self) -> Any:
-        """Float64's labels."""
-        return self.stages["argmax"]
-
-
-def truth(images: Any, weights: Weights) -> Truth:
-    """The float64 truth for the first CHECK_IMAGES of `images`."""
-    few = images[:CHECK_IMAGES]
-    return Truth(few, weights, reference_stages(few, weights))
+    def recheck(self) -> Checked:
+        """Compare once more, after the samples: their outputs, what they claim, what they left."""
+        ...
 
 
 class Flusher:
@@ -128,8 +102,8 @@ def _stage_names(unit: Stage | Span) -> tuple[str, ...]:
 class StageBench:
     """One variant on one stage (or span), fed with the float64 chain's real activations.
 
-    `n` images are timed; the check's activations are repeated to fill them. `layouts` (reads,
-    writes) are the variant's first ones unless named.
+    `n` images are timed; the check's activations are repeated to fill them, and change places
+    from sample to sample. `layouts` (reads, writes) are the variant's first ones unless named.
     """
 
     once = False
@@ -157,9 +131,16 @@ class StageBench:
         self._few = np.ascontiguousarray(self._input_of_stage(), np.float32)
         chunk = n if self._gpu else min(n, CPU_CHUNK)
         self._mounted = mounted = Mounted(variant, self.problem, self._weights, chunk)
-        part = mounted.input(self._few)
-        self._x = mounted.arrays.concatenate([part] * -(-n // len(part)))[:n]
-        self._y = mounted.output(chunk)
+        weight = next(iter(self._weights), None)
+        self._expected = reference(variant.kind, self._few, weight, self.problem)
+        shape = windows(self.problem, n, variant.needs.device)
+        self._slots = Slots(mounted.input(self._few), shape.span + SPARE)
+        self._y = mounted.output(Feed.outputs(shape, chunk))
+        self._chunk = chunk
+        feed = Feed(self._slots, self._y, self.problem, shape, chunk, self._expected)
+        self._gate = Gate(mounted, self._weights, feed)
+        self._fed = Fed(mounted, feed, self._gate)
+        self._checked: Checked | None = None
         self._launches = 1
         self._flush: Flusher | None = None
         self.launched: list[Launch] = []
@@ -177,7 +158,7 @@ class StageBench:
     @property
     def input(self) -> Any:
         """The activations the variant reads, on its device, in its layout."""
-        return self._x
+        return self._slots.images[: self.images]
 
     def use_cold_cache(self, flush: Flusher) -> None:
         """Flush the L2 cache before every timed launch."""
@@ -192,23 +173,41 @@ class StageBench:
         x, w = random_input(kind, problem, _RANDOM_IMAGES, rng)
         verdict = check_variant(self.variant, problem, x, w, reference(kind, x, w, problem))
         last = _stage_names(self.unit)[-1]
-        weight = next(iter(self._weights), None)
-        expected = reference(kind, self._few, weight, problem)
         if verdict.passed:
-            verdict = check_variant(self.variant, problem, self._few, weight, expected)
-        found = self._output(len(self._few))
-        flips = int((self._labels_from(found, last) != self._truth.labels).sum())
+            weight = next(iter(self._weights), None)
+            verdict = check_variant(self.variant, problem, self._few, weight, self._expected)
+        found = self._output()
+        if verdict.passed:
+            verdict = judge(found, self._expected[: len(found)], self.variant.precision)
+        verdict = self._gate.verdict(verdict)
+        flips = int((self._labels_from(found, last) != self._truth.labels[: len(found)]).sum())
         bad = None if verdict.passed else last
-        return Checked(verdict, largest_difference(found, expected), flips, len(self._few), bad)
+        largest = largest_difference(found, self._expected[: len(found)])
+        self._checked = Checked(verdict, largest, flips, len(found), bad)
+        return self._checked
 
-    def _output(self, n: int) -> Any:
+    def recheck(self) -> Checked:
+        """All that passes like the timed ones leave, each on other images, is judged again.
+
+        On a GPU the events' time is held against the host's, too.
+        """
+        assert self._checked is not None, "checked first"
+        verdict = self._fed.again()
+        if self._gpu and self._flush is None and verdict.passed:
+            self._fed.agree(self._one_ms)
+        verdict = self._gate.verdict(verdict)
+        bad = None if verdict.passed else _stage_names(self.unit)[-1]
+        return replace(self._checked, verdict=verdict, first_bad=bad)
+
+    def _output(self) -> Any:
+        """What the variant as it is timed makes of the check's activations, or the first ones."""
         import numpy as np
 
-        parts = []
-        for lo in range(0, n, len(self._y)):
-            y = self._y[: n - lo]
+        parts, n = [], min(len(self._few), self.images)
+        for lo in range(0, n, self._chunk):
+            y = self._y[: min(self._chunk, n - lo)]
             self._mounted.poison(y)
-            self._mounted.run(self._x[lo : lo + len(y)], y)
+            self._mounted.run(self._slots.images[lo : lo + len(y)], y)
             parts.append(self._mounted.found(y))
         return np.concatenate(parts)
 
@@ -229,42 +228,27 @@ class StageBench:
         """How often a sample launches it."""
         return self._launches if self._flush is None else 1
 
-    def _launch(self) -> None:
-        self._mounted.run(self._x, self._y)
-
     def _sample_gpu(self) -> float:
-        import cupy
-
         if not self.launched:
             with record() as self.launched:
-                self._launch()
-            one = gpu_ms(self._launch)
-            self._launches = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(one, 1e-4))))
-        if self._flush is None:
-            return gpu_ms(self._launch, self._launches) / self._launches
-        self._flush()
-        cupy.cuda.get_current_stream().synchronize()
-        return gpu_ms(self._launch)
+                self._fed.launch()
+            self._one_ms = gpu_ms(self._fed.launch)
+            self._launches = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(self._one_ms, 1e-4))))
+        return self._fed.launches(self._launches, self._flush)
+
+    _one_ms = 1.0
 
     def _sample_cpu(self) -> float:
         if not self._probed:
             few = min(CPU_CHUNK, self.images)
-            self._run_cpu(few)
-            seconds = self._run_cpu(few) / 1e3
+            self._fed.chunks(few)
+            seconds = self._fed.chunks(few) / 1e3
             if seconds * self.images / few > _SLOW_S:
                 self.scaled_from = max(few, int(few * _SLOW_S / seconds) // few * few)
             self._probed = True
-        return self._run_cpu(self.scaled_from) * self.images / self.scaled_from
+        return self._fed.chunks(self.scaled_from) * self.images / self.scaled_from
 
     _probed = False
-
-    def _run_cpu(self, n: int) -> float:
-        def run() -> None:
-            for lo in range(0, n, len(self._y)):
-                part = self._x[lo : min(lo + len(self._y), n)]
-                self._mounted.run(part, self._y[: len(part)])
-
-        return cpu_ms(run)
 
 
 class PlanBench:
@@ -280,30 +264,27 @@ class PlanBench:
         self.launched: list[Launch] = []
         self._gpu = pipeline.plan.device == "cuda"
         self._probed = False
-        if self._gpu:
-            import cupy
-
-            self._x = cupy.asarray(images)
-        else:
-            self._x = images
+        self._caught = ""
+        source = array_module(pipeline.plan.device).asarray(images)
+        self._slots = Slots(source, len(images) + SPARE)
 
     @property
     def input(self) -> Any:
         """The images, on the plan's device."""
-        return self._x
+        return self._slots.images[: self.images]
 
     def check(self) -> Checked:
         """Scores and labels of real digits against float64, buffers poisoned first."""
-        few = self._truth.images[: self.pipeline.batch]
-        n = len(few)
+        n = min(len(self._truth.images), self.pipeline.batch, self.images)
+        known = self._slots.which[:n] < len(self._truth.images)
+        which = self._slots.which[:n][known]
         self.pipeline.poison()
         self.pipeline.with_scores = True
-        labels = self.pipeline.run(self._x[:n])
-        labels = labels.get() if self._gpu else labels.copy()
-        found, expected = self.pipeline.scores(n), self._truth.stages["fc2"][:n]
+        labels = self._labels(self.pipeline.run(self.input[:n]))[known]
+        found, expected = self.pipeline.scores(n)[known], self._truth.stages["fc2"][which]
         self.pipeline.with_scores = False
         verdict = judge(found, expected, self.pipeline.plan.precision)
-        differ = labels != self._truth.labels[:n]
+        differ = labels != self._truth.labels[which]
         flips = int(differ.sum())
         excused = excusable_flips(expected, self.pipeline.plan.precision)
         if verdict.passed and (differ & ~excused).any():
@@ -311,18 +292,44 @@ class PlanBench:
             verdict = Verdict(False, verdict.error, verdict.tolerance, note)
         bad = None
         if not verdict.passed:
+            few = self._truth.images[:n]
             place = first_bad_stage(self.pipeline, few, self._truth.weights)
             bad = place[0] if place else "labels"
-        return Checked(verdict, largest_difference(found, expected), flips, n, bad)
+        return Checked(verdict, largest_difference(found, expected), flips, len(which), bad)
+
+    def _labels(self, labels: Any) -> Any:
+        return labels.get() if self._gpu else labels.copy()
+
+    def recheck(self) -> Checked:
+        """`check` on images that have changed places, and what was found of the samples' labels."""
+        self._slots.exchange(self.images)
+        checked = self.check()
+        caught = self._caught or ("" if self._slots.intact else "changes its input")
+        if not caught:
+            return checked
+        return replace(checked, verdict=replace(checked.verdict, passed=False, note=f", {caught}"))
+
+    def _glance(self, n: int) -> None:
+        """Right after a sample of `n` images: are the labels right whose truth is known?"""
+        lo = (n - 1) // self.pipeline.batch * self.pipeline.batch
+        labels, which = self._labels(self.pipeline.labels[: n - lo]), self._slots.which[lo:n]
+        known = which < len(self._truth.labels)
+        differ = labels[known] != self._truth.labels[which[known]]
+        scores = self._truth.stages["fc2"]
+        excused = excusable_flips(scores, self.pipeline.plan.precision)[which[known]]
+        if (differ & ~excused).any():
+            self._caught = "what its timed passes left is wrong"
 
     def sample(self) -> float:
         """Milliseconds for all images; slow CPU plans take fewer images and are scaled."""
         if not self._gpu and not self._probed:
             few = min(CPU_CHUNK, self.images)
-            time_compute(self.pipeline, self._x[:few])
-            seconds = time_compute(self.pipeline, self._x[:few]) / 1e3
+            time_compute(self.pipeline, self.input[:few])
+            seconds = time_compute(self.pipeline, self.input[:few]) / 1e3
             if seconds * self.images / few > 3 * _SLOW_S:
                 self.scaled_from = max(few, int(few * _SLOW_S / seconds) // few * few)
             self._probed = True
-        elapsed = time_compute(self.pipeline, self._x[: self.scaled_from])
+        self._slots.exchange(self.scaled_from)
+        elapsed = time_compute(self.pipeline, self.input[: self.scaled_from])
+        self._glance(self.scaled_from)
         return elapsed * self.images / self.scaled_from

@@ -48,9 +48,12 @@ class Replays:
 
     def sample(self) -> float:
         """Milliseconds of one call."""
+        return self.total(self.passes) / self.passes
+
+    def total(self, calls: int) -> float:
+        """Milliseconds of `calls` calls, or as many as whole graphs hold."""
         with self._graph.stream:
-            elapsed = gpu_ms(self._graph.launch, self._times)
-        return elapsed / (self._times * self._calls)
+            return gpu_ms(self._graph.launch, max(1, calls // self._calls))
 
 
 class CallTimer:
@@ -99,8 +102,12 @@ class CallTimer:
         """Calls that a sample makes."""
         return self._times if self.replays is None else self.replays.passes
 
+    def total(self, calls: int) -> float:
+        """Milliseconds of `calls` calls, made as a sample's are."""
+        if self.replays is not None:
+            return self.replays.total(calls)
+        return self._elapsed_ms(self._call, calls)
+
     def sample(self) -> float:
         """Milliseconds of one call."""
-        if self.replays is not None:
-            return self.replays.sample()
-        return self._elapsed_ms(self._call, self._times) / self._times
+        return self.total(self.passes) / self.passes

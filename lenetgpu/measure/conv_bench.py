@@ -10,21 +10,24 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from lenetgpu.check.judge import judge, largest_difference
+from lenetgpu.check.gates import Gate
+from lenetgpu.check.judge import Verdict, judge, largest_difference
+from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
 from lenetgpu.check.truth import random_input
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
-from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, physical_shape
 from lenetgpu.measure.bench import CHECK_IMAGES, Checked, Skip
-from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer
+from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer, Replays
+from lenetgpu.measure.fed import Fed
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
 from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.stages.mounted import Fenced, Mounted, array_module
 
 _LONG_FLOP = 1_000_000_000
 _PATIENCE_S = 20.0
@@ -47,56 +50,67 @@ def laid_out(variant: Variant, problem: Conv) -> Conv | str:
 
 
 class Case:
-    """Random input and filters of one problem, their float64 output, and a buffer per layout."""
+    """Random images and filters of one problem, their float64 output, and a buffer per layout.
+
+    `images` are timed; there are some more, for the windows and the changes of
+    `lenetgpu.check.slots`.
+    """
 
     def __init__(self, problem: Conv, n: int, gpu: bool) -> None:
         import numpy as np
 
         self.problem, self.images, self.gpu = problem, n, gpu
-        x, self.filters = random_input("conv", problem, n, np.random.default_rng())
-        self._x: dict[str, Any] = {}
-        self._y: dict[str, Any] = {}
-        if gpu:
-            import cupy
-
-            x = cupy.asarray(x)
-        self._x["NHWC"] = x
+        self.windows = windows(problem, n, "cuda" if gpu else "cpu")
+        self._count = self.windows.span + SPARE
+        x, self.filters = random_input("conv", problem, self._count, np.random.default_rng())
+        self._slots = {"NHWC": Slots(self.arrays.asarray(x))}
+        self._y: dict[str, Fenced] = {}
 
     @property
     def arrays(self) -> Any:
         """CuPy on a GPU, else NumPy."""
         return array_module("cuda" if self.gpu else "cpu")
 
-    def input(self, layout: str) -> Any:
-        """The input, on the device, contiguous in `layout`."""
-        if layout not in self._x:
-            held = from_nhwc(self._x["NHWC"], layout)
-            self._x[layout] = self.arrays.ascontiguousarray(held)
-        return self._x[layout]
+    def slots(self, layout: str) -> Slots:
+        """All images, on the device, in `layout`."""
+        if layout not in self._slots:
+            plain = self._slots["NHWC"]
+            self._slots[layout] = Slots(from_nhwc(plain.images, layout), which=plain.which)
+        return self._slots[layout]
 
-    def output(self, layout: str) -> Any:
+    def input(self, layout: str) -> Any:
+        """The images that are timed, on the device, contiguous in `layout`."""
+        return self.slots(layout).images[: self.images]
+
+    def output(self, layout: str) -> Fenced:
         """The output buffer in `layout`, which all candidates share."""
         if layout not in self._y:
-            shape = physical_shape(layout, self.images, self.problem.out_shape)
-            self._y[layout] = self.arrays.empty(shape, "float32")
+            count = Feed.outputs(self.windows, self.images)
+            shape = physical_shape(layout, count, self.problem.out_shape)
+            self._y[layout] = Fenced(self.arrays, shape, "float32")
         return self._y[layout]
 
     @cached_property
     def expected(self) -> Any:
         """Float64 output in NHWC, of all images on a GPU, of the first ones on a CPU."""
-        n, p = self.images if self.gpu else min(self.images, CHECK_IMAGES), self.problem
+        n, p = self._count if self.gpu else min(self._count, CHECK_IMAGES), self.problem
         padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
-        x, w = self._x["NHWC"], self.arrays.asarray(self.filters)
+        plain, w = self._slots["NHWC"], self.arrays.asarray(self.filters)
+        x = plain.images[self.arrays.asarray(plain.which.argsort()[:n])]
         out = self.arrays.empty((n, *p.out_shape), "float64")
         for lo in range(0, n, chunk):
             out[lo : lo + chunk] = reference(x[lo : min(lo + chunk, n)], w, p, self.arrays)
         return out
 
-    def judged(self, found: Any, precision: str) -> Checked:
-        """`found` in NHWC, all images or the first ones, against the float64 output."""
-        expected = self.expected
-        found = found[: len(expected)]
+    def judged(self, found: Any, precision: str, which: Any = None) -> Checked:
+        """`found` in NHWC, of the first images or those of `which` (host), against float64."""
+        import numpy as np
+
+        which = np.arange(len(found)) if which is None else which
+        known = which < len(self.expected)
+        expected = self.expected[self.arrays.asarray(which[known])]
+        found = found[self.arrays.asarray(known)]
         verdict = judge(found, expected, precision)
         return Checked(verdict, largest_difference(found, expected), None, len(expected))
 
@@ -110,11 +124,17 @@ class ConvBench:
         self.launched: list[Launch] = []
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
         self._timer: CallTimer | None = None
-        self._x, self._y = case.input(problem.reads), case.output(problem.writes)
+        self._slots = case.slots(problem.reads)
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
-        self._mounted = Mounted(variant, problem, [case.filters], chunk)
+        self._mounted = mounted = Mounted(variant, problem, [case.filters], chunk)
+        y = mounted.lent(case.output(problem.writes))
+        self._feed = Feed(self._slots, y, problem, case.windows, case.images, case.expected)
+        self._gate = Gate(mounted, [case.filters], self._feed)
+        self._fed = Fed(mounted, self._feed, self._gate)
+        self._graph_calls: list[Call] = []
+        self._checked: Checked | None = None
 
     @property
     def once(self) -> bool:
@@ -136,12 +156,6 @@ class ConvBench:
         """What its times hold besides."""
         return "" if self._timer is None else self._timer.note
 
-    def _launch(self) -> None:
-        self._mounted.run_all(self._x, self._y)
-
-    def _found(self) -> Any:
-        return to_nhwc(self._y, self.problem.writes, self.problem.out_shape)
-
     def _refuse_what_takes_minutes(self) -> None:
         """On a CPU, raise Skip where a row of outputs for each core says that one call would."""
         import numpy as np
@@ -153,7 +167,8 @@ class ConvBench:
         few = replace(p, H=rows)
         if self.variant.refusal(few) is not None:
             return
-        part = self._x[:1, :rows] if p.reads == "NHWC" else self._x[:1, :, :rows]
+        images = self._slots.images
+        part = images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows]
         x = np.ascontiguousarray(part)
         mounted = Mounted(self.variant, few, [self._case.filters], 1)
         y = mounted.output(1)
@@ -164,29 +179,56 @@ class ConvBench:
 
     def check(self) -> Checked:
         """Poison the output, run, judge; then choose how it is timed, and judge that too."""
-        Mounted.poison(self._y)
         with record() as self.launched:
-            self._launch()
-        checked = self._case.judged(self._found(), self.variant.precision)
-        if not checked.verdict.passed:
-            return checked
-        self._timer = CallTimer(self._launch, self._case.gpu, self._budget_ms, Graph)
-        return self._check_graph(self._timer) or checked
+            verdict = self._gate.pass_(self._fed.launch, True)
+        if verdict.passed:
+            self._timer = CallTimer(self._fed.launch, self._case.gpu, self._budget_ms, Graph)
+            if self._timer.replays is not None:
+                verdict = self._check_graph(self._timer.replays)
+        judged = min(self.images, len(self._case.expected))
+        verdict = self._gate.verdict(verdict)
+        self._checked = Checked(verdict, verdict.error * self._feed.scale, None, judged)
+        return self._checked
 
-    def _check_graph(self, timer: CallTimer) -> Checked | None:
-        """A verdict where the recorded graph is wrong."""
-        if timer.replays is None:
-            return None
-        Mounted.poison(self._y)
-        self._case.arrays.cuda.get_current_stream().synchronize()
-        timer.replays.once()
-        checked = self._case.judged(self._found(), self.variant.precision)
-        if checked.verdict.passed:
-            return None
-        verdict = replace(checked.verdict, note=f"{checked.verdict.note}, as a graph")
-        return replace(checked, verdict=verdict)
+    def _check_graph(self, replays: Replays) -> Verdict:
+        self._graph_calls = self._feed.last
+        verdict = self._gate.pass_(replays.once, True)
+        return verdict if verdict.passed else replace(verdict, note=f"{verdict.note}, as a graph")
+
+    def _renew(self) -> None:
+        """Other images; a graph, which has a stream of its own, must find them there."""
+        self._feed.renew()
+        if self._case.gpu:
+            self._case.arrays.cuda.get_current_stream().synchronize()
 
     def sample(self) -> float:
         """Milliseconds of one call."""
         assert self._timer is not None, "checked first"
-        return self._timer.sample()
+        timer = self._timer
+        self._renew()
+        if not timer.once and timer.replays is None:
+            self._fed.warm(self._fed.launch)
+        elapsed = self._gate.clocked(lambda: timer.total(timer.passes))
+        self._feed.made(*self._graph_calls)
+        self._gate.glance()
+        return elapsed / timer.passes
+
+    def _call(self) -> None:
+        """What a sample does, once."""
+        if self._timer is None or self._timer.replays is None:
+            return self._fed.launch()
+        self._timer.replays.once()
+        return self._feed.made(*self._graph_calls)
+
+    def recheck(self) -> Checked:
+        """All that some more calls leave, on other images; on a GPU the host's clock, too."""
+        assert self._checked is not None and self._timer is not None, "checked first"
+        verdict = self._checked.verdict
+        for poisoned in () if self.once else (False, True):
+            self._renew()
+            verdict = self._gate.pass_(self._call, poisoned)
+            if not verdict.passed:
+                break
+        if self._case.gpu and not self.once and verdict.passed:
+            self._gate.long_run(self._timer.total, self._timer.sample())
+        return replace(self._checked, verdict=self._gate.verdict(verdict))
