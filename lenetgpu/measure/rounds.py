@@ -143,6 +143,10 @@ def compare(
             _check(control, flush)
             comparison.again = control if control.status == "right" else None
         _time(comparison, effort, say)
+        for candidate in (*candidates, *filter(None, [comparison.again])):
+            if candidate.status == "right" and candidate.samples:
+                say(f"checking {candidate.name} again")
+                _recheck(candidate)
     for candidate in comparison.wrong:
         candidate.samples.clear()
         if candidate.name == reference:
@@ -182,7 +186,25 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
     except BREAKS as error:
         _fail(candidate, error)
         return
-    candidate.status = "right" if candidate.checked.verdict.passed else "wrong"
+    verdict = candidate.checked.verdict
+    candidate.status = "right" if verdict.passed else "wrong"
+    if not verdict.passed:
+        candidate.note = verdict.note.lstrip(", ")
+
+
+def _recheck(candidate: Candidate) -> None:
+    """After the rounds: what the samples left, and whether they may be believed."""
+    recheck = getattr(candidate.bench, "recheck", None)
+    if recheck is None:
+        return
+    try:
+        candidate.checked = recheck()
+    except BREAKS as error:
+        _fail(candidate, error)
+        return
+    verdict = candidate.checked.verdict
+    if not verdict.passed:
+        candidate.status, candidate.note = "wrong", verdict.note.lstrip(", ")
 
 
 def _fail(candidate: Candidate, error: BaseException) -> None:
