@@ -1,0 +1,85 @@
+"""A right pool that makes the clock run slow; MODE says how, one to a run (see test_cheats.py)."""
+
+import sys
+import time
+
+import numpy as np
+
+from lenetgpu.check import judge
+from lenetgpu.measure import bench, fed, rounds, timing
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.registry import REGISTRY
+
+from .pooled import pool, pooled
+
+MODE = "nothing"
+honest_clock, calls = time.perf_counter, [0]
+
+
+def slow_clock():
+    """A thousandth of the time."""
+    return honest_clock() / 1000
+
+
+def a_microsecond(work, times=1):
+    """Does the work and fabricates a time."""
+    for _ in range(times):
+        work()
+    return 0.001
+
+
+def once_slow():
+    """A clock that stands still once and then puts the right one back."""
+    time.perf_counter = honest_clock
+    return started[-1]
+
+
+started = []
+
+
+def when_imported():
+    """What a file does before it registers anything."""
+    if MODE == "clock":
+        time.perf_counter = slow_clock
+    elif MODE == "timing":
+        timing.cpu_ms = fed.cpu_ms = a_microsecond
+    elif MODE == "its code":
+        timing.cpu_ms.__code__ = a_microsecond.__code__
+    elif MODE == "sample":
+        bench.StageBench.sample = lambda self: 0.001
+    elif MODE == "tolerance":
+        judge.TOLERANCE["fp32"] = 10.0
+    elif MODE == "judge":
+        passed = judge.Verdict(True, 0.0, 1e-5)
+        judge.judge_parts = judge.judge = lambda *arguments: passed
+    elif MODE == "numpy":
+        np.isfinite = np.ones_like
+    elif MODE == "rounds":
+        rounds._sample = lambda candidate: 0.001
+    elif MODE == "another":
+        slower = REGISTRY["pool", "fused.rows"]
+        object.__setattr__(slower, "run", lambda x, y, problem: time.sleep(0.01))
+    elif MODE == "profile":
+        sys.setprofile(lambda *arguments: None)
+
+
+def when_called():
+    """What it does in a call."""
+    calls[0] += 1
+    if MODE == "clock, in a call" and calls[0] == 40:
+        time.perf_counter = slow_clock
+    elif MODE == "run, in a call" and calls[0] == 40:
+        Mounted.run = lambda self, x, y: None
+    elif MODE == "clock, for a moment" and calls[0] > 4:
+        started.append(honest_clock())
+        time.perf_counter = once_slow
+
+
+when_imported()
+
+
+@pool("timers")
+def patches(x, y, problem):
+    """Right, and not as fast as it says."""
+    when_called()
+    y[...] = pooled(x)
