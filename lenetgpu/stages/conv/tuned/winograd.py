@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -19,6 +19,11 @@ from lenetgpu.stages.conv.tuned import direct
 from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks, transform_clocks
 from lenetgpu.stages.conv.tuned.product import Product, Workspace
 from lenetgpu.stages.registry import cuda, variant
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -135,18 +140,16 @@ class State:
     chunk: int
 
 
-def transform_filters(w: Any, outputs: int) -> Any:
+def transform_filters(w: Array, outputs: int) -> Array:
     """Filters (R, R, C, M) as (points, C, M rounded up to 4), float64 until the last step."""
-    import cupy
     import numpy as np
 
     taps, _, channels, maps = w.shape
-    _, from_filter, _ = transforms(outputs, taps)
-    g = cupy.asarray(np.array(from_filter, np.float64))
-    rows = cupy.tensordot(g, cupy.asarray(w, cupy.float64), axes=(1, 0))
-    both = cupy.tensordot(g, rows, axes=(1, 1)).swapaxes(0, 1)
+    g = np.array(transforms(outputs, taps)[1], np.float64)
+    rows = np.tensordot(g, w.astype(np.float64), axes=(1, 0))
+    both = np.tensordot(g, rows, axes=(1, 1)).swapaxes(0, 1)
     points = (outputs + taps - 1) ** 2
-    made = cupy.zeros((points, channels, 4 * blocks_for(maps, 4)), cupy.float32)
+    made: Array = np.zeros((points, channels, 4 * blocks_for(maps, 4)), np.float32)
     made[:, :, :maps] = both.reshape(points, channels, maps)
     return made
 
@@ -161,7 +164,7 @@ def prepare(
     chunk, inner = chunk_of(problem, batch, outputs), inner_problem(problem, outputs)
     product = product or plan(problem, batch, outputs)
     state = State(
-        filters=transform_filters(w, outputs),
+        filters=cupy.asarray(transform_filters(w, outputs)),
         inputs=cupy.empty((points, chunk * problem.C * tiles), cupy.float32),
         products=cupy.empty((points, chunk * problem.M * tiles), cupy.float32),
         product=product,

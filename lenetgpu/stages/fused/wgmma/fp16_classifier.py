@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
 from lenetgpu.stages.fused.outputs import output_args
-from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES, feature_order
+from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
+from lenetgpu.stages.fused.wgmma.fp16_pack import HIDDEN, pack_fc1, pack_fc2
 from lenetgpu.stages.registry import hopper, variant
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CLUSTER = 2
 _THREADS = 256 + 32
-_HIDDEN = 128
 _SLICE = 64
 _SLICES = FEATURE_COUNT // _SLICE
 _STAGES = 4
-_FILTER_BYTES = FEATURE_COUNT * _HIDDEN // _CLUSTER * 2
+_FILTER_BYTES = FEATURE_COUNT * HIDDEN // _CLUSTER * 2
 _RING_BYTES = _STAGES * _CLUSTER * TILE_IMAGES * _SLICE * 2
 _SCORE_BYTES = 4 * CLASSES * (TILE_IMAGES + 8) * 4
 _BARRIER_BYTES = 8 * (_SLICES + 2 * _STAGES + 1)
@@ -45,29 +42,6 @@ def kernel() -> Kernel:
         "classifier",
         (("TILE", TILE_IMAGES), ("STAGES", _STAGES), ("SHARED_BYTES", _SHARED_BYTES)),
     )
-
-
-def pack_fc1(fc1: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the order of the features kernel.
-
-    Half of the outputs, K step, half of it, output, feature.
-    """
-    import numpy as np
-
-    rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, _HIDDEN // 2)
-    return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
-
-
-def pack_fc2(fc2: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
-    import numpy as np
-
-    padded = np.zeros((_HIDDEN, 16), np.float16)
-    padded[:, :CLASSES] = fc2
-    band, lane, item = np.indices((_HIDDEN // 16, 32, 8))
-    k = 16 * band + 2 * (lane % 4) + item % 2 + 8 * (item // 4)
-    packed: np.ndarray[Any, Any] = padded[k, lane // 4 + 8 * (item // 2 % 2)]
-    return packed
 
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:

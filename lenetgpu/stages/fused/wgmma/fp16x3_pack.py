@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.network import CLASSES
 from lenetgpu.stages.fused import split
-from lenetgpu.stages.fused.wgmma.fp16_features import arrange_conv1
+from lenetgpu.stages.fused.wgmma.fp16_pack import arrange_conv1
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,7 +25,7 @@ def _pack_conv1(conv1: Array) -> tuple[Array, int]:
     import numpy as np
 
     parts, k = split.halves(conv1)
-    return np.stack([arrange_conv1(part) for part in parts]), k
+    return np.ascontiguousarray(np.stack([arrange_conv1(part) for part in parts])), k
 
 
 def _pack_conv2(conv2: Array) -> tuple[Array, int]:

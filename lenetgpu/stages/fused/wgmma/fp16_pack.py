@@ -1,0 +1,86 @@
+"""Weights for the fp16 kernels on wgmma, in the order they are read; NumPy on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.network import CLASSES, FEATURE_COUNT
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+HIDDEN = 128
+
+
+def feature_order() -> Array:
+    """(1024,) where feature i, as the kernel writes it, lies in (4, 4, 64) order.
+
+    Thread t of a warpgroup writes 8: for each pooled row, channel c and c + 8.
+    """
+    import numpy as np
+
+    thread, row, half = np.meshgrid(np.arange(128), np.arange(4), np.arange(2), indexing="ij")
+    warp, lane = thread // 32, thread % 32
+    channel = 16 * warp + lane // 4 + 8 * half
+    order: Array = ((row * 4 + lane % 4) * 64 + channel).reshape(-1)
+    return order
+
+
+def arrange_conv1(conv1: Array) -> Array:
+    """(5, 5, 1, 32) filters as (2, 2, 64, 8): K step, half of it, column, K.
+
+    Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K runs over 5 rows of 6
+    pixels and ends in two zeros.
+    """
+    import numpy as np
+
+    shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
+    taps = np.zeros((5, 6, 2, 32), conv1.dtype)
+    for dx in range(2):
+        taps[:, dx : dx + 5, dx] = conv1[:, :, 0]
+    shifted[:30] = taps.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
+    return shifted.reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
+
+
+def pack_conv1(conv1: Array) -> Array:
+    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: scale, then as `arrange_conv1`.
+
+    The first serve pixels in 0..1, the second bytes / 256; the quarter of the mean is in both.
+    """
+    import numpy as np
+
+    scales = np.array([0.25, 0.25 * 256 / 255], np.float32).reshape(2, 1, 1, 1, 1)
+    return np.ascontiguousarray(scales * arrange_conv1(conv1), dtype=np.float16)
+
+
+def pack_conv2(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters as (50, 2, 64, 8) fp16: tap and channel half, channel/8, output, 8."""
+    import numpy as np
+
+    split = conv2.reshape(25, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
+    return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
+
+
+def pack_fc1(fc1: Array) -> Array:
+    """(1024, 128) weights as (2, 64, 2, 64, 8) fp16, rows in the order of the features kernel.
+
+    Half of the outputs, K step, half of it, output, feature.
+    """
+    import numpy as np
+
+    rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, HIDDEN // 2)
+    return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
+
+
+def pack_fc2(fc2: Array) -> Array:
+    """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
+    import numpy as np
+
+    padded = np.zeros((HIDDEN, 16), np.float16)
+    padded[:, :CLASSES] = fc2
+    band, lane, item = np.indices((HIDDEN // 16, 32, 8))
+    k = 16 * band + 2 * (lane % 4) + item % 2 + 8 * (item // 4)
+    packed: Array = padded[k, lane // 4 + 8 * (item // 2 % 2)]
+    return packed
