@@ -1,0 +1,332 @@
+"""Weights as kernels read them: unpacked here by the layout that is written down, and compared.
+
+Every element is looked up one by one, by indices that the packers do not share.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from lenetgpu.network import weight_shapes
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tuned import winograd
+from lenetgpu.stages.fused.cuda_cores import classifier, conv1, conv2
+from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+from lenetgpu.stages.fused.mma import pack as mma
+from lenetgpu.stages.fused.wgmma import fp16_pack, fp16x3_pack, int8_pack
+
+HALF = 2.0**-11  # of a value: fp16's rounding
+TINY = 2.0**-25  # fp16's rounding below its least normal number
+SPLIT = 2.0**-22
+
+
+@pytest.fixture
+def tensors(rng):
+    return [
+        (size * rng.standard_normal(shape)).astype(np.float32)
+        for size, shape in zip((0.3, 0.05, 0.04, 0.1), weight_shapes().values(), strict=True)
+    ]
+
+
+def assert_half(packed, w):
+    assert packed.dtype == np.float16 and packed.flags.c_contiguous
+    assert (np.abs(packed - w) <= HALF * np.abs(w) + TINY).all()
+
+
+def assert_split(parts, w):
+    """fp16 high and low along the first axis are `w` times one power of two."""
+    assert parts.dtype == np.float16
+    high, low = parts.astype(np.float64)
+    k = round(np.log2(np.abs(high).max() / np.abs(w).max()))
+    scaled = np.ldexp(w.astype(np.float64), k)
+    assert np.abs(high + low - scaled).max() <= SPLIT * np.abs(scaled).max()
+    assert np.abs(high - scaled).max() <= HALF * np.abs(scaled).max()
+    return k
+
+
+def conv1_by_columns(packed):
+    """[K step][half][column][8] as (5, 5, 32), the shifted copy compared with the first."""
+    found = np.full((2, 5, 6, 32), np.nan)
+    for step, half, column, item in product(range(2), range(2), range(64), range(8)):
+        k = 16 * step + 8 * half + item
+        value = packed[step, half, column, item]
+        if k >= 30:
+            assert value == 0
+            continue
+        found[column // 8 % 2, k // 6, k % 6, column // 16 * 8 + column % 8] = value
+    assert not found[0, :, 5].any() and not found[1, :, 0].any()
+    np.testing.assert_array_equal(found[0, :, :5], found[1, :, 1:])
+    return found[0, :, :5]
+
+
+def test_fp16_conv1_has_the_mean_and_the_pixels_scale(tensors):
+    packed = fp16_pack.pack_conv1(tensors[0])
+    assert packed.shape == (2, 2, 2, 64, 8)
+    for part, scale in zip(packed, (0.25, 0.25 * 256 / 255), strict=True):
+        found = conv1_by_columns(part)
+        assert_half(found.astype(np.float16), np.float32(scale) * tensors[0][:, :, 0])
+
+
+def test_fp16_conv1_times_pixels_is_the_convolution(tensors, rng):
+    """Two output columns of an image by the rows of 6 pixels that the kernel multiplies."""
+    image = rng.integers(0, 256, (28, 28)).astype(np.float64)
+    packed = fp16_pack.pack_conv1(tensors[0])[1].astype(np.float64)
+    y, x = 7, 12
+    pixels = np.append(image[y : y + 5, x : x + 6].reshape(-1), [9, 9]) / 256
+    sums = pixels @ packed.transpose(0, 1, 3, 2).reshape(32, 64)
+    for dx, channel in product(range(2), range(32)):
+        window = image[y : y + 5, x + dx : x + dx + 5] / 255
+        expected = 0.25 * (window * tensors[0][:, :, 0, channel]).sum()
+        assert sums[channel // 8 * 16 + 8 * dx + channel % 8] == pytest.approx(expected, abs=4e-3)
+
+
+def test_fp16_conv2_is_tap_half_eighth_output_channel(tensors):
+    packed = fp16_pack.pack_conv2(tensors[1])
+    assert packed.shape == (50, 2, 64, 8)
+    found = np.full((5, 5, 32, 64), np.nan, np.float16)
+    for step, eighth, item in product(range(50), range(2), range(8)):
+        tap, channel = step // 2, 16 * (step % 2) + 8 * eighth + item
+        found[tap // 5, tap % 5, channel] = packed[step, eighth, :, item]
+    assert_half(found, tensors[1])
+
+
+def wgmma_place(i):
+    """(pooled row, pooled column, channel) of feature i: thread i // 8 writes 4 rows of 2."""
+    thread, row, half = i // 8, i // 2 % 4, i % 2
+    return row, thread % 4, 16 * (thread // 32) + thread % 32 // 4 + 8 * half
+
+
+def mma_place(i):
+    """Of feature i of mma.sync's kernel: [row of windows][half of 32 channels][lane][8]."""
+    rows, half, lane, item = i // 512, i // 256 % 2, i // 8 % 32, i % 8
+    window = lane // 4
+    return (
+        2 * rows + window // 4,
+        window % 4,
+        32 * half + item // 2 * 8 + lane % 4 * 2 + item % 2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "place"), [(fp16_pack.feature_order(), wgmma_place), (mma.feature_order(), mma_place)]
+)
+def test_features_are_numbered_as_the_kernel_writes_them(order, place):
+    expected = [np.ravel_multi_index(place(i), (4, 4, 64)) for i in range(1024)]
+    assert sorted(expected) == list(range(1024))
+    assert order.tolist() == expected
+
+
+def test_fp16_fc1_is_half_step_half_output_feature(tensors):
+    packed = fp16_pack.pack_fc1(tensors[2])
+    assert packed.shape == (2, 64, 2, 64, 8)
+    fc1 = tensors[2].reshape(4, 4, 64, 128)
+    found, expected = np.empty((1024, 128), np.float16), np.empty((1024, 128), np.float32)
+    for i, half in product(range(1024), range(2)):
+        outputs = slice(64 * half, 64 * half + 64)
+        found[i, outputs] = packed[half, i // 16, i // 8 % 2, :, i % 8]
+        expected[i, outputs] = fc1[wgmma_place(i)][outputs]
+    assert_half(found, expected)
+
+
+def test_fp16_fc2_is_what_a_lane_of_mma_holds_of_a(tensors):
+    packed = fp16_pack.pack_fc2(tensors[3])
+    assert packed.shape == (8, 32, 8)
+    found = np.full((128, 16), np.nan, np.float16)
+    for band, lane, item in product(range(8), range(32), range(8)):
+        row = lane // 4 + (8 if item in (2, 3, 6, 7) else 0)
+        k = 16 * band + 2 * (lane % 4) + item % 2 + (8 if item >= 4 else 0)
+        found[k, row] = packed[band, lane, item]
+    assert_half(np.ascontiguousarray(found[:, :10]), tensors[3])
+    assert not found[:, 10:].any()
+
+
+def test_int8_filters_have_127_steps_on_either_side(rng):
+    conv2 = rng.standard_normal((5, 5, 32, 64)).astype(np.float32)
+    conv2[..., 7] = 0
+    whole, scales = int8_pack.quantize(conv2, 2.0)
+    assert whole.dtype == np.int8 and scales.dtype == np.float32
+    widest = np.abs(conv2.astype(np.float64)).max((0, 1, 2))
+    step = np.where(widest > 0, widest, 1) / 127
+    assert (np.abs(whole.astype(int)).max((0, 1, 2)) == np.where(widest > 0, 127, 0)).all()
+    assert (np.abs(whole * step - conv2) <= 0.5001 * step).all()
+    np.testing.assert_allclose(scales, 0.25 * step * 2.0 / 255, rtol=1e-6)
+
+
+def test_int8_conv2_is_tap_sixteenth_output_channel(rng):
+    whole = rng.integers(-127, 128, (5, 5, 32, 64)).astype(np.int8)
+    packed = int8_pack.pack_conv2(whole)
+    assert packed.shape == (25, 2, 64, 16) and packed.flags.c_contiguous
+    for tap, channel in product(range(25), range(32)):
+        found = packed[tap, channel // 16, :, channel % 16]
+        np.testing.assert_array_equal(found, whole[tap // 5, tap % 5, channel])
+
+
+def test_int8_conv1_gives_a_thread_neighbouring_channels_in_bytes(tensors):
+    largest = 1.7
+    packed = int8_pack.pack_conv1(tensors[0], largest)
+    for part, scale in zip(packed, (0.25, 0.25 * 256 / 255), strict=True):
+        columns = conv1_by_columns(part)
+        found = np.empty_like(columns)
+        for a, q, e in product(range(4), range(4), range(2)):
+            found[:, :, 8 * q + 2 * a + e] = columns[:, :, 8 * a + 2 * q + e]
+        expected = tensors[0][:, :, 0].astype(np.float64) * scale * 255 / largest
+        assert (np.abs(found - expected) <= 1.01 * HALF * np.abs(expected) + TINY).all()
+
+
+def test_fp16x3_operands_are_high_and_low_of_one_scale(tensors):
+    packed = fp16x3_pack.pack(tensors)
+    assert packed.conv1.shape == (2, 2, 2, 64, 8) and packed.conv1.flags.c_contiguous
+    k1 = assert_split(
+        np.stack([conv1_by_columns(part) for part in packed.conv1]).astype(np.float16),
+        tensors[0][:, :, 0],
+    )
+    assert packed.conv2.shape == (25, 2, 4, 64, 8)
+    found = np.empty((2, 5, 5, 32, 64), np.float16)
+    for tap, part, channel in product(range(25), range(2), range(32)):
+        found[part, tap // 5, tap % 5, channel] = packed.conv2[
+            tap, part, channel // 8, :, channel % 8
+        ]
+    k2 = assert_split(found, tensors[1])
+    assert packed.fc1.shape == (16, 2, 8, 128, 8)
+    found, fc1 = np.empty((2, 4, 4, 64, 128), np.float16), tensors[2].reshape(4, 4, 64, 128)
+    for chunk, part, cell, item in product(range(16), range(2), range(8), range(8)):
+        number = 8 * chunk + cell  # 32 * warp + 4 * g + column
+        channel = 16 * (number // 32) + 8 * (item % 2) + number // 4 % 8
+        found[part, item // 2, number % 4, channel] = packed.fc1[chunk, part, cell, :, item]
+    k3 = assert_split(found, fc1)
+    np.testing.assert_array_equal(packed.fc2[:, :10], tensors[3])
+    assert packed.fc2.shape == (128, 12) and not packed.fc2[:, 10:].any()
+    f = packed.factors
+    assert f.floats / f.bytes == pytest.approx(255 * 2.0 ** (-8 - 8), rel=1e-12)
+    # through all stages no scale is left but those of the features, which are powers of two
+    a1, a2 = (np.log2(4 * f.floats) + k1 + 8), (np.log2(4 * f.conv2) + k2)
+    assert a1 == round(a1)
+    assert np.log2(f.fc1) == -k3 - (a1 + a2)
+
+
+def fragment(step, column, lane, item):
+    """(k, n) of a lane's item of mma's B: two tiles of 8 columns, 2 x 2 of K each."""
+    tile, half, pair = item // 4, item // 2 % 2, item % 2
+    return 16 * step + 8 * half + 2 * (lane % 4) + pair, 16 * column + 8 * tile + lane // 4
+
+
+def unpacked(fragments):
+    """[K step][columns/16][lane][8] as a matrix."""
+    steps, columns = fragments.shape[:2]
+    matrix = np.full((16 * steps, 16 * columns), np.nan, np.float16)
+    for at in product(range(steps), range(columns), range(32), range(8)):
+        matrix[fragment(*at)] = fragments[at]
+    return matrix
+
+
+def assert_parts(parts, w):
+    """One part is `w`, rounded and not scaled; two are `w` times 2**k: that k."""
+    if len(parts) == 2:
+        return assert_split(parts, w)
+    assert_half(np.ascontiguousarray(parts[0]), w)
+    return 0
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_mma_operands_are_what_lanes_hold_of_b(tensors, parts):
+    packed = mma.pack(tensors, parts)
+    assert packed.conv1.shape == (parts, 4, 32, 2, 2, 4)
+    columns = [
+        unpacked(part.transpose(3, 0, 1, 2, 4).reshape(2, 4, 32, 8)) for part in packed.conv1
+    ]  # [channel/8][lane][dx][K step][4] -> [K step][channel/8][lane][dx, 4]
+    found = np.zeros((parts, 5, 5, 32), np.float16)
+    for part, (r, s, channel) in product(range(parts), np.ndindex(5, 5, 32)):
+        at = 16 * (channel // 8) + channel % 8
+        found[part, r, s, channel] = columns[part][6 * r + s, at]
+        assert columns[part][6 * r + s + 1, at + 8] == found[part, r, s, channel]
+    assert all(np.count_nonzero(matrix) <= 2 * 25 * 32 for matrix in columns)
+    k1 = assert_parts(found, tensors[0][:, :, 0])
+
+    assert packed.conv2.shape == (25, parts, 2, parts, 4 // parts, 32, 8)
+    taps = packed.conv2.transpose(3, 0, 2, 1, 4, 5, 6).reshape(parts, 25, 2, 4, 32, 8)
+    found = np.stack([np.stack([unpacked(tap) for tap in part]) for part in taps])
+    k2 = assert_parts(found, tensors[1].reshape(25, 32, 64))
+
+    assert packed.fc1.shape == (16 * parts, parts, 4 // parts, 8, 32, 8)
+    steps = packed.fc1.transpose(1, 0, 2, 3, 4, 5).reshape(parts, 64, 8, 32, 8)
+    fc1 = tensors[2].reshape(4, 4, 64, 128)
+    ordered = np.stack([fc1[mma_place(i)] for i in range(1024)])
+    k3 = assert_parts(np.stack([unpacked(part) for part in steps]), ordered)
+
+    matrices = np.stack([unpacked(part.reshape(8, 1, 32, 8)) for part in packed.fc2])
+    assert not matrices[:, :, 10:].any()
+    k4 = assert_parts(np.ascontiguousarray(matrices[:, :, :10]), tensors[3])
+
+    f = packed.factors
+    scales = np.log2([8 * f.floats, 8 * f.conv2, f.fc1, f.fc2])
+    if parts == 1:
+        assert scales.tolist() == [0, 0, 0, 0]
+    # every stage undoes what came in and its own weights: the last one's output has no scale
+    first = scales[0] + k1 + (8 if parts == 2 else 0)
+    assert first + (scales[1] + k2) + (scales[2] + k3) + (scales[3] + k4) == 0
+    assert f.bytes * 255 == pytest.approx(f.floats * (256 if parts == 2 else 1), rel=1e-12)
+
+
+# F(4,5) at 0, 1, -1, 2, -2, 1/2, -1/2 and infinity: Vandermonde matrices on either side
+POINTS = (0, 1, -1, 2, -2, 0.5, -0.5)
+
+
+def values_at_points(taps):
+    """Filters' values (8, ...) at the points, the last tap at infinity."""
+    rows = [[point**k for k in range(5)] for point in POINTS] + [[0, 0, 0, 0, 1]]
+    return np.tensordot(np.array(rows, np.float64), taps, axes=(1, 0))
+
+
+def norms():
+    """What G divides each row by: the products of a point's distances to the others."""
+    found = [np.prod([p - q for q in POINTS if q != p]) for p in POINTS]
+    return np.array([*found, 1.0])
+
+
+def test_the_fp32_plans_transform_is_winograds():
+    np.testing.assert_allclose(
+        filter_transform() * norms()[:, None], values_at_points(np.eye(5)), rtol=1e-12
+    )
+
+
+def test_the_fp32_plans_filters_are_transformed_and_hold_the_means(tensors):
+    filters = tensors[0][:, :, 0].astype(np.float64)
+    rows = values_at_points(filters.transpose(1, 0, 2)) / norms()[:, None, None]
+    for dtype, scale in (("uint8", 1 / 255), ("float32", 1.0)):
+        packed = conv1.pack(tensors[0])[dtype]
+        assert packed.dtype == np.float32 and packed.shape == (5, 8, 32)
+        expected = scale * rows.transpose(1, 0, 2)
+        np.testing.assert_allclose(packed, expected, rtol=1e-6, atol=1e-9)
+    both = values_at_points(values_at_points(tensors[1]).transpose(1, 0, 2, 3))
+    both /= np.outer(norms(), norms())[:, :, None, None]  # [x][y][channel][map]
+    packed = conv2.pack(tensors[1])
+    assert packed.dtype == np.float32 and packed.shape == (8, 8, 32, 64)
+    np.testing.assert_allclose(packed, both / 4, rtol=1e-5, atol=1e-8)
+    fc1, fc2 = classifier.pack(tensors[2], tensors[3])
+    np.testing.assert_array_equal(fc1, tensors[2] / 4)
+    np.testing.assert_array_equal(fc2, tensors[3].T)
+    assert fc1.flags.c_contiguous and fc2.flags.c_contiguous
+
+
+@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
+def test_transformed_filters_multiply_to_the_convolution(outputs, taps, rng):
+    """A tile of inputs transformed, multiplied by the packed filters, transformed back."""
+    points = outputs + taps - 1
+    problem = Conv(points, points, 3, 5, taps, taps)
+    x = rng.standard_normal((1, points, points, 3))
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    packed = winograd.transform_filters(w, outputs)
+    assert packed.shape == (points**2, 3, 8) and packed.dtype == np.float32
+    assert packed.flags.c_contiguous and not packed[:, :, 5:].any()
+    to_output, _, from_input = (
+        np.array(matrix, np.float64) for matrix in winograd.transforms(outputs, taps)
+    )
+    tiles = np.einsum("pi,qj,ijc->pqc", from_input, from_input, x[0]).reshape(points**2, 3)
+    products = np.einsum("pc,pcm->pm", tiles, packed[:, :, :5].astype(np.float64))
+    y = np.einsum("ap,bq,pqm->abm", to_output, to_output, products.reshape(points, points, 5))
+    expected = reference(x, w, problem)[0]
+    assert np.abs(y - expected).max() <= 2e-6 * np.abs(expected).max() * points**2
