@@ -1,0 +1,337 @@
+"""What must not happen: foreign data read, damaged files kept, half a file seen, stale results."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+
+from lenetgpu import store
+from lenetgpu.check import verify
+from lenetgpu.check.verify import plan_key
+from lenetgpu.errors import LenetError
+from lenetgpu.files import dataset, hdf5, mnist
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
+from lenetgpu.measure import roofline
+from lenetgpu.network import weight_shapes
+from lenetgpu.plan import resolve
+from lenetgpu.stages.registry import Needs
+
+
+def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
+    """HDF5's external storage: raw bytes of any file that the reader may read."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(4 * 1024 * 128))
+    images = tmp_path / "images.h5"
+    with h5py.File(images, "w") as file:
+        file.create_dataset("x", (2, 28, 28), "u1", external=[(str(secret), 0, 2 * 784)])
+    with pytest.raises(LenetError, match="/x to be .*found data stored in other files"):
+        load_dataset(images)
+    with h5py.File(weight_file, "r+") as file:
+        del file["fc1"]
+        file.create_dataset("fc1", (1024, 128), "f4", external=[(str(secret), 0, 4 * 1024 * 128)])
+    with pytest.raises(LenetError, match="/fc1 to be .*found data stored in other files"):
+        load_weights(weight_file)
+
+
+def test_a_dataset_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.zeros((2, 28, 28), "u1")
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 2 * 784)
+    assert len(load_dataset(path)) == 2
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 2 * 784 - 1)
+    with pytest.raises(LenetError, match="found 1,568 bytes, more than 1,567"):
+        load_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "fine"), [(0, 1.0009, True), (-0.0011, 1, False), (0, 1.1, False)]
+)
+def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine):
+    images = np.zeros((1, 28, 28), "f4")
+    images[0, 0, :2] = low, high
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = images
+    if fine:
+        assert len(load_dataset(path)) == 1
+        return
+    with pytest.raises(LenetError, match="floats in 0..1"):
+        load_dataset(path)
+
+
+def test_one_idx_byte_too_many_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "x-images"
+    path.write_bytes(np.array([2051, 2, 28, 28], ">u4").tobytes() + bytes(2 * 784))
+    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784)
+    assert len(load_dataset(path)) == 2
+    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784 - 1)
+    with pytest.raises(LenetError, match="expected at most 1,567 bytes, found 1,568"):
+        load_dataset(path)
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    """Two small files instead of MNIST's four, and what was downloaded of them."""
+    held = {f"{name}.gz": gzip.compress(name.encode() * 99) for name in ("one", "two")}
+    sums = {name: hashlib.sha256(gzip.decompress(data)).hexdigest() for name, data in held.items()}
+    asked = []
+
+    def serve(url):
+        asked.append(url.rsplit("/", 1)[1])
+        return held[asked[-1]]
+
+    monkeypatch.setattr(mnist, "SHA256", sums)
+    monkeypatch.setattr(mnist, "_download", serve)
+    return held, asked
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: gzip.compress(b"another"),
+        lambda data: data[:-9],
+        lambda data: b"",
+        lambda data: b"x" + data,
+    ],
+    ids=["another", "cut", "empty", "no gzip"],
+)
+def test_a_file_that_is_there_is_kept_only_if_it_is_the_pinned_one(tmp_path, mirror, damage):
+    held, asked = mirror
+    for name, data in held.items():
+        (tmp_path / name).write_bytes(data)
+    mnist.fetch_mnist(tmp_path, ("http://mirror/",))
+    assert asked == []
+    (tmp_path / "two.gz").write_bytes(damage(held["two.gz"]))
+    mnist.fetch_mnist(tmp_path, ("http://mirror/",))
+    assert asked == ["two.gz"]
+    assert (tmp_path / "two.gz").read_bytes() == held["two.gz"]
+
+
+def test_a_wrong_download_is_not_kept_and_the_next_mirror_is_asked(tmp_path, mirror, monkeypatch):
+    held, _ = mirror
+    good = mnist._download
+    monkeypatch.setattr(
+        mnist, "_download", lambda url: gzip.compress(b"no") if "bad" in url else good(url)
+    )
+    mnist.fetch_mnist(tmp_path, ("http://bad/", "http://good/"))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == held
+    (tmp_path / "one.gz").unlink()
+    with pytest.raises(LenetError, match=r"one\.gz: .*http://bad/: SHA-256 .* is not the pinned"):
+        mnist.fetch_mnist(tmp_path, ("http://bad/",))
+    assert not (tmp_path / "one.gz").exists()
+
+
+def test_a_file_is_replaced_and_never_written_over(tmp_path):
+    """Who has the old file open, or linked, keeps it whole."""
+    target, linked = tmp_path / "file", tmp_path / "linked"
+    target.write_bytes(b"old")
+    os.link(target, linked)
+    with target.open("rb") as reader:
+        store.write_atomically(target, b"new and longer")
+        assert reader.read() == b"old"
+    assert linked.read_bytes() == b"old"
+    assert target.read_bytes() == b"new and longer"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "linked"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(LenetError, match="expected a place to write to, found: No space left"):
+        store.write_atomically(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def cuda_plan(monkeypatch):
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
+    return resolve("tiled", "cuda")
+
+
+def test_a_verified_plan_is_another_one_when_anything_of_it_changes(cuda_plan, monkeypatch):
+    keys = [
+        plan_key(cuda_plan, "GPU", "uint8", 100),
+        plan_key(cuda_plan, "another", "uint8", 100),
+        plan_key(cuda_plan, "GPU", "float32", 100),
+        plan_key(resolve("unrolled", "cuda"), "GPU", "uint8", 100),
+    ]
+    slots = cuda_plan.slots
+    (kernel,) = slots[0].variant.kernels(slots[0].problem, 100)
+    changed = replace(kernel, defines=(*kernel.defines, ("EXTRA", 1)))
+    variant = replace(slots[0].variant, kernels=lambda problem, batch: (changed,))
+    other = replace(cuda_plan, slots=(replace(slots[0], variant=variant), *slots[1:]))
+    keys.append(plan_key(other, "GPU", "uint8", 100))
+    with monkeypatch.context() as patch:
+        patch.setattr(nvrtc, "version", lambda: (13, 1))
+        keys.append(plan_key(cuda_plan, "GPU", "uint8", 100))
+    hashed = []
+    with monkeypatch.context() as patch:
+        patch.setattr(nvrtc, "source_hash", lambda path: hashed.append(path) or "other sources")
+        keys.append(plan_key(cuda_plan, "GPU", "uint8", 100))
+    assert len(set(keys)) == len(keys)
+    assert plan_key(cuda_plan, "GPU", "uint8", 100) == keys[0]
+    assert {path.name for path in hashed} >= {"direct.cu", "unrolled.cu", "mean.cu"} & {
+        kernel.source.name for slot in slots for kernel in slot.variant.kernels(slot.problem, 100)
+    }
+
+
+def test_a_plan_that_was_wrong_once_is_checked_again(tmp_path, monkeypatch, cuda_plan):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    tried = []
+
+    def check(plan, dtype, batch):
+        tried.append((dtype, batch))
+        if len(tried) == 1:
+            raise LenetError("wrong")
+
+    monkeypatch.setattr(verify, "verify", check)
+    with pytest.raises(LenetError):
+        verify.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert verify.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert not verify.verify_once(cuda_plan, "GPU", "uint8", 7)
+    assert verify.verify_once(cuda_plan, "GPU", "float32", 7)
+    assert tried == [("uint8", 7), ("uint8", 7), ("float32", 7)]
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """NVRTC that counts what it is asked to compile."""
+    asked = []
+
+    def run(kernel, arch, options):
+        asked.append((kernel.entry, arch, tuple(options)))
+        return b"cubin", "log"
+
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
+    monkeypatch.setattr(nvrtc, "_no_cache", tuple)
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    yield asked
+    nvrtc.source_hash.cache_clear()
+
+
+def test_a_kernel_is_compiled_anew_when_anything_of_it_changes(tmp_path, compiler, monkeypatch):
+    source, header = tmp_path / "k.cu", tmp_path / "k.cuh"
+    source.write_text('#include "k.cuh"\n')
+    header.write_text('#include "deep.cuh"\n')
+    (tmp_path / "deep.cuh").write_text("// 1\n")
+    kernel = Kernel(source, "k", (("N", 1),))
+    first = compile_kernel(kernel, "sm_90a")
+    again = compile_kernel(kernel, "sm_90a")
+    assert isinstance(first, Compiled) and again == first and len(compiler) == 1
+    assert first.path.read_bytes() == b"cubin"
+    compile_kernel(kernel, "sm_80")
+    compile_kernel(replace(kernel, defines=(("N", 2),)), "sm_90a")
+    compile_kernel(replace(kernel, entry="other"), "sm_90a")
+    assert len(compiler) == 4
+    for path in (tmp_path / "deep.cuh", header, source):
+        path.write_text(path.read_text() + "// changed\n")
+        nvrtc.source_hash.cache_clear()
+        before = len(compiler)
+        compile_kernel(kernel, "sm_90a")
+        assert len(compiler) == before + 1, path.name
+    monkeypatch.setattr(nvrtc, "version", lambda: (13, 1))
+    before = len(compiler)
+    compile_kernel(kernel, "sm_90a")
+    assert len(compiler) == before + 1
+    assert any("-DN=2" in options for _, _, options in compiler)
+
+
+def test_a_devices_peaks_are_remembered_for_it_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    measured = []
+
+    def measure(name):
+        measured.append(name)
+        return roofline.Ceilings(name, 1.0 + len(measured), 1.0, 0.0)
+
+    monkeypatch.setattr(roofline, "_measure_cpu", measure)
+    monkeypatch.setattr(roofline, "_measure_gpu", measure)
+    first = roofline.ceilings("cpu", "one")
+    assert roofline.ceilings("cpu", "one") == first
+    assert measured == ["one"]
+    roofline.ceilings("cpu", "two")
+    roofline.ceilings("cuda", "one")
+    monkeypatch.setattr(roofline, "core_count", lambda: 1_000)
+    roofline.ceilings("cpu", "one")
+    assert roofline.ceilings("cpu", "one", again=True) != first
+    assert measured == ["one", "two", "one", "one", "one"]
+    (path,) = tmp_path.glob("ceilings-cuda-*.json")
+    path.write_text(json.dumps({"copy_gbs": 1}))
+    roofline.ceilings("cuda", "one")
+    assert len(measured) == 6
+
+
+@pytest.mark.parametrize(
+    ("needs", "capability", "met"),
+    [
+        (Needs("cuda", 75), 75, True),
+        (Needs("cuda", 80), 75, False),
+        (Needs("cuda", 80), 120, True),
+        (Needs("cuda", 90, exact=True), 90, True),
+        (Needs("cuda", 90, exact=True), 100, False),
+    ],
+)
+def test_instructions_of_one_architecture_run_on_no_other(needs, capability, met):
+    assert needs.met_by(Gpu(0, "x", capability)) == met
+
+
+def test_weights_are_the_four_tensors_and_their_range(weight_file):
+    with h5py.File(weight_file, "r+") as file:
+        file["conv1"].attrs["largest_pooled"] = np.array([3.5])
+    held = load_weights(weight_file)
+    assert held.largest_pooled == 3.5
+    assert {name: tensor.shape for name, tensor in held.tensors.items()} == weight_shapes()
+
+
+def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
+    """A machine's GPU is pretended as far as the check; a plan that fails it gives no labels."""
+    import sys
+
+    from lenetgpu.check import warmup
+    from lenetgpu.commands import infer
+
+    gpu, asked = Gpu(0, "pretended", 90), []
+
+    def refuse(plan, device, dtype, batch):
+        asked.append((plan.name, device, dtype, batch))
+        raise LenetError("plan fp32 is wrong on this device")
+
+    def unchecked(*_):
+        raise AssertionError("ran without its check")
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(
+        sys.modules,
+        "lenetgpu.streaming",
+        SimpleNamespace(Streamer=unchecked, host_results=unchecked, pinned_copy=unchecked),
+    )
+    monkeypatch.setattr(infer, "choose_device", lambda *_: (gpu, "pretended"))
+    monkeypatch.setattr(infer.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(infer, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
+    monkeypatch.setattr(infer, "verify_once", refuse)
+    with pytest.raises(LenetError, match="is wrong on this device"):
+        infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
+    assert asked[0][:3] == ("fp32", "pretended", "uint8")
+    assert asked[0][3] == 64  # as many as a pass takes

@@ -1,0 +1,250 @@
+"""Grids without a GPU: a recorder stands for `launch`, NumPy's arrays for CuPy's.
+
+Blocks have to cover what there is to compute, and no block may be idle altogether.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+import pytest
+
+from lenetgpu import stages
+from lenetgpu.gpu import launch as launching
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.occupancy import PROCESSORS
+from lenetgpu.layouts import dtype_of, physical_shape
+from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
+from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
+from lenetgpu.stages.fused.cuda_cores import tuning
+from lenetgpu.stages.registry import REGISTRY
+
+CONV1 = stage("conv1").problem
+CONV2 = stage("conv2").problem
+ODD = Conv(11, 13, 3, 7, 3, 2, stride=2, pad=1)
+EVEN = Conv(9, 10, 3, 37, 2, 3)
+BATCHES = (1, 3, 64, 133)
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What modules of the package launch, instead of launching it."""
+    found = []
+
+    def record(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
+        found.append((kernel, grid, block, args, shared))
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
+            monkeypatch.setattr(module, "launch", record)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(stages.__name__) and "multiprocessors" in vars(module):
+            monkeypatch.setattr(module, "multiprocessors", lambda: 132)
+    return found
+
+
+def arrays(problem, n, dtype=None):
+    shape = physical_shape(problem.reads, n, problem.in_shape)
+    x = np.empty(shape, dtype or dtype_of(problem.reads))
+    y = np.empty(physical_shape(problem.writes, n, problem.out_shape), dtype_of(problem.writes))
+    return x, y
+
+
+def run(kind, name, problem, n, w=None, dtype=None):
+    variant = REGISTRY[kind, name]
+    problem = replace(problem, reads=variant.reads[0], writes=variant.writes[0])
+    x, y = arrays(problem, n, dtype)
+    variant.launch(x, w, y, problem)
+    return x, y
+
+
+def assert_elementwise(launched, elements, threads, each=1):
+    """A thread has `each` elements, and is told how many there are."""
+    _, grid, block, args, _ = launched
+    assert block == (threads,)
+    assert grid == (ceil(elements / (each * threads)),)
+    assert int(args[-1]) == elements
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize(
+    "problem", [stage("pool1").problem, Pool(2, 2, 1), Pool(6, 10, 7)], ids=str
+)
+def test_pools_cover_every_output(launches, problem, n):
+    outputs = n * problem.H * problem.W * problem.C // 4
+    for name in ("fused.relu_in_mean", "layout.quad"):
+        run("pool", name, problem, n)
+        assert_elementwise(launches.pop(), outputs, 256)
+    run("pool", "basic.two_passes", problem, n, np.empty((n + 1, *problem.in_shape), np.float32))
+    relu, mean = launches
+    assert [kernel.entry for kernel, *_ in launches] == ["relu", "mean"]
+    assert_elementwise(relu, 4 * outputs, 256)
+    assert_elementwise(mean, outputs, 256)
+    assert relu[3][1] is mean[3][0]
+    launches.clear()
+    run("pool", "tiled.shared", problem, n)
+    kernel, grid, _, args, _ = launches.pop()
+    lines = n * problem.H // 2
+    assert int(args[-1]) == lines
+    assert grid == (ceil(lines / dict(kernel.defines)["LINES"]),)
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("k", [1, 2, 7, 10, 33])
+def test_argmax_covers_every_image(launches, k, n):
+    lanes = next(lanes for lanes in (1, 2, 4, 8, 16, 32) if lanes >= min(k, 32))
+    pairs = ceil(k / 2)
+    expected = {
+        "thread.per_image": ((ceil(n / 128),), (128,), 128),
+        "reduction.list": ((ceil(n / (256 // pairs)),), (pairs, 256 // pairs), 256 // pairs),
+        "reduction.shuffle": ((ceil(n / (256 // lanes)),), (256,), 256 // lanes),
+    }
+    for name, (grid, block, images) in expected.items():
+        run("argmax", name, Argmax(k), n)
+        kernel, *where, args, _ = launches.pop()
+        assert tuple(where) == (grid, block), name
+        assert dict(kernel.defines)["IMAGES"] == images
+        assert int(args[-1]) == n
+
+
+@pytest.mark.parametrize("n", BATCHES)
+def test_steps_between_stages_cover_every_element(launches, n):
+    run("scale", "cuda.pixels", Scale(5, 7, 3, "uint8"), n, dtype="uint8")
+    assert_elementwise(launches.pop(), n * 105, 256, each=4)
+    variant = REGISTRY["relayout", "cuda.gather"]
+    problem = Relayout(6, 4, 5, reads="NHWC", writes="QUAD")
+    x, y = arrays(problem, n)
+    variant.launch(x, None, y, problem)
+    kernel = launches[0][0]
+    assert_elementwise(launches.pop(), n * 120, 256)
+    assert dict(kernel.defines) == {
+        "CH": 5, "H": 6, "W": 4, "READS": "NHWC", "WRITES": "QUAD", "THREADS": 256,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("problem", [stage("fc1").problem, Fc(33, 31, relu=False)], ids=str)
+def test_fully_connected_layers_cover_every_output(launches, problem, n):
+    w = np.empty(problem.weight_shape, np.float32)
+    run("fc", "tiled.shared", problem, n, w)
+    kernel, grid, block, args, _ = launches.pop()
+    assert grid == (ceil(n / 32) * ceil(problem.M / 32),) and block == (32, 32)
+    assert dict(kernel.defines) == {
+        "K": problem.K, "M": problem.M, "RELU": int(problem.relu), "TILE": 32,
+    }  # fmt: skip
+    assert int(args[-1]) == n
+
+
+@pytest.mark.parametrize("n", BATCHES)
+@pytest.mark.parametrize("problem", [CONV1, CONV2, ODD, EVEN], ids=str)
+def test_convolutions_cover_every_output(launches, problem, n):
+    outputs = problem.OH * problem.OW
+    w = np.empty(problem.weight_shape, np.float32)
+    for name in ("direct.basic", "direct.tight"):
+        run("conv", name, problem, n, w)
+        kernel, grid, block, _, _ = launches.pop()
+        assert grid == (n * problem.M,), name
+        assert block == (dict(kernel.defines)["BLOCK_W"], dict(kernel.defines)["BLOCK_H"])
+        assert block[0] * block[1] <= 1024
+    run("conv", "direct.four_maps", problem, n, w)
+    tiles = ceil(problem.OH / 8) * ceil(problem.OW / 8)
+    assert launches.pop()[1:3] == ((n * ceil(problem.M / 4) * tiles,), (256,))
+    run("conv", "unrolled.naive", problem, n, w)
+    assert_elementwise(launches.pop(), n * outputs * problem.M, 256)
+    run("conv", "unrolled.tiled", problem, n, w)
+    kernel, grid, block, _, _ = launches.pop()
+    maps = 32 * dict(kernel.defines)["MAPS_EACH"]
+    assert grid == (n * ceil(problem.M / maps) * ceil(outputs / 64),) and block == (32, 32)
+    for kernel, *_ in launches:
+        assert {"H": problem.H, "W": problem.W}.items() <= dict(kernel.defines).items()
+
+
+def fused(kind, name, n, w, launches, dtype="uint8"):
+    problem = next(span.problem for span in SPANS if span.kind == kind)
+    variant = REGISTRY[kind, name]
+    if kind == FEATURES:
+        x = np.empty((n, 28, 28, 1), dtype)
+        y = np.empty(0, np.float16)
+    else:
+        x = np.empty(0, np.float16)
+        y = (np.empty(n, np.int32), None)
+    variant.launch(x, w, y, problem)
+    return launches
+
+
+class Anything:
+    """Weights of any family: every field is there."""
+
+    conv1 = conv2 = (1, 2)
+    fc1 = fc2 = scales = scale1 = scale2 = scores = tiles = None
+
+    def args(self, x, y):
+        return (x, y, np.int32(len(x)))
+
+
+@pytest.mark.parametrize("n", [1, 79, 80, 81, 160, 161, 10_000])
+def test_classifiers_take_every_tile_of_images(launches, monkeypatch, n):
+    monkeypatch.setattr(tuning, "current", lambda: H200)
+    expected = {
+        "wgmma_fp16.classifier": (2 * ceil(n / 160), 288),  # clusters of two tiles of 80
+        "wgmma_fp16x3.classifier": (ceil(n / 80), 256),
+        "mma_fp16.classifier": (ceil(n / 80), 256),
+        "mma_fp16x3.classifier": (ceil(n / 80), 256),
+        "cuda_cores_fp32.classifier": (ceil(n / 40), 128),
+    }
+    for name, (blocks, threads) in expected.items():
+        fused(CLASSIFIER, name, n, Anything(), launches)
+        _, grid, block, args, _ = launches.pop()
+        assert (grid, block) == ((blocks,), (threads,)), name
+        assert n in [int(arg) for arg in args if isinstance(arg, np.int32)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 79, 81, 264, 10_000])
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_features_fill_the_gpu_and_no_more(launches, monkeypatch, n, dtype):
+    from lenetgpu.stages.fused.mma import features as mma
+
+    monkeypatch.setattr(mma, "current", lambda: H200)
+    padded = 80 * ceil(n / 80)
+    expected = {
+        "wgmma_fp16.features": (min(132, padded // 2), 384),
+        "wgmma_int8.features": (min(132, padded // 2), 512),
+        "wgmma_fp16x3.features": (min(132, ceil(n / 4)), 384),
+        "mma_fp16.features": (min(2 * 132, ceil(n / 4)), 128),
+        "mma_fp16x3.features": (min(2 * 132, ceil(n / 2)), 128),
+    }
+    for name, (blocks, threads) in expected.items():
+        fused(FEATURES, name, n, Anything(), launches, dtype)
+        kernel, grid, block, _, shared = launches.pop()
+        assert (grid, block) == ((blocks,), (threads,)), name
+        assert dict(kernel.defines)["UINT8_PIXELS"] == int(dtype == "uint8")
+        assert dict(kernel.defines)["SHARED_BYTES"] == shared <= H200.block_bytes
+
+
+@pytest.mark.parametrize("n", [1, 8, 9, 1_056, 1_057, 10_000])
+def test_the_fp32_plans_two_kernels_take_groups_of_eight(launches, monkeypatch, n):
+    monkeypatch.setattr(tuning, "current", lambda: H200)
+    weights = Anything()
+    weights.conv1 = {"uint8": None, "float32": None}
+    first, second = fused(FEATURES, "cuda_cores_fp32.features", n, weights, launches)
+    assert first[1:3] == ((8 * ceil(n / 8),), (128,))
+    assert second[1:3] == ((min(132, ceil(n / 8)),), (256,))
+    assert int(first[3][-1]) == int(second[3][-1]) == n
+
+
+def test_no_block_asks_for_more_than_its_gpu_has():
+    """Bytes by hand; what a block may have is less than a multiprocessor by a KiB."""
+    room = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+    for size in tuning.TUNINGS:
+        for arch in size.only:
+            capability = int(arch[3:].rstrip("a"))
+            assert size.conv2_bytes <= room[capability] << 10, arch
+            assert room[capability] << 10 <= PROCESSORS[capability].shared_bytes
+    assert [size.conv2_bytes for size in tuning.TUNINGS] == [
+        4 * 8 * (2 * (5 * 32 + 4 * 64) + 32 * 36),
+        4 * 8 * (2 * (9 * 32 + 8 * 64) + 32 * 36),
+        4 * 8 * (5 * (9 * 32 + 8 * 64) + 2 * 32 * 36),
+    ]
