@@ -16,6 +16,7 @@ import pytest
 from lenetgpu import store
 from lenetgpu.check import verify
 from lenetgpu.check.verify import plan_key
+from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import dataset, hdf5, mnist
 from lenetgpu.files.dataset import load_dataset
@@ -25,6 +26,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
 from lenetgpu.measure import roofline
 from lenetgpu.network import weight_shapes
+from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
 
@@ -48,11 +50,11 @@ def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
 def test_a_dataset_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
-        file["x"] = np.zeros((2, 28, 28), "u1")
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 2 * 784)
+        file["x"] = np.zeros((2, 28, 28), "f4")
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784)
     assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 2 * 784 - 1)
-    with pytest.raises(LenetError, match="found 1,568 bytes, more than 1,567"):
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784 - 1)
+    with pytest.raises(LenetError, match="found 6,272 bytes, more than 6,271"):
         load_dataset(path)
 
 
@@ -302,6 +304,38 @@ def test_weights_are_the_four_tensors_and_their_range(weight_file):
     held = load_weights(weight_file)
     assert held.largest_pooled == 3.5
     assert {name: tensor.shape for name, tensor in held.tensors.items()} == weight_shapes()
+
+
+def test_poison_reaches_every_buffer(shipped_weights):
+    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 9)
+    pipeline.run(np.zeros((9, 28, 28, 1), np.uint8))
+    assert np.isfinite(pipeline.scores(9)).all()
+    pipeline.poison()
+    assert np.isnan(pipeline.scores(9)).all()
+    assert (pipeline.labels == -1).all()
+    assert pipeline._arenas
+    for arena in pipeline._arenas.values():
+        assert np.isnan(arena.raw.view("float32")).all()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 11, 12])
+def test_a_range_is_split_without_gap_or_overlap(n, monkeypatch):
+    monkeypatch.setattr(threads, "core_count", lambda: 3)
+    parts = []
+    threads.parallel_ranges(n, lambda lo, hi: parts.append((lo, hi)))
+    assert sorted(i for lo, hi in parts for i in range(lo, hi)) == list(range(n))
+    assert len(parts) == max(1, min(3, n))
+
+
+def test_what_breaks_in_another_thread_breaks_the_caller(monkeypatch):
+    monkeypatch.setattr(threads, "core_count", lambda: 2)
+
+    def body(lo, hi):
+        if lo > 0:
+            raise ValueError("second part")
+
+    with pytest.raises(ValueError, match="second part"):
+        threads.parallel_ranges(10, body)
 
 
 def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):

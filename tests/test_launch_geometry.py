@@ -248,3 +248,19 @@ def test_no_block_asks_for_more_than_its_gpu_has():
         4 * 8 * (2 * (9 * 32 + 8 * 64) + 32 * 36),
         4 * 8 * (5 * (9 * 32 + 8 * 64) + 2 * 32 * 36),
     ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "n", "shape", "dtype"),
+    [
+        ("F16", 1, (80, 1024), "float16"),
+        ("F16", 81, (160, 1024), "float16"),
+        ("F16X2", 80, (80, 2, 1024), "float16"),
+        ("F16X2", 161, (240, 2, 1024), "float16"),
+        ("F32", 81, (81, 1024), "float32"),
+    ],
+)
+def test_features_have_room_for_whole_tiles_of_80(layout, n, shape, dtype):
+    assert physical_shape(layout, n, (1024,)) == shape
+    assert dtype_of(layout) == dtype
+    assert dtype_of("N") == "int32" and dtype_of("NHWC") == "float32"

@@ -72,3 +72,9 @@ def test_one_wrong_label_is_wrong():
     found[9] = 0
     assert judge(expected, expected, "int8").passed
     assert not judge(found, expected, "int8").passed
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (6, 1), (2, 3), (5,)])
+def test_a_shape_that_would_broadcast_is_wrong_too(shape):
+    assert not judge(np.zeros(shape), np.zeros(6), "fp32").passed
+    assert not judge(np.zeros(shape, int), np.zeros(6, int), "fp32").passed

@@ -10,6 +10,7 @@ import pytest
 
 from lenetgpu.cpu import tile
 from lenetgpu.measure import roofline
+from lenetgpu.measure.document import rates_json
 from lenetgpu.measure.timing import summarise
 from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
 from lenetgpu.problems import Conv, Pool, Relayout, Scale
@@ -57,6 +58,23 @@ def test_work_is_what_a_hand_counts(problem, n, flop, moved):
 def test_percentiles():
     found = summarise([float(value) for value in range(100, -1, -1)])
     assert (found.p05, found.median, found.p95) == (5, 50, 95)
+
+
+def test_a_peak_is_the_best_of_seven_after_one_that_warms_up():
+    times = iter([1.0, 9.0, 5.0, 3.0, 4.0, 9.0, 9.0, 9.0])
+    assert roofline._timed(lambda work: next(times), lambda: None) == 3e-3
+    assert list(times) == []
+
+
+def test_rates_are_in_the_units_of_their_names():
+    limits = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=0)
+    found = rates_json(3 * 10**9, 8 * 10**6, 4e-3, "fp32", limits)
+    assert found["gflop"] == pytest.approx(3)
+    assert found["mbytes"] == pytest.approx(8)
+    assert found["tflops"] == pytest.approx(0.75)
+    assert found["gbs"] == pytest.approx(2)
+    assert found["roofline"] == pytest.approx(0.75)
+    assert found["bound"] == "compute"
 
 
 def test_the_cpus_peaks_count_every_byte_and_every_operation(monkeypatch):

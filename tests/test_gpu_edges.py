@@ -1,0 +1,111 @@
+"""What lies beside an output, what long sums lose, what peaks and graphs claim; on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import ODD, in_layouts
+
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.layouts import dtype_of, physical_shape
+from lenetgpu.network import CLASSIFIER, FEATURES
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.problems import Conv
+from lenetgpu.stages import variants
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.registry import REGISTRY
+
+pytestmark = pytest.mark.gpu
+GPU = [v for v in variants(device="cuda") if v.kind not in (FEATURES, CLASSIFIER)]
+FUSED = ["fp16", "fp16x3", "int8", "mma_fp16", "mma_fp16x3", "fp32"]
+APART = 4096  # elements on either side of an output, a multiple of every alignment
+LEFT_ALONE = -77
+
+
+@pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
+@pytest.mark.parametrize("n", [1, 3])
+def test_nothing_is_written_beside_the_output(variant, n, rng):
+    import cupy
+
+    gpu = driver_gpus()[0]
+    if not variant.needs.met_by(gpu):
+        pytest.skip(f"{variant.full_name} needs {variant.needs}, this is {gpu.name}")
+    for base in ODD[variant.kind]:
+        for problem in in_layouts(variant, base):
+            x, w = random_input(variant.kind, problem, n, rng)
+            mounted = Mounted(variant, problem, () if w is None else (w,), n)
+            shape = physical_shape(problem.writes, n, problem.out_shape)
+            size = int(np.prod(shape))
+            whole = cupy.full(size + 2 * APART, LEFT_ALONE, dtype_of(problem.writes))
+            mounted.run(mounted.input(x), whole[APART : APART + size].reshape(shape))
+            assert bool((whole[:APART] == LEFT_ALONE).all()), problem
+            assert bool((whole[APART + size :] == LEFT_ALONE).all()), problem
+
+
+@pytest.mark.parametrize("plan", FUSED)
+def test_a_short_pass_leaves_other_images_alone(plan, shipped_weights):
+    import cupy
+
+    try:
+        chosen = resolve(plan, "cuda", gpu=driver_gpus()[0])
+    except LenetError as error:
+        pytest.skip(str(error))
+    images = cupy.asarray(load_dataset(assets.default_digits()).images[:400])
+    pipeline = Pipeline(chosen, shipped_weights, 400)
+    for n in (1, 7, 79, 80, 81, 133, 399):
+        pipeline.poison()
+        pipeline.run(images[:n])
+        assert (pipeline.labels[:n].get() >= 0).all(), n
+        assert (pipeline.labels[n:].get() == -1).all(), n
+        scores = pipeline.scores(400)
+        assert np.isfinite(scores[:n]).all(), n
+        assert np.isnan(scores[n:]).all(), n
+
+
+@pytest.mark.parametrize("name", ["winograd.f2", "winograd.f4", "direct.tuned"])
+@pytest.mark.parametrize("channels", [64, 300])
+def test_long_sums_are_whole(name, channels, rng):
+    problem = Conv(13, 14, channels, 24, 5, 5, pad=2, reads="NCHW", writes="NCHW")
+    x, w = random_input("conv", problem, 2, rng)
+    verdict = check_variant(REGISTRY["conv", name], problem, x, w, reference("conv", x, w, problem))
+    assert verdict.passed, str(verdict)
+
+
+def test_measured_peaks_are_the_hardwares():
+    """Below what the data sheet says and above half of it; tensor cores well above the rest."""
+    import cupy
+
+    from lenetgpu.gpu.machines import current
+    from lenetgpu.measure import roofline
+
+    cupy.zeros(1)
+    machine, found = current(), roofline._measure_gpu("x")
+    peak = 2 * machine.multiprocessors * machine.cores * machine.clock_mhz / 1e6
+    assert 0.5 * peak < found.fma_tflops < 1.02 * peak
+    assert 0.5 * machine.bandwidth_gbs < found.copy_gbs < 1.02 * machine.bandwidth_gbs
+    assert 2 * found.fma_tflops < found.tensor_tflops < 40 * found.fma_tflops
+
+
+@pytest.mark.parametrize("calls", [1, 3, 10])
+def test_a_graph_is_as_many_calls_as_it_says(calls):
+    import cupy
+
+    from lenetgpu.gpu.graph import Graph
+
+    count = cupy.zeros(5, cupy.int32)
+    add = cupy.ElementwiseKernel("", "int32 count", "count += 1", "count_calls")
+    add(count)
+    count.fill(0)
+    cupy.cuda.get_current_stream().synchronize()
+    graph = Graph(lambda: add(count), calls)
+    for launched in (1, 2):
+        with graph.stream:
+            graph.launch()
+        graph.stream.synchronize()
+        assert count.get().tolist() == [launched * calls] * 5
