@@ -1,12 +1,14 @@
 """The course report's Tables 1 to 13 and Figures 4 to 6: its figures, and what to measure for each.
 
-Times are the report's, in milliseconds, for 10,000 images on its 2016 GPU (serial: its CPU).
+Times are the report's, in milliseconds, for IMAGES images on its 2016 GPU (serial: its CPU).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+IMAGES = 10_000
+"""How many images every time of the report is of."""
 RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL = (
     "relu",
     "serial relu",

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.gpu import machines
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.bench import PlanBench, StageBench, Truth, stage_of
@@ -16,6 +17,7 @@ from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     BEYOND,
     FIGURES,
+    IMAGES,
     LADDERS,
     LAYOUTS,
     ON_CPU,
@@ -40,11 +42,16 @@ TABLE_10 = {
     "conv2": ("NCHW", "QUAD"),
     "pool2": ("QUAD", "NHWC"),
 }
-_SAME = 1.02
+SAME = 1.02
+"""A gain of less than this is none."""
 
 
 class CourseRun:
-    """Measures each (stage, variant) once and fills the report's rows with it."""
+    """Measures each (stage, variant) once and fills the report's rows with it.
+
+    `speedup`, the report's time over this one, is given for as many images as the report's; with
+    another batch a row's note says why there is none.
+    """
 
     def __init__(
         self,
@@ -79,10 +86,13 @@ class CourseRun:
         except KeyboardInterrupt:
             self.interrupted = True
 
-    @staticmethod
-    def _with_speedup(row: dict[str, Any]) -> dict[str, Any]:
-        if row.get("median_ms"):
+    def _with_speedup(self, row: dict[str, Any]) -> dict[str, Any]:
+        if not row.get("median_ms"):
+            return row
+        if len(self._images) == IMAGES:
             row["speedup"] = row["report_ms"] / row["median_ms"]
+        else:
+            row["note"] = _joined(row.get("note"), f"the course's figure is of {IMAGES:,} images")
         return row
 
     def _measure(self, stage: str, name: str) -> dict[str, Any]:
@@ -130,9 +140,9 @@ class CourseRun:
         )  # fmt: skip
         row |= launch_json(bench.launched)
         row["explanation"] = _explanation(variant, problem, n, row)
-        if bench.scaled_from < n:
-            row["note"] = f"scaled from {bench.scaled_from} images"
-        return row
+        scaled = f"scaled from {bench.scaled_from} images" if bench.scaled_from < n else None
+        note = _joined(scaled, _on_the_cpu() if variant.needs.device != self._device else None)
+        return row | ({"note": note} if note else {})
 
     def _variant(self, kind: str, name: str) -> Variant | None:
         from lenetgpu.stages import variants
@@ -201,7 +211,7 @@ class CourseRun:
         row: dict[str, Any] = {"variant": name, "status": "right" if right else "wrong"}
         if right:
             row |= self._times(repeat(sample, _CPU_BUDGET_S, 1, _MOST))
-            row["note"] = f"scaled from {few} images"
+            row["note"] = f"scaled from {few} images, {_on_the_cpu()}"
         return row
 
     def _total(self) -> dict[str, Any]:
@@ -220,6 +230,15 @@ class CourseRun:
             bench.sample()
             row |= self._times(repeat(bench.sample, 2 * _GPU_BUDGET_S, 1, _MOST))
         return row
+
+
+def _joined(*words: str | None) -> str:
+    return ", ".join(word for word in words if word)
+
+
+def _on_the_cpu() -> str:
+    """Whose time a serial row is, on a machine with a GPU too."""
+    return f"on one thread of the CPU, {cpu_name()}"
 
 
 def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
@@ -250,7 +269,7 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if old is None or new is None or "median_ms" not in old or "median_ms" not in new:
                 continue
             gain = old["median_ms"] / new["median_ms"]
-            holds = "holds" if gain > _SAME else ("no gain" if gain > 1 / _SAME else "turned")
+            holds = "holds" if gain > SAME else ("no gain" if gain > 1 / SAME else "turned")
             steps.append(
                 {
                     "stage": stage,
