@@ -1,19 +1,17 @@
-"""Who is measured beside whom: lenetgpu's plans, PyTorch in every mode, JAX, all as Contestants."""
+"""Who is measured on a GPU: lenetgpu's plans, PyTorch in every mode, JAX, ONNX Runtime."""
 
 from __future__ import annotations
 
 import os
 import time
-import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import cupy
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import nn
+from beside import OURS, PLANS, Contestant, onnx_model, without
+from torch_net import Net, own_code
 
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
@@ -21,9 +19,7 @@ from lenetgpu.gpu.graph import Graph, TorchGraph
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 
-MOST_FLIPS = 20
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
-OURS = ("fp32", "fp16x3", "fp16", "int8")  # plans of the precision that they are named after
 AUTOTUNED = "max-autotune-no-cudagraphs"
 # how a pass is launched: (mode of torch.compile or None, whether it is replayed from a CUDA graph)
 MODES: dict[str, tuple[str | None, bool]] = {
@@ -34,50 +30,6 @@ MODES: dict[str, tuple[str | None, bool]] = {
     "max-autotune": ("max-autotune", False),
     "max-autotune graph": (AUTOTUNED, True),
 }
-
-
-@dataclass
-class Contestant:
-    """One way to label the images: `run` queues a pass on the current stream."""
-
-    name: str
-    maker: str
-    precision: str
-    run: Callable[[], Any]
-    labels: Callable[[], Any]
-    scores: Callable[[], Any] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    samples: list[float] = field(default_factory=list)
-    passes: int = 1
-    keep: tuple[Any, ...] = ()
-
-    @property
-    def right(self) -> bool:
-        """Whether its labels are the reference's but for a few that lie near."""
-        return self.facts["flips"] <= MOST_FLIPS
-
-
-class Net(nn.Module):
-    """The network in NCHW, without biases; `flatten` order folded into fc1."""
-
-    def __init__(self, weights: Weights) -> None:
-        super().__init__()
-        kernels = [torch.tensor(weights[name]).permute(3, 2, 0, 1) for name in ("conv1", "conv2")]
-        self.conv1 = nn.Parameter(kernels[0].contiguous(), False)
-        self.conv2 = nn.Parameter(kernels[1].contiguous(), False)
-        rows = torch.tensor(weights["fc1"]).reshape(4, 4, 64, 128).permute(2, 0, 1, 3)
-        self.fc1 = nn.Parameter(rows.reshape(1024, 128).t().contiguous(), False)
-        self.fc2 = nn.Parameter(torch.tensor(weights["fc2"]).t().contiguous(), False)
-
-    def scores(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores (N, 10) of images (N, 1, 28, 28)."""
-        x = F.avg_pool2d(F.relu(F.conv2d(x, self.conv1)), 2)
-        x = F.avg_pool2d(F.relu(F.conv2d(x, self.conv2)), 2)
-        return F.linear(F.relu(F.linear(x.flatten(1), self.fc1)), self.fc2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Labels (N,) of images (N, 1, 28, 28)."""
-        return self.scores(x).argmax(1)
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -94,13 +46,6 @@ def _torch_graph(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], Any], to
     return TorchGraph(keep, 1).launch, held[0]
 
 
-def _own_code(net: Net) -> Callable[[torch.Tensor], torch.Tensor]:
-    """`net.forward` with a code object of its own: torch.compile limits recompilations per code."""
-    plain = Net.forward
-    own = types.FunctionType(plain.__code__.replace(), plain.__globals__, plain.__name__)
-    return types.MethodType(own, net)
-
-
 def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: str) -> Contestant:
     dtype = TORCH_TYPES[precision]
     allow_tf32(precision == "tf32")
@@ -108,11 +53,9 @@ def _torch_one(weights: Weights, images: Any, precision: str, last: bool, mode: 
     net = Net(weights).cuda().to(dtype).eval()
     if last:
         x = x.to(memory_format=torch.channels_last)
-        for name in ("conv1", "conv2"):
-            kernel = getattr(net, name)
-            kernel.data = kernel.data.contiguous(memory_format=torch.channels_last)
+        net.channels_last()
     compiled, graphed = MODES[mode]
-    forward = net.forward if compiled is None else torch.compile(_own_code(net), mode=compiled)
+    forward = net.forward if compiled is None else torch.compile(own_code(net), mode=compiled)
     run: Callable[[], Any] = lambda: forward(x)  # noqa: E731
     run()
     out = None
@@ -194,6 +137,64 @@ def jax_contestants(weights: Weights, images: Any, say: Callable[[str], None]) -
     return found
 
 
+ONNX_ON_GPU = "ONNX Runtime on the GPU"
+
+
+def onnx_contestants(weights: Weights, images: Any) -> tuple[list[Contestant], str | None]:
+    """ONNX Runtime's CUDA provider on tensors that lie on the GPU, plain and replayed; or why not.
+
+    It queues on PyTorch's current stream and is told not to wait for it.
+    """
+    if lacking := without("onnx", "onnxruntime"):
+        return [], lacking
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        return [], f"onnxruntime {onnxruntime.__version__} there has no CUDAExecutionProvider"
+    found = []
+    for precision, dtype in (("fp32", "float32"), ("fp16", "float16")):
+        for graphed in (False, True):
+            found.append(_onnx_one(weights, images, precision, dtype, graphed))
+    return found, None
+
+
+def _onnx_one(
+    weights: Weights, images: Any, precision: str, dtype: str, graphed: bool
+) -> Contestant:
+    import onnxruntime
+
+    options = {
+        "user_compute_stream": str(torch.cuda.current_stream().cuda_stream),
+        "use_tf32": "0",
+        "cudnn_conv_algo_search": "EXHAUSTIVE",
+        "enable_cuda_graph": "1" if graphed else "0",
+    }
+    session = onnxruntime.InferenceSession(
+        onnx_model(weights, dtype), providers=[("CUDAExecutionProvider", options)]
+    )
+    if session.get_providers()[0] != "CUDAExecutionProvider":
+        raise RuntimeError("expected ONNX Runtime on the GPU, found it fell back to the CPU")
+    x = (torch.tensor(images).cuda().permute(0, 3, 1, 2).float() / 255).to(TORCH_TYPES[precision])
+    x = x.contiguous()
+    out = torch.empty(len(images), dtype=torch.int64, device="cuda")
+    binding = session.io_binding()
+    binding.bind_input("x", "cuda", 0, np.dtype(dtype), tuple(x.shape), x.data_ptr())
+    binding.bind_output("labels", "cuda", 0, np.int64, tuple(out.shape), out.data_ptr())
+    how = onnxruntime.RunOptions()
+    how.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def run() -> None:
+        session.run_with_iobinding(binding, how)
+
+    def labels() -> Any:
+        out.fill_(-1)
+        run()
+        return out.cpu().numpy()
+
+    name = f"onnxruntime {'graph ' if graphed else ''}{precision}"
+    return Contestant(name, "onnxruntime", precision, run, labels, keep=(x, session, binding))
+
+
 def our_graph(pipeline: Pipeline, x: Any) -> Graph:
     pipeline.run(x)
     return Graph(lambda: pipeline.run(x), 1)
@@ -203,7 +204,7 @@ def our_contestants(weights: Weights, images: Any, gpu: Gpu) -> list[Contestant]
     """The fused plans, launched as they are and replayed from a CUDA graph."""
     found = []
     x = cupy.asarray(images)
-    for name in OURS:
+    for name in PLANS:
         if "cuda" not in NAMED[name]:
             continue
         plan = resolve(name, "cuda", gpu=gpu)
@@ -232,7 +233,7 @@ def our_contestants(weights: Weights, images: Any, gpu: Gpu) -> list[Contestant]
 
         for mode, run in (("", plain), (" graph", replay)):
             found.append(
-                Contestant(f"lenetgpu {name}{mode}", "lenetgpu", name, run,
+                Contestant(f"lenetgpu {name}{mode}", OURS, name, run,
                            lambda r=run, check=labels: check(r), scores)
             )  # fmt: skip
     return found

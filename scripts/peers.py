@@ -16,16 +16,17 @@ import click
 import cupy
 import numpy as np
 import torch
+from beside import INTERLEAVED, OURS, PLANS, Contestant, missing, scaling, summary
 from contestants import (
-    OURS,
-    Contestant,
-    Net,
+    ONNX_ON_GPU,
     allow_tf32,
     jax_contestants,
+    onnx_contestants,
     our_contestants,
     our_graph,
     torch_contestants,
 )
+from torch_net import Net
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -33,17 +34,16 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.graph import Graph
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Entry, interleave
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
+from lenetgpu.store import write_atomically
 
 SAMPLE_MS = 10.0
 LEAST_PASSES, MOST_PASSES = 5, 200
 SCALES = (1, 10, 100)
-PEER_OF = {"fp32": "fp32", "fp16x3": "fp32", "fp16": "fp16", "int8": "fp16"}
 
 
 def check(contestants: list[Contestant], weights: Weights, images: Any, labels: Any) -> None:
@@ -95,52 +95,55 @@ def measure(contestants: list[Contestant], rounds: int) -> None:
         interleave(entries, rounds)
 
 
-def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
-    """A row per contestant with its median, spread and the ratio to the peer's best."""
-    rows = []
-    medians = {one.name: float(np.median(one.samples)) for one in contestants}
-    best: dict[str, tuple[float, str]] = {}
-    for one in contestants:
-        if one.maker != "lenetgpu" and one.right:
-            now = (medians[one.name], one.name)
-            best[one.precision] = min(best.get(one.precision, now), now)
-    for one in contestants:
-        p05, p95 = np.percentile(one.samples, [5, 95])
-        row = {
-            "name": one.name, "maker": one.maker, "precision": one.precision,
-            "median_ms": medians[one.name], "p05_ms": float(p05), "p95_ms": float(p95),
-            "samples_ms": one.samples, **one.facts,
-        }  # fmt: skip
-        peer = best.get(PEER_OF.get(one.precision, ""))
-        if one.maker == "lenetgpu" and peer is not None:
-            row |= {"peer": peer[1], "peer_ms": peer[0], "times_faster": peer[0] / row["median_ms"]}
-        rows.append(row)
-    return sorted(rows, key=lambda row: row["median_ms"])
-
-
-def scaling(weights: Weights, images: Any, gpu: Gpu, rounds: int) -> list[dict[str, Any]]:
-    """Time per image of the fused plans, replayed, from one data set to a hundred of it."""
-    rows = []
-    tiled = cupy.concatenate([cupy.asarray(images)] * SCALES[-1])
-    for name in OURS:
-        plan = resolve(name, "cuda", gpu=gpu)
-        pipeline = Pipeline(plan, weights, len(tiled))
+def larger_batches(weights: Weights, images: Any, gpu: Gpu) -> list[Contestant]:
+    """Our plans on more than once the images, replayed; once is the headline's own contestant."""
+    found = []
+    many = cupy.concatenate([cupy.asarray(images)] * SCALES[-1])
+    for name in PLANS:
+        pipeline = Pipeline(resolve(name, "cuda", gpu=gpu), weights, len(many))
         pipeline.with_scores = False
-        medians = {}
-        for scale in SCALES:
-            part = tiled[: scale * len(images)]
-            graph = our_graph(pipeline, part)
+        for scale in SCALES[1:]:
+            graph = our_graph(pipeline, many[: scale * len(images)])
+            one = Contestant(name, OURS, "", graph.launch, lambda: None)
+            one.facts["images"] = scale * len(images)
+            one.keep = (many, pipeline)
+            found.append(one)
+    return found
 
-            def replay(g: Graph = graph) -> None:
-                g.launch()
 
-            one = Contestant(name, "lenetgpu", "", replay, lambda: None)
-            one.passes = max(2, SCALES[-1] // (2 * scale))
-            _sample(one)
-            medians[len(part)] = float(np.median([_sample(one) for _ in range(rounds)]))
-        for n, ms in medians.items():
-            rows.append({"plan": name, "images": n, "median_ms": ms, "ns_per_image": 1e6 * ms / n})
-    return rows
+def shipped_flips(weights: Weights, gpu: Gpu) -> dict[str, int]:
+    """Labels unlike float64's on the digits that ship, by plan."""
+    digits = load_dataset(assets.default_digits())
+    ours = our_contestants(weights, np.ascontiguousarray(digits.images), gpu)
+    check(ours, weights, digits.images, digits.labels)
+    return {one.precision: one.facts["flips"] for one in ours}
+
+
+def _peers(weights: Weights, images: Any, deep: bool) -> tuple[list[Contestant], list[Any]]:
+    """Everybody else, and who could not be had."""
+    found = torch_contestants(weights, images, click.echo, deep)
+    jax = jax_contestants(weights, images, click.echo)
+    why = {} if jax else {"JAX on the GPU": "not installed there, or it saw no GPU"}
+    try:
+        onnx, reason = onnx_contestants(weights, images)
+    except Exception as error:  # a peer that cannot run is named, not hidden
+        onnx, reason = [], f"cannot run: {str(error).partition(chr(10))[0][:120]}"
+    if reason is not None:
+        click.echo(f"{ONNX_ON_GPU}: {reason}")
+        why[ONNX_ON_GPU] = reason
+    return found + jax + onnx, missing("cuda", [ONNX_ON_GPU] if onnx else [], why)
+
+
+def _say(rows: list[dict[str, Any]], scales: list[dict[str, Any]]) -> None:
+    for row in rows:
+        ratio = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
+        click.echo(
+            f"{row['name']:40} {row['median_ms']:8.4f} ms ({row['p05_ms']:.4f} to "
+            f"{row['p95_ms']:.4f})  right {row.get('correct', '-')}  flips {row['flips']}  "
+            f"error {row.get('relative_error', float('nan')):.1e}  {ratio}"
+        )
+    for row in scales:
+        click.echo(f"{row['plan']:8} {row['images']:9,} images {row['ns_per_image']:7.2f} ns each")
 
 
 @click.command()
@@ -163,29 +166,23 @@ def main(
     dataset = load_dataset(data or assets.default_digits())
     images = np.ascontiguousarray(dataset.images)
     cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream).use()
-    scales = scaling(weights, images, gpu, 5)
-    cupy.get_default_memory_pool().free_all_blocks()
     with torch.inference_mode():
+        flips = shipped_flips(weights, gpu)
+        cupy.get_default_memory_pool().free_all_blocks()
         contestants = our_contestants(weights, images, gpu)
-        contestants += torch_contestants(weights, images, click.echo, not quick)
-        contestants += jax_contestants(weights, images, click.echo)
+        peers, absent = _peers(weights, images, not quick)
+        contestants += peers
         check(contestants, weights, images, dataset.labels)
         for one in contestants:
             if not one.right:
                 click.echo(f"{one.name}: WRONG, {one.facts['flips']} labels differ; not timed")
         contestants = [one for one in contestants if one.right]
-        measure(contestants, rounds)
+        larger = larger_batches(weights, images, gpu)
+        measure(contestants + larger, rounds)
     rows = summary(contestants)
+    scales = scaling(rows, larger, len(images))
     click.echo(f"{gpu.name}, torch {torch.__version__}, {len(images):,} images")
-    for row in rows:
-        ratio = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
-        click.echo(
-            f"{row['name']:40} {row['median_ms']:8.4f} ms ({row['p05_ms']:.4f} to "
-            f"{row['p95_ms']:.4f})  right {row.get('correct', '-')}  flips {row['flips']}  "
-            f"error {row.get('relative_error', float('nan')):.1e}  {ratio}"
-        )
-    for row in scales:
-        click.echo(f"{row['plan']:8} {row['images']:9,} images {row['ns_per_image']:7.2f} ns each")
+    _say(rows, scales)
     if target is not None:
         document = head("peers", gpu) | {
             "torch": torch.__version__,
@@ -193,10 +190,14 @@ def main(
             "images": len(images),
             "data": Path(dataset.source).name,
             "weights": Path(weights.source).name,
+            "quick": quick,
             "rows": rows,
             "scaling": scales,
+            "scaling_is": INTERLEAVED,
+            "shipped_flips": flips,
+            "not_measured": absent,
         }
-        target.write_text(json.dumps(document, indent=1) + "\n")
+        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":
