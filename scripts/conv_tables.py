@@ -1,18 +1,19 @@
-"""The tables of convolutions, from docs/measured/conv-*/SUITE.json."""
+"""The tables of convolutions, from docs/measured/DEVICE/conv/SUITE.json."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from measured import GPU, Document, how_sure, load, there, where
 
 from lenetgpu.papers.shapes import SUITES, Suite
 from lenetgpu.show.conv import ladder_rows
 from lenetgpu.show.conv_document import geometric_mean
 
-ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "measured" / "conv-nvidia-h200"
+SHIPS = "best.fp32"
+"""The variant that the package chooses by itself, before anything has been timed."""
+HINDSIGHT = "fastest fp32 of all candidates, by hindsight"
 
 
 def _of_paper(suite: Suite, name: str) -> bool:
@@ -46,41 +47,63 @@ def _images(document: dict[str, Any]) -> str:
     return "1 image" if found == {1} else f"{min(found):,} images"
 
 
+def _named(case: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return next((entry for entry in case["candidates"] if entry["name"] == name), None)
+
+
+def _of_suite(suite: Suite, case: dict[str, Any]) -> list[dict[str, Any] | None]:
+    """What ships, the fastest after the fact, and the paper's kernel, each where it was timed."""
+    paper = [entry for entry in case["candidates"] if _of_paper(suite, entry["name"])]
+    ships = _named(case, SHIPS)
+    timed = ships if ships is not None and ships.get("median_ms") else None
+    return [timed, _named(case, case["best"] or ""), _fastest(paper)]
+
+
+def rounds(document: Document) -> list[int]:
+    """How many rounds each case had: a sample of every candidate in each."""
+    return [case["rounds"] for case in document["cases"]]
+
+
+def _peer(document: Document) -> str:
+    return document["peer"] or "no PyTorch"
+
+
 def table(name: str) -> str:
-    """A suite's shapes: the reference, our fastest fp32, the paper's kernel, the paper's figure."""
-    path, suite = FOLDER / f"{name}.json", SUITES[name]
-    if not path.is_file():
-        place = path.relative_to(ROOT)
-        return f"Not measured yet: `lenetgpu conv --suite {name} --json {place}` on a GPU fills it."
-    document = json.loads(path.read_text())
+    """A suite's shapes: the reference, what ships, the fastest by hindsight, the paper's kernel."""
+    suite = SUITES[name]
+    if not there(GPU, "conv", f"{name}.json"):
+        return "Not measured yet: `python scripts/measure.py --only conv` on a GPU fills it."
+    document = load(GPU, "conv", f"{name}.json")
     reference = document["reference"]
     lines = [
-        f"{suite.title}: {document['device']['name']}, {document['peer'] or 'no PyTorch'}, "
-        f"{document['date']}; {_images(document)}; fp32 without TF32, medians of interleaved "
-        "replays of CUDA graphs, warm L2, every row checked against float64."
-        + (f" The paper: {suite.says}." if suite.says else "")
-        + (" Copies between layouts are counted in." if name == "convnet2" else ""),
+        f"{suite.title}: {where(document)}; {_peer(document)}; {_images(document)}; fp32 without "
+        "TF32, medians of interleaved replays of CUDA graphs, warm L2, every row checked against "
+        "float64." + (f" The paper: {suite.says}." if suite.says else "")
+        + (" Copies between layouts are counted in." if name == "convnet2" else "")
+        + f" {how_sure(rounds(document), document)}",
         "",
-        f"| shape | {reference}, us | fastest fp32 here, us | times faster | of the roof "
-        "| the paper's kernel here, us | times faster | the paper |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    ours: list[float] = []
-    papers: list[float] = []
+        f"| shape | {reference}, us | what ships, `{SHIPS}`, us | times faster | of the roof "
+        f"| {HINDSIGHT}, us | times faster | the paper's kernel here, us | times faster "
+        "| the paper |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]  # fmt: skip
+    means: list[list[float]] = [[], [], []]
     for case in document["cases"]:
-        entries = case["candidates"]
-        base = next((e for e in entries if e["name"] == reference), {})
-        best = next((e for e in entries if e["name"] == case["best"]), None)
-        paper = _fastest([e for e in entries if _of_paper(suite, e["name"])])
-        for entry, means in ((best, ours), (paper, papers)):
+        entries = _of_suite(suite, case)
+        for entry, found in zip(entries, means, strict=True):
             if entry is not None and "speedup" in entry:
-                means.append(entry["speedup"])
-        there = f"{1e3 * base['median_ms']:,.1f}" if base.get("median_ms") else "-"
-        roof = f"{best['roofline']:.0%}" if best and best.get("roofline") else "-"
-        cells = [case["label"], there, *_cells(best), roof, *_cells(paper), case["paper"] or "-"]
+                found.append(entry["speedup"])
+        base = _named(case, reference) or {}
+        there_us = f"{1e3 * base['median_ms']:,.1f}" if base.get("median_ms") else "-"
+        ships, best, paper = entries
+        roof = f"{ships['roofline']:.0%}" if ships and ships.get("roofline") else "-"
+        shipped, times = _cells(ships)
+        cells = [case["label"], there_us, shipped.split(" (")[0], times, roof,
+                 *_cells(best), *_cells(paper), case["paper"] or "-"]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     claim = f"{suite.claim[0]}x" if suite.claim else "-"
-    lines.append(f"| geometric mean | | | {_mean(ours)} | | | {_mean(papers)} | {claim} |")
+    shipped, fastest, papers = map(_mean, means)
+    lines.append(f"| geometric mean | | | {shipped} | | | {fastest} | | {papers} | {claim} |")
     return "\n".join(lines)
 
 
@@ -92,32 +115,84 @@ def _range(entries: list[dict[str, Any] | None]) -> str:
     return f"**{geometric_mean(found):.2f}x** ({min(found):.2f}x to {max(found):.2f}x)"
 
 
+def _suites() -> dict[str, Document]:
+    return {n: load(GPU, "conv", f"{n}.json") for n in SUITES if there(GPU, "conv", f"{n}.json")}
+
+
 def overview() -> str:
     """A line a suite: how many times faster than the reference, ours and the paper's kernel."""
+    documents = _suites()
+    if not documents:
+        return "Not measured yet."
+    every = list(documents.values())
     lines = [
-        "| suite | shapes | fastest fp32 here | the paper's kernel here | the paper |",
-        "|---|---:|---:|---:|---|",
+        f"{where(*every)}; {', '.join(dict.fromkeys(map(_peer, every)))}: how many times faster "
+        f"than `{every[0]['reference']}`, geometric mean (least to most). `{SHIPS}` is what ships: "
+        "it chooses before anything is timed. The fastest by hindsight is picked shape by shape "
+        "from all candidates after they were timed; nothing in the package runs it as a whole. "
+        + how_sure([n for document in every for n in rounds(document)], *every, of="a shape"),
+        "",
+        f"| suite | shapes | what ships, `{SHIPS}` | {HINDSIGHT} | the paper's kernel here "
+        "| the paper |",
+        "|---|---:|---:|---:|---:|---|",
     ]
-    where = ""
-    for name, suite in SUITES.items():
-        path = FOLDER / f"{name}.json"
-        if not path.is_file():
-            continue
-        document = json.loads(path.read_text())
-        where = (
-            f"{document['device']['name']}, {document['peer'] or 'no PyTorch'}, "
-            f"{document['date']}: how many times "
-            f"faster than `{document['reference']}`, geometric mean (least to most)."
-        )
-        best, paper = [], []
-        for case in document["cases"]:
-            best += [e for e in case["candidates"] if e["name"] == case["best"]]
-            paper.append(_fastest([e for e in case["candidates"] if _of_paper(suite, e["name"])]))
+    for name, document in documents.items():
+        suite = SUITES[name]
+        found = [_of_suite(suite, case) for case in document["cases"]]
+        cells = [_range(list(column)) for column in zip(*found, strict=True)]
+        row = [f"`{name}`", str(len(found)), *cells, suite.says or "-"]
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines)
+
+
+def variants_table(*asked: tuple[str, str, tuple[str, ...]]) -> str:
+    """Variants over the peer on a suite's shapes: (variant, suite, last words of labels or none).
+
+    A shape counts where its label ends with one of the words.
+    """
+    documents = {suite: load(GPU, "conv", f"{suite}.json") for _, suite, _ in asked}
+    every = list(documents.values())
+    lines = [
+        f"{where(*every)}; {_peer(every[0])}; "
+        + how_sure([n for document in every for n in rounds(document)], *every, of="a shape"),
+        "",
+        "| variant | suite | shapes | geometric mean over cuDNN | least | most | the paper |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for variant, suite, ends in asked:
+        cases = [c for c in documents[suite]["cases"] if c["label"].endswith(ends or "")]
+        found = {
+            case["label"]: entry["speedup"]
+            for case in cases
+            if (entry := _named(case, variant)) is not None and "speedup" in entry
+        }
+        least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+        claim = SUITES[suite].claim
+        ours = variant in SUITES[suite].kernels
         lines.append(
-            f"| `{name}` | {len(document['cases'])} | {_range([*best])} | {_range(paper)} "
-            f"| {suite.says or '-'} |"
+            f"| `{variant}` | {suite}{', ' + ' and '.join(ends) if ends else ''} | {len(found)} "
+            f"| {geometric_mean(list(found.values())):.2f}x | {found[least]:.2f}x ({least}) "
+            f"| {found[most]:.2f}x ({most}) | {f'{claim[0]}x' if claim and ours else '-'} |"
         )
-    return f"{where}\n\n" + "\n".join(lines) if where else "Not measured yet."
+    return "\n".join(lines)
+
+
+def paper_variants() -> str:
+    """The Pascal paper's kernels on its shapes."""
+    return variants_table(
+        ("prefetch.single", "pascal-single", ()), ("prefetch.stride_fixed", "pascal-multi", ())
+    )
+
+
+def own_variants() -> str:
+    """Our own kernels on the Pascal paper's shapes, each alone, and what ships."""
+    return variants_table(
+        (SHIPS, "pascal-multi", ()),
+        ("direct.tuned", "pascal-multi", ()),
+        ("winograd.f4", "pascal-multi", ("K3", "K5")),
+        (SHIPS, "pascal-single", ()),
+        ("direct.tuned_single", "pascal-single", ()),
+    )
 
 
 def _number(value: Any, write: str = "{:,}") -> str:
@@ -126,10 +201,9 @@ def _number(value: Any, write: str = "{:,}") -> str:
 
 def steps_table() -> str:
     """The cuda-convnet2 paper's steps, each shape of its suite."""
-    path = FOLDER / "convnet2.json"
-    if not path.is_file():
+    if not there(GPU, "conv", "convnet2.json"):
         return "Measured with the suite convnet2."
-    document = json.loads(path.read_text())
+    document = load(GPU, "conv", "convnet2.json")
     parts = []
     for case in document["cases"]:
         rows = [row for row in ladder_rows(case.get("ladder", [])) if row.get("median_us")]
@@ -150,8 +224,9 @@ def steps_table() -> str:
             for row in rows
         ]
         parts.append("\n".join(lines))
-    where = f"{document['device']['name']}, {document['date']}, a row a step of the paper."
-    return "\n\n".join([where, *parts, *document["notes"]])
+    said = f"{where(document)}; a row a step of the paper, steps interleaved. "
+    said += how_sure([], document, of="a step")
+    return "\n\n".join([said, *parts, *document["notes"]])
 
 
 def _maker(name: str) -> Callable[[], str]:
@@ -160,3 +235,4 @@ def _maker(name: str) -> Callable[[], str]:
 
 SECTIONS = {f"conv-{name}": _maker(name) for name in SUITES}
 SECTIONS |= {"conv": overview, "convnet2-steps": steps_table}
+BLOCKS = {"paper-variants": paper_variants, "own-variants": own_variants}

@@ -1,28 +1,33 @@
-"""Tables of the course's figures beside a GPU of today, from docs/measured/lab-*."""
+"""Tables of the course's figures beside a GPU of today, from docs/measured/DEVICE/course.json."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
+
+from measured import GPU, Document, how_sure, load, where
 
 from lenetgpu.plan import canonical
 
-ROOT = Path(__file__).resolve().parent.parent
-SUITE = ROOT / "docs" / "measured" / "lab-nvidia-h200" / "suite-course.json"
 
-
-def suite() -> dict[str, Any]:
+def suite() -> Document:
     """What `compare --suite course --json` wrote."""
-    document: dict[str, Any] = json.loads(SUITE.read_text())
-    return document
+    return load(GPU, "course.json")
 
 
-def _header(document: dict[str, Any]) -> str:
+def _header(document: Document) -> str:
+    counts = [len(row["samples_ms"]) for row in document["rows"] if "samples_ms" in row]
     return (
-        f"{document['device']['name']}, {document['date']}, {document['images']:,} images; "
-        "every row checked against float64 before it was timed."
+        f"{where(document)}; {document['images']:,} images; every row checked against float64 "
+        f"before it was timed. {how_sure(counts, document)}"
     )
+
+
+def _note(row: dict[str, Any]) -> str:
+    """What explains a row; a serial one ran on that machine's CPU, by name where it was noted."""
+    words = [row.get("explanation"), row.get("note")]
+    if row["variant"].startswith("serial") and "CPU" not in (row.get("note") or ""):
+        words.append("on that machine's CPU, its name not recorded")
+    return "; ".join(filter(None, words))
 
 
 def _variant(name: str) -> str:
@@ -54,11 +59,10 @@ def course_table() -> str:
         bound = ">" if row.get("at_least") else ""
         ratio = bound + _times(row["speedup"]) if "speedup" in row else "-"
         there = "could not run or left unbuilt" if figure is None else f"{bound}{figure:,.1f}"
-        why = row.get("explanation") or row.get("note") or ""
         where = f"table {row['table']}" if row["table"][0].isdigit() and figure else row["table"]
         lines.append(
             f"| {where} | {row['label']} | {row['stage']} | `{_variant(row['variant'])}` | {there} "
-            f"| {row['median_ms']:,.3f} | {ratio} | {why} |"
+            f"| {row['median_ms']:,.3f} | {ratio} | {_note(row)} |"
         )
     return "\n".join(lines)
 

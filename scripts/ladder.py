@@ -7,20 +7,19 @@ Times come from the suite `lenet` of `conv`; those of variants that it leaves ou
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import conv_tables
 import course_tables
+from measured import GPU, SOURCES, Document, how_sure, load, where
 
 from lenetgpu.network import STAGES
 from lenetgpu.stages import Variant, variants
 
-ROOT = Path(__file__).resolve().parent.parent
-SUITE = ROOT / "docs" / "measured" / "conv-nvidia-h200" / "lenet.json"
 IMAGES = 10_000
 NAIVE = "direct.basic"
 
@@ -42,9 +41,8 @@ def _case(document: dict[str, Any], stage: str) -> dict[str, Any]:
     return found
 
 
-def _documents() -> tuple[dict[str, Any], dict[str, Any]]:
-    conv: dict[str, Any] = json.loads(SUITE.read_text())
-    return conv, course_tables.suite()
+def _documents() -> tuple[Document, Document]:
+    return load(GPU, "conv", "lenet.json"), course_tables.suite()
 
 
 Among = Callable[[Variant], bool]
@@ -75,10 +73,10 @@ def rungs(stage: str, among: Among) -> list[Rung]:
 def _linked(variant: Variant) -> str:
     """The variant's name, linked to its launcher, with its kernel where one lies beside it."""
     launcher = Path(inspect.getfile(inspect.unwrap(variant.run))).resolve()
-    text = f"[`{variant.full_name}`](../{launcher.relative_to(ROOT)})"
+    text = f"[`{variant.full_name}`](../{launcher.relative_to(SOURCES)})"
     kernel = launcher.with_suffix(".cu")
     if kernel.is_file() and variant.needs.device == "cuda":
-        text += f" [.cu](../{kernel.relative_to(ROOT)})"
+        text += f" [.cu](../{kernel.relative_to(SOURCES)})"
     return text if variant.precision == "fp32" else f"{text}, {variant.precision}"
 
 
@@ -108,9 +106,10 @@ def table(stage: str, among: Among) -> str:
     timed = [rung for rung in found if rung.milliseconds is not None]
     conv, _ = _documents()
     lines = [
-        f"{conv['device']['name']}, {conv['date']}; {problem.C}x{problem.H}x{problem.W} to "
+        f"{where(conv)}; {problem.C}x{problem.H}x{problem.W} to "
         f"{problem.M}x{problem.OH}x{problem.OW} by {problem.R}x{problem.S} filters, {IMAGES:,} "
-        f"images, {problem.flop(IMAGES) / 1e9:.1f} GFLOP as the plain algorithm counts them.",
+        f"images, {problem.flop(IMAGES) / 1e9:.1f} GFLOP as the plain algorithm counts them. "
+        f"{how_sure([_case(conv, stage)['rounds']], conv, of='a row of `conv`')}",
         "",
         "| rung | variant | what it does | source | ms | run | over the rung before "
         f"| over `{NAIVE}` |",
@@ -138,12 +137,14 @@ def how() -> str:
         rows = {r["variant"]: r["median_ms"] for r in course["rows"] if r["stage"] == stage}
         ratios += [rows[name] / entries[name] for name in rows.keys() & entries.keys()]
     worst = max(abs(ratio - 1) for ratio in ratios)
+    counts = [len(row["samples_ms"]) for row in course["rows"] if "samples_ms" in row]
     return (
-        f"- `conv`: {conv['device']['name']}, {conv['date']}, {conv['peer']}; `lenetgpu conv "
-        "--suite lenet`, medians of interleaved rounds.\n"
-        f"- `course`: {course['device']['name']}, {course['date']}; `lenetgpu compare --suite "
-        "course`, medians, a variant after the other, for the variants that the first run left "
-        f"out. What both measured ({len(ratios)} rows) differs by {worst:.1%} at most."
+        f"- `conv`: {where(conv)}; {conv['peer']}; `lenetgpu conv --suite lenet`, medians of "
+        f"interleaved rounds. {how_sure(conv_tables.rounds(conv), conv)}\n"
+        f"- `course`: {where(course)}; `lenetgpu compare --suite course`, medians, a variant after "
+        "the other, for the variants that the first run left out. "
+        f"{how_sure(counts, course)} What both measured ({len(ratios)} rows) differs by "
+        f"{worst:.1%} at most."
     )
 
 

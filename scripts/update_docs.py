@@ -1,4 +1,7 @@
-"""Write the generated parts of README.md and docs/ between their markers, from docs/measured/*.
+"""Write the generated parts of README.md and docs/ between their markers, from docs/measured/.
+
+A part stands between `<!-- begin:NAME -->` and `<!-- end:NAME -->`, a figure in a sentence between
+`<!-- figure:NAME -->` and `<!-- end -->` (quoted.py).
 
 `--check` writes nothing and exits with 1 where a page is not what it would write of the variants
 that it names; a variant that it does not name yet makes no page stale.
@@ -15,24 +18,30 @@ import click
 import conv_tables
 import course_tables
 import ladder
+import peer_tables
 import plan_tables
+import quoted
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
 SECTIONS: dict[str, Callable[[], str]] = {
+    **peer_tables.SECTIONS,
     **plan_tables.SECTIONS,
     **course_tables.SECTIONS,
     **conv_tables.SECTIONS,
+    **conv_tables.BLOCKS,
 }
+FRONT = ("infer", "peers")
 PAGES = {
-    "README.md": ("peers",),
+    "README.md": FRONT,
     "docs/measured.md": (
-        *(name for name in plan_tables.SECTIONS if name != "peers"),
+        *(name for name in (*peer_tables.SECTIONS, *plan_tables.SECTIONS) if name not in FRONT),
         *course_tables.SECTIONS,
         *conv_tables.SECTIONS,
         CONTENTS,
     ),
     "docs/ladder.md": tuple(ladder.sections()),
+    "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }
 
 
@@ -72,13 +81,13 @@ def updated(path: str, text: str, named_only: bool = False) -> str:
             raise click.ClickException(f"{path}: expected markers {begin} and {end}")
         made = contents(text) if name == CONTENTS else makers[name]()
         text = f"{before}{begin}\n{made}\n{end}{after}"
-    return text
+    return quoted.filled(text)
 
 
 @click.command()
 @click.option("--check", is_flag=True, help="exit with 1 where a page is stale")
 def main(check: bool) -> None:
-    """Write the generated parts of README.md, docs/measured.md and docs/ladder.md."""
+    """Write the generated parts of README.md and docs/, and the figures that their prose quotes."""
     stale = []
     for path in PAGES:
         text = (ROOT / path).read_text()

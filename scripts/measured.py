@@ -1,0 +1,210 @@
+"""What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
+
+DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `plans/NAME.json`, `conv/SUITE.json`,
+`course.json` with `course.png`, `infer.json` with `infer.txt`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lenetgpu
+from lenetgpu.check.warmup import network_problems
+from lenetgpu.gpu.nvrtc import source_hash
+from lenetgpu.measure.roofline import FMA_RATE
+from lenetgpu.network import SPANS, STAGES
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.pipeline import build_steps
+from lenetgpu.plan import canonical, resolve
+from lenetgpu.stages import Variant, variants
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "docs" / "measured"
+SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
+GPU, CPU = "nvidia-h200", "cpu-2-cores"
+"""The folders that the pages are written of."""
+_BATCHES = (1, 10_000)
+_KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
+_KINDS |= {(stage.name,): stage.kind for stage in STAGES}
+_KINDS |= {span.name: span.kind for span in SPANS} | {span.stages: span.kind for span in SPANS}
+_SPECIAL = {"relu": "pool", "serial relu": "pool", "serial mean": "pool"}
+_SHORT = "lenetgpu/stages/"
+
+Document = dict[str, Any]
+
+
+def load(*parts: str) -> Document:
+    """The document at docs/measured/PARTS."""
+    document: Document = json.loads(MEASURED.joinpath(*parts).read_text())
+    return document
+
+
+def there(*parts: str) -> bool:
+    """Whether docs/measured/PARTS has been measured."""
+    return MEASURED.joinpath(*parts).is_file()
+
+
+def folder_of(device: dict[str, Any]) -> str:
+    """The folder of a document's `device`: `nvidia-h200`, `cpu-2-cores`."""
+    if device["kind"] == "cpu":
+        return f"cpu-{device['cores']}-cores"
+    return "-".join(device["name"].lower().split())
+
+
+def device_name(document: Document) -> str:
+    """The device as a table names it, a CPU with its cores."""
+    device = document["device"]
+    return device["name"] + (f", {device['cores']} cores" if device["kind"] == "cpu" else "")
+
+
+def _files(variant: Variant, problems: Iterable[Any]) -> set[Path]:
+    """The `.cu` files that `variant` launches on `problems`; of a CPU's, the Python it is."""
+    if variant.needs.device == "cpu":
+        own = Path(inspect.getfile(inspect.unwrap(variant.run))).resolve()
+        return {own, *(SOURCES / "lenetgpu" / "cpu").glob("*.py")}
+    if variant.kernels is None:
+        return set()
+    return {
+        kernel.source.resolve()
+        for problem in problems
+        for batch in _BATCHES
+        for kernel in variant.kernels(problem, batch)
+    }
+
+
+def _of_plan(name: str, device: str) -> set[Path]:
+    plan = resolve(canonical(name), device)
+    return {
+        path
+        for step in build_steps(plan, "uint8")
+        if step.variant is not None
+        for path in _files(step.variant, [step.problem])
+    }
+
+
+def _of_variant(kind: str, name: str, device: str) -> set[Path]:
+    return {
+        path
+        for variant in variants(kind)
+        if name in variant.names and variant.needs.device in (device, "cpu")
+        for path in _files(variant, network_problems(variant))
+    }
+
+
+def _of_conv(document: Document) -> Iterator[Path]:
+    """Of a suite's candidates, on the suite's shapes."""
+    device = document["device"]["kind"]
+    by_name = {v.full_name: v for v in variants("conv") if v.needs.device in (device, "cpu")}
+    shapes = {shape.label: shape.problem for shape in SUITES[document["suite"]].shapes}
+    for case in document["cases"]:
+        for entry in case["candidates"]:
+            variant = by_name.get(entry["name"])
+            if variant is None or entry["status"] != "right":
+                continue
+            problem = variant.laid_out(shapes[case["label"]])
+            if not isinstance(problem, str):
+                yield from _files(variant, [problem])
+
+
+def _of_course(document: Document) -> Iterator[Path]:
+    device = document["device"]["kind"]
+    for row in document["rows"]:
+        word, _, plan = row["variant"].partition(" ")
+        if row["status"] != "right":
+            continue
+        if word == "plan":
+            yield from _of_plan(plan, device)
+        elif row["variant"] in _SPECIAL:
+            name = "serial.loops" if word == "serial" else "basic.two_passes"
+            yield from _of_variant("pool", name, device)
+        else:
+            yield from _of_variant(_KINDS[row["stage"]], row["variant"], device)
+
+
+def _paths(document: Document) -> Iterator[Path]:
+    device = document["device"]["kind"]
+    if document.get("ceilings") and device == "cuda":
+        yield FMA_RATE.source.resolve()
+    if document["command"] == "conv":
+        yield from _of_conv(document)
+    elif document["command"] == "compare":
+        yield from _of_course(document)
+    elif document["command"] == "peers":
+        for row in document["rows"]:
+            if row["maker"] == "lenetgpu":
+                yield from _of_plan(row["name"].split()[1], device)
+    else:
+        yield from _of_infer(document, device)
+
+
+def _of_infer(document: Document, device: str) -> Iterator[Path]:
+    """Of a plan's slots, and of the conversions between them that it timed."""
+    for slot in document["plan"]:
+        yield from _of_variant(_KINDS[tuple(slot["stages"])], slot["variant"], device)
+    between = {row["variant"] for row in document["stages"] if not row["stages"]}
+    for kind in ("scale", "relayout"):
+        for name in between:
+            yield from _of_variant(kind, name, device)
+
+
+def kernels_of(document: Document) -> dict[str, str]:
+    """Each source that `document`'s times depend on, from the repository's root, to its hash.
+
+    Kernels with the headers that they include; of a CPU's variants the Python that they are.
+    """
+    found = sorted(set(_paths(document)))
+    return {str(path.relative_to(SOURCES)): source_hash(path) for path in found}
+
+
+def changed(document: Document) -> list[str]:
+    """The sources of `document` that are no longer what it ran, deleted ones too."""
+    then = document.get("kernels") or {}
+    return sorted(
+        name
+        for name, digest in then.items()
+        if not (SOURCES / name).is_file() or source_hash(SOURCES / name) != digest
+    )
+
+
+def _either(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _kernels_line(documents: tuple[Document, ...]) -> str:
+    without = [document for document in documents if not document.get("kernels")]
+    if len(without) == len(documents):
+        return "kernels not recorded"
+    since = sorted({name for document in documents for name in changed(document)})
+    said = "kernels as they are in the sources"
+    if since:
+        said = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in since)
+    return said + (", some kernels not recorded" if without else "")
+
+
+def _range(counts: list[int], of: str) -> str:
+    if not counts:
+        return "samples not recorded"
+    low, high = min(counts), max(counts)
+    found = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return f"{found} sample{'s' * (high > 1)} {of}"
+
+
+def where(*documents: Document) -> str:
+    """Device, date and commit: what a table's line begins with."""
+    names = _either(device_name(document) for document in documents)
+    dates = sorted({document["date"] for document in documents})
+    date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    commit = _either((document.get("commit") or "")[:10] or "commit not recorded"
+                     for document in documents)  # fmt: skip
+    drivers = _either(f"driver {d['driver']}" for d in documents if d.get("driver"))
+    commit = commit if "not recorded" in commit else f"commit {commit}"
+    return ", ".join(filter(None, [names, date, commit, drivers]))
+
+
+def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:
+    """How many samples each row has, and whether the kernels are still those: a line's end."""
+    return f"{_range(list(counts), of)}; {_kernels_line(documents)}."
