@@ -34,6 +34,8 @@ SERIAL, FEW = "serial", 100
 IN_PARTS = 100
 QUIET_S = 0.02
 MODES = {"eager": None, "compile": "default", "max-autotune": "max-autotune"}
+CUT = ("eager", "compile")
+"""Modes that are tried in batches that a cache holds too."""
 Say = Callable[[str], None]
 
 
@@ -125,7 +127,8 @@ def torch_contestants(
             order = torch.channels_last if last else torch.contiguous_format
             net = net.channels_last() if last else net
             ready = x.to(memory_format=order) if last else x.contiguous()
-            for words, parts in _batches(len(x)).items():
+            batches = _batches(len(x)) if mode in CUT else {"": _parts(len(x), len(x))}
+            for words, parts in batches.items():
                 forward = net.forward
                 if compiled is not None:
                     forward = torch.compile(own_code(net), mode=compiled)

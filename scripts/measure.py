@@ -84,9 +84,9 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
 
 def cpu_jobs(quick: bool) -> Iterator[Job]:
     """peers, infer."""
-    words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "15")
+    words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "9")
     peers = (*_script("cpu_peers"), "--data", "{mnist}", *words, "--json", "{json}")
-    yield Job("peers", "peers.json", peers, 60 if quick else 600)
+    yield Job("peers", "peers.json", peers, 60 if quick else 720)
     # as `make infer`, which names no device where there is no GPU
     named = ("--device", "cpu") if driver_gpus() else ()
     infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")

@@ -68,8 +68,11 @@ def check(contestants: list[Contestant], weights: Weights, images: Any, labels: 
 
 
 def _sample(one: Contestant) -> float:
-    """Milliseconds of a pass; JAX, on its own stream, by the host's clock."""
+    """Milliseconds of a pass; JAX and ONNX Runtime, on their own streams, by the host's clock."""
     allow_tf32(one.precision == "tf32")
+    if one.maker == "onnxruntime":
+        torch.cuda.synchronize()
+        return cpu_ms(lambda: [one.run() for _ in range(one.passes)]) / one.passes
     if one.maker == "jax":
 
         def passes() -> None:
