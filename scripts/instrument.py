@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import click
 import numpy as np
 
 from lenetgpu.commands.compare import open_device
+from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -27,7 +29,7 @@ from lenetgpu.measure.bench import PlanBench, truth
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.document import candidate_json, head
 from lenetgpu.measure.rounds import AGAIN, Effort, compare
-from lenetgpu.measure.timing import cpu_ms, gpu_ms
+from lenetgpu.measure.timing import time_compute
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
@@ -42,53 +44,57 @@ BATCH = {"cpu": 64, "cuda": 10_000}
 CALIBRATION = 15
 
 
+def cpu_hold(wait_ms: float) -> Any:
+    def spin() -> None:
+        end = time.perf_counter() + wait_ms / 1e3
+        while time.perf_counter() < end:
+            pass
+
+    return spin
+
+
+def gpu_hold(nanoseconds: int) -> Any:
+    import cupy
+
+    kernel = cupy.RawKernel(
+        """extern "C" __global__ void hold(unsigned long long wait) {
+            unsigned long long now, start;
+            asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+            do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+            while (now - start < wait);
+        }""",
+        "hold",
+    )
+    return lambda: kernel((1,), (1,), (np.uint64(nanoseconds),))
+
+
+class HeldUp(Pipeline):
+    """A plan that is held up in every pass."""
+
+    hold: Callable[[], Any] = staticmethod(lambda: None)
+
+    def run(self, images: Any, observe: Any = None) -> Any:
+        labels = super().run(images, observe)
+        self.hold()
+        return labels
+
+
 class Slowed(PlanBench):
-    """A plan that is held up inside its timed span by PLANTED of its own time."""
+    """A plan that is held up by PLANTED of its own time."""
 
     def check(self) -> Any:
         checked = super().check()
-        self._hold = (lambda: None) if not self._gpu else self._gpu_hold(0)
-        plain = float(np.median([self._timed(lambda: None) for _ in range(CALIBRATION)]))
-        empty = float(np.median([self._timed(self._hold) for _ in range(CALIBRATION)]))
-        wait_ms = max(0.0, PLANTED * plain - (empty - plain))
-        self._hold = self._gpu_hold(int(1e6 * wait_ms)) if self._gpu else self._cpu_hold(wait_ms)
+        pipeline = self.pipeline
+
+        def median() -> float:
+            return float(
+                np.median([time_compute(pipeline, self.input) for _ in range(CALIBRATION)])
+            )
+
+        plain, pipeline.hold = median(), gpu_hold(0) if self._gpu else pipeline.hold
+        wait_ms = max(0.0, PLANTED * plain - (median() - plain if self._gpu else 0.0))
+        pipeline.hold = gpu_hold(int(1e6 * wait_ms)) if self._gpu else cpu_hold(wait_ms)
         return checked
-
-    def _timed(self, hold: Any) -> float:
-        elapsed_ms = gpu_ms if self._gpu else cpu_ms
-
-        def work() -> None:
-            self.pipeline.run(self._x)
-            hold()
-
-        return elapsed_ms(work)
-
-    @staticmethod
-    def _cpu_hold(wait_ms: float) -> Any:
-        def spin() -> None:
-            end = time.perf_counter() + wait_ms / 1e3
-            while time.perf_counter() < end:
-                pass
-
-        return spin
-
-    @staticmethod
-    def _gpu_hold(nanoseconds: int) -> Any:
-        import cupy
-
-        kernel = cupy.RawKernel(
-            """extern "C" __global__ void hold(unsigned long long wait) {
-                unsigned long long now, start;
-                asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-                do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-                while (now - start < wait);
-            }""",
-            "hold",
-        )
-        return lambda: kernel((1,), (1,), (np.uint64(nanoseconds),))
-
-    def sample(self) -> float:
-        return self._timed(self._hold)
 
 
 def one_run(device: str, batch: int, effort: Effort) -> dict[str, Any]:
@@ -105,7 +111,8 @@ def one_run(device: str, batch: int, effort: Effort) -> dict[str, Any]:
         resolved = resolve(plan, device, overrides, gpu=gpu)
 
         def build() -> PlanBench:
-            return bench(Pipeline(resolved, weights, len(images), str(images.dtype)), images, facts)
+            made = HeldUp(resolved, weights, len(images), str(images.dtype))
+            return bench(made, images, facts)
 
         return Candidate(name, build, resolved.precision)
 
@@ -118,7 +125,12 @@ def one_run(device: str, batch: int, effort: Effort) -> dict[str, Any]:
     done = compare("plans", candidates, BASE, effort)
     took = time.perf_counter() - start
     rows = [candidate_json(done, c, None) for c in (*candidates[1:], done.again) if c is not None]
-    keep = ("name", "status", "verdict", "ratio", "median_ms", "warnings")
+    keep = ("name", "verdict", "ratio", "median_ms", "warnings")
+    for row in rows:
+        if row.get("ratio") is None:
+            raise LenetError(
+                f"{row['name']}: expected a time, found it {row['status']}, {row['note']}"
+            )
     return head("instrument", gpu) | {
         "seconds": took,
         "rounds": done.rounds,

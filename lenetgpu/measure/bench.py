@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lenetgpu.check.gates import Gate
 from lenetgpu.check.judge import (
@@ -85,6 +85,15 @@ class Flusher:
     def __call__(self) -> None:
         """Queue the overwriting on the current stream."""
         self._buffer.fill(1)
+
+
+@runtime_checkable
+class Chilled(Protocol):
+    """A bench whose samples can find the L2 cache cold."""
+
+    def use_cold_cache(self, flush: Flusher) -> None:
+        """Call `flush` before every timed call."""
+        ...
 
 
 def stage_of(name: str) -> Stage | Span:

@@ -60,7 +60,8 @@ class CallTimer:
     """Samples of `call`, in the way that `budget_ms` a sample allows; it was called before.
 
     `record(call, CALLS)` makes the graph on a GPU; where it cannot, launches are counted in and
-    `note` says so. `once` is set where one sample is all the time that the call is worth.
+    `note` says so. `cold`: single calls, before which somebody empties the
+    caches. `once` is set where one sample is all the time that the call is worth.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class CallTimer:
         on_gpu: bool,
         budget_ms: float,
         record: Callable[[Callable[[], Any], int], Recorded],
+        cold: bool = False,
     ) -> None:
         self._call, self._elapsed_ms = call, gpu_ms if on_gpu else cpu_ms
         self._times = 1
@@ -81,6 +83,8 @@ class CallTimer:
             self.once, self.method = True, "one call"
         elif not on_gpu:
             self.method, self._times = "clock", max(1, int(SAMPLE_MS / max(one, 1e-4)))
+        elif cold:
+            self.method = "single calls, cold L2"
         elif CALLS * one > budget_ms:
             self.method = "single calls"
         else:

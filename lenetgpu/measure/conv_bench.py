@@ -19,7 +19,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, physical_shape
-from lenetgpu.measure.bench import CHECK_IMAGES, Checked, Skip
+from lenetgpu.measure.bench import CHECK_IMAGES, Checked, Flusher, Skip
 from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer, Replays
 from lenetgpu.measure.fed import Fed
 from lenetgpu.measure.timing import cpu_ms
@@ -135,6 +135,11 @@ class ConvBench:
         self._fed = Fed(mounted, self._feed, self._gate)
         self._graph_calls: list[Call] = []
         self._checked: Checked | None = None
+        self._flush: Flusher | None = None
+
+    def use_cold_cache(self, flush: Flusher) -> None:
+        """Call `flush` before every timed call."""
+        self._flush = flush
 
     @property
     def once(self) -> bool:
@@ -182,7 +187,9 @@ class ConvBench:
         with record() as self.launched:
             verdict = self._gate.pass_(self._fed.launch, True)
         if verdict.passed:
-            self._timer = CallTimer(self._fed.launch, self._case.gpu, self._budget_ms, Graph)
+            self._timer = CallTimer(
+                self._fed.launch, self._case.gpu, self._budget_ms, Graph, self._flush is not None
+            )
             if self._timer.replays is not None:
                 verdict = self._check_graph(self._timer.replays)
         judged = min(self.images, len(self._case.expected))
@@ -205,6 +212,8 @@ class ConvBench:
         """Milliseconds of one call."""
         assert self._timer is not None, "checked first"
         timer = self._timer
+        if self._flush is not None:
+            return self._fed.launches(1, self._flush)
         self._renew()
         if not timer.once and timer.replays is None:
             self._fed.warm(self._fed.launch)
@@ -229,6 +238,6 @@ class ConvBench:
             verdict = self._gate.pass_(self._call, poisoned)
             if not verdict.passed:
                 break
-        if self._case.gpu and not self.once and verdict.passed:
+        if self._case.gpu and not self.once and self._flush is None and verdict.passed:
             self._gate.long_run(self._timer.total, self._timer.sample())
         return replace(self._checked, verdict=self._gate.verdict(verdict))

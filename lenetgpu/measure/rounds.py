@@ -17,7 +17,7 @@ from functools import partial
 from math import isfinite, nan
 
 from lenetgpu.errors import LenetError
-from lenetgpu.measure.bench import Bench, Flusher, Skip, StageBench
+from lenetgpu.measure.bench import Bench, Chilled, Flusher, Skip
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
 from lenetgpu.measure.statistics import median_interval
 
@@ -172,7 +172,7 @@ def why(error: BaseException) -> str:
 def _check(candidate: Candidate, flush: Flusher | None) -> None:
     try:
         candidate.bench = candidate.build()
-        if flush is not None and isinstance(candidate.bench, StageBench):
+        if flush is not None and isinstance(candidate.bench, Chilled):
             candidate.bench.use_cold_cache(flush)
         candidate.checked = candidate.bench.check()
     except MemoryError as error:

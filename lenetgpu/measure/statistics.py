@@ -155,7 +155,7 @@ def warnings(samples: Sequence[float]) -> list[str]:
     spread = _NORMAL_MAD * _median(sorted(abs(value - middle) for value in logs))
     found = []
     far = [abs(value - middle) > max(_OUTLIER * spread, _DRIFT) for value in logs]
-    if far[0] and logs[0] > middle:
+    if far[0] and logs[0] - middle > math.log1p(_NOISY):
         found.append(f"the first sample took {math.exp(logs[0] - middle):.2g} times the median")
     if sum(far) > _MANY_OUTLIERS * n:
         found.append(f"{sum(far)} of {n} samples are outliers")

@@ -10,7 +10,7 @@ from typing import Any
 from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
-from lenetgpu.measure.bench import Checked
+from lenetgpu.measure.bench import Checked, Flusher
 from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer
 from lenetgpu.measure.conv_bench import Case
 from lenetgpu.problems import Conv
@@ -59,6 +59,11 @@ class TorchBench:
         self._y: Any = None
         self._which: Any = None
         self._checked: Checked | None = None
+        self._flush: Flusher | None = None
+
+    def use_cold_cache(self, flush: Flusher) -> None:
+        """Call `flush` before every timed call."""
+        self._flush = flush
 
     def _hold(self, layout: str) -> None:
         torch, case = self._torch, self._case
@@ -134,7 +139,8 @@ class TorchBench:
             self._call()
 
         call()
-        return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph)
+        cold = self._flush is not None
+        return CallTimer(call, self._case.gpu, self._budget_ms, TorchGraph, cold)
 
     @property
     def passes(self) -> int:
@@ -144,4 +150,7 @@ class TorchBench:
     def sample(self) -> float:
         """Milliseconds of one call."""
         assert self._chosen is not None, "checked first"
+        if self._flush is not None:
+            self._flush()
+            self._torch.cuda.synchronize()
         return self._chosen.sample()
