@@ -98,12 +98,14 @@ class Outcome:
     def ended(self) -> dict[str, Any]:
         """What the JSON says of the run's end: whether Ctrl-C was it, and how far it came.
 
-        `cold`: the only pass that was timed is the first.
+        `batch` is the real one, which may be more than was done; `cold`: the only pass that was
+        timed is the first.
         """
         return {
             "interrupted": self.interrupted,
             "images_asked": self.asked,
             "images_done": len(self.dataset),
+            "batch": self.batch,
             "cold": self.cold,
         }
 
