@@ -130,6 +130,20 @@ def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_for():
+    def stop(done, total):
+        if done == 2 * CPU_CHUNK:
+            raise KeyboardInterrupt
+
+    outcome = job.infer(Request(limit=600, batch=500, device="cpu", min_accuracy=1.0), stop)
+    count = 2 * CPU_CHUNK
+    assert outcome.ended() == {
+        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500, "cold": True,
+    }  # fmt: skip
+    assert len(outcome.labels) == len(outcome.dataset) == count
+    assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     again = DRIVER.replace(
         "main(arg",
