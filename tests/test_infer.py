@@ -19,12 +19,10 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.commands import infer as job
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import load_weights
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise
-from lenetgpu.pipeline import CPU_CHUNK, Pipeline
-from lenetgpu.plan import resolve
+from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.show import progress
 from lenetgpu.streaming import Streamer
 
@@ -259,18 +257,30 @@ def test_a_stages_time_is_the_median_of_five_warm_passes(command, monkeypatch):
         assert document["residual_ms"] == pytest.approx(median - 8 * 3.0)
 
 
-def test_stages_and_their_conversions_add_up_to_the_pass():
-    """Passes with and without the clock between stages, in turn: neither is twice the other."""
-    pipeline = Pipeline(*plan_and_weights(), 256)
-    images = load_dataset(ROOT / "data" / "digits-10k.h5").images[:256]
-    whole = min(timing.time_compute(pipeline, images) for _ in range(7))
-    rows = timing.profile(pipeline, images, 7)
-    assert [len(row.samples) for row in rows] == [7] * 8
-    assert 0.5 < sum(min(row.samples) for row in rows) / whole < 2
+def test_stages_add_up_to_the_pass(monkeypatch):
+    """Steps of 1 and 3 ms, twice a batch; three batches of five images, the first passes slower."""
+    now, slow = [5.0], [2.0]
 
+    class Steps:
+        plan, steps, batch = SimpleNamespace(device="cpu"), ("one", "two"), 2
 
-def plan_and_weights():
-    return resolve("tiled", "cpu"), load_weights(ROOT / "weights" / "lenet-mnist.h5")
+        def run(self, part, observer=lambda step, output: None):
+            for _ in range(2):
+                for step, seconds in zip(self.steps, (0.001, 0.003), strict=True):
+                    now[0] += slow[0] * seconds
+                    observer(step, None)
+
+    monkeypatch.setattr(timing, "_clock", lambda: now[0])
+    passed = []
+
+    def count(images):
+        passed.append(images)
+        slow[0] = 1.0 if len(passed) >= 3 else 2.0
+
+    rows = timing.profile(Steps(), range(5), 6, passed=count)
+    assert [row.samples for row in rows] == [pytest.approx([6.0] * 6), pytest.approx([18.0] * 6)]
+    assert timing.time_compute(Steps(), range(5)) == pytest.approx(24.0)
+    assert passed == [2, 2, 1] * 7
 
 
 def test_a_profile_that_breaks_off_keeps_whole_passes(monkeypatch):
@@ -529,3 +539,36 @@ def test_the_bar_shows_its_total_on_a_terminal_only(monkeypatch):
         bar.update(task, completed=1500, total=12000)
         bar.refresh()
     assert "1,500/12,000" in screen.file.getvalue()
+
+
+def stop_at(images):
+    """A progress that is interrupted as soon as so many images have passed."""
+
+    def stop(done, total):
+        if done >= images:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streams", [1, 3])
+def test_ctrl_c_on_a_gpu_keeps_what_was_queued(streams):
+    asked = Request(device="cuda", batch=600, chunk=200, streams=streams, limit=2000, scores=True)
+    whole = job.infer(asked)
+    part = job.infer(asked, stop_at(1100))
+    assert part.interrupted and part.cold and not whole.interrupted
+    assert part.ended()["images_done"] == 1200
+    np.testing.assert_array_equal(part.labels, whole.labels[:1200])
+    np.testing.assert_array_equal(part.scores.argmax(axis=1), part.labels)
+    assert part.compute.samples == [] and len(part.end_to_end.samples) == 1
+
+
+@pytest.mark.gpu
+def test_ctrl_c_in_a_gpus_repeats_keeps_all_labels_and_the_samples():
+    asked = Request(device="cuda", limit=500, timing=True, roofline=True)
+    part = job.infer(asked, stop_at(500 * (1 + 1 + 4)))
+    assert part.interrupted and not part.rows
+    assert part.ended()["images_done"] == 500
+    assert len(part.compute.samples) == 3
+    np.testing.assert_array_equal(part.labels, job.infer(asked).labels)

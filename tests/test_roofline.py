@@ -187,3 +187,20 @@ def test_a_share_above_one_has_them_measured_again(measured, second, noted, tmp_
     assert limits.copy_gbs == (second or (1e9,))[0]
     shares = [row["roofline"] for row in json.loads(report.read_text())["stages"]]
     assert (max(shares) > 1) is noted
+
+
+@pytest.mark.gpu
+def test_a_gpus_ceilings_hold_for_its_driver(own_cache):
+    import cupy
+
+    from lenetgpu.gpu.device import activate, require_gpu
+
+    gpu = require_gpu(0)
+    activate(gpu)
+    found = ceilings("cuda", gpu.name)
+    assert found.driver == cupy.cuda.runtime.driverGetVersion()
+    assert (found.date, found.cores) == (TODAY, 0)
+    assert known("cuda", gpu.name) == found
+    (path,) = own_cache.glob("ceilings-cuda-*.json")
+    path.write_text(json.dumps(asdict(replace(found, driver=1))))
+    assert known("cuda", gpu.name) is None

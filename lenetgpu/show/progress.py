@@ -41,7 +41,7 @@ class Say(Protocol):
 
 
 @contextmanager
-def progress_bar(enabled: bool, what: str = "classifying") -> Iterator[Told | None]:
+def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[Told | None]:
     """Yield `progress(done, total)`, in images through the pipeline; None where none is shown.
 
     None is where stderr is no terminal or it is not wanted. An image counts once a pass.
