@@ -572,3 +572,30 @@ def test_ctrl_c_in_a_gpus_repeats_keeps_all_labels_and_the_samples():
     assert part.ended()["images_done"] == 500
     assert len(part.compute.samples) == 3
     np.testing.assert_array_equal(part.labels, job.infer(asked).labels)
+
+
+def test_what_is_said_reaches_the_bar_with_its_total(monkeypatch):
+    told = []
+
+    class Bar:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            told.append("closed")
+
+        def add_task(self, text, total):
+            return 7
+
+        def update(self, task, description, completed, total):
+            told.append((task, description, completed, total))
+
+    monkeypatch.setattr(progress, "_bar", lambda console: Bar())
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
+    with progress.progress_bar(enabled=True, what="images") as passed:
+        passed(64, 300)
+    with progress.status_line(enabled=True) as say:
+        say("float64 reference")
+    assert told == [(7, "images", 64, 300), "closed", (7, "float64 reference", 0, None), "closed"]
+    with progress.progress_bar(enabled=False) as passed:
+        assert passed is None
