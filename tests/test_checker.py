@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
+from limits import LIMITS, excused
 
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.truth import random_input, reference
@@ -50,10 +51,13 @@ def test_nan_never_passes():
 
 
 def test_the_tolerance_is_where_it_is_said_to_be():
-    expected = np.array([[1.0, -2.0]])
-    limit = TOLERANCE["fp32"] * 2
-    assert judge(expected + 0.9 * limit, expected, "fp32").passed
-    assert not judge(expected + 1.1 * limit, expected, "fp32").passed
+    assert LIMITS.keys() == TOLERANCE.keys()
+    expected = np.array([[1.0, -2.0]])  # the largest is 2: a limit is of that
+    for precision, limit in LIMITS.items():
+        assert judge(expected + 0.99 * 2 * limit, expected, precision).passed
+        assert judge(expected - 0.99 * 2 * limit, expected, precision).passed
+        assert not judge(expected + 1.01 * 2 * limit, expected, precision).passed
+        assert not judge(expected - 1.01 * 2 * limit, expected, precision).passed
 
 
 def test_a_wrong_shape_is_wrong():
@@ -68,9 +72,14 @@ def test_labels_must_be_equal():
 
 
 def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
-    scores = np.array([[1.0, 0.9999, 0.0], [1.0, 0.5, 0.0]])
-    assert excusable_flips(scores, "fp16").tolist() == [True, False]
-    assert excusable_flips(scores, "fp32").tolist() == [False, False]
+    # of the largest, 10: two scores may be off by 0.02 each at fp16 and by 0.4 each at int8
+    scores = np.array([[10.0, 9.97, 0.0], [9.0, 5.0, 8.95], [3.0, 2.25, 0.0], [0.0, 3.0, 2.1]])
+    for precision, near in (
+        ("fp16", [True, False, False, False]), ("int8", [True, True, True, False]),
+        ("fp32", [False] * 4), ("fp16x3", [False] * 4),
+    ):  # fmt: skip
+        assert excusable_flips(scores, precision).tolist() == near
+        assert excused(scores, precision).tolist() == near
 
 
 def test_the_first_bad_stage_is_named(shipped_weights, rng):

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from limits import LIMITS, excused
 
-from lenetgpu.check.judge import TOLERANCE, excusable_flips
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cli import main
 from lenetgpu.files.dataset import load_dataset
@@ -46,9 +46,9 @@ def assert_like_reference(pipeline, images, truth):
     found = pipeline.run(images)
     found = found.get() if pipeline.plan.device == "cuda" else found
     precision = pipeline.plan.precision
-    assert not ((found != labels) & ~excusable_flips(scores, precision)).any()
+    assert not ((found != labels) & ~excused(scores, precision)).any()
     error = np.abs(pipeline.scores(len(labels)) - scores).max() / np.abs(scores).max()
-    assert error <= TOLERANCE[precision]
+    assert error <= LIMITS[precision]
 
 
 @pytest.mark.parametrize("plan", CPU_PLANS)

@@ -43,6 +43,12 @@ def h5(path, **datasets):
     return path
 
 
+def held(path):
+    """What h5py reads of a file's datasets."""
+    with h5py.File(path) as file:
+        return {name: file[name][()] for name in file}
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_idx_with_labels_beside(tmp_path, digits, zipped):
     images, labels = digits
@@ -96,12 +102,13 @@ def test_label_forms(tmp_path, digits, form):
 
 @pytest.mark.parametrize("dtype", [">f4", "<f8", "<f2", ">f8"])
 def test_weights_of_any_float_type_and_byte_order(tmp_path, weight_file, dtype):
-    native = load_weights(weight_file)
-    other = h5(tmp_path / "o.h5", **{k: v.astype(dtype) for k, v in native.tensors.items()})
-    for name, tensor in load_weights(other).tensors.items():
+    written = {name: values.astype(dtype) for name, values in held(weight_file).items()}
+    found = load_weights(h5(tmp_path / "o.h5", **written)).tensors
+    assert found.keys() == written.keys()
+    for name, tensor in found.items():
         assert tensor.dtype == np.float32
         assert tensor.dtype.isnative
-        np.testing.assert_array_equal(tensor, native[name].astype(dtype).astype(np.float32))
+        np.testing.assert_array_equal(tensor, written[name].astype(np.float32))
 
 
 def weights_with(weight_file, tmp_path, name, data):
@@ -248,12 +255,14 @@ def test_converted_data_reads_the_same(tmp_path, digits):
     again = load_dataset(tmp_path / "out.h5")
     np.testing.assert_array_equal(again.images[..., 0], images)
     np.testing.assert_array_equal(again.labels, labels)
+    np.testing.assert_array_equal(held(tmp_path / "out.h5")["x"].reshape(6, 28, 28), images)
 
 
 def test_converted_weights_read_the_same(tmp_path, weight_file):
     convert_weights(weight_file, tmp_path / "out.h5")
-    again, first = load_weights(tmp_path / "out.h5"), load_weights(weight_file)
-    for name, tensor in first.tensors.items():
+    again, first = held(tmp_path / "out.h5"), held(weight_file)
+    assert again.keys() == first.keys() == {"conv1", "conv2", "fc1", "fc2"}
+    for name, tensor in first.items():
         np.testing.assert_array_equal(again[name], tensor)
 
 

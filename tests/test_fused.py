@@ -95,11 +95,11 @@ def test_every_listed_mma_kernel_is_some_gpus_and_every_gpus_is_listed():
 
 
 @pytest.mark.parametrize(
-    ("kib", "expected"), [(64, tuning.SMALL), (99, tuning.MIDDLE), (163, tuning.MIDDLE)]
-)
-def test_fp32_takes_the_largest_sizes_that_a_block_may_have(monkeypatch, kib, expected):
-    assert tuning.LARGE.conv2_bytes <= H200.block_bytes
-    monkeypatch.setattr(tuning, "current", lambda: H200)
-    assert tuning.tuning() == tuning.LARGE
+    ("kib", "expected", "held"),
+    [(64, tuning.SMALL, 63_488), (99, tuning.MIDDLE, 88_064), (163, tuning.MIDDLE, 88_064),
+     (227, tuning.LARGE, 201_728)],
+)  # fmt: skip
+def test_fp32_takes_the_largest_sizes_that_a_block_may_have(monkeypatch, kib, expected, held):
     monkeypatch.setattr(tuning, "current", lambda: replace(H200, block_bytes=kib << 10))
     assert tuning.tuning() == expected
+    assert expected.conv2_bytes == held <= kib << 10

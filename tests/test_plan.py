@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from limits import LIMITS
 
-from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
@@ -101,7 +101,7 @@ def test_any_stage_can_be_switched(stage, v, few, shipped_weights):
     pipeline = Pipeline(resolve("auto", "cpu", {stage: v}), shipped_weights, 9, chunk=4)
     pipeline.poison()
     np.testing.assert_array_equal(pipeline.run(images), labels)
-    limit = TOLERANCE["fp32"] * np.abs(scores).max()
+    limit = LIMITS["fp32"] * np.abs(scores).max()
     assert np.abs(pipeline.scores(9) - scores).max() <= limit
 
 
