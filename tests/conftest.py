@@ -108,15 +108,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workerinput") or session.config.getoption("numprocesses", None):
         return
-    chosen = session.config.option.markexpr
-    if chosen != "gpu" or exitstatus != 0 or session.config.option.keyword:
+    if exitstatus != 0 or not _is_whole(session.config):
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     passed = len(reporter.stats.get("passed", []))
-    if not passed or not driver_gpus() or len(session.config.args) > 1:
+    if not passed or not driver_gpus():
         return
     skipped = len(reporter.stats.get("skipped", []))
     receipt.write(receipt.fresh(_facts(passed, skipped)))
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    """Whether every GPU test was asked for: no file, word or failure of last time chosen."""
+    chosen = config.option
+    narrowed = ("keyword", "deselect", "ignore", "ignore_glob", "lf")
+    return (
+        chosen.markexpr == "gpu"
+        and config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        and not any(getattr(chosen, name, None) for name in narrowed)
+    )
 
 
 def _facts(passed: int, skipped: int) -> dict[str, Any]:

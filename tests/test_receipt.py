@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import conftest
 import pytest
 import receipt
 
 from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import Gpu
 
 FACTS = {"device": "GPU", "driver": "1.2", "date": "2026-01-01", "tests_passed": 7}
 KERNEL, HEADER, LAUNCHER, PLANNER, TABLES = (
@@ -239,3 +243,53 @@ def test_the_command(ran, tree, capsys):
 def test_a_written_receipt_reads_the_same(ran, tree):
     receipt.write(ran, tree / "r.json")
     assert receipt.read(tree / "r.json") == ran
+
+
+def session(passed=5, exitstatus=0, source="TESTPATHS", processes=None, **chosen):
+    reporter = SimpleNamespace(stats={"passed": [0] * passed, "skipped": [0, 0]})
+    plugins = SimpleNamespace(get_plugin={"terminalreporter": reporter}.__getitem__)
+    config = SimpleNamespace(
+        option=SimpleNamespace(**{"markexpr": "gpu", "keyword": "", "deselect": None} | chosen),
+        pluginmanager=plugins,
+        args_source=pytest.Config.ArgsSource[source],
+        getoption=lambda name, default: processes,
+    )
+    conftest.pytest_sessionfinish(SimpleNamespace(config=config), exitstatus)
+
+
+@pytest.fixture
+def written(monkeypatch):
+    found = []
+    gpu = Gpu(0, "NVIDIA Test", 90)
+    versions = {"driver": None, "cuda_driver": "13.0", "nvrtc": "13.1", "cupy": "14.0"}
+    monkeypatch.setattr(receipt, "write", found.append)
+    monkeypatch.setattr(conftest, "driver_gpus", lambda: (gpu,))
+    monkeypatch.setattr(conftest, "software", lambda asked: versions)
+    return found
+
+
+def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written):
+    session()
+    (made,) = written
+    assert (made["tests_passed"], made["tests_skipped"]) == (5, 2)
+    assert (made["device"], made["driver"], made["cupy"]) == ("NVIDIA Test", "unknown", "14.0")
+    assert made["unrun"] == {}
+    assert receipt.compared(made) == receipt.State((), ())
+
+
+@pytest.mark.parametrize(
+    "less",
+    [{"passed": 0}, {"exitstatus": 1}, {"markexpr": ""}, {"markexpr": "not gpu"},
+     {"keyword": "pool"}, {"source": "ARGS"},
+     {"lf": True}, {"deselect": ["tests/test_plan.py"]}, {"ignore": ["tests/test_plan.py"]},
+     {"processes": 4}],
+)  # fmt: skip
+def test_less_than_a_whole_gpu_run_writes_nothing(written, less):
+    session(**less)
+    assert written == []
+
+
+def test_no_gpu_no_receipt(written, monkeypatch):
+    monkeypatch.setattr(conftest, "driver_gpus", tuple)
+    session()
+    assert written == []
