@@ -208,6 +208,25 @@ def test_reasons_are_words(bits, expected):
     assert nvml.reasons(bits) == expected
 
 
+def test_the_fake_and_the_words_are_the_real_modules():
+    real = pytest.importorskip("pynvml", reason="the extra `dev` brings nvidia-ml-py")
+    for name in (name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML_"))):
+        assert hasattr(real, name), name
+    assert real.NVML_CLOCK_SM == FakeNvml.NVML_CLOCK_SM
+    assert real.NVML_TEMPERATURE_GPU == FakeNvml.NVML_TEMPERATURE_GPU
+    assert real.NVML_FI_DEV_POWER_INSTANT == FakeNvml.NVML_FI_DEV_POWER_INSTANT
+    for name, word in {
+        "ApplicationsClocksSetting": "application clocks", "SwPowerCap": "power cap",
+        "HwSlowdown": "hardware slowdown", "SyncBoost": "sync boost",
+        "SwThermalSlowdown": "software thermal", "HwThermalSlowdown": "hardware thermal",
+        "HwPowerBrakeSlowdown": "power brake", "DisplayClockSetting": "display clocks",
+    }.items():  # fmt: skip
+        assert nvml.reasons(getattr(real, f"nvmlClocksEventReason{name}")) == (word,)
+    assert nvml.reasons(real.nvmlClocksEventReasonGpuIdle) == ()
+    assert {"uiVal"} <= {field for field, _ in real.c_nvmlValue_t._fields_}
+    assert {"nvmlReturn", "value"} <= {field for field, *_ in real.c_nvmlFieldValue_t._fields_}
+
+
 def test_reasons_of_all_readings_count_and_the_old_name_is_known(fake, monkeypatch):
     made = fake()
     made.bits = chain([0x4, 0x24], repeat(0x1))
