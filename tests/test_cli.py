@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
@@ -250,11 +252,13 @@ def test_doctor_says_whether_clocks_and_power_can_be_read(monkeypatch):
      ["infer", "--limit", "5", "--device", "cpu", "--json", "-"]],
 )  # fmt: skip
 def test_every_document_says_what_made_it(arguments):
-    made = json.loads(run(*arguments).stdout)["software"]
-    assert set(made) == {
-        "lenetgpu", "commit", "python", "numpy", "numba", "cupy", "driver", "cuda_driver", "nvrtc",
+    made = json.loads(run(*arguments).stdout)
+    assert set(made) >= {
+        "version", "commit", "python", "numpy", "numba", "cupy", "driver", "cuda_driver", "nvrtc",
     }  # fmt: skip
-    assert made["numpy"] == np.__version__
+    said = re.search(r'__version__ = "(.+)"', (ROOT / "lenetgpu" / "__init__.py").read_text())
+    assert made["version"] == said[1]
+    assert made["numpy"].split()[0] == np.__version__
     assert made["python"] == platform.python_version()
 
 

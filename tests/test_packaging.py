@@ -70,5 +70,5 @@ def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
     assert (document["images"], document["correct"]) == (100, 97)
     assert Path(document["data"]) == site / "lenetgpu/_shipped/data/digits-10k.h5"
     assert Path(document["weights"]) == site / "lenetgpu/_shipped/weights/lenet-mnist.h5"
-    assert document["software"]["commit"] is None
+    assert document["commit"] is None
     assert "direct.basic" in run(command, "variants", "conv", cwd=elsewhere)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -479,7 +482,7 @@ def test_no_gpu_no_driver(fake):
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git to make a commit with")
-def test_the_commit_says_whether_the_sources_are_its_own(tmp_path):
+def test_the_commit_says_whether_the_sources_are_its_own(tmp_path, monkeypatch):
     def git(*arguments):
         command = ["git", "-C", tmp_path, "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -494,6 +497,8 @@ def test_the_commit_says_whether_the_sources_are_its_own(tmp_path):
         path.parent.mkdir()
         path.write_text("1")
     assert commit() is None
+    monkeypatch.setenv("LENETGPU_COMMIT", "fedcba987654")
+    assert commit() == "fedcba987654"
     git("init", "-q")
     assert commit() is None  # nothing committed
     git("add", ".")
@@ -538,3 +543,18 @@ def test_a_real_gpu_is_watched():
     if state.energy_from == "counter":
         samples = state.watched_s / (bench.sample() * bench.passes / 1e3)
         assert joules * samples == pytest.approx(state.power_w.median * state.watched_s, rel=0.5)
+
+
+@pytest.mark.gpu
+def test_the_stages_of_a_run_are_watched():
+    arguments = ["infer", "--device", "cuda", "--plan", "tiled", "--timing", "--json", "-"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["correct"] == 9_822
+    assert len(document["stages"]) >= 7
+    for row in document["stages"]:
+        assert row["machine"]["watched_s"] >= 2
+        assert row["machine"]["sm_mhz"] > 0
+        assert row["machine"]["energy_uj_per_image"] > 0
+    assert all(document[name] for name in ("driver", "cuda_driver", "nvrtc", "cupy"))

@@ -21,7 +21,7 @@ def variants(stage: str | None, as_json: bool) -> None:
 
     if as_json:
         rows = listing.variant_rows(stage)
-        head = {"schema": 1, "command": "variants", "software": software(None)}
+        head = {"schema": 1, "command": "variants", **software(None)}
         write_json(Path("-"), head | {"variants": rows})
     else:
         print_variants(console(), *listing.table_rows(stage))

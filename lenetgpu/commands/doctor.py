@@ -89,4 +89,4 @@ def findings() -> list[tuple[str, str]]:
 def as_json() -> dict[str, Any]:
     """The findings as one object."""
     used = software(next(iter(device.driver_gpus()), None))
-    return {"schema": 1, "command": "doctor", "software": used, **dict(findings())}
+    return {"schema": 1, "command": "doctor", **used, **dict(findings())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from functools import cache
@@ -35,13 +36,14 @@ def _version(*names: str) -> str | None:
 
 @cache
 def commit(folder: Path = CHECKOUT) -> str | None:
-    """The commit of the checkout that the package runs from; None where it runs from none.
+    """The commit of the checkout that the package runs from.
 
     "+changes" follows where the files that a result comes of (COUNTED) differ from the commit or
-    are unknown to it. Results written into docs/ are no change.
+    are unknown to it. Results written into docs/ are no change. Where there is no checkout it is
+    what LENETGPU_COMMIT says, as of a copy, or None.
     """
     if not (folder / ".git").exists():
-        return None
+        return os.environ.get("LENETGPU_COMMIT") or None
     try:
         head = _git(folder, "rev-parse", "--short=12", "HEAD")
         changes = _git(folder, "status", "--porcelain", "--", *COUNTED)
@@ -64,9 +66,9 @@ def _nvrtc_version() -> str | None:
 
 
 def software(gpu: Gpu | None) -> dict[str, str | None]:
-    """The `software` object of the schema; what a GPU needs is None where none was used."""
+    """Versions, for the head of a document; what a GPU needs is None where none was used."""
     found = {
-        "lenetgpu": __version__,
+        "version": __version__,
         "commit": commit(),
         "python": sys.version.split()[0],
         "numpy": _version("numpy"),

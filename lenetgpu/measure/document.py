@@ -47,7 +47,7 @@ def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
         "command": command,
         "date": datetime.date.today().isoformat(),
         "device": device_json(gpu),
-        "software": software(gpu),
+        **software(gpu),
     }
 
 
