@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lenetgpu.check import judge
 from lenetgpu.cli import main
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.measure import fed, rounds, timing
+from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.candidates import default_reference, stage_candidates
+from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.problems import Conv
+from lenetgpu.stages import outside, variants
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.registry import REGISTRY
 
 BROKEN = Path(__file__).parent / "broken"
 FILES = ("stale", "cached", "late", "partial", "writes")
 
 
-def compare(what, path, *arguments):
-    command = ["compare", what, "--with", path, "--batch", 200, "--seconds", 0.2, "--json", "-",
-               *arguments]  # fmt: skip
-    result = CliRunner().invoke(main, [str(word) for word in command])
-    assert result.stdout, result.output
-    entries = {entry["name"]: entry for entry in json.loads(result.stdout)["candidates"]}
-    return result, entries
+@pytest.fixture(scope="module")
+def facts(shipped_weights):
+    return truth(load_dataset(assets.default_digits()).images[:100], shipped_weights)
 
 
-def on_a_cpu(what, path):
-    return compare(what, path, "--device", "cpu")
+def compared(what, facts, *paths, device="cpu", gpu=None, images=200):
+    """Every candidate by name, of the package and of the files."""
+    with outside.loaded(paths):
+        candidates = stage_candidates(what, device, images, facts, gpu)
+        reference = default_reference(what, device, candidates)
+        done = rounds.compare(what, candidates, reference, seconds=0.1)
+    return {candidate.name: candidate for candidate in done.candidates}
+
+
+def statuses(found):
+    return {name: candidate.status for name, candidate in found.items()}
 
 
 WHY = {
@@ -50,16 +69,140 @@ WHY = {
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_cheats_are_wrong_and_their_twins_right(file):
-    result, entries = on_a_cpu("pool1", BROKEN / f"{file}.py")
-    assert result.exit_code == 1, result.output
-    found = {name: entry["status"] for name, entry in entries.items()}
+def test_cheats_are_wrong_and_their_twins_right(file, facts):
+    found = compared("pool1", facts, BROKEN / f"{file}.py")
     cheats = {name for name in found if name.startswith(f"{file}.")}
     assert cheats == {name for name in WHY if name.startswith(f"{file}.")}
-    for name in found:
-        assert found[name] == ("wrong" if name in cheats else "right"), entries[name]
+    for name, candidate in found.items():
+        assert candidate.status == ("wrong" if name in cheats else "right"), candidate
     for name in cheats:
-        assert re.search(WHY[name], entries[name]["note"])
-        assert "median_ms" not in entries[name]
-        assert f"WRONG: {name}" in result.stderr
+        assert re.search(WHY[name], found[name].note)
+        assert not found[name].samples
     assert any(name.startswith("twin.") for name in found)
+
+
+def test_the_command_names_a_cheat_and_fails():
+    command = ["compare", "pool1", "--with", str(BROKEN / "cached.py"), "--batch", "200",
+               "--seconds", "0.1", "--device", "cpu"]  # fmt: skip
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1, result.output
+    for name in ("by_address", "by_identity", "by_shape", "by_first_image"):
+        assert f"WRONG: cached.{name}, what its timed calls left is wrong" in result.stderr
+        assert not re.search(rf"cached\.{name} .*\d\.\d{{3}}  ", result.stdout)
+    assert "WRONG: twin" not in result.stderr
+
+
+PATCHES = {
+    "clock": "replaces time.perf_counter",
+    "timing": r"replaces lenetgpu.measure.fed.cpu_ms and 1 more",
+    "its code": "replaces the code of lenetgpu.measure.timing.cpu_ms",
+    "sample": "replaces lenetgpu.measure.bench.StageBench.sample",
+    "tolerance": "replaces 'fp32' of lenetgpu.check.judge.TOLERANCE",
+    "judge": r"replaces lenetgpu.check.judge.judge_parts|replaces lenetgpu.check.judge.judge",
+    "numpy": "replaces numpy.isfinite",
+    "rounds": "replaces lenetgpu.measure.rounds._sample",
+    "another": "replaces run of the pool variant fused.rows",
+    "profile": "replaces the interpreter's trace or profile function",
+    "clock, in a call": "replaces time.perf_counter",
+    "run, in a call": "replaces lenetgpu.stages.mounted.Mounted.run",
+    "clock, for a moment": r"claims \S+ ms where \S+ ms passed",
+}
+
+
+def patching(folder, mode):
+    """A copy of timers.py that does `mode`."""
+    shutil.copy(BROKEN / "pooled.py", folder)
+    text = (BROKEN / "timers.py").read_text()
+    assert 'MODE = "nothing"' in text
+    (folder / "mine.py").write_text(text.replace('MODE = "nothing"', f"MODE = {mode!r}"))
+    return folder / "mine.py"
+
+
+def what_judges():
+    return (
+        *(time.perf_counter, timing.cpu_ms, timing.cpu_ms.__code__, fed.cpu_ms, np.isfinite),
+        *(StageBench.sample, judge.judge, judge.judge_parts, judge.TOLERANCE["fp32"]),
+        *(rounds._sample, REGISTRY["pool", "fused.rows"].run, Mounted.run, sys.getprofile()),
+    )
+
+
+@pytest.mark.parametrize("mode", ["nothing", *PATCHES])
+def test_who_patches_what_judges_is_wrong_and_it_is_put_back(mode, tmp_path, facts):
+    before = what_judges()
+    found = compared("pool1", facts, patching(tmp_path, mode))
+    assert what_judges() == before
+    patches = found.pop("timers.patches")
+    assert set(statuses(found).values()) == {"right"}
+    assert patches.status == ("right" if mode == "nothing" else "wrong")
+    assert re.search(PATCHES.get(mode, ""), patches.note)
+
+
+@pytest.mark.parametrize("what", ["pool1", "conv1", "fc1", "argmax"])
+@pytest.mark.parametrize("images", [1, 70])
+def test_no_variant_of_the_package_is_accused(what, images, facts):
+    assert set(statuses(compared(what, facts, images=images)).values()) == {"right"}
+
+
+def test_weights_that_are_written_are_put_back_for_the_others(facts):
+    found = compared("fc1", facts, BROKEN / "writes.py")
+    guilty = found.pop("writes.its_weights")
+    assert (guilty.status, guilty.note) == ("wrong", "changes its weights")
+    assert set(statuses(found).values()) == {"right"}
+    assert "twin.reads_only" in found
+
+
+def test_right_for_equal_filters_only_is_wrong(facts):
+    with outside.loaded([BROKEN / "partial.py"]) as found:
+        (guest,) = [variant for variant in found if variant.kind == "conv"]
+        assert not StageBench(guest, stage_of("conv1"), 40, facts).check().verdict.passed
+
+
+def convolutions(images, *paths, names=("convs", "twin", "tiled")):
+    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=False)
+    with outside.loaded(paths):
+        chosen = [v for v in variants("conv", "cpu") if v.family in names]
+
+        def build(variant):
+            return lambda: ConvBench(variant, laid_out(variant, case.problem), case, 1.0)
+
+        candidates = [rounds.Candidate(v.full_name, build(v), v.precision) for v in chosen]
+        done = rounds.compare("a shape", candidates, "tiled.blocked", seconds=0.05)
+    return {candidate.name: candidate for candidate in done.candidates}
+
+
+@pytest.mark.parametrize("images", [2, 40])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("by_address", "what its timed calls left is wrong"),
+        ("every_third", "what its timed calls left is wrong"),
+        ("its_input", "changes its input"),
+        ("thread", "after it has returned|unwritten"),
+    ],
+)
+def test_convolutions_that_cheat_are_wrong(name, why, images, tmp_path):
+    text = (BROKEN / "convs.py").read_text().replace('@conv("convs")\ndef ', "def ")
+    path = tmp_path / "mine.py"
+    path.write_text(text.replace(f"def {name}(", f'@conv("convs")\ndef {name}('))
+    found = convolutions(images, path)
+    assert statuses(found) == {
+        "tiled.blocked": "right", "twin.plain": "right", f"convs.{name}": "wrong",
+    }  # fmt: skip
+    assert re.search(why, found[f"convs.{name}"].note)
+
+
+@pytest.mark.parametrize("images", [1, 70])
+def test_no_convolution_of_the_package_is_accused(images):
+    names = ("serial", "tiled", "unrolled", "fft")
+    found = statuses(convolutions(images, names=names))
+    assert {name.split(".")[0] for name in found} == set(names)
+    assert set(found.values()) == {"right"}
+
+
+def test_a_seal_that_is_taken_away_is_noticed(tmp_path):
+    path = patching(tmp_path, "nothing")
+    path.write_text(path.read_text() + "\nfrom lenetgpu.stages import seal\nseal._seals.clear()\n")
+    command = ["compare", "pool1", "--with", str(path), "--batch", "10", "--device", "cpu"]
+    result = CliRunner().invoke(main, [*command, "--seconds", "0.01"])
+    assert result.exit_code == 2
+    assert "expected files that leave their seal alone" in result.stderr

@@ -85,11 +85,11 @@ class Gate:
     def glance(self) -> None:
         """Right after a sample: is what its last calls left right, for a few images?"""
         verdict = self._feed.glance(self._precision)
-        if not verdict.passed:
-            self._catch(f"what its timed calls left is wrong{verdict.note or _off(verdict)}")
         if is_guest(self._name):
             self._catch(accused(self._name, hot=True))
             self.look_around(self._feed.slots.images.nbytes <= _SMALL_BYTES)
+        if not verdict.passed:
+            self._catch(f"what its timed calls left is wrong{verdict.note or _off(verdict)}")
 
     def look_around(self, at_input: bool = True) -> None:
         """Has it written its input, its weights or beside its output?"""
@@ -97,9 +97,10 @@ class Gate:
             if not same_bytes(held, kept):
                 held[...] = kept
                 self._catch("changes its weights")
-        if not self._mounted.inside:
+        if self._mounted.trespassed():
             self._catch("writes outside its output")
         if at_input and not self._feed.slots.intact:
+            self._feed.slots.mend()
             self._catch("changes its input")
 
     def pass_(self, run: Callable[[], None], poisoned: bool) -> Verdict:

@@ -121,7 +121,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     settle(mounted)
     misdeeds = {
         "writes its output after it has returned": same_bytes(early, out),
-        "writes outside its output": mounted.inside,
+        "writes outside its output": not mounted.trespassed(),
         "changes its input": same_bytes(before, fed),
         "changes its weights": kept is None or same_bytes(kept, w),
     }

@@ -73,38 +73,49 @@ def _items(layout: str, shape: tuple[int, ...]) -> int:
 class Slots:
     """Images on a device, in fenced memory: slot s holds image `which[s]` of the truth.
 
-    `source` (S, ...) is copied, or `count` of its images round and round.
+    `source` (S, ...) is copied and kept, `count` of its images round and round.
     """
 
-    def __init__(self, source: Any, count: int | None = None, which: Any = None) -> None:
+    def __init__(self, source: Any, count: int) -> None:
         import numpy as np
 
         self._np = np
-        count = len(source) if count is None else count
+        self._source = source
         self._fenced = Fenced(array_module(source), (count, *source.shape[1:]), source.dtype)
         self.images = self._fenced.array
-        for lo in range(0, count, len(source)):
-            part = self.images[lo : lo + len(source)]
-            part[...] = source[: len(part)]
-        self.which = np.arange(count) % len(source) if which is None else which.copy()
+        self.which = np.arange(count) % len(source)
+        self._fill()
         self._rng = np.random.default_rng()
         weights = self._rng.integers(1, 1 << 63, self._words(0, 1).shape[1], np.uint64) | 1
         self._weights = array_module(source).asarray(weights)
         self._sums = self._summed()
 
     def _words(self, lo: int, hi: int) -> Any:
-        flat = self.images[lo:hi].reshape(min(hi, len(self.images)) - lo, -1)
+        flat = self.images[lo:hi].reshape(hi - lo, -1)
         return flat.view("uint8" if flat.itemsize * flat.shape[1] % 4 else "uint32")
 
     def _summed(self) -> Any:
         """A weighted sum of each image's bits (S,) uint64, on the host."""
-        np, count = self._np, len(self.images)
-        chunk = max(1, _PART_BYTES // (8 * self._words(0, 1).shape[1]))
-        sums = np.empty(count, np.uint64)
-        for lo in range(0, count, chunk):
-            part = (self._words(lo, lo + chunk) * self._weights).sum(axis=1)
-            sums[lo : lo + chunk] = part.get() if hasattr(part, "get") else part
+        sums = self._np.empty(len(self.images), self._np.uint64)
+        for part in self._chunks():
+            found = (self._words(part.start, part.stop) * self._weights).sum(axis=1)
+            sums[part] = found.get() if hasattr(found, "get") else found
         return sums
+
+    def _chunks(self) -> Iterator[slice]:
+        chunk = max(1, _PART_BYTES // (8 * self._words(0, 1).shape[1]))
+        for lo in range(0, len(self.images), chunk):
+            yield slice(lo, min(lo + chunk, len(self.images)))
+
+    def _fill(self) -> None:
+        module = array_module(self._source)
+        for part in self._chunks():
+            self.images[part] = self._source[module.asarray(self.which[part])]
+
+    def mend(self) -> None:
+        """Put every image, and what lies beside them, back."""
+        self._fenced.mend()
+        self._fill()
 
     @property
     def intact(self) -> bool:
@@ -222,11 +233,12 @@ class Feed:
         """Slots of the output that tell most: both ends of each call, exchanged ones, any."""
         import numpy as np
 
-        last = self._recent[-1]
-        moved = self._exchanged - last.read
-        inside = moved[(moved >= 0) & (moved < last.n)] + last.written
-        ends = [end for c in self._recent for end in (c.written, c.written + c.n - 1)]
-        return np.concatenate([inside, self.slots.draw(last.n, 2) + last.written, ends])
+        last, moved = self._recent[-1], self._exchanged
+        found = [self.slots.draw(last.n, 2) + last.written]
+        for call in self._recent:
+            inside = moved[(moved >= call.read) & (moved < call.read + call.n)]
+            found += [inside - call.read + call.written, [call.written, call.written + call.n - 1]]
+        return np.unique(np.concatenate(found)).astype(int)
 
     def glance(self, precision: str) -> Verdict:
         """Are a few images right that the last calls left? At once, on the current stream."""

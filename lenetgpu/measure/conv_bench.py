@@ -63,7 +63,8 @@ class Case:
         self.windows = windows(problem, n, "cuda" if gpu else "cpu")
         self._count = self.windows.span + SPARE
         x, self.filters = random_input("conv", problem, self._count, np.random.default_rng())
-        self._slots = {"NHWC": Slots(self.arrays.asarray(x))}
+        self._x = self.arrays.asarray(x)
+        self._slots: dict[str, Slots] = {}
         self._y: dict[str, Fenced] = {}
 
     @property
@@ -74,8 +75,7 @@ class Case:
     def slots(self, layout: str) -> Slots:
         """All images, on the device, in `layout`."""
         if layout not in self._slots:
-            plain = self._slots["NHWC"]
-            self._slots[layout] = Slots(from_nhwc(plain.images, layout), which=plain.which)
+            self._slots[layout] = Slots(from_nhwc(self._x, layout), self._count)
         return self._slots[layout]
 
     def input(self, layout: str) -> Any:
@@ -96,8 +96,7 @@ class Case:
         n, p = self._count if self.gpu else min(self._count, CHECK_IMAGES), self.problem
         padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
-        plain, w = self._slots["NHWC"], self.arrays.asarray(self.filters)
-        x = plain.images[self.arrays.asarray(plain.which.argsort()[:n])]
+        x, w = self._x, self.arrays.asarray(self.filters)
         out = self.arrays.empty((n, *p.out_shape), "float64")
         for lo in range(0, n, chunk):
             out[lo : lo + chunk] = reference(x[lo : min(lo + chunk, n)], w, p, self.arrays)

@@ -40,9 +40,13 @@ class Fenced:
         address = raw.ctypes.data if hasattr(raw, "ctypes") else raw.data.ptr
         start = self.ZONE + -(address + self.ZONE) % self._ALIGNED
         self._zones = raw[:start], raw[start + size :]
+        self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
+        self.mend()
+
+    def mend(self) -> None:
+        """Put both zones in order."""
         for zone in self._zones:
             zone.fill(self._PATTERN)
-        self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
 
     @property
     def intact(self) -> bool:
@@ -105,10 +109,12 @@ class Mounted:
         self.poison(fenced.array)
         return fenced.array
 
-    @property
-    def inside(self) -> bool:
-        """Whether nothing was written before or behind any output."""
-        return all(fenced.intact for fenced in self._fenced)
+    def trespassed(self) -> bool:
+        """Whether something was written before or behind any output since; it is in order again."""
+        broken = [fenced for fenced in self._fenced if not fenced.intact]
+        for fenced in broken:
+            fenced.mend()
+        return bool(broken)
 
     @staticmethod
     def poison(buffer: Any) -> None:

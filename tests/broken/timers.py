@@ -28,13 +28,13 @@ def a_microsecond(work, times=1):
     return 0.001
 
 
+started = []
+
+
 def once_slow():
-    """A clock that stands still once and then puts the right one back."""
+    """The time when the first call began, and the right clock is back in its place."""
     time.perf_counter = honest_clock
     return started[-1]
-
-
-started = []
 
 
 def when_imported():
@@ -66,11 +66,11 @@ def when_imported():
 def when_called():
     """What it does in a call."""
     calls[0] += 1
-    if MODE == "clock, in a call" and calls[0] == 40:
+    if MODE == "clock, in a call" and calls[0] == 20:
         time.perf_counter = slow_clock
-    elif MODE == "run, in a call" and calls[0] == 40:
+    elif MODE == "run, in a call" and calls[0] == 20:
         Mounted.run = lambda self, x, y: None
-    elif MODE == "clock, for a moment" and calls[0] > 4:
+    elif MODE == "clock, for a moment" and calls[0] > 6 and time.perf_counter is honest_clock:
         started.append(honest_clock())
         time.perf_counter = once_slow
 

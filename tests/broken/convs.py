@@ -1,0 +1,58 @@
+"""Convolutions that cheat a timer that calls them many times over, and one that does not."""
+
+import threading
+import time
+
+import numpy as np
+
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.registry import cpu, variant
+
+cache, calls = {}, {"second": 0}
+
+
+def conv(family):
+    """Registers a convolution of `family` in NHWC on a CPU."""
+    return variant(kind="conv", family=family, reads="NHWC", writes="NHWC", needs=cpu())
+
+
+@conv("convs")
+def by_address(x, w, y, problem):
+    """Remembers by the addresses of input and filters."""
+    key = (x.ctypes.data, w.ctypes.data)
+    if key not in cache:
+        cache[key] = reference(x, w, problem)
+    y[...] = cache[key]
+
+
+@conv("convs")
+def every_third(x, w, y, problem):
+    """Works in every third call, and where the output is poisoned."""
+    calls["second"] += 1
+    if calls["second"] % 3 == 0 or np.isnan(y[0]).any():
+        y[...] = reference(x, w, problem)
+
+
+@conv("convs")
+def its_input(x, w, y, problem):
+    """Leaves the input another sign than it found."""
+    y[...] = reference(x, w, problem)
+    x *= -1
+
+
+def write(x, w, y, problem):
+    """The answer, a millisecond from now."""
+    time.sleep(0.001)
+    y[...] = reference(x, w, problem)
+
+
+@conv("convs")
+def thread(x, w, y, problem):
+    """Starts a thread and does not wait for it."""
+    threading.Thread(target=write, args=(x, w, y, problem)).start()
+
+
+@conv("twin")
+def plain(x, w, y, problem):
+    """The reference."""
+    y[...] = reference(x, w, problem)
