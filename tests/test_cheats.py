@@ -14,8 +14,13 @@ from click.testing import CliRunner
 
 from lenetgpu.check import judge
 from lenetgpu.cli import main
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import activate
+from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure import fed, rounds, timing
 from lenetgpu.measure.bench import StageBench, stage_of, truth
 from lenetgpu.measure.candidates import default_reference, stage_candidates
@@ -24,6 +29,15 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages import outside, variants
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import REGISTRY
+
+
+def nvrtc_missing():
+    try:
+        nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return None
+
 
 BROKEN = Path(__file__).parent / "broken"
 FILES = ("stale", "cached", "late", "partial", "writes")
@@ -157,16 +171,17 @@ def test_right_for_equal_filters_only_is_wrong(facts):
         assert not StageBench(guest, stage_of("conv1"), 40, facts).check().verdict.passed
 
 
-def convolutions(images, *paths, names=("convs", "twin", "tiled")):
-    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=False)
+def convolutions(images, *paths, names=("convs", "twin", "tiled"), device="cpu"):
+    """Candidates by name: variants of the families `names` on a small shape."""
+    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=device == "cuda")
     with outside.loaded(paths):
-        chosen = [v for v in variants("conv", "cpu") if v.family in names]
+        chosen = [v for v in variants("conv", device) if v.family in names]
 
         def build(variant):
             return lambda: ConvBench(variant, laid_out(variant, case.problem), case, 1.0)
 
         candidates = [rounds.Candidate(v.full_name, build(v), v.precision) for v in chosen]
-        done = rounds.compare("a shape", candidates, "tiled.blocked", seconds=0.05)
+        done = rounds.compare("a shape", candidates, candidates[0].name, seconds=0.05)
     return {candidate.name: candidate for candidate in done.candidates}
 
 
@@ -206,3 +221,68 @@ def test_a_seal_that_is_taken_away_is_noticed(tmp_path):
     result = CliRunner().invoke(main, [*command, "--seconds", "0.01"])
     assert result.exit_code == 2
     assert "expected files that leave their seal alone" in result.stderr
+
+
+@pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
+@pytest.mark.parametrize("entry", ["pool", "slow_pool", "but_tail", "one_too_many", "in_place"])
+def test_kernels_that_cheat_compile(entry):
+    kernel = Kernel(BROKEN / "pools.cu", entry, (("H", 24), ("W", 24), ("C", 32)))
+    assert nvrtc.compile_kernel(kernel, "sm_90a").path.is_file()
+
+
+@pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
+def test_convolutions_that_cheat_compile():
+    names = ("H", "W", "C", "M", "R", "S", "OH", "OW", "STRIDE", "PAD")
+    defines = tuple(zip(names, (7, 6, 3, 5, 3, 3, 7, 6, 1, 1), strict=True))
+    kernel = Kernel(BROKEN / "convs.cu", "conv", defines)
+    assert nvrtc.compile_kernel(kernel, "sm_90a").path.is_file()
+
+
+ON_A_GPU = {
+    "keeps_last": "what its timed calls left is wrong",
+    "every_tenth": "what its timed calls left is wrong",
+    "by_address": "what its timed calls left is wrong",
+    "another_stream": "unwritten|after it has returned",
+    "another_stream_later": "what its timed calls left is wrong|claims",
+    "but_tail": "what its timed calls left is wrong|unwritten",
+    "behind_its_output": "writes outside its output",
+    "its_input": "changes its input",
+}
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    chosen, _ = choose_device("cuda")
+    activate(chosen)
+    return chosen
+
+
+@pytest.mark.gpu
+def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
+    path = BROKEN / "gpu_pools.py"
+    found = compared("pool1", facts, path, device="cuda", gpu=gpu, images=1000)
+    for name, why in ON_A_GPU.items():
+        guilty = found.pop(f"gpu_pools.{name}")
+        assert guilty.status == "wrong", guilty
+        assert re.search(why, guilty.note), guilty
+    assert "twin.one_thread_one_output" in found
+    assert set(statuses(found).values()) == {"right"}, found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("images", [1, 40])
+def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
+    names = ("gpu_convs", "twin", "direct")
+    found = convolutions(images, BROKEN / "gpu_convs.py", names=names, device="cuda")
+    guilty = {name for name in found if name.startswith("gpu_convs.")}
+    assert len(guilty) == 3
+    for name, candidate in found.items():
+        assert candidate.status == ("wrong" if name in guilty else "right"), candidate
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("what", ["conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"])
+@pytest.mark.parametrize("images", [1, 1000])
+def test_no_variant_of_the_package_is_accused_on_a_gpu(what, images, facts, gpu):
+    found = compared(what, facts, device="cuda", gpu=gpu, images=images)
+    assert set(statuses(found).values()) == {"right"}, found

@@ -107,6 +107,8 @@ class Gate:
         """Judge all that the calls of `run` left; on a CPU, nothing may change a pause later."""
         if poisoned:
             self._mounted.poison(self._feed.y)
+            if self._gpu:  # a graph has a stream of its own
+                self._mounted.arrays.cuda.get_current_stream().synchronize()
         run()
         early = None if self._gpu else self._feed.y.copy()
         verdict = self._feed.judged(self._precision)

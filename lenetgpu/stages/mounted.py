@@ -37,8 +37,8 @@ class Fenced:
         item = arrays.dtype(dtype).itemsize
         size = item * prod(shape)
         raw = arrays.empty(2 * self.ZONE + self._ALIGNED + size, "uint8")
-        address = raw.ctypes.data if hasattr(raw, "ctypes") else raw.data.ptr
-        start = self.ZONE + -(address + self.ZONE) % self._ALIGNED
+        told = getattr(raw, "__cuda_array_interface__", None) or raw.__array_interface__
+        start = self.ZONE + -(told["data"][0] + self.ZONE) % self._ALIGNED
         self._zones = raw[:start], raw[start + size :]
         self.array = raw[start : start + size].view(dtype).reshape(tuple(shape))
         self.mend()
