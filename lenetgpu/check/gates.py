@@ -28,6 +28,9 @@ _LONG_ALLOWED_MS = 1.0
 _LONG_MS = 4.0
 _MOST_CALLS = 4096
 _TRIES = 3
+FURTHER = (False, False, False, True)
+"""Calls after the rounds, each on other images: is the output poisoned before? In a row of those
+where it is not, a call that leaves last run's answer shows, whichever it leaves out."""
 _SMALL_BYTES = 4 << 20
 
 
@@ -116,6 +119,15 @@ class Gate:
             settle(self._mounted)
             if not same_bytes(early, self._feed.y):
                 self._catch("writes its output after it has returned")
+        return verdict
+
+    def pass_again(self, run: Callable[[], None], poisoned: bool) -> Verdict:
+        """`pass_` after the rounds: a wrong answer is one that the first check did not see."""
+        verdict = self.pass_(run, poisoned)
+        if not verdict.passed:
+            self._catch(
+                f"what calls after its samples left is wrong{verdict.note or _off(verdict)}"
+            )
         return verdict
 
     def long_run(self, take: Callable[[int], float], one_ms: float) -> None:

@@ -131,7 +131,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     return replace(verdict, passed=False, note=f", {caught}") if caught else verdict
 
 
-PAUSE_S = 0.005
+PAUSE_S = 0.01
 
 
 def settle(mounted: Mounted) -> None:

@@ -29,7 +29,7 @@ _EXCHANGED = 4
 _ALIGNED = {"cuda": 256, "cpu": 64}
 _ROOM_BYTES = {"cuda": 1_000_000, "cpu": 60_000}
 _SHARE = 8
-_MOST_TURNS = {"cuda": 10, "cpu": 2}
+_MOST_TURNS = {"cuda": 10, "cpu": 3}
 _PART_BYTES = 64 << 20
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from lenetgpu.check.gates import Gate
+from lenetgpu.check.gates import FURTHER, Gate
 from lenetgpu.check.judge import Verdict, judge, largest_difference
 from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
 from lenetgpu.check.truth import random_input
@@ -232,9 +232,9 @@ class ConvBench:
         """All that some more calls leave, on other images; on a GPU the host's clock, too."""
         assert self._checked is not None and self._timer is not None, "checked first"
         verdict = self._checked.verdict
-        for poisoned in () if self.once else (False, True):
+        for poisoned in () if self.once else FURTHER:
             self._renew()
-            verdict = self._gate.pass_(self._call, poisoned)
+            verdict = self._gate.pass_again(self._call, poisoned)
             if not verdict.passed:
                 break
         if self._case.gpu and not self.once and self._flush is None and verdict.passed:

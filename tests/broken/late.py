@@ -25,6 +25,19 @@ def rewrites(x, y, problem):
     threading.Thread(target=write, args=(x, y, 0.002)).start()
 
 
+def spoil(y):
+    """Another answer, after a moment."""
+    time.sleep(0.001)
+    y[...] = -1
+
+
+@pool("late")
+def afterwards(x, y, problem):
+    """Right at once, and something else a moment later."""
+    y[...] = pooled(x)
+    threading.Thread(target=spoil, args=(y,)).start()
+
+
 @pool("twin")
 def waits(x, y, problem):
     """Starts a thread and waits for it."""

@@ -1,5 +1,7 @@
 """Pools that leave calls out: what they computed before is still in the output."""
 
+import sys
+
 import numpy as np
 
 from .pooled import pool, pooled
@@ -35,6 +37,21 @@ def first_calls(x, y, problem):
     """Works while it is likely to be checked."""
     calls["first"] += 1
     if calls["first"] <= 30:
+        y[...] = pooled(x)
+
+
+def callers():
+    """Names of the functions that are running."""
+    frame = sys._getframe()
+    while frame is not None:
+        yield frame.f_code.co_name
+        frame = frame.f_back
+
+
+@pool("stale")
+def unless_timed(x, y, problem):
+    """Looks at who calls, and works unless it is timed."""
+    if "sample" not in callers():
         y[...] = pooled(x)
 
 
