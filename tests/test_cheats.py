@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from lenetgpu.check import judge
 from lenetgpu.check.gates import Ledger, contradicts
 from lenetgpu.check.slots import SPARE, Feed, Slots, Windows, windows
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -215,7 +216,12 @@ def test_images_change_places_and_nothing_is_lost():
 
 
 def test_windows_take_little_memory_besides():
-    for problem in (Pool(24, 24, 32), Conv(224, 224, 64, 64, 3, 3), Fc(1024, 128, relu=True), Argmax(10)):
+    for problem in (
+        Pool(24, 24, 32),
+        Conv(224, 224, 64, 64, 3, 3),
+        Fc(1024, 128, relu=True),
+        Argmax(10),
+    ):
         for device, room in (("cpu", 60_000), ("cuda", 1_000_000)):
             for n in (1, 64, 1000):
                 shape = windows(problem, n, device)
@@ -252,6 +258,42 @@ def test_weights_that_are_written_are_put_back_for_the_others(facts):
     assert (guilty.status, guilty.note) == ("wrong", "changes its weights")
     assert set(statuses(found).values()) == {"right"}
     assert "twin.reads_only" in found
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("its_input", "changes its input"), ("its_weights", "changes its weights"),
+     ("behind_its_output", "writes outside its output")],
+)  # fmt: skip
+def test_one_check_by_itself_sees_what_is_written(name, why, rng):
+    with outside.loaded([BROKEN / "writes.py"]) as found:
+        (guest,) = [variant for variant in found if variant.name == name]
+    problem = Fc(7, 5, relu=False) if guest.kind == "fc" else Pool(4, 4, 3)
+    x, w = random_input(guest.kind, problem, 9, rng)
+    expected = reference(guest.kind, x, w, problem)
+    verdict = judge.check_variant(guest, problem, x, w, expected)
+    assert not verdict.passed
+    assert why in verdict.note
+
+
+def alone(facts, file, name):
+    """The bench of one guest of `file`, checked, and the verdict."""
+    with outside.loaded([BROKEN / file]) as found:
+        (guest,) = [variant for variant in found if variant.name == name]
+        bench = StageBench(guest, stage_of("pool1"), 200, facts)
+        first = bench.check().verdict.passed
+        return first, bench.recheck().verdict
+
+
+def test_what_no_sample_showed_shows_afterwards(facts):
+    first, again = alone(facts, "stale.py", "keeps_last")
+    assert first and not again.passed
+    assert "what calls after its samples left is wrong" in again.note
+    assert alone(facts, "stale.py", "counts_calls")[1].passed
+
+
+def test_the_check_is_of_calls_as_they_are_timed(facts):
+    assert not alone(facts, "partial.py", "but_last")[0]
 
 
 def test_right_for_equal_filters_only_is_wrong(facts):
