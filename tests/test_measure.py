@@ -179,6 +179,7 @@ def test_a_ratio_is_over_the_best_right_peer_of_the_precision(script):
     rows = beside.summary([
         contestant(beside, "lenetgpu int8 graph", "lenetgpu", "int8", [1.0, 3.0, 2.0]),
         contestant(beside, "torch fp16", "torch", "fp16", [8.0, 9.0, 7.0]),
+        contestant(beside, "jax fp16", "jax", "fp16", [16.0, 18.0, 14.0]),
         contestant(beside, "torch fp16 wrong", "torch", "fp16", [1.0, 1.0, 1.0], flips=21),
         contestant(beside, "torch fp32", "torch", "fp32", [4.0, 4.0, 4.0]),
     ])  # fmt: skip
