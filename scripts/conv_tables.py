@@ -61,7 +61,7 @@ def _of_suite(suite: Suite, case: dict[str, Any]) -> list[dict[str, Any] | None]
 
 def rounds(document: Document) -> list[int]:
     """How many rounds each case had: a sample of every candidate in each."""
-    return [case["rounds"] for case in document["cases"]]
+    return [case["rounds"] for case in document["cases"] if "rounds" in case]
 
 
 def _peer(document: Document) -> str:

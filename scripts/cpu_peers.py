@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.measure.document import head, plan_json
-from lenetgpu.measure.rounds import Entry, interleave
+from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
@@ -172,10 +173,7 @@ def measure(contestants: list[Contestant], n: int, rounds: int, say: Say) -> Non
     """A warm-up of each, the time that it lets expect, then interleaved rounds."""
     each = sum(_sample(one, one.facts.get("images", n)) for one in contestants) / 1e3
     say(f"{rounds} rounds of about {each:.0f} s: {rounds * each:.0f} s")
-    entries: list[Entry] = [
-        (lambda one=one: _sample(one, n), one.samples)  # type: ignore[misc]
-        for one in contestants
-    ]
+    entries = [(partial(_sample, one, n), one.samples) for one in contestants]
 
     def stop(done: int) -> bool:
         say(f"round {done} of {rounds}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head
-from lenetgpu.measure.rounds import Entry, interleave
+from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -91,10 +92,7 @@ def measure(contestants: list[Contestant], rounds: int) -> None:
             _sample(one)
             wanted = round(SAMPLE_MS / _sample(one))
             one.passes = max(LEAST_PASSES, min(MOST_PASSES, wanted))
-        entries: list[Entry] = [
-            (lambda one=one: _sample(one), one.samples)  # type: ignore[misc]
-            for one in contestants
-        ]
+        entries = [(partial(_sample, one), one.samples) for one in contestants]
         interleave(entries, rounds)
 
 

@@ -211,6 +211,7 @@ EXCUSE = (
         (f"# A\n\n## B\n\n{EXCUSE}\n\n### C\n\n5 ms\n", []),
         (f"# A\n\n## B\n\n{EXCUSE}\n\n## C\n\n5 ms\n", ["5 ms"]),
         (f"# A\n\n{EXCUSE.replace('in this section', 'on this page')}\n\n## C\n\n5 ms\n", []),
+        (f"# A\n\n{EXCUSE.replace('; no file records them', '')}\n\n5 ms\n", ["5 ms"]),
         ("# A\n\nFigures in this section are right.\n\n5 ms\n", ["5 ms"]),
         ("<!-- begin:x -->\n5 ms\n<!-- end:x -->\n6 ms", ["6 ms"]),
         ("<!-- figure:x -->5 ms<!-- end --> and 6 ms", ["6 ms"]),
