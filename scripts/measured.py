@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,13 +194,20 @@ def _range(counts: list[int], of: str) -> str:
     return f"{found} sample{'s' * (high > 1)} {of}"
 
 
+def _short(commit: str | None) -> str:
+    """A commit's first digits, with what marks a changed checkout behind them."""
+    if not commit:
+        return "commit not recorded"
+    digits = re.match("[0-9a-f]*", commit)
+    return commit[:10] + (commit[digits.end() :] if digits and digits.end() > 10 else "")
+
+
 def where(*documents: Document) -> str:
     """Device, date and commit: what a table's line begins with."""
     names = _either(device_name(document) for document in documents)
     dates = sorted({document["date"] for document in documents})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commit = _either((document.get("commit") or "")[:10] or "commit not recorded"
-                     for document in documents)  # fmt: skip
+    commit = _either(_short(document.get("commit")) for document in documents)
     drivers = _either(f"driver {d['driver']}" for d in documents if d.get("driver"))
     commit = commit if "not recorded" in commit else f"commit {commit}"
     return ", ".join(filter(None, [names, date, commit, drivers]))

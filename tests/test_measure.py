@@ -114,6 +114,16 @@ def test_a_document_gets_commit_kernels_and_no_path(script):
     assert kept["commit"] == "abc" and "quick" not in kept
 
 
+@pytest.mark.parametrize(
+    ("commit", "said"),
+    [(None, "commit not recorded"), ("a" * 40, "commit " + "a" * 10),
+     ("a" * 40 + "+", "commit " + "a" * 10 + "+"), ("abc1234", "commit abc1234")],
+)  # fmt: skip
+def test_a_table_says_the_commit_and_whether_it_was_changed(script, commit, said):
+    document = DOCUMENT | {"commit": commit, "driver": "580.1"}
+    assert script("measured").where(document) == f"X, 2 cores, 2026-11-22, {said}, driver 580.1"
+
+
 def kernels(script, *parts):
     measured = script("measured")
     return set(measured.kernels_of(measured.load("nvidia-h200", *parts)))
