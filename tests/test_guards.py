@@ -18,7 +18,7 @@ from lenetgpu.check import verify
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import dataset, hdf5, mnist
+from lenetgpu.files import dataset, hdf5, mnist, output
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
@@ -336,6 +336,28 @@ def test_what_breaks_in_another_thread_breaks_the_caller(monkeypatch):
 
     with pytest.raises(ValueError, match="second part"):
         threads.parallel_ranges(10, body)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".json", ".h5", ".npy"])
+def test_scores_are_written_to_the_last_bit(tmp_path, ending, rng):
+    labels = rng.integers(0, 10, 4, dtype=np.int32)
+    scores = rng.standard_normal((4, 10)).astype(np.float32)
+    path = tmp_path / f"labels{ending}"
+    output.write_labels(path, labels, scores)
+    if ending == ".csv":
+        rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
+        found, kept = [int(row[1]) for row in rows], [row[2:] for row in rows]
+    elif ending == ".json":
+        document = json.loads(path.read_text())
+        found, kept = document["labels"], document["scores"]
+    elif ending == ".h5":
+        with h5py.File(path) as file:
+            found, kept = file["labels"][()], file["scores"][()]
+    else:
+        rows = np.load(path)
+        found, kept = rows["label"], rows["scores"]
+    np.testing.assert_array_equal(np.array(kept, np.float32), scores)
+    np.testing.assert_array_equal(found, labels)
 
 
 def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):

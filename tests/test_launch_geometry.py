@@ -126,7 +126,9 @@ def test_steps_between_stages_cover_every_element(launches, n):
 
 
 @pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("problem", [stage("fc1").problem, Fc(33, 31, relu=False)], ids=str)
+@pytest.mark.parametrize(
+    "problem", [stage("fc1").problem, Fc(33, 31, relu=False), Fc(100, 65, relu=True)], ids=str
+)
 def test_fully_connected_layers_cover_every_output(launches, problem, n):
     w = np.empty(problem.weight_shape, np.float32)
     run("fc", "tiled.shared", problem, n, w)

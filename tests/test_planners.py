@@ -39,12 +39,20 @@ def test_what_streams_is_held_twice():
 
 
 def test_a_tile_of_many_channels_covers_its_outputs():
-    tile = MultiTile(8, 3, 2, 2, 2, 2, 1, 2)
+    tile = MultiTile(8, 4, 2, 2, 2, 2, 1, 2)
     problem = Conv(20, 17, 8, 10, 3, 3)
-    # 18 x 15 outputs in tiles of 3 x 8, 10 maps in fours
-    assert tile.blocks(problem) == 6 * 2 * 3
-    assert tile.lines(problem) == 5
-    assert tile.threads == 32  # 3 * 2 / 2 strips x 2 groups, in whole warps
+    # 18 x 15 outputs in tiles of 4 x 8, 10 maps in fours
+    assert tile.blocks(problem) == 5 * 2 * 3
+    assert tile.lines(problem) == 6
+    assert tile.threads == 32  # 4 * 2 / 2 strips x 2 groups, in whole warps
+
+
+@pytest.mark.parametrize(
+    ("capability", "warps", "kib"), [(90, 64, 228), (89, 48, 100), (80, 64, 164)]
+)
+def test_a_gpu_has_the_limits_of_its_own_capability(capability, warps, kib):
+    found = replace(H200, compute_capability=capability).limits
+    assert (found.warps, found.shared_bytes) == (warps, kib << 10)
 
 
 def ladder(*times):

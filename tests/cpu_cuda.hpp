@@ -1,0 +1,69 @@
+// A block's threads on a CPU: enough of CUDA for kernels without warp instructions and PTX.
+// Blocks run one after another; threads all at once where a kernel waits for them, else in turn.
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+struct Dim {
+    unsigned x, y, z;
+};
+struct float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(4) uchar4 {
+    unsigned char x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+static thread_local Dim threadIdx;
+static Dim blockIdx, blockDim, gridDim;
+static std::unique_ptr<std::barrier<>> gate;
+static bool waits = false;  // whether a kernel of this file has __syncthreads
+using std::fmaf, std::max, std::min;
+inline float fmaxf(float a, float b) { return std::fmax(a, b); }
+inline long long min(long long a, int b) { return std::min<long long>(a, b); }
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __restrict__
+#define __shared__ static
+#define __constant__ static
+#define __syncthreads() gate->arrive_and_wait()
+
+template <class... A, std::size_t... I>
+void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_reference_t<A>*>(args[I])...);
+}
+
+template <class... A>
+void start(void (*kernel)(A...), unsigned blocks, unsigned x, unsigned y, bool together,
+           void** args) {
+    gridDim = {blocks, 1, 1}, blockDim = {x, y, 1};
+    const auto thread = [&](unsigned t) {
+        threadIdx = {t % x, t / x, 0};
+        call(kernel, args, std::index_sequence_for<A...>());
+        if (together) gate->arrive_and_drop();
+    };
+    for (unsigned b = 0; b < blocks; ++b) {
+        blockIdx = {b, 0, 0};
+        if (!together) {
+            for (unsigned t = 0; t < x * y; ++t) thread(t);
+            continue;
+        }
+        gate = std::make_unique<std::barrier<>>(x * y);
+        std::vector<std::thread> all;
+        for (unsigned t = 0; t < x * y; ++t) all.emplace_back(thread, t);
+        for (auto& one : all) one.join();
+    }
+}

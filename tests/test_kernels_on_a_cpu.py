@@ -1,0 +1,138 @@
+"""Plain CUDA kernels without a GPU: their sources compiled as C++, launched as the package does.
+
+What has no PTX and no warp instructions runs here thread by thread (cpu_cuda.hpp); the output lies
+between elements that nobody may touch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from problems import in_layouts
+
+from lenetgpu import stages
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu import launch as launching
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
+from lenetgpu.stages.registry import REGISTRY
+
+COMPILER = shutil.which("g++")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ to compile kernels for a CPU")
+APART, LEFT_ALONE = 4096, -77
+WINDOW = Conv(11, 13, 3, 7, 3, 2, stride=2, pad=1)
+EVEN = Conv(6, 8, 4, 35, 3, 3, pad=1)
+
+
+def compiled(kernel, folder):
+    """The kernel as a function of a shared library, and whether its threads wait for each other."""
+    name = f"{kernel.entry}-{abs(hash(kernel))}"
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    text = kernel.source.read_text()
+    together = "__syncthreads" in text or "unrolled.cuh" in text
+    if not library.exists():
+        macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
+        lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
+        lines.append(re.sub(r"^\s*#pragma unroll.*$", "", text, flags=re.MULTILINE))
+        lines.append(
+            'extern "C" void run(unsigned blocks, unsigned x, unsigned y, bool together, void** a)'
+            f" {{ start({kernel.entry}, blocks, x, y, together, a); }}"
+        )
+        source.write_text("\n".join(lines))
+        command = [COMPILER, "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread"]
+        command += [f"-I{ROOT / 'tests'}", f"-I{INCLUDE_ROOT}", str(source), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library)).run, together
+
+
+def argument(value):
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int32(int(value)) if isinstance(value, np.int32) else ctypes.c_int64(value)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def on_a_cpu(folder, monkeypatch):
+    """Modules of the package launch on this CPU, and take NumPy for CuPy."""
+
+    def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
+        run, together = compiled(kernel, folder)
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        x, y = (*block, 1)[:2]
+        run(int(np.prod(grid)), x, y, together, addresses)
+
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
+            monkeypatch.setattr(module, "launch", launch)
+
+
+def between(shape, dtype):
+    """An output of `shape`, and what it lies in."""
+    size = int(np.prod(shape))
+    whole = np.full(size + 2 * APART, LEFT_ALONE, dtype)
+    inner = whole[APART : APART + size].reshape(shape)
+    inner.fill(-1 if inner.dtype.kind == "i" else np.nan)
+    return inner, whole
+
+
+def assert_right(variant, problem, n, rng):
+    x, w = random_input(variant.kind, problem, n, rng)
+    expected = reference(variant.kind, x, w, problem)
+    flat = problem.reads in ("NC", "N")
+    held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
+    state = variant.prepare(w, problem, n) if variant.prepare else w
+    y, whole = between(
+        physical_shape(problem.writes, n, problem.out_shape), dtype_of(problem.writes)
+    )
+    variant.launch(held, state, y, problem)
+    found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
+    verdict = judge(found, expected, "fp32")
+    assert verdict.passed, f"{verdict} for {problem}"
+    beside = np.concatenate([whole[:APART], whole[APART + y.size :]])
+    assert (beside == LEFT_ALONE).all(), f"written beside the output for {problem}"
+
+
+CASES = [
+    ("pool", "fused.relu_in_mean", Pool(6, 10, 7), 3),
+    ("pool", "basic.two_passes", Pool(6, 10, 7), 3),
+    ("pool", "layout.quad", Pool(6, 10, 7), 3),
+    ("pool", "tiled.shared", Pool(14, 4, 33), 3),
+    ("argmax", "thread.per_image", Argmax(7), 133),
+    ("argmax", "reduction.list", Argmax(10), 70),
+    ("scale", "cuda.pixels", Scale(5, 7, 3, "uint8"), 3),
+    ("relayout", "cuda.gather", Relayout(6, 4, 5, "", ""), 3),
+    ("fc", "tiled.shared", Fc(33, 31, relu=True), 3),
+    ("fc", "tiled.shared", Fc(40, 33, relu=False), 3),
+    ("conv", "direct.basic", EVEN, 2),
+    ("conv", "direct.tight", WINDOW, 2),
+    ("conv", "direct.four_maps", WINDOW, 2),
+    ("conv", "unrolled.naive", EVEN, 2),
+    ("conv", "unrolled.tiled", EVEN, 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "base", "n"), CASES, ids=[f"{c[0]}-{c[1]}-{c[2].out_shape}" for c in CASES]
+)
+def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
+    variant = REGISTRY[kind, name]
+    laid_out = in_layouts(variant, base)
+    for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
+        assert_right(variant, problem, n, rng)
