@@ -44,6 +44,7 @@ RESULTS = ROOT / "docs" / "measured" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
 WHERE = ("cpu", "gpu")
 KILLED = ("killed", "timeout")
+_NOTICE_ALL = ("--ignore=tests/test_mutants.py", "--deselect=tests/test_receipt.py")
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "build", "dist")
 
 
@@ -205,8 +206,8 @@ def try_mutant(folders: SimpleQueue[Path], seconds: float, all_tests: bool, muta
     kept, start = path.read_bytes(), time.perf_counter()
     try:
         path.write_text(mutant.applied(kept.decode()))
-        marker = ["-m", "gpu"] if mutant.where == "gpu" else []
-        ran = run_tests(folder, marker if all_tests else mutant.tests, seconds)
+        marker = ("-m", "gpu") if mutant.where == "gpu" else ()
+        ran = run_tests(folder, (*_NOTICE_ALL, *marker) if all_tests else mutant.tests, seconds)
     finally:
         path.write_bytes(kept)
         folders.put(folder)
@@ -324,7 +325,7 @@ def chosen(mutants: Sequence[Mutant], where: str, only: Sequence[str]) -> list[M
 @click.command(help=__doc__)
 @click.option("--where", type=click.Choice(WHERE), default="cpu", show_default=True)
 @click.option("--only", multiple=True, metavar="NAME", help="These; may be repeated.")
-@click.option("--all-tests", is_flag=True, help="Every test instead of the named ones.")
+@click.option("--all-tests", is_flag=True, help="All tests but those that see any change.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--timeout", type=float, default=120.0, show_default=True, metavar="SECONDS")
 @click.option("--commit", default=_commit, help="What is recorded; git's where there is one.")

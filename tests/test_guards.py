@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -18,13 +16,12 @@ from lenetgpu.check import verify
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import dataset, hdf5, mnist, output
+from lenetgpu.files import dataset, hdf5, output
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
-from lenetgpu.measure import roofline
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
@@ -82,58 +79,6 @@ def test_one_idx_byte_too_many_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784 - 1)
     with pytest.raises(LenetError, match="expected at most 1,567 bytes, found 1,568"):
         load_dataset(path)
-
-
-@pytest.fixture
-def mirror(monkeypatch):
-    """Two small files instead of MNIST's four, and what was downloaded of them."""
-    held = {f"{name}.gz": gzip.compress(name.encode() * 99) for name in ("one", "two")}
-    sums = {name: hashlib.sha256(gzip.decompress(data)).hexdigest() for name, data in held.items()}
-    asked = []
-
-    def serve(url):
-        asked.append(url.rsplit("/", 1)[1])
-        return held[asked[-1]]
-
-    monkeypatch.setattr(mnist, "SHA256", sums)
-    monkeypatch.setattr(mnist, "_download", serve)
-    return held, asked
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: gzip.compress(b"another"),
-        lambda data: data[:-9],
-        lambda data: b"",
-        lambda data: b"x" + data,
-    ],
-    ids=["another", "cut", "empty", "no gzip"],
-)
-def test_a_file_that_is_there_is_kept_only_if_it_is_the_pinned_one(tmp_path, mirror, damage):
-    held, asked = mirror
-    for name, data in held.items():
-        (tmp_path / name).write_bytes(data)
-    mnist.fetch_mnist(tmp_path, ("http://mirror/",))
-    assert asked == []
-    (tmp_path / "two.gz").write_bytes(damage(held["two.gz"]))
-    mnist.fetch_mnist(tmp_path, ("http://mirror/",))
-    assert asked == ["two.gz"]
-    assert (tmp_path / "two.gz").read_bytes() == held["two.gz"]
-
-
-def test_a_wrong_download_is_not_kept_and_the_next_mirror_is_asked(tmp_path, mirror, monkeypatch):
-    held, _ = mirror
-    good = mnist._download
-    monkeypatch.setattr(
-        mnist, "_download", lambda url: gzip.compress(b"no") if "bad" in url else good(url)
-    )
-    mnist.fetch_mnist(tmp_path, ("http://bad/", "http://good/"))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == held
-    (tmp_path / "one.gz").unlink()
-    with pytest.raises(LenetError, match=r"one\.gz: .*http://bad/: SHA-256 .* is not the pinned"):
-        mnist.fetch_mnist(tmp_path, ("http://bad/",))
-    assert not (tmp_path / "one.gz").exists()
 
 
 def test_a_file_is_replaced_and_never_written_over(tmp_path):
@@ -257,31 +202,6 @@ def test_a_kernel_is_compiled_anew_when_anything_of_it_changes(tmp_path, compile
     compile_kernel(kernel, "sm_90a")
     assert len(compiler) == before + 1
     assert any("-DN=2" in options for _, _, options in compiler)
-
-
-def test_a_devices_peaks_are_remembered_for_it_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    measured = []
-
-    def measure(name):
-        measured.append(name)
-        return roofline.Ceilings(name, 1.0 + len(measured), 1.0, 0.0)
-
-    monkeypatch.setattr(roofline, "_measure_cpu", measure)
-    monkeypatch.setattr(roofline, "_measure_gpu", measure)
-    first = roofline.ceilings("cpu", "one")
-    assert roofline.ceilings("cpu", "one") == first
-    assert measured == ["one"]
-    roofline.ceilings("cpu", "two")
-    roofline.ceilings("cuda", "one")
-    monkeypatch.setattr(roofline, "core_count", lambda: 1_000)
-    roofline.ceilings("cpu", "one")
-    assert roofline.ceilings("cpu", "one", again=True) != first
-    assert measured == ["one", "two", "one", "one", "one"]
-    (path,) = tmp_path.glob("ceilings-cuda-*.json")
-    path.write_text(json.dumps({"copy_gbs": 1}))
-    roofline.ceilings("cuda", "one")
-    assert len(measured) == 6
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,15 @@
-"""Operations, bytes and peaks against figures worked out by hand, and percentiles."""
+"""Operations, bytes, peaks and rates against figures worked out by hand."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from lenetgpu.cpu import tile
-from lenetgpu.measure import roofline
+from lenetgpu.measure import calls, roofline
 from lenetgpu.measure.document import rates_json
-from lenetgpu.measure.timing import summarise
 from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
 from lenetgpu.problems import Conv, Pool, Relayout, Scale
 
@@ -55,17 +53,6 @@ def test_work_is_what_a_hand_counts(problem, n, flop, moved):
     assert (problem.flop(n), problem.bytes(n)) == (flop, moved)
 
 
-def test_percentiles():
-    found = summarise([float(value) for value in range(100, -1, -1)])
-    assert (found.p05, found.median, found.p95) == (5, 50, 95)
-
-
-def test_a_peak_is_the_best_of_seven_after_one_that_warms_up():
-    times = iter([1.0, 9.0, 5.0, 3.0, 4.0, 9.0, 9.0, 9.0])
-    assert roofline._timed(lambda work: next(times), lambda: None) == 3e-3
-    assert list(times) == []
-
-
 def test_rates_are_in_the_units_of_their_names():
     limits = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=0)
     found = rates_json(3 * 10**9, 8 * 10**6, 4e-3, "fp32", limits)
@@ -75,40 +62,6 @@ def test_rates_are_in_the_units_of_their_names():
     assert found["gbs"] == pytest.approx(2)
     assert found["roofline"] == pytest.approx(0.75)
     assert found["bound"] == "compute"
-
-
-def test_the_cpus_peaks_count_every_byte_and_every_operation(monkeypatch):
-    """A clock that says 2 ms, and work that is counted where it is done."""
-    moved, flop = [], []
-    copy = np.copyto
-
-    def counted_copy(to, what):
-        moved.append(to.nbytes + what.nbytes)
-        copy(to, what)
-
-    def counted_rows(x, w, y, geometry, lo, hi):
-        _, _, _, _, _, pixels, channels = geometry
-        _, rows, depth, _ = w.shape
-        flop.append(2 * (hi - lo) * pixels * channels * rows * depth)
-
-    def two_ms(work):
-        moved.clear()
-        flop.clear()
-        work()
-        return 2.0
-
-    monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 16)
-    monkeypatch.setattr(roofline, "cpu_ms", two_ms)
-    monkeypatch.setattr(np, "copyto", counted_copy)
-    monkeypatch.setattr(tile, "rows_times_matrix", counted_rows)
-    copied = []
-    timed = roofline._timed
-    monkeypatch.setattr(roofline, "_timed", lambda *a: (timed(*a), copied.append(sum(moved)))[0])
-    found = roofline._measure_cpu("x")
-    assert copied[0] == 2 << 16
-    assert found.copy_gbs == pytest.approx(copied[0] / 2e-3 / 1e9)
-    assert found.fma_tflops == pytest.approx(sum(flop) / 2e-3 / 1e12)
-    assert found.tensor_tflops == 0
 
 
 def test_the_gpus_peaks_count_every_byte_and_every_operation(monkeypatch):
@@ -165,3 +118,36 @@ def test_a_share_is_of_the_roof_above(flop, moved, precision, share, bound):
     assert limits.share(flop, moved, 2.0, precision) == (pytest.approx(share), bound)
     without = roofline.Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=0)
     assert without.share(1e12, 1.0, 2.0, precision)[0] == pytest.approx(0.5)
+
+
+class Recorded:
+    """A graph that takes 30 ms, and the stream that it wants."""
+
+    def __init__(self):
+        self.launched, self.stream = 0, nullcontext()
+
+    def launch(self):
+        self.launched += 1
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_sample_of_replays_is_one_calls_time(monkeypatch, times):
+    def elapsed(work, repeats=1):
+        for _ in range(repeats):
+            work()
+        return 30.0 * repeats
+
+    monkeypatch.setattr(calls, "gpu_ms", elapsed)
+    graph = Recorded()
+    replays = calls.Replays(graph, 10)
+    replays._times = times
+    assert replays.sample() == pytest.approx(3.0)
+    assert graph.launched == times and replays.passes == 10 * times
+
+
+@pytest.mark.parametrize(("ms", "times"), [(0.1, 5), (0.001, 64), (30.0, 1)])
+def test_a_sample_is_half_a_millisecond_or_64_replays(monkeypatch, ms, times):
+    monkeypatch.setattr(calls, "gpu_ms", lambda work, repeats=1: ms * repeats)
+    replays = calls.Replays(Recorded(), 10)
+    replays.fill()
+    assert replays.passes == 10 * times
