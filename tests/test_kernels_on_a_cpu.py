@@ -1,7 +1,7 @@
 """Plain CUDA kernels without a GPU: their sources compiled as C++, launched as the package does.
 
 What has no PTX and no warp instructions runs here thread by thread (cpu_cuda.hpp); the output lies
-between elements that nobody may touch.
+between zones that nobody may touch.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
+from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY
 
 COMPILER = shutil.which("g++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no g++ to compile kernels for a CPU")
-APART, LEFT_ALONE = 4096, -77
 WINDOW = Conv(11, 13, 3, 7, 3, 2, stride=2, pad=1)
 EVEN = Conv(6, 8, 4, 35, 3, 3, pad=1)
+
+
+def build(*arguments):
+    command = [COMPILER, "-std=c++20", "-O1", "-w", "-fPIC", "-pthread", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def compiled(kernel, folder):
@@ -38,7 +44,8 @@ def compiled(kernel, folder):
     name = f"{kernel.entry}-{abs(hash(kernel))}"
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     text = kernel.source.read_text()
-    together = "__syncthreads" in text or "unrolled.cuh" in text
+    own = text.partition(f"#ifdef ENTRY_{kernel.entry}\n")[2].partition("#endif")[0] or text
+    together = "__syncthreads" in own or "tiled_product" in own
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
@@ -48,10 +55,7 @@ def compiled(kernel, folder):
             f" {{ start({kernel.entry}, blocks, x, y, together, a); }}"
         )
         source.write_text("\n".join(lines))
-        command = [COMPILER, "-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-pthread"]
-        command += [f"-I{ROOT / 'tests'}", f"-I{INCLUDE_ROOT}", str(source), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        build("-shared", f"-I{INCLUDE_ROOT}", source, "-o", library)
     return ctypes.CDLL(str(library)).run, together
 
 
@@ -63,7 +67,11 @@ def argument(value):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
+    """Where kernels are compiled, beside the header that they share, compiled once."""
+    made = tmp_path_factory.mktemp("kernels")
+    header = shutil.copy(ROOT / "tests" / "cpu_cuda.hpp", made)
+    build("-x", "c++-header", header, "-o", f"{header}.gch")
+    return made
 
 
 @pytest.fixture
@@ -83,30 +91,21 @@ def on_a_cpu(folder, monkeypatch):
             monkeypatch.setattr(module, "launch", launch)
 
 
-def between(shape, dtype):
-    """An output of `shape`, and what it lies in."""
-    size = int(np.prod(shape))
-    whole = np.full(size + 2 * APART, LEFT_ALONE, dtype)
-    inner = whole[APART : APART + size].reshape(shape)
-    inner.fill(-1 if inner.dtype.kind == "i" else np.nan)
-    return inner, whole
-
-
 def assert_right(variant, problem, n, rng):
     x, w = random_input(variant.kind, problem, n, rng)
     expected = reference(variant.kind, x, w, problem)
     flat = problem.reads in ("NC", "N")
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
     state = variant.prepare(w, problem, n) if variant.prepare else w
-    y, whole = between(
-        physical_shape(problem.writes, n, problem.out_shape), dtype_of(problem.writes)
-    )
+    shape = physical_shape(problem.writes, n, problem.out_shape)
+    fenced = Fenced(np, shape, dtype_of(problem.writes))
+    y = fenced.array
+    Mounted.poison(y)
     variant.launch(held, state, y, problem)
     found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
-    beside = np.concatenate([whole[:APART], whole[APART + y.size :]])
-    assert (beside == LEFT_ALONE).all(), f"written beside the output for {problem}"
+    assert fenced.intact, f"written beside the output for {problem}"
 
 
 CASES = [
