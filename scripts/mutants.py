@@ -7,6 +7,7 @@ into a copy of the tree and its tests run there; one that no test notices has su
     python scripts/mutants.py                      # all that a CPU can see
     python scripts/mutants.py --where gpu          # the rest, on a GPU
     python scripts/mutants.py --only NAME --write  # again after a change, into docs/mutants.md
+    python scripts/mutants.py --take FILE --write  # what --json FILE kept on another machine
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "mutants.json"
 RESULTS = ROOT / "docs" / "measured" / "mutants.json"
 PAGE = ROOT / "docs" / "mutants.md"
-WHERE = ("cpu", "gpu")
-KILLED = ("killed", "timeout")
+WHERE, KILLED = ("cpu", "gpu"), ("killed", "timeout")
 _NOTICE_ALL = ("--ignore=tests/test_mutants.py", "--deselect=tests/test_receipt.py")
 _NOT_COPIED = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "build", "dist")
 
@@ -74,9 +74,9 @@ class Mutant:
         """The file's `text` with the change; LenetError where `old` is not there as is said."""
         count, wanted = text.count(self.old), max(1, self.nth)
         if count < wanted or (count > 1 and not self.nth):
-            times = f"its place {self.nth}" if self.nth else "once"
             raise LenetError(
-                f"mutant {self.name}: expected {self.old!r} {times} in {self.file}, found {count}"
+                f"mutant {self.name}: expected {self.old!r} in {self.file} as often as is said, "
+                f"found {count}"
             )
         at = -1
         for _ in range(wanted):
@@ -276,9 +276,8 @@ def _said(entry: Any) -> str:
 def page(mutants: Sequence[Mutant], results: Sequence[Any]) -> str:
     """docs/mutants.md: shares, survivors, and a table each for what a CPU and a GPU can see."""
     by_name = {entry["name"]: entry for entry in results}
-    lines = [_HEAD]
     left = [m.name for m in mutants if by_name[m.name]["outcome"] in ("survived", "error")]
-    lines.append(f"Surviving: {', '.join(left) or 'none of those that were run'}.\n")
+    lines = [_HEAD, f"Surviving: {', '.join(left) or 'none of those that were run'}.\n"]
     for where in WHERE:
         mine = [mutant for mutant in mutants if mutant.where == where]
         killed, ran = share(results, where)
@@ -287,9 +286,9 @@ def page(mutants: Sequence[Mutant], results: Sequence[Any]) -> str:
             for entry in results
             if entry["where"] == where and entry["outcome"] != "unrun"
         }
-        lines += [f"## {_NAMED[where]}\n"]
         rate = f", {killed / ran:.0%}" if ran else ""
-        lines += [f"Killed {killed} of {ran} that were run{rate}; there are {len(mine)}."]
+        rate = f"Killed {killed} of {ran} that were run{rate}; there are {len(mine)}."
+        lines += [f"## {_NAMED[where]}\n", rate]
         lines += [f"Run on {'; '.join(sorted(runs))}.\n" if runs else ""]
         lines += ["| mutant | file | what is broken | killed by |", "|---|---|---|---|"]
         for mutant in mine:
@@ -301,12 +300,11 @@ def page(mutants: Sequence[Mutant], results: Sequence[Any]) -> str:
 
 
 def _commit() -> str:
-    try:
-        asked = ["git", "rev-parse", "--short", "HEAD"]
-        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+    if shutil.which("git") is None:
         return "unknown"
-    return done.stdout.strip()
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
 
 
 def chosen(mutants: Sequence[Mutant], where: str, only: Sequence[str]) -> list[Mutant]:
@@ -330,6 +328,7 @@ def chosen(mutants: Sequence[Mutant], where: str, only: Sequence[str]) -> list[M
 @click.option("--timeout", type=float, default=120.0, show_default=True, metavar="SECONDS")
 @click.option("--commit", default=_commit, help="What is recorded; git's where there is one.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Results to a file.")
+@click.option("--take", type=click.Path(path_type=Path), help="Run nothing: results of a file.")
 @click.option("--write", is_flag=True, help="Results into docs/measured/mutants.json and the page.")
 def main(
     where: str,
@@ -339,17 +338,18 @@ def main(
     timeout: float,
     commit: str,
     target: Path | None,
+    take: Path | None,
     write: bool,
 ) -> None:
     try:
         mutants = load()
-        picked = chosen(mutants, where, only)
-        facts = {
-            "date": datetime.date.today().isoformat(),
-            "commit": commit,
-            "device": driver_gpus()[0].name if where == "gpu" else cpu_name(),
-        }
-        new = [entry | facts for entry in run_mutants(picked, timeout, jobs, all_tests)]
+        if take is None:
+            picked = chosen(mutants, where, only)
+            facts = {"date": datetime.date.today().isoformat(), "commit": commit}
+            facts |= {"device": driver_gpus()[0].name if where == "gpu" else cpu_name()}
+            new = [entry | facts for entry in run_mutants(picked, timeout, jobs, all_tests)]
+        else:
+            new = json.loads(take.read_text())
         if target is not None:
             write_atomically(target, (json.dumps(new, indent=1) + "\n").encode())
         if write:

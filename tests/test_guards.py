@@ -13,10 +13,12 @@ import pytest
 
 from lenetgpu import store
 from lenetgpu.check import verify
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import dataset, hdf5, output
+from lenetgpu.files import assets, dataset, hdf5, output
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
@@ -236,6 +238,17 @@ def test_poison_reaches_every_buffer(shipped_weights):
     assert pipeline._arenas
     for arena in pipeline._arenas.values():
         assert np.isnan(arena.raw.view("float32")).all()
+
+
+@pytest.mark.parametrize("chunk", [3, 20])
+def test_every_chunk_is_of_its_own_images(chunk, shipped_weights):
+    """Digits, whose labels differ: random pixels all look like one digit."""
+    images = load_dataset(assets.default_digits()).images[:20]
+    expected, labels = reference_scores(images, shipped_weights)
+    assert len(set(labels)) > 5
+    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 20, chunk=chunk)
+    np.testing.assert_array_equal(pipeline.run(images), labels)
+    assert judge(pipeline.scores(20), expected, "fp32").passed
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 11, 12])
