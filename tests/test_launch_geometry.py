@@ -29,6 +29,10 @@ EVEN = Conv(9, 10, 3, 37, 2, 3)
 BATCHES = (1, 3, 64, 133)
 
 
+def short(problem):
+    return "-".join(map(str, (type(problem).__name__, *problem.in_shape, *problem.out_shape)))
+
+
 @pytest.fixture
 def launches(monkeypatch):
     """What modules of the package launch, instead of launching it."""
@@ -71,7 +75,7 @@ def assert_elementwise(launched, elements, threads, each=1):
 
 @pytest.mark.parametrize("n", BATCHES)
 @pytest.mark.parametrize(
-    "problem", [stage("pool1").problem, Pool(2, 2, 1), Pool(6, 10, 7)], ids=str
+    "problem", [stage("pool1").problem, Pool(2, 2, 1), Pool(6, 10, 7)], ids=short
 )
 def test_pools_cover_every_output(launches, problem, n):
     outputs = n * problem.H * problem.W * problem.C // 4
@@ -127,7 +131,7 @@ def test_steps_between_stages_cover_every_element(launches, n):
 
 @pytest.mark.parametrize("n", BATCHES)
 @pytest.mark.parametrize(
-    "problem", [stage("fc1").problem, Fc(33, 31, relu=False), Fc(100, 65, relu=True)], ids=str
+    "problem", [stage("fc1").problem, Fc(33, 31, relu=False), Fc(100, 65, relu=True)], ids=short
 )
 def test_fully_connected_layers_cover_every_output(launches, problem, n):
     w = np.empty(problem.weight_shape, np.float32)
@@ -141,7 +145,7 @@ def test_fully_connected_layers_cover_every_output(launches, problem, n):
 
 
 @pytest.mark.parametrize("n", BATCHES)
-@pytest.mark.parametrize("problem", [CONV1, CONV2, ODD, EVEN], ids=str)
+@pytest.mark.parametrize("problem", [CONV1, CONV2, ODD, EVEN], ids=short)
 def test_convolutions_cover_every_output(launches, problem, n):
     outputs = problem.OH * problem.OW
     w = np.empty(problem.weight_shape, np.float32)
