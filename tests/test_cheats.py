@@ -26,11 +26,11 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import activate
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.measure import fed as fed_calls
 from lenetgpu.measure import rounds, timing
 from lenetgpu.measure.bench import StageBench, stage_of, truth
 from lenetgpu.measure.candidates import default_reference, stage_candidates
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.measure.sampling import fed as fed_calls
 from lenetgpu.problems import Argmax, Conv, Fc, Pool
 from lenetgpu.stages import find, outside, variants
 from lenetgpu.stages.mounted import Mounted
@@ -116,7 +116,7 @@ def test_the_command_names_a_cheat_and_fails():
 
 PATCHES = {
     "clock": "replaces time.perf_counter",
-    "timing": r"replaces lenetgpu.measure.fed.cpu_ms and 1 more",
+    "timing": r"replaces lenetgpu.measure.sampling.fed.cpu_ms and 1 more",
     "its code": "replaces the code of lenetgpu.measure.timing.cpu_ms",
     "sample": "replaces lenetgpu.measure.bench.StageBench.sample",
     "tolerance": "replaces 'fp32' of lenetgpu.check.judge.TOLERANCE",

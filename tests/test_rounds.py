@@ -158,9 +158,16 @@ def test_the_rounds_keep_to_the_time(machine, seconds):
 
 def test_the_work_is_announced_with_its_time(machine):
     said = []
-    compare("x", candidates(machine, base=100.0, b=100.0), "base", Effort(4.0), say=said.append)
-    assert "3 candidates, about 0.3 s a round, 4 s at most" in said
-    assert any(line.startswith("round 5, ") and line.endswith(" of 4 s") for line in said)
+    compare(
+        "x",
+        candidates(machine, base=100.0, b=100.0),
+        "base",
+        Effort(4.0),
+        say=lambda *told: said.append(told),
+    )
+    assert ("3 candidates, about 0.3 s a round, 4 s at most",) in said
+    assert ("checking b", 1, 2) in said
+    assert ("round 5, seconds", 2, 4) in said
 
 
 def test_rounds_are_as_many_as_asked(machine):

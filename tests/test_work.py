@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lenetgpu.measure import calls, roofline
+from lenetgpu.measure import roofline
 from lenetgpu.measure.document import rates_json
+from lenetgpu.measure.sampling import calls
 from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
 from lenetgpu.problems import Conv, Pool, Relayout, Scale
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.comparison import LEAST_ROUNDS
 from lenetgpu.measure.rounds import Effort
+from lenetgpu.measure.timing import hold_events
+from lenetgpu.stages import Variant, outside
 
 
 def check_effort(effort: Effort, watch: float) -> None:
@@ -20,6 +25,15 @@ def check_effort(effort: Effort, watch: float) -> None:
         raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {effort.rounds}")
     if effort.warmup is not None and effort.warmup < 0:
         raise LenetError(f"--warmup: expected at least 0 runs, found {effort.warmup}")
+
+
+@contextmanager
+def guests(files: tuple[Path, ...], device: str) -> Iterator[list[Variant]]:
+    """The variants of `files` from outside, loaded when CuPy's clocks are already held."""
+    if files and choose_device(device)[0] is not None:
+        hold_events()
+    with outside.loaded(files) as found:
+        yield found
 
 
 def check_gate(percent: float | None, against: Path | None) -> None:

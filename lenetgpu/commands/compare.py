@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.commands.asked import check_effort, check_gate
+from lenetgpu.commands.asked import check_effort, check_gate, guests
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -39,13 +39,11 @@ from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.rounds import Effort, compare
+from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
 from lenetgpu.show import plots
-from lenetgpu.stages import Variant, outside
-
-Say = Callable[[str], None]
+from lenetgpu.stages import Variant
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    with outside.loaded(request.outside) as found:
+    with guests(request.outside, request.device) as found:
         return _run(request, found, say)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.commands.compare import CompareOutcome, Say, open_device
+from lenetgpu.commands.asked import guests
+from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv_kernels import compile_all
 from lenetgpu.commands.conv_request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
@@ -21,7 +21,7 @@ from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.rounds import Effort, compare, never
+from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
 from lenetgpu.papers.convnet2_ladder import measure_ladder
 from lenetgpu.papers.shapes import Shape, Suite
@@ -30,7 +30,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import case_json, shape_text, summary_json
 from lenetgpu.show.explain import explanation_json
-from lenetgpu.stages import Variant, choices, families, find, outside, variants
+from lenetgpu.stages import Variant, choices, families, find, variants
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
     return found
 
 
-def run_conv(request: ConvRequest, say: Callable[[str], None]) -> CompareOutcome:
+def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     """Check and time what was asked for; LenetError for bad input."""
     suite, shapes = shapes_of(request)
-    with outside.loaded(request.outside) as found:
+    with guests(request.outside, request.device) as found:
         return _run_shapes(request, suite, shapes, found, say)
 
 
@@ -301,8 +301,8 @@ def _run(
     candidates = _candidates(shape, case, setting, request.seconds)
     waiting = sum(candidate.status == "waiting" for candidate in candidates)
 
-    def about(line: str) -> None:
-        say(f"{shape.label}: {line}")
+    def about(line: str, *how_far: int) -> None:
+        say(f"{shape.label}: {line}", *how_far)
 
     comparison = compare(
         shape.label,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.conv_bench import laid_out
+from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.stages import Variant
 
-Say = Callable[[str], None]
 _COMPILE_THREADS = 16
 
 

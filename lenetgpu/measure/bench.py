@@ -17,12 +17,12 @@ from lenetgpu.check.judge import (
 from lenetgpu.check.slots import SPARE, Feed, Slots, windows
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.launch import Launch, record
-from lenetgpu.measure.calls import SAMPLE_MS
-from lenetgpu.measure.facts import CHECK_IMAGES as CHECK_IMAGES
-from lenetgpu.measure.facts import Checked as Checked
-from lenetgpu.measure.facts import Truth as Truth
-from lenetgpu.measure.facts import truth as truth
-from lenetgpu.measure.fed import Fed
+from lenetgpu.measure.sampling.calls import SAMPLE_MS
+from lenetgpu.measure.sampling.facts import CHECK_IMAGES as CHECK_IMAGES
+from lenetgpu.measure.sampling.facts import Checked as Checked
+from lenetgpu.measure.sampling.facts import Truth as Truth
+from lenetgpu.measure.sampling.facts import truth as truth
+from lenetgpu.measure.sampling.fed import Fed
 from lenetgpu.measure.timing import gpu_ms, time_compute
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline

@@ -51,18 +51,26 @@ def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
     }
 
 
-def ceilings_json(limits: Ceilings) -> dict[str, float]:
+def ceilings_json(limits: Ceilings) -> dict[str, Any]:
     """The `ceilings` object of the schema."""
     return {
         "copy_gbs": limits.copy_gbs,
         "fma_tflops": limits.fma_tflops,
         "tensor_tflops": limits.tensor_tflops,
+        "date": limits.date,
+        "cores": limits.cores,
+        "cuda_driver": limits.driver,
     }
 
 
 def times_json(summary: Summary) -> dict[str, float]:
     """Median and percentiles in milliseconds."""
-    return {"median_ms": summary.median, "p05_ms": summary.p05, "p95_ms": summary.p95}
+    return {
+        "median_ms": summary.median,
+        "p05_ms": summary.p05,
+        "p95_ms": summary.p95,
+        "p99_ms": summary.p99,
+    }
 
 
 def interval_json(interval: Interval) -> dict[str, float]:

@@ -55,6 +55,8 @@ def never() -> Bench:
     raise AssertionError("a candidate that cannot run is not built")
 
 
+Say = Callable[..., None]
+"""Is told in words what is done and, where known, how much of how much."""
 Entry = tuple[Callable[[], float], list[float]]
 """What takes a sample, and the samples it took."""
 
@@ -121,7 +123,7 @@ def compare(
     reference: str,
     effort: Effort,
     cold_l2: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    say: Say = lambda *told: None,
 ) -> Comparison:
     """Check every candidate, then time the right ones in balanced rounds, then check them again.
 
@@ -133,9 +135,9 @@ def compare(
     comparison = Comparison(what, reference, candidates, cold_l2=cold_l2)
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None
-        for candidate in candidates:
+        for index, candidate in enumerate(candidates):
             if candidate.status == "waiting":
-                say(f"checking {candidate.name}")
+                say(f"checking {candidate.name}", index, len(candidates))
                 _check(candidate, flush)
         base = comparison.base
         if base is not None and base.status == "right":
@@ -237,13 +239,13 @@ def _cost(candidate: Candidate, first: float) -> float:
     return (1 + candidate.warmup) * first * bench.scaled_from / bench.images / 1e3
 
 
-def _time(comparison: Comparison, effort: Effort, say: Callable[[str], None]) -> None:
+def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
     start = time.perf_counter()
     everybody = [*comparison.candidates, *filter(None, [comparison.again])]
     right = [c for c in everybody if c.status == "right" and c.bench is not None]
     firsts, costs = {}, {}
-    for candidate in right:
-        say(f"first sample of {candidate.name}")
+    for index, candidate in enumerate(right):
+        say(f"first sample of {candidate.name}", index, len(right))
         firsts[candidate.name] = first = _sample(candidate)
         candidate.warmup = effort.runs_before(first)
         costs[candidate.name] = _cost(candidate, first)
@@ -264,7 +266,7 @@ def _time(comparison: Comparison, effort: Effort, say: Callable[[str], None]) ->
         nonlocal before
         now = time.perf_counter()
         took, before = now - before, now
-        say(f"round {rounds}, {now - start:.0f} of {effort.seconds:g} s")
+        say(f"round {rounds}, seconds", round(now - start), round(effort.seconds))
         if now - start + took > effort.seconds:
             return rounds >= LEAST_ROUNDS
         return effort.rounds is None and rounds >= QUIET_ROUNDS and _quiet(timed, base, effort)

@@ -11,8 +11,8 @@ from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.bench import Checked, Flusher
-from lenetgpu.measure.calls import LEAST_SAMPLES, CallTimer
 from lenetgpu.measure.conv_bench import Case
+from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}

@@ -28,7 +28,7 @@ _WRAPPERS = (property, staticmethod, classmethod, cached_property, ModuleType)
 _PARTS = ("__code__", "__defaults__", "__kwdefaults__")
 _MISSING = object()
 # what sampling calls: looked at after every sample of a guest
-_HOT = ("time", "math", "builtins", "lenetgpu.measure.timing", "lenetgpu.measure.calls",
+_HOT = ("time", "math", "builtins", "lenetgpu.measure.timing", "lenetgpu.measure.sampling.calls",
         "lenetgpu.measure.bench", "lenetgpu.measure.conv_bench", "lenetgpu.measure.rounds",
         "lenetgpu.stages.mounted", "lenetgpu.stages.registry", "cupy.cuda")  # fmt: skip
 # that imports and the interpreter set

@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 from lenetgpu.check import judge
-from lenetgpu.measure import bench, fed, rounds, timing
+from lenetgpu.measure import bench, rounds, timing
+from lenetgpu.measure.sampling import fed
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import REGISTRY
 

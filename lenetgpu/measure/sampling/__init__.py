@@ -1,0 +1,1 @@
+"""How a call is sampled: the ways to time it, and images that change between samples."""
