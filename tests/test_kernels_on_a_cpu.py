@@ -98,14 +98,17 @@ def assert_right(variant, problem, n, rng):
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
     state = variant.prepare(w, problem, n) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
-    fenced = Fenced(np, shape, dtype_of(problem.writes))
-    y = fenced.array
+    fences = [Fenced(np, shape, dtype_of(problem.writes))]
+    y = fences[0].array
     Mounted.poison(y)
+    if variant.prepare:  # workspace
+        fences.append(Fenced(np, state.shape, state.dtype))
+        state = fences[1].array
     variant.launch(held, state, y, problem)
     found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
-    assert fenced.intact, f"written beside the output for {problem}"
+    assert [f.intact for f in fences] == [True] * len(fences), f"written beside for {problem}"
 
 
 CASES = [
