@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
@@ -202,6 +203,8 @@ class Pipeline:
             from lenetgpu.gpu.workspace import pinned_empty
 
             return pinned_empty((size,), "uint8")
+        if device == "cpu":
+            return aligned_empty((size,), "uint8")
         return array_module(device).empty(size, "uint8")
 
     def _prepare(self, weights: Weights) -> None:

@@ -19,6 +19,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from lenetgpu.cpu.memory import aligned_empty
+
 
 def _tile_shape() -> tuple[int, int, int]:
     """(vector width, vectors, pixels) that fill the host's vector registers."""
@@ -160,10 +162,12 @@ def rows_times_matrix(
 
 
 def pack_weights(w: np.ndarray) -> np.ndarray:
-    """(rows, depth, M) float32 to the microkernel's (blocks, rows, depth, CHANNELS)."""
+    """(rows, depth, M) float32 to the microkernel's (blocks, rows, depth, CHANNELS), aligned."""
     rows, depth, channels = w.shape
     blocks = -(-channels // CHANNELS)
     padded = np.zeros((rows, depth, blocks * CHANNELS), np.float32)
     padded[:, :, :channels] = w
     split = padded.reshape(rows, depth, blocks, CHANNELS)
-    return np.ascontiguousarray(split.transpose(2, 0, 1, 3))
+    packed: np.ndarray = aligned_empty((blocks, rows, depth, CHANNELS), np.float32)
+    packed[:] = split.transpose(2, 0, 1, 3)
+    return packed

@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -46,7 +47,7 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     return _Unrolled(
         np.ascontiguousarray(w.reshape(problem.depth, problem.M)),
         padded,
-        np.empty((chunk, *window), np.float32),
+        aligned_empty((chunk, *window), np.float32),
         chunk,
     )
 
