@@ -29,7 +29,6 @@ from lenetgpu.measure.bench import PlanBench, truth
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.document import candidate_json, head
 from lenetgpu.measure.rounds import AGAIN, Effort, compare
-from lenetgpu.measure.timing import time_compute
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
@@ -37,20 +36,11 @@ PLANTED = 0.03
 SAME, SLOWED = "same plan, other name", "same plan, 3 % slower"
 BASE = "fp32"
 OTHERS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
-    "cpu": {"serial fc1": ("fp32", {"fc1": "serial"}), "unrolled": ("unrolled", {})},
+    "cpu": {"serial pool2": ("fp32", {"pool2": "serial"}), "unrolled": ("unrolled", {})},
     "cuda": {"fp16x3": ("fp16x3", {}), "mma_fp16x3": ("mma_fp16x3", {})},
 }
 BATCH = {"cpu": 64, "cuda": 10_000}
-CALIBRATION = 15
-
-
-def cpu_hold(wait_ms: float) -> Any:
-    def spin() -> None:
-        end = time.perf_counter() + wait_ms / 1e3
-        while time.perf_counter() < end:
-            pass
-
-    return spin
+CALIBRATION = 30
 
 
 def gpu_hold(nanoseconds: int) -> Any:
@@ -69,13 +59,21 @@ def gpu_hold(nanoseconds: int) -> Any:
 
 
 class HeldUp(Pipeline):
-    """A plan that is held up in every pass."""
+    """A plan that is held up in every pass: on a CPU by a share of this very pass."""
 
-    hold: Callable[[], Any] = staticmethod(lambda: None)
+    share = 0.0
+    hold: Callable[[], Any] | None = None
 
     def run(self, images: Any, observe: Any = None) -> Any:
+        start = time.perf_counter()
         labels = super().run(images, observe)
-        self.hold()
+        if self.hold is not None:
+            self.hold()
+        elif self.share:
+            now = time.perf_counter()
+            end = now + self.share * (now - start)
+            while time.perf_counter() < end:
+                pass
         return labels
 
 
@@ -85,15 +83,17 @@ class Slowed(PlanBench):
     def check(self) -> Any:
         checked = super().check()
         pipeline = self.pipeline
+        assert isinstance(pipeline, HeldUp)
 
         def median() -> float:
-            return float(
-                np.median([time_compute(pipeline, self.input) for _ in range(CALIBRATION)])
-            )
+            return float(np.median([self.sample() for _ in range(CALIBRATION)]))
 
-        plain, pipeline.hold = median(), gpu_hold(0) if self._gpu else pipeline.hold
-        wait_ms = max(0.0, PLANTED * plain - (median() - plain if self._gpu else 0.0))
-        pipeline.hold = gpu_hold(int(1e6 * wait_ms)) if self._gpu else cpu_hold(wait_ms)
+        if not self._gpu:
+            pipeline.share = PLANTED
+            return checked
+        plain, pipeline.hold = median(), gpu_hold(0)
+        launching = median() - plain
+        pipeline.hold = gpu_hold(int(1e6 * max(0.0, PLANTED * plain - launching)))
         return checked
 
 
@@ -179,7 +179,7 @@ def load(processes: int) -> Any:
 @click.command()
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--runs", default=40, show_default=True)
-@click.option("--seconds", default=8.0, show_default=True, help="of rounds in a run")
+@click.option("--seconds", default=12.0, show_default=True, help="of rounds in a run")
 @click.option("--batch", type=int, help="images; default: 200 on a CPU, 10,000 on a GPU")
 @click.option("--load", "busy", default=0, help="other processes that keep a core busy each")
 @click.option("--json", "target", type=click.Path(path_type=Path))
