@@ -27,10 +27,11 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import activate
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure import rounds, timing
-from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.candidates import default_reference, stage_candidates
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.sampling import fed as fed_calls
+from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.problems import Argmax, Conv, Fc, Pool
 from lenetgpu.stages import find, outside, variants
 from lenetgpu.stages.mounted import Mounted

@@ -11,11 +11,11 @@ from lenetgpu.check.judge import Verdict
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
-from lenetgpu.measure.bench import Checked
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.rounds import Effort
+from lenetgpu.measure.sampling.facts import Checked
 
 GPU = Gpu(0, "test", 90)
 

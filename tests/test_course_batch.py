@@ -7,7 +7,7 @@ import pytest
 
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.measure.bench import truth
+from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import FIGURES, IMAGES, SERIAL_RELU
 from lenetgpu.papers.course_ladder import CourseRun

@@ -16,8 +16,9 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import candidates as comparing
 from lenetgpu.measure import roofline
-from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.roofline import Ceilings, ceilings
+from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL

@@ -25,11 +25,12 @@ from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.measure import power
-from lenetgpu.measure.bench import StageBench, stage_of, truth
+from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import candidate_json, stage_rows
 from lenetgpu.measure.sampling import calls
 from lenetgpu.measure.sampling.calls import CallTimer, Replays
+from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.measure.timing import StepTiming
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve

@@ -11,9 +11,9 @@ import pytest
 
 from lenetgpu.check.judge import Verdict
 from lenetgpu.measure import rounds
-from lenetgpu.measure.bench import Checked
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate
 from lenetgpu.measure.rounds import AGAIN, Effort, balanced_orders, compare, interleave
+from lenetgpu.measure.sampling.facts import Checked
 
 
 class Machine:

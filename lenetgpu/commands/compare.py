@@ -17,7 +17,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.bench import PlanBench, Truth, stage_of, truth
+from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.candidates import (
     PLANS,
     check_comparable,
@@ -36,10 +36,12 @@ from lenetgpu.measure.document import (
     stage_rows,
 )
 from lenetgpu.measure.guests import cannot_run, of_kind
+from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
+from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
 from lenetgpu.show import plots

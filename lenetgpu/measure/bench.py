@@ -7,10 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from lenetgpu.check.gates import Gate
 from lenetgpu.check.judge import (
-    Verdict,
     check_variant,
-    excusable_flips,
-    first_bad_stage,
     judge,
     largest_difference,
 )
@@ -18,16 +15,13 @@ from lenetgpu.check.slots import SPARE, Feed, Slots, windows
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.measure.sampling.calls import SAMPLE_MS
-from lenetgpu.measure.sampling.facts import CHECK_IMAGES as CHECK_IMAGES
-from lenetgpu.measure.sampling.facts import Checked as Checked
-from lenetgpu.measure.sampling.facts import Truth as Truth
-from lenetgpu.measure.sampling.facts import truth as truth
+from lenetgpu.measure.sampling.facts import Checked, Truth
 from lenetgpu.measure.sampling.fed import Fed
-from lenetgpu.measure.timing import gpu_ms, time_compute
+from lenetgpu.measure.timing import gpu_ms
 from lenetgpu.network import SPANS, STAGES, Span, Stage
-from lenetgpu.pipeline import CPU_CHUNK, Pipeline
+from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.stages import Variant
-from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.stages.mounted import Mounted
 
 _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
@@ -258,87 +252,3 @@ class StageBench:
         return self._fed.chunks(self.scaled_from) * self.images / self.scaled_from
 
     _probed = False
-
-
-class PlanBench:
-    """A whole pipeline, images on its device to labels on it."""
-
-    problem = None
-    once = False
-    passes = 1
-
-    def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
-        self.pipeline, self._truth = pipeline, facts
-        self.images = self.scaled_from = len(images)
-        self.launched: list[Launch] = []
-        self._gpu = pipeline.plan.device == "cuda"
-        self._probed = False
-        self._caught = ""
-        source = array_module(pipeline.plan.device).asarray(images)
-        self._slots = Slots(source, len(images) + SPARE)
-
-    @property
-    def input(self) -> Any:
-        """The images, on the plan's device."""
-        return self._slots.images[: self.images]
-
-    def check(self) -> Checked:
-        """Scores and labels of real digits against float64, buffers poisoned first."""
-        n = min(len(self._truth.images), self.pipeline.batch, self.images)
-        known = self._slots.which[:n] < len(self._truth.images)
-        which = self._slots.which[:n][known]
-        self.pipeline.poison()
-        self.pipeline.with_scores = True
-        labels = self._labels(self.pipeline.run(self.input[:n]))[known]
-        found, expected = self.pipeline.scores(n)[known], self._truth.stages["fc2"][which]
-        self.pipeline.with_scores = False
-        verdict = judge(found, expected, self.pipeline.plan.precision)
-        differ = labels != self._truth.labels[which]
-        flips = int(differ.sum())
-        excused = excusable_flips(expected, self.pipeline.plan.precision)
-        if verdict.passed and (differ & ~excused).any():
-            note = f", {flips} labels differ"
-            verdict = Verdict(False, verdict.error, verdict.tolerance, note)
-        bad = None
-        if not verdict.passed:
-            few = self._truth.images[:n]
-            place = first_bad_stage(self.pipeline, few, self._truth.weights)
-            bad = place[0] if place else "labels"
-        return Checked(verdict, largest_difference(found, expected), flips, len(which), bad)
-
-    def _labels(self, labels: Any) -> Any:
-        return labels.get() if self._gpu else labels.copy()
-
-    def recheck(self) -> Checked:
-        """`check` on images that have changed places, and what was found of the samples' labels."""
-        self._slots.exchange(self.images)
-        checked = self.check()
-        caught = self._caught or ("" if self._slots.intact else "changes its input")
-        if not caught:
-            return checked
-        return replace(checked, verdict=replace(checked.verdict, passed=False, note=f", {caught}"))
-
-    def _glance(self, n: int) -> None:
-        """Right after a sample of `n` images: are the labels right whose truth is known?"""
-        lo = (n - 1) // self.pipeline.batch * self.pipeline.batch
-        labels, which = self._labels(self.pipeline.labels[: n - lo]), self._slots.which[lo:n]
-        known = which < len(self._truth.labels)
-        differ = labels[known] != self._truth.labels[which[known]]
-        scores = self._truth.stages["fc2"]
-        excused = excusable_flips(scores, self.pipeline.plan.precision)[which[known]]
-        if (differ & ~excused).any():
-            self._caught = "what its timed passes left is wrong"
-
-    def sample(self) -> float:
-        """Milliseconds for all images; slow CPU plans take fewer images and are scaled."""
-        if not self._gpu and not self._probed:
-            few = min(CPU_CHUNK, self.images)
-            time_compute(self.pipeline, self.input[:few])
-            seconds = time_compute(self.pipeline, self.input[:few]) / 1e3
-            if seconds * self.images / few > 3 * _SLOW_S:
-                self.scaled_from = max(few, int(few * _SLOW_S / seconds) // few * few)
-            self._probed = True
-        self._slots.exchange(self.scaled_from)
-        elapsed = time_compute(self.pipeline, self.input[: self.scaled_from])
-        self._glance(self.scaled_from)
-        return elapsed * self.images / self.scaled_from

@@ -8,14 +8,10 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.bench import (
-    Bench,
-    PlanBench,
-    StageBench,
-    Truth,
-    stage_of,
-)
+from lenetgpu.measure.bench import Bench, StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate
+from lenetgpu.measure.plan_bench import PlanBench
+from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lenetgpu.gpu.nvml import MachineState
-from lenetgpu.measure.bench import Bench, Checked
+from lenetgpu.measure.bench import Bench
+from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.measure.statistics import Interval, median_interval, ratio_interval, single_ratio
 
 LEAST_ROUNDS = 5

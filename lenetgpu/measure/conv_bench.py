@@ -19,8 +19,9 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, physical_shape
-from lenetgpu.measure.bench import CHECK_IMAGES, Checked, Flusher, Skip
+from lenetgpu.measure.bench import Flusher, Skip
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer, Replays
+from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked
 from lenetgpu.measure.sampling.fed import Fed
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK

@@ -207,6 +207,8 @@ def candidate_json(
         **times_json(summary),
         "interval_ms": interval_json(second_run_interval(candidate.samples)),
         "samples_ms": summary.samples,
+        "method": getattr(bench, "method", None),
+        "note": candidate.note or getattr(bench, "note", ""),
         "warmup": candidate.warmup,
         "warnings": warnings(candidate.samples),
     }

@@ -10,9 +10,10 @@ from typing import Any
 from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
-from lenetgpu.measure.bench import Checked, Flusher
+from lenetgpu.measure.bench import Flusher
 from lenetgpu.measure.conv_bench import Case
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer
+from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}

@@ -9,9 +9,11 @@ from typing import Any
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.gpu import machines
 from lenetgpu.layouts import physical_shape
-from lenetgpu.measure.bench import PlanBench, StageBench, Truth, stage_of
+from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import launch_json, rates_json, times_json
+from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (

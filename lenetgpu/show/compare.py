@@ -49,6 +49,7 @@ COMPARE_COLUMNS = (
     Column("images/s", "images_per_second", fixed(0)),
     *LAUNCH_COLUMNS,
     *MACHINE_COLUMNS,
+    Column("timed by", "method", numeric=False),
     Column("note", "note", numeric=False),
 )
 SUITE_COLUMNS = (

@@ -7,10 +7,8 @@ from typing import Any
 
 from lenetgpu.check.judge import PRECISE
 from lenetgpu.measure.comparison import Comparison
-from lenetgpu.measure.conv_bench import ConvBench
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.torch_peer import TorchBench
 from lenetgpu.papers.shapes import Shape, Suite
 from lenetgpu.problems import Conv
 
@@ -37,10 +35,6 @@ def case_json(
     entries = []
     for candidate in comparison.candidates:
         entry = _without(candidate_json(comparison, candidate, limits))
-        bench = candidate.bench
-        if isinstance(bench, ConvBench | TorchBench):
-            entry["method"] = bench.method
-            entry["note"] = entry["note"] or bench.note
         if entry.get("ratio"):
             entry["speedup"] = 1 / entry["ratio"]["median"]
         entries.append({key: value for key, value in entry.items() if value is not None})
