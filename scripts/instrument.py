@@ -41,7 +41,7 @@ OTHERS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
     "cuda": {"fp16x3": ("fp16x3", {}), "mma_fp16x3": ("mma_fp16x3", {})},
 }
 BATCH = {"cpu": 64, "cuda": 10_000}
-CALIBRATION = 30
+CALIBRATIONS, PAIRS = 4, 150
 
 
 def gpu_hold(nanoseconds: int) -> Any:
@@ -83,26 +83,27 @@ class Slowed(PlanBench):
 
     def check(self) -> Any:
         checked = super().check()
-        pipeline = self.pipeline
-        assert isinstance(pipeline, HeldUp)
-
-        def median() -> float:
-            return float(np.median([self.sample() for _ in range(CALIBRATION)]))
-
-        if not self._gpu:
-            pipeline.share = PLANTED
-            return checked
-        plain = median()
-        pipeline.hold = gpu_hold(0)
-        launching = self._again(median) - plain
-        pipeline.hold = gpu_hold(int(1e6 * max(0.0, PLANTED * plain - launching)))
-        self._again(median)
+        assert isinstance(self.pipeline, HeldUp)
+        if self._gpu:
+            self._calibrate(self.pipeline)
+        else:
+            self.pipeline.share = PLANTED
         return checked
 
-    def _again(self, median: Callable[[], float]) -> float:
-        """The median of passes recorded anew."""
-        self._probed = False
-        return median()
+    def _calibrate(self, pipeline: HeldUp) -> None:
+        """Find how long a kernel must wait for a recorded pass to take PLANTED more."""
+        self.sample()
+        plain, wait_ms = self._replays, 0.0
+        assert plain is not None
+        for _ in range(CALIBRATIONS):
+            pipeline.hold = gpu_hold(int(1e6 * max(0.0, wait_ms)))
+            self._probed = False
+            self.sample()
+            held = self._replays
+            assert held is not None
+            pairs = np.array([(plain.sample(), held.sample()) for _ in range(PAIRS)])
+            took = float(np.median(pairs[:, 0]))
+            wait_ms += (1 + PLANTED - float(np.median(pairs[:, 1] / pairs[:, 0]))) * took
 
 
 def one_run(device: str, batch: int, effort: Effort) -> dict[str, Any]:

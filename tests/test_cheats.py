@@ -307,7 +307,8 @@ def convolutions(images, *paths, names=("convs", "twin", "tiled"), device="cpu")
     """Candidates by name: variants of the families `names` on a small shape."""
     case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=device == "cuda")
     with outside.loaded(paths):
-        chosen = [v for v in variants("conv", device) if v.family in names]
+        fitting = (v for v in variants("conv", device) if v.family in names)
+        chosen = [v for v in fitting if not isinstance(laid_out(v, case.problem), str)]
 
         def build(variant):
             return lambda: ConvBench(variant, laid_out(variant, case.problem), case, 1.0)
@@ -417,4 +418,5 @@ def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
 @pytest.mark.parametrize("images", [1, 1000])
 def test_no_variant_of_the_package_is_accused_on_a_gpu(what, images, facts, gpu):
     found = compared(what, facts, device="cuda", gpu=gpu, images=images)
-    assert set(statuses(found).values()) == {"right"}, found
+    accused = {name: c.note for name, c in found.items() if c.status not in ("right", "refused")}
+    assert accused == {}

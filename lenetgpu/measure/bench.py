@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from lenetgpu.check.gates import Gate
@@ -61,6 +63,10 @@ class Bench(Protocol):
 
     def sample(self) -> float:
         """One time in milliseconds for all images."""
+        ...
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """What passes all images for about so long without a pause, and how often it does."""
         ...
 
     def recheck(self) -> Checked:
@@ -230,6 +236,13 @@ class StageBench:
     def passes(self) -> int:
         """How often a sample launches it."""
         return self._launches if self._flush is None else 1
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """Launches one after the other on a GPU; on a CPU, one sample."""
+        if not self._gpu:
+            return self.sample, 1
+        times = max(1, round(milliseconds / max(self._one_ms, 1e-3)))
+        return partial(gpu_ms, self._fed.launch, times), times
 
     def _sample_gpu(self) -> float:
         if not self.launched:

@@ -11,6 +11,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import Bench, StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.plan_bench import PlanBench
+from lenetgpu.measure.rounds import never
 from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
@@ -35,6 +36,8 @@ def stage_candidates(
 ) -> list[Candidate]:
     """Every variant of a stage, or of a span written with +, that this device can run.
 
+    One that does not take its shapes is there as refused.
+
     Raises LenetError where there is no such stage.
     """
     check_comparable(stage)
@@ -44,11 +47,16 @@ def stage_candidates(
         if gpu is not None and not variant.needs.met_by(gpu):
             continue
 
+        refusal = variant.laid_out(unit.problem)
+        if isinstance(refusal, str):
+            found.append(Candidate(variant.full_name, never, variant.precision, "refused", refusal))
+            continue
+
         def build(chosen: Any = variant) -> Bench:
             return StageBench(chosen, unit, n, facts)
 
         found.append(Candidate(variant.full_name, build, variant.precision))
-    if not found:
+    if all(candidate.status == "refused" for candidate in found):
         raise LenetError(f"stage {stage} has no variant on {device}")
     return found
 

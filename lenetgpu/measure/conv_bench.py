@@ -6,8 +6,9 @@ shared by all candidates of a shape.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from lenetgpu.check.gates import FURTHER, Gate
@@ -207,6 +208,13 @@ class ConvBench:
         self._feed.renew()
         if self._case.gpu:
             self._case.arrays.cuda.get_current_stream().synchronize()
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """Calls one after the other, made as a sample's are, and how many."""
+        assert self._timer is not None, "checked first"
+        times = self._timer.passes
+        times *= max(1, round(milliseconds / max(times * self._timer.sample(), 1e-3)))
+        return partial(self._timer.total, times), times
 
     def sample(self) -> float:
         """Milliseconds of one call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.sampling.calls import Replays
 from lenetgpu.measure.sampling.facts import Checked, Truth
-from lenetgpu.measure.timing import time_compute
+from lenetgpu.measure.timing import gpu_ms, time_compute
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.stages.mounted import array_module
 
@@ -104,6 +105,15 @@ class PlanBench:
     def passes(self) -> int:
         """How often a sample passes all images."""
         return 1 if self._replays is None else self._replays.passes
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """Passes one after the other on a GPU; on a CPU, one sample."""
+        if not self._gpu:
+            return self.sample, 1
+        times = max(1, round(milliseconds / max(self.sample(), 1e-3)))
+        if self._replays is not None:
+            return partial(self._replays.total, times), times
+        return partial(gpu_ms, partial(self._pass, self.input), times), times
 
     def sample(self) -> float:
         """Milliseconds for all images; slow CPU plans take fewer images and are scaled."""

@@ -23,6 +23,7 @@ _WARM_S = 0.2
 _EVERY_S = 0.02
 _STEP_SAMPLE_MS = 5.0
 _MOST_LAUNCHES = 1000
+_BURST_MS = 20.0
 
 Say = Callable[[str], None]
 
@@ -61,7 +62,7 @@ class _Watcher:
         return sum(took * watts for took, watts in told) / total if total else None
 
 
-def _back_to_back(sample: Callable[[], float], seconds: float) -> tuple[int, float]:
+def _back_to_back(sample: Callable[[], Any], seconds: float) -> tuple[int, float]:
     """Samples taken one after the other for at least `seconds`, and the seconds they took."""
     count, spent = 0, 0.0
     while spent < seconds:
@@ -71,7 +72,7 @@ def _back_to_back(sample: Callable[[], float], seconds: float) -> tuple[int, flo
 
 
 def watch(
-    sample: Callable[[], float], images: int, gpu: Gpu, seconds: float = WATCHED_S
+    sample: Callable[[], Any], images: int, gpu: Gpu, seconds: float = WATCHED_S
 ) -> MachineState | None:
     """Run `sample` back to back for at least `seconds` on `gpu` and say what it was doing.
 
@@ -137,9 +138,13 @@ def _watch_candidate(candidate: Candidate, gpu: Gpu, seconds: float, cold_l2: bo
     bench = candidate.bench
     if bench is None:
         return
-    images = 0 if cold_l2 else bench.passes * bench.scaled_from
+    images = 0
     try:
-        candidate.machine = watch(bench.sample, images, gpu, seconds)
+        work: Callable[[], Any] = bench.sample
+        if not cold_l2:
+            work, passes = bench.burst(_BURST_MS)
+            images = passes * bench.scaled_from
+        candidate.machine = watch(work, images, gpu, seconds)
     except BREAKS as error:
         candidate.status, candidate.bench, candidate.note = "failed", None, why(error)
         candidate.samples.clear()

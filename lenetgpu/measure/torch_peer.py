@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lenetgpu.check.judge import TOLERANCE
@@ -147,6 +149,13 @@ class TorchBench:
     def passes(self) -> int:
         """Calls that a sample makes."""
         return 1 if self._chosen is None else self._chosen.passes
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """Calls one after the other, made as a sample's are, and how many."""
+        assert self._chosen is not None, "checked first"
+        times = self._chosen.passes
+        times *= max(1, round(milliseconds / max(times * self._chosen.sample(), 1e-3)))
+        return partial(self._chosen.total, times), times
 
     def sample(self) -> float:
         """Milliseconds of one call."""
