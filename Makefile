@@ -29,8 +29,8 @@ infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 test: $(VENV)/.dev  ## every test that this machine can run
 	$(BIN)/python -m pytest $(if $(EXTRA),,-n auto --maxprocesses 8 --dist worksteal)
 
-test-gpu: $(VENV)/.dev  ## every GPU test, in one process; writes tests/gpu-receipt.json
-	$(BIN)/python -m pytest -m gpu
+test-gpu: $(VENV)/.dev  ## every GPU test; writes tests/gpu-receipt.json
+	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 6 --dist worksteal
 
 test-peers: $(VENV)/.peers  ## the tests that need PyTorch
 	$(BIN)/python -m pytest -m peers

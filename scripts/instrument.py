@@ -25,11 +25,12 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.document import candidate_json, head
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.rounds import AGAIN, Effort, compare
-from lenetgpu.measure.sampling.facts import truth
+from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 
@@ -106,12 +107,17 @@ class Slowed(PlanBench):
             wait_ms += (1 + PLANTED - float(np.median(pairs[:, 1] / pairs[:, 0]))) * took
 
 
-def one_run(device: str, batch: int, effort: Effort) -> dict[str, Any]:
-    """One comparison: its verdicts, ratios and the head of its document."""
+def opened(device: str, batch: int) -> tuple[Gpu | None, Any, Truth]:
+    """The device, images and their float64 truth."""
     gpu, _ = open_device(device, lambda line: None)
-    weights = load_weights(assets.default_weights())
     images = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:batch])
-    facts = truth(images, weights)
+    return gpu, images, truth(images, load_weights(assets.default_weights()))
+
+
+def one_run(device: str, setting: tuple[Gpu | None, Any, Truth], effort: Effort) -> dict[str, Any]:
+    """One comparison: its verdicts, ratios and the head of its document."""
+    gpu, images, facts = setting
+    weights = facts.weights
 
     def candidate(
         name: str, bench: type[PlanBench] = PlanBench, plan: str = BASE,
@@ -192,31 +198,31 @@ def load(processes: int) -> Any:
 @click.option("--batch", type=int, help="images; default: 200 on a CPU, 10,000 on a GPU")
 @click.option("--load", "busy", default=0, help="other processes that keep a core busy each")
 @click.option("--json", "target", type=click.Path(path_type=Path))
+@click.option("--each", default=1, show_default=True, help="comparisons of a process")
 @click.option("--one", is_flag=True, hidden=True)
 def main(
     device: str, runs: int, seconds: float, batch: int | None, busy: int, target: Path | None,
-    one: bool,
+    each: int, one: bool,
 ) -> None:  # fmt: skip
     """Count false calls, found slow-downs and second runs inside the first's interval."""
     batch = batch or BATCH[device]
     if one:
-        click.echo(json.dumps(one_run(device, batch, Effort(seconds, noise=0.0))))
+        setting, effort = opened(device, batch), Effort(seconds, noise=0.0)
+        click.echo(json.dumps([one_run(device, setting, effort) for _ in range(each)]))
         return
-    words = ["--one", "--device", device, "--seconds", str(seconds), "--batch", str(batch)]
-    found = []
+    words = ["--one", "--device", device, "--seconds", str(seconds), "--batch", str(batch),
+             "--each", str(each)]  # fmt: skip
+    processes = []
     with load(busy):
-        for index in range(runs):
+        for index in range(-(-runs // each)):
             done = subprocess.run(
                 [sys.executable, __file__, *words], check=True, stdout=subprocess.PIPE, text=True
             )
-            found.append(json.loads(done.stdout))
-            rows = {r["name"]: r for r in found[-1]["rows"]}
-            shown = ", ".join(
-                f"{name} {row['verdict']} {row['ratio']['median']:.3f} "
-                f"({row['ratio']['low']:.3f} .. {row['ratio']['high']:.3f})"
-                for name, row in rows.items()
-            )
-            click.echo(f"run {index + 1}, {found[-1]['rounds']} rounds: {shown}")
+            processes.append(json.loads(done.stdout))
+            for run in processes[-1]:
+                click.echo(f"process {index + 1}, {run['rounds']} rounds: {shown(run)}")
+    # neighbours are of different processes, as a second run is
+    found = [made[index] for index in range(each) for made in processes]
     result = counts(found)
     click.echo(json.dumps(result, indent=1))
     if target is not None:
@@ -227,6 +233,15 @@ def main(
             for run in found
         ]
         target.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def shown(run: dict[str, Any]) -> str:
+    """A comparison in a line."""
+    return ", ".join(
+        f"{row['name']} {row['verdict']} {row['ratio']['median']:.3f} "
+        f"({row['ratio']['low']:.3f} .. {row['ratio']['high']:.3f})"
+        for row in run["rows"]
+    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="lenetgpu-tests-")
     os.environ["LENETGPU_CACHE"] = folder
     config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
-    if config.getoption("numprocesses", None):
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the workers fill the cores
+    processes = config.getoption("numprocesses", None)
+    if processes:  # the workers share the cores
+        each = max(1, (os.cpu_count() or 1) // int(processes))
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", str(each))
 
 
 @pytest.fixture(autouse=True)
@@ -97,16 +100,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="no PyTorch: run `make test-peers`"))
     why = "no NVIDIA GPU with CuPy: run `make test-gpu` on one"
     if driver_gpus() and cupy_installed():
-        if not hasattr(config, "workerinput"):
+        if not hasattr(config, "workerinput") or config.option.markexpr == "gpu":
             return
-        why = "one GPU, one process: run `make test-gpu`"
+        why = "one GPU, many processes: run `make test-gpu`"
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
+@pytest.fixture(autouse=True)
+def gpu_turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where several processes run GPU tests, those that measure have the GPU to themselves."""
+    if "gpu" not in request.keywords or not hasattr(request.config, "workerinput"):
+        yield
+        return
+    import fcntl
+
+    kind = fcntl.LOCK_EX if "alone" in request.keywords else fcntl.LOCK_SH
+    with open(Path(os.environ["LENETGPU_CACHE"]) / "gpu.lock", "a") as lock:
+        fcntl.flock(lock, kind)
+        yield
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if hasattr(session.config, "workerinput") or session.config.getoption("numprocesses", None):
+    if hasattr(session.config, "workerinput"):
         return
     if exitstatus != 0 or not _is_whole(session.config):
         return

@@ -391,6 +391,7 @@ def gpu():
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
     path = BROKEN / "gpu_pools.py"
     found = compared("pool1", facts, path, device="cuda", gpu=gpu, images=1000)
@@ -403,6 +404,7 @@ def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("images", [1, 40])
 def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
     names = ("gpu_convs", "twin", "direct")
@@ -414,6 +416,7 @@ def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("what", ["conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"])
 @pytest.mark.parametrize("images", [1, 1000])
 def test_no_variant_of_the_package_is_accused_on_a_gpu(what, images, facts, gpu):

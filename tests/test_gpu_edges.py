@@ -49,6 +49,7 @@ def test_long_sums_are_whole(name, channels, rng):
     assert verdict.passed, str(verdict)
 
 
+@pytest.mark.alone
 def test_measured_peaks_are_the_hardwares():
     """Below what the data sheet says and above half of it; tensor cores well above the rest."""
     import cupy

@@ -269,6 +269,20 @@ def test_streams_give_the_same_labels(streams, chunk, digits):
     assert np.abs(scores - expected_scores[:4_321]).max() <= limit
 
 
+def test_labels_are_there_when_a_run_returns(digits):
+    """Without scores nothing but the streamer waits for them."""
+    from lenetgpu.streaming import Streamer, host_results, pinned_copy
+
+    dataset, weights, _, expected = digits
+    streamer = Streamer(lambda size: Pipeline(resolve("tiled", "cuda"), weights, size), 2_500, 2)
+    images = pinned_copy(dataset.images)
+    labels, _ = host_results(len(images), with_scores=False)
+    for _ in range(2):
+        labels[:] = -1
+        streamer.run(images, labels)
+        np.testing.assert_array_equal(labels.copy(), expected)
+
+
 def test_two_pipelines_keep_their_own_constant_filters(digits, rng):
     import cupy
 

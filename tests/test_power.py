@@ -523,6 +523,7 @@ def test_the_commit_says_whether_the_sources_are_its_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_real_gpu_is_watched():
     import pynvml
 

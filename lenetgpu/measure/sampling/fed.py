@@ -32,9 +32,11 @@ class Fed:
         run(x, y)
 
     def warm(self, call: Any) -> None:
-        """One to three calls: nobody can count on which call is the last of a sample."""
+        """One to three calls, waited for: nobody can count on which one is a sample's last."""
         for _ in range(1 + int(self._feed.slots.draw(_WARMING, 1)[0])):
             call()
+        if self._mounted.on_gpu:
+            self._mounted.arrays.cuda.get_current_stream().synchronize()
 
     def launches(self, times: int, flush: Any = None) -> float:
         """On a GPU: milliseconds of one of `times` launches, or of a single one after `flush`."""
