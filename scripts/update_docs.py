@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import conv_tables
 import course_tables
+import instrument_table
 import ladder
 import peer_tables
 import plan_tables
@@ -30,6 +31,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **course_tables.SECTIONS,
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
+    **instrument_table.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -38,6 +40,7 @@ PAGES = {
         *(name for name in (*peer_tables.SECTIONS, *plan_tables.SECTIONS) if name not in FRONT),
         *course_tables.SECTIONS,
         *conv_tables.SECTIONS,
+        *instrument_table.SECTIONS,
         CONTENTS,
     ),
     "docs/ladder.md": tuple(ladder.sections()),

@@ -72,11 +72,28 @@ def read(path):
 
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
-    kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json")
+    kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json",
+             "*/instrument*.json")  # fmt: skip
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
     assert known
+
+
+@measured("*/instrument*.json")
+def test_the_instrument_held_where_it_was_pointed_at_itself(path):
+    """What docs/measured.md says of it, counted again from the runs."""
+    document = read(path)
+    counts = script("instrument").counts(document["runs"])
+    recorded = document["counts"]
+    assert counts == {key: recorded[key] for key in counts}
+    assert counts["runs"] >= 40
+    assert counts["same_called_different"] <= 2 and counts["control_called_different"] <= 2
+    assert counts["second_run_inside"] >= 0.9 * counts["pairs"]
+    assert counts["lowest_end_of_an_interval"] > 0
+    assert counts["longest_run_seconds"] <= 20
+    if not document["busy_processes"]:
+        assert counts["slow_down_found"] >= 36
 
 
 @measured("*/*.json")

@@ -268,8 +268,9 @@ def written(monkeypatch):
     return found
 
 
-def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written):
-    session()
+@pytest.mark.parametrize("processes", [None, 4])
+def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written, processes):
+    session(processes=processes)
     (made,) = written
     assert (made["tests_passed"], made["tests_skipped"]) == (5, 2)
     assert (made["device"], made["driver"], made["cupy"]) == ("NVIDIA Test", "unknown", "14.0")
@@ -281,8 +282,7 @@ def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written):
     "less",
     [{"passed": 0}, {"exitstatus": 1}, {"markexpr": ""}, {"markexpr": "not gpu"},
      {"keyword": "pool"}, {"source": "ARGS"},
-     {"lf": True}, {"deselect": ["tests/test_plan.py"]}, {"ignore": ["tests/test_plan.py"]},
-     {"processes": 4}],
+     {"lf": True}, {"deselect": ["tests/test_plan.py"]}, {"ignore": ["tests/test_plan.py"]}],
 )  # fmt: skip
 def test_less_than_a_whole_gpu_run_writes_nothing(written, less):
     session(**less)

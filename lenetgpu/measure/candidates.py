@@ -11,7 +11,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import Bench, StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.plan_bench import PlanBench
-from lenetgpu.measure.rounds import never
+from lenetgpu.measure.rounds import BREAKS, never
 from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
@@ -47,7 +47,10 @@ def stage_candidates(
         if gpu is not None and not variant.needs.met_by(gpu):
             continue
 
-        refusal = variant.laid_out(unit.problem)
+        try:
+            refusal = variant.laid_out(unit.problem)
+        except BREAKS:
+            refusal = None  # said where it is built
         if isinstance(refusal, str):
             found.append(Candidate(variant.full_name, never, variant.precision, "refused", refusal))
             continue
