@@ -26,7 +26,7 @@ class FakeBench:
     def __init__(self, times, passed=True):
         self._times, self._passed = iter(times), passed
         self.images = self.scaled_from = 10
-        self.problem, self.launched, self.once = None, [], False
+        self.problem, self.launched, self.once, self.passes = None, [], False, 1
 
     def check(self):
         return Checked(

@@ -96,7 +96,7 @@ def test_the_instrument_held_where_it_was_pointed_at_itself(path):
         assert counts["slow_down_found"] >= 36
 
 
-@measured("*/*.json")
+@measured("*/**/*.json")
 def test_no_measured_file_is_of_a_quick_run(path):
     assert not read(path).get("quick"), "take it again without --quick"
 

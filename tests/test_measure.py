@@ -159,7 +159,11 @@ def test_a_candidate_without_a_time_brings_no_kernel(script):
     [
         (["--device", "cpu", "--dry-run"], 0, "cpu_peers.py"),
         (["--device", "cpu", "--only", "infer", "--dry-run"], 0, "infer.json"),
-        (["--device", "cpu", "--only", "conv"], 2, "expected some of peers, infer, instrument on cpu"),
+        (
+            ["--device", "cpu", "--only", "conv"],
+            2,
+            "some of peers, infer, instrument on cpu",
+        ),
         (["--device", "tpu"], 2, "expected auto, cpu, cuda"),
     ],
 )

@@ -13,6 +13,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.show import plots
 
+GUEST = """
+from lenetgpu.stages.registry import cpu, variant
+
+
+@variant(kind="fc", family="mine", reads="NC", writes="NC", needs=cpu())
+def nothing(x, w, y, problem):
+    '''Writes nothing.'''
+"""
 LIMITS = Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=8)
 
 
@@ -124,3 +132,20 @@ def test_results_come_before_the_picture(tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "tiled.blocked" in result.stdout
     assert "no picture today" in result.stderr
+
+
+def test_no_picture_hides_what_was_wrong(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    guest = tmp_path / "mine.py"
+    guest.write_text(GUEST)
+    real = command.only
+
+    def alone(*arguments):
+        return [c for c in real(*arguments) if c.name == "mine.nothing"]
+
+    monkeypatch.setattr(command, "only", alone)
+    result = run("compare", "fc2", "--batch", 8, "--device", "cpu", "--seconds", 0.2,
+                 "--only", "mine", "--with", guest, "--plot", tmp_path / "a.png")  # fmt: skip
+    assert result.exit_code == 1, result.output
+    assert "WRONG: mine.nothing" in result.stderr
+    assert "found none" in result.stderr

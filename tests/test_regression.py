@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
+from lenetgpu.cli.options import write_json
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
 
@@ -119,3 +121,31 @@ def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
     assert "serial.loops: +" in lost.stderr
     kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000)
     assert kept.exit_code == 0, kept.output
+
+
+def test_fewer_candidates_than_before_are_no_loss_where_fewer_were_asked_for():
+    earlier, now = conv(case(a=2.0, b=1.0)), conv(case(a=2.0))
+    assert regressions(now, earlier, 5, some=True) == []
+    assert regressions(now, earlier, 5) == [f"{SHAPE}: b: timed then, not now"]
+    now["cases"][0]["candidates"][1].pop("median_ms")
+    assert regressions(now, earlier, 5, some=True) == [f"{SHAPE}: a: timed then, not now"]
+
+
+def test_a_baseline_of_one_sample_is_as_uncertain_as_one_sample():
+    earlier, now = conv(case()), conv(case())
+    for document, time in ((earlier, 1.0), (now, 1.4)):
+        one = document["cases"][0]["candidates"][0]
+        one.pop("interval_ms")
+        one["samples_ms"] = [time]
+    assert regressions(now, earlier, 5) == []
+    now["cases"][0]["candidates"][0]["samples_ms"] = [1.7]
+    assert len(regressions(now, earlier, 5)) == 1
+
+
+def test_json_has_no_nan_and_is_read_again(tmp_path):
+    path = tmp_path / "e.json"
+    document = conv(case(a=2.0))
+    document["cases"][0]["candidates"][1] |= {"relative_error": math.nan, "all": (math.inf, 1.0)}
+    write_json(path, document)
+    found = load_earlier(path, "conv", None)["cases"][0]["candidates"][1]
+    assert (found["relative_error"], found["all"]) == (None, [None, 1.0])

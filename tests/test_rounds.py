@@ -41,10 +41,13 @@ class Bench:
     def __init__(self, machine, milliseconds):
         self.machine, self.milliseconds = machine, milliseconds
         self.images = self.scaled_from = 10
-        self.launched = []
+        self.passes, self.launched, self.rechecked = 1, [], True
 
     def check(self):
         return Checked(Verdict(True, 1e-7, 1e-5), 1e-7, 0, 10)
+
+    def recheck(self):
+        return Checked(Verdict(self.rechecked, 1e-7, 1e-5, ", remembered"), 1e-7, 0, 10)
 
     def sample(self):
         return self.machine.run(self, self.milliseconds)
@@ -214,3 +217,92 @@ def test_the_same_bench_under_two_names_is_rarely_called_different():
         found += done.ratio(done.candidates[2]).verdict() == "slower"
     assert called <= 2
     assert found >= 36
+
+
+def interrupted_after(bench, samples):
+    """`bench`, whose Ctrl-C comes with that sample."""
+    real, left = bench.sample, [samples]
+
+    def sample():
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real()
+
+    bench.sample = sample
+    return bench
+
+
+@pytest.mark.parametrize("ends", ["ctrl-c", "time"])
+def test_what_cheated_loses_its_times_also_after_ctrl_c(machine, ends):
+    def cheat():
+        bench = Bench(machine, 1.0)
+        bench.rechecked = False
+        return interrupted_after(bench, 31) if ends == "ctrl-c" else bench
+
+    made = [*candidates(machine, base=4.0), Candidate("cheat", cheat)]
+    done = compare("x", made, "base", Effort(9.0, rounds=20))
+    assert done.interrupted == (ends == "ctrl-c")
+    assert [c.status for c in made] == ["right", "wrong"]
+    assert made[0].samples and not made[1].samples
+    assert "remembered" in made[1].note
+
+
+def test_a_second_ctrl_c_shows_nothing_that_was_not_checked_again(machine, monkeypatch):
+    made = [Candidate("base", lambda: interrupted_after(Bench(machine, 4.0), 12))]
+    made += candidates(machine, b=4.0)
+
+    def recheck(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "recheck", recheck)
+    done = compare("x", made, "base", Effort(9.0, rounds=20))
+    assert done.interrupted
+    assert [c.samples for c in made] == [[], []]
+
+
+def test_a_control_that_cannot_be_is_said(machine):
+    built = []
+
+    def once():
+        if built:
+            raise RuntimeError("no second one")
+        built.append(1)
+        return Bench(machine, 4.0)
+
+    made = [Candidate("base", once), *candidates(machine, b=4.0)]
+    done = compare("x", made, "base", Effort(9.0, rounds=8))
+    assert done.again is None
+    assert made[0].note.startswith("no control: built again it is failed")
+    assert len(made[0].samples) == 8
+
+
+def test_no_memory_for_a_sample_is_no_failure(machine):
+    def big():
+        bench = Bench(machine, 4.0)
+
+        def sample():
+            raise MemoryError("5 GiB")
+
+        bench.sample = sample
+        return bench
+
+    made = [*candidates(machine, base=4.0), Candidate("big", big)]
+    done = compare("x", made, "base", Effort(9.0, rounds=8))
+    assert made[1].status == "skipped"
+    assert done.wrong == []
+
+
+def test_samples_of_many_calls_cost_as_much(machine):
+    def many():
+        bench = Bench(machine, 40.0)
+        bench.passes = 10
+        real = bench.sample
+        bench.sample = lambda: real() / 10
+        return bench
+
+    said = []
+    made = [*candidates(machine, base=4.0), Candidate("many", many)]
+    compare("x", made, "base", Effort(9.0, rounds=8), say=lambda *told: said.append(told[0]))
+    (line,) = [line for line in said if "s a round" in line]
+    assert float(line.split("about ")[1].split(" s")[0]) == pytest.approx(0.096, rel=0.05)

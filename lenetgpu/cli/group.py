@@ -39,10 +39,16 @@ class Group(click.Group):
 
 
 def end(ctx: click.Context, outcome: Any) -> None:
-    """Say what failed; exit with 1 where a check did, with 130 where Ctrl-C ended the work."""
+    """Say what failed and draw the picture; exit with 1 where a check failed.
+
+    With 130 where Ctrl-C ended the work, with 2 where there was nothing to draw.
+    """
     for sentence in outcome.sentences():
         click.echo(sentence, err=True)
-    if outcome.failed:
-        ctx.exit(1)
-    if outcome.document.get("interrupted"):
-        ctx.exit(130)
+    code = 1 if outcome.failed else 130 if outcome.document.get("interrupted") else 0
+    try:
+        outcome.draw()
+    except LenetError as error:
+        click.echo(f"lenetgpu: error: {error}", err=True)
+        code = code or 2
+    ctx.exit(code)

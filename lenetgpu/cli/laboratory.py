@@ -82,7 +82,6 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     with status_line(enabled=not no_progress) as say:
         outcome = run_compare(asked, say)
     _show(outcome, *targets)
-    outcome.draw()
     end(ctx, outcome)
 
 
@@ -121,7 +120,7 @@ def _show(
     "--seconds",
     default=1.0,
     show_default=True,
-    help="time of a candidate's samples; a slower one runs once",
+    help="time of the rounds for each candidate, all sharing it; who is too slow runs once",
 )
 @ROUNDS
 @WITH
@@ -144,5 +143,4 @@ def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     with status_line(enabled=not no_progress) as say:
         outcome = run_conv(asked, say)
     _show(outcome, *targets)
-    outcome.draw()
     end(ctx, outcome)

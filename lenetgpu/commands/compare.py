@@ -142,14 +142,13 @@ def _check_request(request: CompareRequest) -> None:
     check_effort(request.effort, request.watch)
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
-    alone = ("reference", "cold_l2", "regression", "against", "only", "rounds", "warmup")
-    if request.suite is not None and any(
-        getattr(request, name) not in (None, False) for name in alone
-    ):
-        raise LenetError(
-            "--suite: expected none of --reference, --cold-l2, --fail-on-regression, --against, "
-            "--only, --rounds and --warmup"
-        )
+    plain = CompareRequest()
+    alone = {name: f"--{name.replace('_', '-')}" for name in ("reference", "cold_l2", "against",
+             "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip
+    alone["regression"] = "--fail-on-regression"
+    given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
+    if request.suite is not None and given:
+        raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
     check_gate(request.regression, request.against)
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
@@ -214,7 +213,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     document["images"] = len(setting.images)
     lost = []
     if earlier is not None and request.regression is not None:
-        lost = regressions(document, earlier, request.regression)
+        lost = regressions(document, earlier, request.regression, request.only is not None)
         if comparison.interrupted:
             lost.append("interrupted before every candidate was compared")
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]

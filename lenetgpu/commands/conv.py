@@ -166,6 +166,7 @@ def _run_shapes(
             "peer": setting.peer,
             "cold_l2": request.cold_l2,
             "interrupted": False,
+            "left_out": [],
             "cases": [],
         }
     )
@@ -174,9 +175,11 @@ def _run_shapes(
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
+    notes += [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
     lost = []
     if earlier is not None and request.regression is not None:
-        lost = regressions(document, earlier, request.regression)
+        lost = regressions(document, earlier, request.regression, request.only is not None)
+        lost += [f"{shape['label']}: {shape['why']}" for shape in document["left_out"]]
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
 
@@ -238,7 +241,8 @@ def _run_cases(
         except MemoryError as error:
             if not document["cases"]:
                 raise
-            say(f"{shape.label} left out, needs more memory: {str(error).partition(chr(10))[0]}")
+            why_not = f"needs more memory: {str(error).partition(chr(10))[0]}"
+            document["left_out"].append({"label": shape.label, "why": why_not})
             continue
         if comparison.interrupted:
             document["interrupted"] = True
@@ -290,7 +294,8 @@ def _ladder(shape: Shape, setting: _Setting, say: Say) -> list[dict[str, Any]]:
 
 
 def _reason(candidate: Candidate) -> str:
-    return candidate.note if candidate.checked is None else str(candidate.checked.verdict)
+    checked = candidate.checked
+    return candidate.note if checked is None or checked.verdict.passed else str(checked.verdict)
 
 
 def _run(

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.sampling.facts import Checked
-from lenetgpu.measure.statistics import Interval, median_interval, ratio_interval, single_ratio
+from lenetgpu.measure.statistics import (
+    LEAST,
+    Interval,
+    median_interval,
+    ratio_interval,
+    single_ratio,
+)
 
-LEAST_ROUNDS = 5
+LEAST_ROUNDS = LEAST
 
 
 @dataclass

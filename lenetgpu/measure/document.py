@@ -11,7 +11,7 @@ from lenetgpu.gpu.launch import Launch
 from lenetgpu.gpu.software import software
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.statistics import Interval, second_run_interval, warnings
+from lenetgpu.measure.statistics import Interval, time_interval, warnings
 from lenetgpu.measure.timing import StepTiming, Summary, summarise
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def candidate_json(
         "images": bench.images,
         "scaled_from": bench.scaled_from,
         **times_json(summary),
-        "interval_ms": interval_json(second_run_interval(candidate.samples)),
+        "interval_ms": interval_json(time_interval(candidate.samples)),
         "samples_ms": summary.samples,
         "method": getattr(bench, "method", None),
         "note": candidate.note or getattr(bench, "note", ""),

@@ -14,7 +14,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
 from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.comparison import Candidate, Comparison
-from lenetgpu.measure.rounds import BREAKS, why
+from lenetgpu.measure.rounds import BREAKS, fail
 from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
 
@@ -125,7 +125,7 @@ def watch_all(
     """
     if gpu is None or not seconds or comparison.interrupted or monitor(gpu) is None:
         return
-    timed = [c for c in comparison.candidates if c.status == "right" and c.samples]
+    timed = [c for c in comparison.candidates if c.status == "right" and c.samples and not c.once]
     try:
         for candidate in timed:
             say(f"watching {candidate.name} for {seconds:g} s")
@@ -146,8 +146,7 @@ def _watch_candidate(candidate: Candidate, gpu: Gpu, seconds: float, cold_l2: bo
             images = passes * bench.scaled_from
         candidate.machine = watch(work, images, gpu, seconds)
     except BREAKS as error:
-        candidate.status, candidate.bench, candidate.note = "failed", None, why(error)
-        candidate.samples.clear()
+        fail(candidate, error)
 
 
 def watch_steps(

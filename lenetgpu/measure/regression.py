@@ -8,25 +8,41 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lenetgpu.errors import LenetError
-from lenetgpu.measure.statistics import SYSTEMATIC, Interval, second_run_interval
+from lenetgpu.measure.statistics import SYSTEMATIC, Interval, time_interval
 from lenetgpu.plan import canonical
 
 Entry = dict[str, Any]
 
 
-def regressions(now: Entry, earlier: Entry, percent: float) -> list[str]:
+def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) -> list[str]:
     """Sentences for candidates whose interval says they lost more than `percent` since `earlier`.
 
     Ratios to the baseline are compared, so that a slower day does not count; the baseline itself
-    is compared by its time. A candidate that was timed then and is not now counts as lost. Of two
-    documents of `conv`, the shapes that both have are compared.
+    is compared by its time. A candidate that was timed then and is not now counts as lost; with
+    `some`, where fewer were asked for, only if it is among those of now. Of two documents of
+    `conv`, the shapes that both have are compared.
     """
+    if some:
+        earlier = _asked(now, earlier)
     if "cases" not in now:
         return _lost(now, earlier, percent)
     return [
         f"{old['label']}: {line}" for new, old in _same_cases(now, earlier)
         for line in _lost(new, old, percent)
     ]  # fmt: skip
+
+
+def _asked(now: Entry, earlier: Entry) -> Entry:
+    """`earlier` without the candidates that `now` does not name."""
+    parts = now.get("cases", [now])
+    names = {entry["name"] for part in parts for entry in part["candidates"]}
+
+    def kept(part: Entry) -> Entry:
+        return part | {"candidates": [e for e in part["candidates"] if e["name"] in names]}
+
+    if "cases" not in earlier:
+        return kept(earlier)
+    return earlier | {"cases": [kept(case) for case in earlier["cases"]]}
 
 
 def _same_cases(now: Entry, earlier: Entry) -> Iterator[tuple[Entry, Entry]]:
@@ -63,7 +79,7 @@ def _time(entry: Entry) -> Interval:
     if "interval_ms" in entry:
         return Interval(*(entry["interval_ms"][key] for key in _KEYS)).widened(SYSTEMATIC)
     if entry.get("samples_ms"):
-        return second_run_interval(entry["samples_ms"]).widened(SYSTEMATIC)
+        return time_interval(entry["samples_ms"]).widened(SYSTEMATIC)
     return Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"]).widened(SYSTEMATIC)
 
 

@@ -143,12 +143,21 @@ def compare(
         if base is not None and base.status == "right":
             control = Candidate(base.name + AGAIN, base.build, base.precision)
             _check(control, flush)
-            comparison.again = control if control.status == "right" else None
+            if control.status == "right":
+                comparison.again = control
+            else:
+                base.note = f"no control: built again it is {control.status}, {control.note}"
         _time(comparison, effort, say)
-        for candidate in (*candidates, *filter(None, [comparison.again])):
-            if candidate.status == "right" and candidate.samples:
-                say(f"checking {candidate.name} again")
+    timed = [c for c in (*candidates, comparison.again) if c is not None and c.samples]
+    unsure = {id(c): c for c in timed if c.status == "right"}
+    with _stopping(comparison):
+        for index, candidate in enumerate(timed):
+            if candidate.status == "right":
+                say(f"checking {candidate.name} again", index, len(timed))
                 _recheck(candidate)
+            unsure.pop(id(candidate), None)
+    for candidate in unsure.values():  # a second Ctrl-C: what was not seen right is not shown
+        candidate.samples.clear()
     for candidate in comparison.wrong:
         candidate.samples.clear()
         if candidate.name == reference:
@@ -186,7 +195,7 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
         return
     except BREAKS as error:
-        _fail(candidate, error)
+        fail(candidate, error)
         return
     verdict = candidate.checked.verdict
     candidate.status = "right" if verdict.passed else "wrong"
@@ -202,15 +211,18 @@ def _recheck(candidate: Candidate) -> None:
     try:
         candidate.checked = recheck()
     except BREAKS as error:
-        _fail(candidate, error)
+        fail(candidate, error)
         return
     verdict = candidate.checked.verdict
     if not verdict.passed:
         candidate.status, candidate.note = "wrong", verdict.note.lstrip(", ")
 
 
-def _fail(candidate: Candidate, error: BaseException) -> None:
-    candidate.status, candidate.bench, candidate.note = "failed", None, why(error)
+def fail(candidate: Candidate, error: BaseException) -> None:
+    """Note why a candidate broke, which loses its times."""
+    candidate.status = "skipped" if isinstance(error, MemoryError) else "failed"
+    candidate.bench, candidate.note = None, why(error)
+    candidate.samples.clear()
 
 
 def _sample(candidate: Candidate) -> float:
@@ -220,7 +232,7 @@ def _sample(candidate: Candidate) -> float:
     try:
         return candidate.bench.sample()
     except BREAKS as error:
-        _fail(candidate, error)
+        fail(candidate, error)
         return nan
 
 
@@ -236,7 +248,7 @@ def _cost(candidate: Candidate, first: float) -> float:
     bench = candidate.bench
     if bench is None or not isfinite(first):
         return 0.0
-    return (1 + candidate.warmup) * first * bench.scaled_from / bench.images / 1e3
+    return (1 + candidate.warmup) * first * bench.passes * bench.scaled_from / bench.images / 1e3
 
 
 def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
@@ -247,12 +259,15 @@ def _time(comparison: Comparison, effort: Effort, say: Say) -> None:
     for index, candidate in enumerate(right):
         say(f"first sample of {candidate.name}", index, len(right))
         firsts[candidate.name] = first = _sample(candidate)
-        candidate.warmup = effort.runs_before(first)
+        passes = candidate.bench.passes if candidate.bench is not None else 1
+        candidate.warmup = effort.runs_before(first * passes)
         costs[candidate.name] = _cost(candidate, first)
+        if candidate.once and candidate.status == "right":
+            candidate.samples.append(first)
     right = [c for c in right if c.status == "right"]
     _leave_out_slow(comparison, right, costs, effort.seconds)
     for candidate in right:
-        if candidate.once:
+        if candidate.single:
             candidate.samples.append(firsts[candidate.name])
     timed = [c for c in right if not c.once]
     if not timed:

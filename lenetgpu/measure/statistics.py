@@ -19,6 +19,8 @@ SYSTEMATIC = 0.01
 """What two processes may differ by for no reason that one process can see (placement, clocks)."""
 MARGIN = 0.02
 """Ratios within 1 / (1 + MARGIN) and 1 + MARGIN are the same for whoever chooses."""
+LEAST = 5
+"""Samples of which an interval can be made."""
 SINGLE = 0.25
 """What a time of which there is one sample only is taken to be uncertain by."""
 
@@ -124,6 +126,12 @@ def second_run_interval(samples: Sequence[float]) -> Interval:
         math.exp(middle - _SECOND_RUN * below),
         math.exp(middle + _SECOND_RUN * above),
     )
+
+
+def time_interval(samples: Sequence[float]) -> Interval:
+    """`second_run_interval`; of fewer than LEAST samples as uncertain as one is."""
+    interval = second_run_interval(samples)
+    return interval if len(samples) >= LEAST else interval.widened(SINGLE)
 
 
 def ratio_interval(samples: Sequence[float], base: Sequence[float], drift: float = 0.0) -> Interval:

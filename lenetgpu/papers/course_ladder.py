@@ -134,6 +134,8 @@ class CourseRun:
         budget = _GPU_BUDGET_S if variant.needs.device == "cuda" else _CPU_BUDGET_S
         bench.sample()
         samples = repeat(bench.sample, budget, _LEAST if budget < 0.3 else 1, _MOST)
+        if not bench.recheck().verdict.passed:
+            return row | {"status": "wrong"}
         n, problem = bench.images, bench.problem
         row |= self._times(samples)
         row |= rates_json(

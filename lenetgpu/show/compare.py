@@ -90,9 +90,9 @@ def compare_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     for entry in document["candidates"] + ([again] if again else []):
         row = candidate_row(entry)
         if entry["status"] == "wrong":
-            row["note"] = (
-                f"first bad stage {entry['first_bad_stage']}, tolerance {entry['tolerance']:.0e}"
-            )
+            stage, tolerance = entry["first_bad_stage"], entry["tolerance"]
+            where = f"first bad stage {stage}, tolerance {tolerance:.0e}"
+            row["note"] = "; ".join(filter(None, [entry["note"], where]))
         elif entry.get("scaled_from", 0) and entry["scaled_from"] < entry["images"]:
             row["note"] = f"scaled from {entry['scaled_from']} images"
         row["note"] = noted(row)

@@ -94,7 +94,7 @@ def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
         if "reads" in entry:
             both = (entry["reads"], entry["writes"])
             row["layout"] = both[0] if both[0] == both[1] else " to ".join(both)
-        if entry["status"] == "wrong":
+        if entry["status"] == "wrong" and not entry.get("note"):
             error, tolerance = entry["relative_error"], entry["tolerance"]
             row["note"] = f"error {error:.1e}, tolerance {tolerance:.0e}"
         row["note"] = noted(row)
