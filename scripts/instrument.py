@@ -193,12 +193,17 @@ def load(processes: int) -> Any:
 
 @click.command()
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--runs", default=40, show_default=True)
-@click.option("--seconds", default=12.0, show_default=True, help="of rounds in a run")
+@click.option("--runs", default=40, show_default=True, type=click.IntRange(2))
+@click.option(
+    "--seconds", default=12.0, show_default=True, type=click.FloatRange(0.1),
+    help="of rounds in a run",
+)  # fmt: skip
 @click.option("--batch", type=int, help="images; default: 64 on a CPU, 10,000 on a GPU")
 @click.option("--load", "busy", default=0, help="other processes that keep a core busy each")
 @click.option("--json", "target", type=click.Path(path_type=Path))
-@click.option("--each", default=1, show_default=True, help="comparisons of a process")
+@click.option(
+    "--each", default=1, show_default=True, type=click.IntRange(1), help="comparisons of a process"
+)
 @click.option("--one", is_flag=True, hidden=True)
 def main(
     device: str, runs: int, seconds: float, batch: int | None, busy: int, target: Path | None,

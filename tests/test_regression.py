@@ -121,6 +121,8 @@ def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
     assert "serial.loops: +" in lost.stderr
     kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000)
     assert kept.exit_code == 0, kept.output
+    assert "gate: 2 timed candidates of 20" in kept.stderr
+    assert "none lost more than 1e+07 %" in kept.stderr
 
 
 def test_fewer_candidates_than_before_are_no_loss_where_fewer_were_asked_for():
@@ -149,3 +151,10 @@ def test_json_has_no_nan_and_is_read_again(tmp_path):
     write_json(path, document)
     found = load_earlier(path, "conv", None)["cases"][0]["candidates"][1]
     assert (found["relative_error"], found["all"]) == (None, [None, 1.0])
+
+
+def test_an_earlier_file_without_a_time_is_refused(tmp_path):
+    path = tmp_path / "e.json"
+    path.write_text(json.dumps(conv(case(a=2.0) | {"candidates": [{"name": "a"}]})))
+    with pytest.raises(LenetError, match="expected candidates with times, found none"):
+        load_earlier(path, "conv", None)

@@ -30,7 +30,6 @@ WITH = click.option(
 )
 ROUNDS = together(
     [
-        click.option("--only", metavar="NAMES", help="these and the baseline; families too"),
         click.option("--rounds", type=int, help="as many rounds, unless the time ends first"),
         click.option(
             "--warmup", type=int, help="untimed runs before a sample; default: 1 below 50 ms"
@@ -67,6 +66,7 @@ GATE = together(
 @DEVICE
 @click.option("--reference", help="candidate that ratios are over; default: what auto runs")
 @click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
+@click.option("--only", metavar="NAMES", help="these and the baseline; families too")
 @ROUNDS
 @WITH
 @result_options
@@ -122,6 +122,7 @@ def _show(
     show_default=True,
     help="time of the rounds for each candidate, all sharing it; who is too slow runs once",
 )
+@click.option("--only", metavar="NAMES", help="these variants or families, with commas between")
 @ROUNDS
 @WITH
 @click.option("--reference", help="candidate that ratios are over; default: PyTorch's")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -42,3 +43,14 @@ def check_gate(percent: float | None, against: Path | None) -> None:
         raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent:g}")
     if (percent is None) != (against is None):
         raise LenetError("--fail-on-regression PCT and --against FILE go together")
+
+
+def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
+    """What the gate went by, and how it ended."""
+    timed = sum(
+        "median_ms" in entry
+        for part in earlier.get("cases", [earlier])
+        for entry in part["candidates"]
+    )
+    found = f"{len(lost)} sentences follow" if lost else f"none lost more than {percent:g} %"
+    return f"gate: {timed} timed candidates of {earlier.get('date', 'an undated file')}, {found}"

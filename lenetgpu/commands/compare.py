@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.commands.asked import check_effort, check_gate, guests
+from lenetgpu.commands.asked import check_effort, check_gate, gate_note, guests
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -196,7 +196,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     if request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
     if request.only is not None:
-        candidates = only(request.only, candidates, reference)
+        always = {reference, *(variant.full_name for variant in own)}
+        candidates = only(request.only, candidates, always)
     if earlier is not None:
         now = {
             "device": device_json(setting.gpu)["name"],
@@ -216,6 +217,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
         lost = regressions(document, earlier, request.regression, request.only is not None)
         if comparison.interrupted:
             lost.append("interrupted before every candidate was compared")
+        notes = [*notes, gate_note(earlier, request.regression, lost)]
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
     draw = partial(_plot, request.plot, comparison, document, setting)
     return CompareOutcome(document, wrong, lost, notes=notes, draw=draw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.commands.asked import guests
+from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv_kernels import compile_all
 from lenetgpu.commands.conv_request import ConvRequest, shapes_of
@@ -182,6 +182,7 @@ def _run_shapes(
         lost += [f"{shape['label']}: {shape['why']}" for shape in document["left_out"]]
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
+        notes = [*notes, gate_note(earlier, request.regression, lost)]
 
     def draw() -> None:
         if request.plot is not None:

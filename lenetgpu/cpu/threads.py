@@ -42,14 +42,20 @@ def _pool() -> ThreadPoolExecutor:
 def parallel_ranges(n: int, body: Callable[[int, int], object]) -> None:
     """Call `body(lo, hi)` over a split of range(n), one part per core; `body` releases the GIL.
 
-    The calling thread takes the first part. An exception in any part is raised here.
+    The calling thread takes the first part. An exception in any part is raised here, Ctrl-C too,
+    when no part runs any more.
     """
+    from concurrent.futures import wait
+
     parts = min(core_count(), n)
     if parts <= 1:
         body(0, n)
         return
     edges = [n * i // parts for i in range(parts + 1)]
     futures = [_pool().submit(body, edges[i], edges[i + 1]) for i in range(1, parts)]
-    body(edges[0], edges[1])
+    try:
+        body(edges[0], edges[1])
+    finally:
+        wait(futures)
     for future in futures:
         future.result()

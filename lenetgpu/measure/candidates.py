@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -92,12 +92,12 @@ def plan_candidates(
     return found
 
 
-def only(wanted: str, candidates: list[Candidate], reference: str) -> list[Candidate]:
-    """Those that the comma list `wanted` names, or whose families it does, and the baseline.
+def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
+    """Those that the comma list `wanted` names, or whose families it does, and `always`.
 
     Raises LenetError where a name is none.
     """
-    kept = {reference}
+    kept = set(always)
     for word in (part.strip() for part in wanted.split(",")):
         found = {c.name for c in candidates if canonical(word) == c.name}
         found = found or {c.name for c in candidates if c.name.partition(".")[0] == word}

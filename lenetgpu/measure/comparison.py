@@ -91,6 +91,17 @@ class Comparison:
         drift = 0.0 if control is None else max(control.value, 1 / control.value) - 1
         return self._over_base(candidate, drift)
 
+    def verdict(self, candidate: Candidate) -> str | None:
+        """`reference`, or what the ratio's interval says; of fewer samples than rounds, nothing."""
+        ratio, base = self.ratio(candidate), self.base
+        if ratio is None or base is None:
+            return None
+        if candidate is base:
+            return "reference"
+        if min(len(candidate.samples), len(base.samples)) < LEAST_ROUNDS:
+            return "undecided"
+        return ratio.verdict()
+
     def _over_base(self, candidate: Candidate, drift: float) -> Interval | None:
         base = self.base
         if base is None or not base.samples or not candidate.samples:

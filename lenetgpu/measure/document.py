@@ -217,8 +217,7 @@ def candidate_json(
     ratio = comparison.ratio(candidate)
     if ratio is not None:
         entry["ratio"] = interval_json(ratio)
-        is_reference = candidate.name == comparison.reference
-        entry["verdict"] = "reference" if is_reference else ratio.verdict()
+        entry["verdict"] = comparison.verdict(candidate)
     if bench.problem is not None:
         problem, n = bench.problem, bench.images
         flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3

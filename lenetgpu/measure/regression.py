@@ -107,10 +107,14 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
             raise ValueError("another command's")
         found = document.get("what")
         _check_text(document["device"]["name"])
-        for part in document["cases"] if command == "conv" else [document]:
+        parts = document["cases"] if command == "conv" else [document]
+        for part in parts:
             _check_part(part)
+        timed = any("median_ms" in entry for part in parts for entry in part["candidates"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LenetError(f"{path}: expected JSON of {command}, found another document") from error
+    if not timed:
+        raise LenetError(f"{path}: expected candidates with times, found none")
     if found != what:
         raise LenetError(f"{path}: expected results of {command} {what}, found {found!r}")
     if command == "conv":

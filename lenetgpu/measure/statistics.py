@@ -183,4 +183,5 @@ def _drift(logs: Sequence[float]) -> list[str]:
     apart = last.low > first.high or last.high < first.low
     if not apart or abs(moved) < math.log1p(_DRIFT):
         return []
-    return [f"drift: the last third took {math.expm1(moved):+.1%} of the first third's time"]
+    longer = "longer" if moved > 0 else "less"
+    return [f"drift: the last third took {abs(math.expm1(moved)):.1%} {longer} than the first"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
+from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -135,6 +135,8 @@ def noted(row: dict[str, Any]) -> str | None:
 
 def legend(reference: str, rounds: int) -> str:
     """What the ratios, intervals and verdicts of a comparison rest on."""
+    if rounds < LEAST:
+        return f"ratio: time over {reference}, of single samples: no verdict"
     return (
         f"ratio: time over {reference}, median of {rounds:,} rounds' ratios. A second run's median "
         f"lies in the interval 19 times of 20; at least {SYSTEMATIC:.0%} of it is for what differs "
@@ -164,7 +166,8 @@ def fitting(
     for key in _FIRST_TO_GO:
         if sum(_needed(column, rows) for column in kept) + 1 <= width:
             break
-        kept = [column for column in kept if column.key != key]
+        gone = ("low", "high") if key == "low" else (key,)  # an interval with one end misleads
+        kept = [column for column in kept if column.key not in gone]
     return tuple(kept)
 
 
