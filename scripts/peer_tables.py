@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import plan_tables
 from beside import INTERLEAVED, OURS, PEER_OF, missing
-from measured import CPU, GPU, Document, how_sure, load, there, where
+from measured import CPU, GPU, Document, how_sure, load, where
 
 from lenetgpu.plan import canonical
 
@@ -171,8 +170,6 @@ def _cpu_row(row: dict[str, Any]) -> str:
 
 def cpu_table() -> str:
     """Plans on a CPU beside ONNX Runtime and PyTorch, in one run."""
-    if not there(CPU, "peers.json"):
-        return plan_tables.cpu_plans_table() + "\n\n" + _unmeasured()
     document = load(CPU, "peers.json")
     peer = next(row["peer"] for row in document["rows"] if "peer" in row)
     lines = [
@@ -188,11 +185,6 @@ def cpu_table() -> str:
         _absent(document),
     ]
     return "\n".join(lines)
-
-
-def _unmeasured() -> str:
-    names = ["ONNX Runtime", "PyTorch", *(entry["name"] for entry in missing("cpu"))]
-    return f"Not measured: {', '.join(names)}. `scripts/measure.py --device cpu` fills this table."
 
 
 SECTIONS = {

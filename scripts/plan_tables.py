@@ -81,30 +81,6 @@ def stage_table() -> str:
     return "\n".join(lines)
 
 
-def cpu_plans_table() -> str:
-    """Plans on a CPU, each by itself; those that run the same variants in one row."""
-    same: dict[str, list[Document]] = {}
-    for document in plans(CPU):
-        same.setdefault(str(document["plan"]), []).append(document)
-    documents = [document for group in same.values() for document in group]
-    lines = [
-        f"{where(*documents)}; {documents[0]['images']:,} MNIST test images, the course's weights, "
-        "medians, a plan after the other, no peer beside them. "
-        + how_sure(map(_samples, documents), *documents),
-        "",
-        "| plan | compute s | samples | images/s | right |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for group in sorted(same.values(), key=lambda group: -_median(group[0])):
-        first = group[0]
-        names = ", ".join(f"`{document['plan_name']}`" for document in group)
-        lines.append(
-            f"| {names} | {_median(first) / 1e3:.2f} | {_samples(first)} "
-            f"| {first['images_per_second']:,.0f} | {first['correct']:,} |"
-        )
-    return "\n".join(lines)
-
-
 def infer_block() -> str:
     """What `make infer` printed, and where."""
     document = load(CPU, "infer.json")
