@@ -4,6 +4,7 @@ A mutant is a line of tests/mutants.json: a text of one file and what replaces i
 seen ("cpu", or "gpu" for what only a GPU computes) and the tests that are to notice. Each is put
 into a copy of the tree and its tests run there; one that no test notices has survived.
 
+\b
     python scripts/mutants.py                      # all that a CPU can see
     python scripts/mutants.py --where gpu          # the rest, on a GPU
     python scripts/mutants.py --only NAME --write  # again after a change, into docs/mutants.md

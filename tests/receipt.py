@@ -217,6 +217,8 @@ def main(arguments: list[str] | None = None, path: Path = RECEIPT, root: Path = 
     parser.add_argument("--unrun", metavar="REASON", help="list FILES as changed but not run")
     parser.add_argument("files", nargs="*")
     asked = parser.parse_args(arguments)
+    if asked.files and asked.unrun is None:
+        parser.error("FILES: expected --unrun REASON beside them, found none")
     receipt = read(path)
     if asked.unrun is not None and receipt is not None:
         try:

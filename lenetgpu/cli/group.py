@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 import time
 from typing import Any
 
@@ -19,6 +21,7 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; LenetError, bad usage, no memory and a full disk end in exit code 2."""
         try:
+            _require_streams()
             return super().invoke(ctx)
         except LenetError as error:
             message = str(error)
@@ -36,6 +39,15 @@ class Group(click.Group):
             ctx.exit(130)
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
+
+
+def _require_streams() -> None:
+    """LenetError where stdout is closed; a closed stderr is nowhere."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = sys.stderr
+        raise LenetError("stdout: expected a place for the results, found it closed")
 
 
 def end(ctx: click.Context, outcome: Any) -> None:

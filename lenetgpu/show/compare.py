@@ -20,6 +20,7 @@ from lenetgpu.show.tables import (
     noted,
     percent,
     short_error,
+    significant,
     used,
 )
 
@@ -42,7 +43,7 @@ COMPARE_COLUMNS = (
     Column("95 % from", "low", fixed(3)),
     Column("to", "high", fixed(3)),
     Column("verdict", "verdict", numeric=False),
-    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("TFLOP/s", "tflops", significant(3)),
     Column("GB/s", "gbs", fixed(1)),
     Column("of the roof", "roofline", percent),
     Column("bound by", "bound", numeric=False),

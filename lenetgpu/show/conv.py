@@ -16,6 +16,7 @@ from lenetgpu.show.tables import (
     noted,
     percent,
     short_error,
+    significant,
     used,
 )
 
@@ -38,7 +39,7 @@ COLUMNS = (
     Column("to", "high", fixed(3)),
     Column("verdict", "verdict", numeric=False),
     Column("speed-up", "speedup", fixed(2)),
-    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("TFLOP/s", "tflops", significant(3)),
     Column("GB/s", "gbs", fixed(0)),
     Column("of the roof", "roofline", percent),
     Column("bound by", "bound", numeric=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,16 @@ def fixed(digits: int) -> Callable[[float], str]:
 
     def write(value: float) -> str:
         return f"{value:,.{digits}f}" if not 0 < abs(value) < 0.5 * 10**-digits else f"{value:.1e}"
+
+    return write
+
+
+def significant(digits: int) -> Callable[[float], str]:
+    """A float with `digits` digits that count, whatever its size, and none lost of a large one."""
+
+    def write(value: float) -> str:
+        size = math.floor(math.log10(abs(value))) if value else 0
+        return f"{value:,.{max(0, digits - 1 - size)}f}"
 
     return write
 
@@ -94,7 +105,7 @@ STAGE_COLUMNS = (
     Column("p95 ms", "p95_ms", fixed(3)),
     Column("p99 ms", "p99_ms", fixed(3)),
     Column("of the sum", "share", percent),
-    Column("TFLOP/s", "tflops", fixed(2)),
+    Column("TFLOP/s", "tflops", significant(3)),
     Column("GB/s", "gbs", fixed(1)),
     Column("of the roof", "roofline", percent),
     Column("bound by", "bound", numeric=False),
@@ -138,10 +149,10 @@ def legend(reference: str, rounds: int) -> str:
     if rounds < LEAST:
         return f"ratio: time over {reference}, of single samples: no verdict"
     return (
-        f"ratio: time over {reference}, median of {rounds:,} rounds' ratios. A second run's median "
-        f"lies in the interval 19 times of 20; at least {SYSTEMATIC:.0%} of it is for what differs "
-        f"between processes. same: all of it within {MARGIN:.0%} of 1; undecided: it holds 1 and "
-        "more than that."
+        f"ratio: time over {reference}'s of the same round, median of {rounds:,} rounds (not one "
+        "median over the other). The interval is where a second run's ratio lies 19 times of 20, "
+        f"{SYSTEMATIC:.0%} on either side of it for what differs between processes. same: all of "
+        f"it is within {MARGIN:.0%} of 1; undecided: it holds 1 and reaches further."
     )
 
 
