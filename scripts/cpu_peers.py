@@ -156,6 +156,7 @@ def check(contestants: list[Contestant], weights: Weights, images: Any, labels: 
         found = one.labels()
         n = len(found)
         one.facts["flips"] = int((found != expected[:n]).sum())
+        one.facts["judged"] = len(found)
         one.facts["correct"] = None if labels is None else int((found == labels[:n]).sum())
         if one.scores is not None:
             error = float(np.abs(one.scores().astype(np.float64) - truth[:n]).max())

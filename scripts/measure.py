@@ -71,7 +71,7 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     yield Job("peers", "peers.json", peers, 60 if quick else 280)
     for name, suite in SUITES.items():
         command = (*LENETGPU, "conv", "--suite", name, "--device", "cuda", "--seconds", str(each),
-                   "--no-progress", "--json", "{json}")  # fmt: skip
+                   "--watch", "0.2", "--no-progress", "--json", "{json}")  # fmt: skip
         yield Job("conv", f"conv/{name}.json", command, 15 + len(suite.shapes) * (1 + 9 * each))
     course = (*LENETGPU, "compare", "--suite", "course", "--device", "cuda", "--no-progress",
               "--json", "{json}")  # fmt: skip
@@ -219,13 +219,14 @@ def take(
         _wait(job, filled(job, places | made), work, expected, say)
         try:
             document = finished(json.loads(made["json"].read_text()), quick)
-        except (OSError, ValueError, KeyError) as error:
-            raise MeasureError(f"expected its JSON, found {error!r}") from error
+            picture = made["picture"].read_bytes() if job.picture else b""
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MeasureError(f"expected its JSON and picture, found {error!r}") from error
         files = {job.target: (json.dumps(document, indent=1) + "\n").encode()}
         if job.text:
             files[job.text] = (work / "out").read_bytes()
         if job.picture:
-            files[job.picture] = made["picture"].read_bytes()
+            files[job.picture] = picture
         for name, content in files.items():
             write_atomically(into / name, content)
 

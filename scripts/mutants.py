@@ -1,8 +1,7 @@
 """Break the package on purpose, one place at a time, and see which test notices.
 
 A mutant is a line of tests/mutants.json: a text of one file and what replaces it, where it can be
-seen ("cpu", or "gpu" for what only a GPU computes) and the tests that are to notice. Each is put
-into a copy of the tree and its tests run there; one that no test notices has survived.
+seen ("cpu", "gpu") and the tests that are to notice. One that none notices has survived.
 
 \b
     python scripts/mutants.py                      # all that a CPU can see

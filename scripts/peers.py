@@ -60,6 +60,7 @@ def check(contestants: list[Contestant], weights: Weights, images: Any, labels: 
         with torch.inference_mode():
             found = one.labels()
             one.facts["flips"] = int((found != expected).sum())
+            one.facts["judged"] = len(found)
             if labels is not None:
                 one.facts["correct"] = int((found == labels).sum())
             if one.scores is not None:

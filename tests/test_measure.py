@@ -262,3 +262,20 @@ def test_a_cpus_figures_are_of_seven_samples_at_least(script):
     done = CliRunner().invoke(script("cpu_peers").main, ["--rounds", "6", "--images", "5"])
     assert done.exit_code == 2
     assert "expected at least 7, found 6" in done.output
+
+
+@pytest.mark.parametrize(("flips", "judged", "right"), [(20, 10_000, True), (21, 10_000, False),
+                                                        (0, 100, True), (1, 100, False),
+                                                        (20, 100, False)])  # fmt: skip
+def test_flips_are_allowed_by_their_share(script, flips, judged, right):
+    one = contestant(script("beside"), "x", "torch", "fp32", [1.0], judged=judged)
+    one.facts["flips"] = flips
+    assert one.right == right
+
+
+def test_a_suite_is_not_watched_for_longer_than_it_is_timed(script):
+    """Two seconds for each of some hundreds of candidates would be most of an hour."""
+    jobs = [job for job in script("measure").gpu_jobs(quick=False) if job.part == "conv"]
+    assert jobs
+    for job in jobs:
+        assert float(job.command[job.command.index("--watch") + 1]) <= 0.2
