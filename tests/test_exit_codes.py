@@ -22,7 +22,7 @@ def run(*arguments):
 def faster(value):
     """Every time and ratio of a document a thousand times smaller."""
     if isinstance(value, dict):
-        timed = ("median_ms", "p05_ms", "p95_ms", "samples_ms", "ratio")
+        timed = ("median_ms", "p05_ms", "p95_ms", "samples_ms", "interval_ms", "ratio")
         return {k: scaled(v) if k in timed else faster(v) for k, v in value.items()}
     return [faster(item) for item in value] if isinstance(value, list) else value
 
