@@ -149,24 +149,8 @@ def filled(job: Job, places: dict[str, Path | None]) -> list[str]:
     return words
 
 
-def commit() -> str | None:
-    """The commit of the checkout, with a + where its sources differ; or LENETGPU_COMMIT's."""
-    git = ["git", "-C", str(ROOT)]
-    try:
-        sha = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        dirty = subprocess.run(
-            [*git, "status", "--porcelain", "lenetgpu", "scripts"], capture_output=True, text=True
-        )
-    except OSError:
-        return os.environ.get("LENETGPU_COMMIT")
-    if sha.returncode:
-        return os.environ.get("LENETGPU_COMMIT")
-    return sha.stdout.strip() + ("+" if dirty.stdout.strip() else "")
-
-
 def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
-    """The document with its commit, its kernels' hashes and no path of this machine."""
-    document["commit"] = document.get("commit") or commit()
+    """The document with its kernels' hashes and no path of this machine."""
     for key in ("data", "weights"):
         if key in document:
             document[key] = Path(document[key]).name

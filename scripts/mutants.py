@@ -37,6 +37,7 @@ import click
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
+from lenetgpu.gpu.software import commit
 from lenetgpu.store import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -299,14 +300,6 @@ def page(mutants: Sequence[Mutant], results: Sequence[Any]) -> str:
     return "\n".join(lines)
 
 
-def _commit() -> str:
-    if shutil.which("git") is None:
-        return "unknown"
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
-
-
 def chosen(mutants: Sequence[Mutant], where: str, only: Sequence[str]) -> list[Mutant]:
     """Those of `where` that `only` names (all where it names none); LenetError for no such one."""
     strange = set(only) - {mutant.name for mutant in mutants}
@@ -326,7 +319,12 @@ def chosen(mutants: Sequence[Mutant], where: str, only: Sequence[str]) -> list[M
 @click.option("--all-tests", is_flag=True, help="All tests but those that see any change.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--timeout", type=float, default=120.0, show_default=True, metavar="SECONDS")
-@click.option("--commit", default=_commit, help="What is recorded; git's where there is one.")
+@click.option(
+    "--commit",
+    "sha",
+    default=lambda: commit() or "unknown",
+    help="What is recorded; git's where there is one.",
+)
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Results to a file.")
 @click.option("--take", type=click.Path(path_type=Path), help="Run nothing: results of a file.")
 @click.option("--write", is_flag=True, help="Results into docs/measured/mutants.json and the page.")
@@ -336,7 +334,7 @@ def main(
     all_tests: bool,
     jobs: int,
     timeout: float,
-    commit: str,
+    sha: str,
     target: Path | None,
     take: Path | None,
     write: bool,
@@ -345,7 +343,7 @@ def main(
         mutants = load()
         if take is None:
             picked = chosen(mutants, where, only)
-            facts = {"date": datetime.date.today().isoformat(), "commit": commit}
+            facts = {"date": datetime.date.today().isoformat(), "commit": sha}
             facts |= {"device": driver_gpus()[0].name if where == "gpu" else cpu_name()}
             new = [entry | facts for entry in run_mutants(picked, timeout, jobs, all_tests)]
         else:

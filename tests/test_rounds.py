@@ -278,19 +278,24 @@ def test_a_control_that_cannot_be_is_said(machine):
     assert len(made[0].samples) == 8
 
 
-def test_no_memory_for_a_sample_is_no_failure(machine):
+@pytest.mark.parametrize("samples", [0, 5])
+def test_no_memory_for_a_sample_is_no_failure(machine, samples):
     def big():
         bench = Bench(machine, 4.0)
+        left, real = iter(range(samples)), bench.sample
 
         def sample():
-            raise MemoryError("5 GiB")
+            if next(left, None) is None:
+                raise MemoryError("5 GiB")
+            return real()
 
         bench.sample = sample
         return bench
 
     made = [*candidates(machine, base=4.0), Candidate("big", big)]
     done = compare("x", made, "base", Effort(9.0, rounds=8))
-    assert made[1].status == "skipped"
+    assert (made[1].status, made[1].note) == ("skipped", "needs more memory: 5 GiB")
+    assert made[1].samples == []
     assert done.wrong == []
 
 

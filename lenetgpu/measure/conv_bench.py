@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from lenetgpu.check.gates import FURTHER, Gate
@@ -218,9 +218,7 @@ class ConvBench:
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Calls one after the other, made as a sample's are, and how many."""
         assert self._timer is not None, "checked first"
-        times = self._timer.passes
-        times *= max(1, round(milliseconds / max(times * self._timer.sample(), 1e-3)))
-        return partial(self._timer.total, times), times
+        return self._timer.burst(milliseconds)
 
     def sample(self) -> float:
         """Milliseconds of one call."""

@@ -133,13 +133,13 @@ def compare(
     is. A candidate that does not fit in memory is skipped.
     """
     comparison = Comparison(what, reference, candidates, cold_l2=cold_l2)
+    base = comparison.base
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None
         for index, candidate in enumerate(candidates):
             if candidate.status == "waiting":
                 say(f"checking {candidate.name}", index, len(candidates))
                 _check(candidate, flush)
-        base = comparison.base
         if base is not None and base.status == "right":
             control = Candidate(base.name + AGAIN, base.build, base.precision)
             _check(control, flush)
@@ -158,15 +158,13 @@ def compare(
             unsure.pop(id(candidate), None)
     for candidate in unsure.values():  # a second Ctrl-C: what was not seen right is not shown
         candidate.samples.clear()
-    for candidate in comparison.wrong:
-        candidate.samples.clear()
-        if candidate.name == reference:
-            comparison.again = None
-    if comparison.again is not None and comparison.again.status != "right":
-        comparison.again = None
     for candidate in candidates:
-        if candidate.status == "right" and not candidate.samples:
+        if candidate.status != "right":
+            candidate.samples.clear()
+        elif not candidate.samples:
             candidate.note = "not timed"
+    if any(c is None or c.status != "right" for c in (base, comparison.again)):
+        comparison.again = None
     return comparison
 
 
@@ -177,6 +175,8 @@ BREAKS = (Exception, SystemExit)
 def why(error: BaseException) -> str:
     """Why a candidate cannot run, in a line: our own sentences as they are."""
     line = str(error).partition("\n")[0]
+    if isinstance(error, MemoryError):
+        return f"needs more memory: {line}" if line else "needs more memory"
     return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
 
 
@@ -186,11 +186,6 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         if flush is not None and isinstance(candidate.bench, Chilled):
             candidate.bench.use_cold_cache(flush)
         candidate.checked = candidate.bench.check()
-    except MemoryError as error:
-        candidate.status, candidate.bench = "skipped", None
-        line = str(error).partition("\n")[0]
-        candidate.note = f"needs more memory: {line}" if line else "needs more memory"
-        return
     except Skip as reason:
         candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
         return
@@ -205,11 +200,9 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
 
 def _recheck(candidate: Candidate) -> None:
     """After the rounds: what the samples left, and whether they may be believed."""
-    recheck = getattr(candidate.bench, "recheck", None)
-    if recheck is None:
-        return
+    assert candidate.bench is not None, "right, so it is built"
     try:
-        candidate.checked = recheck()
+        candidate.checked = candidate.bench.recheck()
     except BREAKS as error:
         fail(candidate, error)
         return

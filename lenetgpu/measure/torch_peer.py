@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from lenetgpu.check.judge import TOLERANCE
@@ -153,9 +152,7 @@ class TorchBench:
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Calls one after the other, made as a sample's are, and how many."""
         assert self._chosen is not None, "checked first"
-        times = self._chosen.passes
-        times *= max(1, round(milliseconds / max(times * self._chosen.sample(), 1e-3)))
-        return partial(self._chosen.total, times), times
+        return self._chosen.burst(milliseconds)
 
     def sample(self) -> float:
         """Milliseconds of one call."""

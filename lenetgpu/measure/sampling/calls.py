@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
@@ -115,3 +116,9 @@ class CallTimer:
     def sample(self) -> float:
         """Milliseconds of one call."""
         return self.total(self.passes) / self.passes
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], float], int]:
+        """Calls one after the other for about so long, made as a sample's are, and how many."""
+        times = self.passes
+        times *= max(1, round(milliseconds / max(times * self.sample(), 1e-3)))
+        return partial(self.total, times), times
