@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from time import perf_counter_ns
 
 import numpy as np
 import pytest
@@ -60,14 +61,16 @@ def test_it_comes_back_from_sleep(hopper, digits, shipped_weights):
 
 
 def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
-    """Thousands of times within the tenth of a millisecond around its sleep."""
+    """Before, while and after it does so, until it has a hundred times."""
     images, truth = digits
-    pauses = rng.integers(0, 2000, 5000)
     with Resident(shipped_weights, idle_ms=0.05) as net:
-        for n, pause in enumerate(pauses):
-            for _ in range(pause):
+        for n in range(100_000):
+            comes = perf_counter_ns() + int(rng.integers(100_000))
+            while perf_counter_ns() < comes:
                 pass
             assert net.label(images[n % COUNT]) == truth[n % COUNT].argmax()
+            if net._life > 100:
+                break
         assert net._life > 100
 
 
