@@ -29,7 +29,7 @@ from lenetgpu.stages.fused.resident.mailbox import ANSWERED
 from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
 
 needs_a_compiler = pytest.mark.skipif(version() < 11, reason="no g++ 11")
-HEADERS = ("barrier", "cluster", "global", "host", "registers", "shared")
+HEADERS = ("barrier", "cluster", "global", "host", "registers", "send", "shared")
 
 
 @pytest.fixture(scope="module")
