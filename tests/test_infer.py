@@ -135,7 +135,8 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     outcome = job.infer(Request(limit=600, batch=500, device="cpu", min_accuracy=1.0), stop)
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
-        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500, "repeated": False,
+        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
+        "repeated": False,
     }  # fmt: skip
     assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)

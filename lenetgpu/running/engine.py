@@ -90,23 +90,31 @@ class Engine:
             return batch, chunk
         return min(batch, chunk or -(-batch // (2 * streams))), None
 
-    def pipeline(self, dtype: str, size: int, chunk: int | None = None) -> Pipeline:
-        """For passes of up to `size` images; scores only where they are asked for."""
+    def pipeline(
+        self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
+    ) -> Pipeline:
+        """For passes of up to `size` images; `scores` as here or, where None, as in the request."""
         request = self.request
         made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
-        made.with_scores = request.scores
+        made.with_scores = request.scores if scores is None else scores
         return made
 
-    def runner(self, dtype: str, batch: int) -> CpuRunner | GpuRunner:
+    def whole_pipeline(self, dtype: str, scores: bool | None = None) -> Pipeline:
+        """For passes of the request's batch, on one stream."""
+        return self.pipeline(dtype, self.request.batch, self.request.chunk, scores)
+
+    def runner(self, dtype: str, batch: int, scores: bool | None = None) -> CpuRunner | GpuRunner:
         """What takes host images of `dtype` to labels in passes of `batch`; `start` comes first."""
+        request = self.request
         if self.gpu is None:
             with self.phases.timed("compile"):
-                return CpuRunner(self.pipeline(dtype, batch, self.request.chunk))
+                return CpuRunner(self.pipeline(dtype, batch, request.chunk, scores))
         size, chunk = self.sizes(batch)
         with self.phases.timed("load"):
             return GpuRunner(
-                lambda images: self.pipeline(dtype, images, chunk), size, self.request.streams
-            )
+                lambda images: self.pipeline(dtype, images, chunk, scores),
+                size, request.streams, self.gpu.index,
+            )  # fmt: skip
 
 
 def _check_memory(batch: int, plan: Plan) -> None:
