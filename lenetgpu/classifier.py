@@ -5,9 +5,9 @@
     net = LeNet.load()
     labels = net(images)
 
-Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything that speaks DLPack,
-of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats from 0 to 1
-(float16, float32, float64). In lists, whole numbers are pixels.
+Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything that speaks
+DLPack, of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats
+from 0 to 1 (float16, float32, float64). In lists, whole numbers are pixels.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class LeNet:
         """
         try:
             for batch in batches:
-                taken = self._take(batch)
+                taken = take(batch, self.device)
                 if taken.home.on_gpu:
                     yield partial(_same, self._on_device(taken, False, _labels))
                 else:
@@ -165,19 +165,8 @@ class LeNet:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _take(self, images: Any) -> Taken:
-        taken = take(images)
-        if taken.home.on_gpu:
-            gpu, found = self._engine.gpu, f"cuda:{taken.raw.device.id}"
-            if gpu is None or found != self.device:
-                raise LenetError(
-                    f"images: expected them in host memory or on {self.device}, where the net is, "
-                    f"found them on {found}"
-                )
-        return taken
-
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
-        taken = self._take(images)
+        taken = take(images, self.device)
         if taken.home.on_gpu:
             return self._on_device(taken, with_scores, finish)
         return self._on_host(taken, taken.pixels(), with_scores, finish)

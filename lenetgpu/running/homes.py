@@ -20,9 +20,15 @@ _NOT_THERE = "images: expected arrays in host memory or on an NVIDIA GPU, found 
 class Home:
     """Where a caller's arrays come from, and how answers get back there. This one is NumPy's."""
 
-    on_gpu = False
+    index: int | None = None
+    """The CUDA device that the images lie on, None: host memory."""
     in_other_order = False
     """Whether the owner may use the images' memory again before work on `stream` has read it."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the images lie on a GPU."""
+        return self.index is not None
 
     def view(self, images: Any) -> Any:
         """`images` as a NumPy array, or on a GPU as a CuPy array of the same memory."""
@@ -40,10 +46,8 @@ class Home:
 
 
 class _Cupy(Home):
-    on_gpu = True
-
-    def __init__(self, in_other_order: bool = False) -> None:
-        self.in_other_order = in_other_order
+    def __init__(self, index: int, in_other_order: bool = False) -> None:
+        self.index, self.in_other_order = index, in_other_order
 
     def view(self, images: Any) -> Any:
         import cupy
@@ -72,8 +76,9 @@ class _Producer(Home):
 class _Torch(Home):
     def __init__(self, images: Any) -> None:
         self._torch, self._device = sys.modules["torch"], images.device
-        self.on_gpu = images.device.type == "cuda"
-        if not self.on_gpu and images.device.type != "cpu":
+        if images.device.type == "cuda":
+            self.index = images.device.index
+        elif images.device.type != "cpu":
             raise LenetError(f"{_NOT_THERE}a tensor on {images.device}")
 
     def view(self, images: Any) -> Any:
@@ -127,8 +132,9 @@ class _Jax(Home):
                 f"images: expected an array on one device, found it on {len(devices)} devices"
             )
         (self._device,) = devices
-        self.on_gpu = self._device.platform in ("gpu", "cuda")
-        if not self.on_gpu and self._device.platform != "cpu":
+        if self._device.platform in ("gpu", "cuda"):
+            self.index = self._device.local_hardware_id
+        elif self._device.platform != "cpu":
             raise LenetError(f"{_NOT_THERE}an array on {self._device}")
 
     def view(self, images: Any) -> Any:
@@ -144,13 +150,20 @@ class _Jax(Home):
         return self._jax.dlpack.from_dlpack(answer)
 
     def stream(self) -> Any:
-        return _own_stream(self._device.local_hardware_id) if self.on_gpu else None
+        return None if self.index is None else _own_stream(self.index)
 
 
 def _from(framework: str, name: str, images: Any) -> bool:
     """Whether `images` is a `framework.name`, of a framework that somebody has imported."""
     kind = getattr(sys.modules.get(framework), name, None)
     return isinstance(kind, type) and isinstance(images, kind)
+
+
+def _device_of(address: int) -> int:
+    import cupy
+
+    found: int = cupy.cuda.runtime.pointerGetAttributes(address).device
+    return found
 
 
 def home_of(images: Any) -> Home:
@@ -165,16 +178,16 @@ def home_of(images: Any) -> Home:
     if _from("jax", "Array", images):
         return _Jax(images)
     if _from("cupy", "ndarray", images):
-        return _Cupy()
+        return _Cupy(images.device.id)
     if hasattr(images, "__dlpack_device__"):
-        kind = int(images.__dlpack_device__()[0])
+        kind, index = map(int, images.__dlpack_device__())
         if kind in _CUDA_KINDS:
-            return _Cupy(in_other_order=True)
+            return _Cupy(index, in_other_order=True)
         if kind not in _HOST_KINDS:
             raise LenetError(f"{_NOT_THERE}DLPack device {kind}")
         return _Producer()
     if hasattr(images, "__cuda_array_interface__"):
-        return _Cupy(in_other_order=True)
+        return _Cupy(_device_of(images.__cuda_array_interface__["data"][0]), in_other_order=True)
     return Home()
 
 

@@ -52,16 +52,22 @@ class Taken:
         return make(self.raw, dtype=self.dtype).reshape(self.count, *IMAGE_SHAPE)
 
 
-def take(images: Any) -> Taken:
-    """What `images` are: of a list or tuple an array, of an array a view.
+def take(images: Any, device: str) -> Taken:
+    """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
 
-    Raises LenetError for other shapes and types than the network reads, and for floats in host
-    memory that are NaN or not from 0 to 1. Values on a GPU are not looked at: that would wait.
+    Raises LenetError for other shapes and types than the network reads, for images on a GPU that
+    is not `device`, and for floats in host memory that are NaN or not from 0 to 1. Values on a GPU
+    are not looked at: that would wait.
     """
     if isinstance(images, list | tuple):
         raw, home = _listed(images), Home()
     else:
         home = home_of(images)
+        if home.on_gpu and device != f"cuda:{home.index}":
+            raise LenetError(
+                f"images: expected them in host memory or on the net's device, {device}, "
+                f"found them on cuda:{home.index}"
+            )
         _check_type(images)
         raw = _viewed(home, images)
     shape = tuple(raw.shape)
