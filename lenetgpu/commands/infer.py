@@ -182,7 +182,7 @@ def _wake(job: _Job, gpu: Gpu) -> None:
         gpu_device.activate(gpu)
     if job.request.plan == AUTO and not job.request.overrides:
         with job.clock.phase("choose"):
-            job.plan = choose(gpu, job.plan.precision, job.batch)
+            job.plan = choose(gpu, job.plan.precision, job.batch, job.weights, job.dtype)
 
 
 def _run_cpu(job: _Job, ran: _Ran) -> None:
