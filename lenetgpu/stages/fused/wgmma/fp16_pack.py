@@ -53,7 +53,8 @@ def pack_conv1(conv1: Array) -> Array:
     import numpy as np
 
     scales = (0.25, 0.25 * 256 / 255)
-    return np.stack([arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales])
+    packed = [arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales]
+    return np.ascontiguousarray(np.stack(packed))
 
 
 def pack_conv2(conv2: Array) -> Array:
