@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lenetgpu.check.verify import verify_once
+from lenetgpu.check.fit import fit
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
