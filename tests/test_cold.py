@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,7 +16,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.gpu import device
+from lenetgpu.gpu import compiler, device, nvrtc
+from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
 
 
@@ -133,6 +136,132 @@ def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
     device.begin(wanted)
     device.activate(device.driver_gpus()[0])
     assert driver.said == ["init", "use 0", "free"]
+
+
+class Nvrtc:
+    """NVRTC's functions, of version `minor`; `loads` counts who wanted them."""
+
+    def __init__(self, minor):
+        self.minor, self.loads = minor, 0
+
+    def library(self):
+        self.loads += 1
+        return self
+
+    def nvrtcVersion(self):
+        return 0, 13, self.minor
+
+    def nvrtcCreateProgram(self, *arguments):
+        return 0, None
+
+    def nvrtcCompileProgram(self, *arguments):
+        return (0,)
+
+    def nvrtcDestroyProgram(self, program):
+        return (0,)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """A process that begins, with NVRTC of that version beside it; it lies in the folder's lib."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "site-packages" / "libnvrtc.so.13"
+    file.parent.mkdir()
+    file.write_text("library")
+    maps = tmp_path / "maps"
+    maps.write_text(
+        f"7f00-7f01 r-xp 0 8:1 12   /lib/libc.so\n7f02-7f03 r--p 0 8:1 2   {file}\n" * 2
+    )
+    monkeypatch.setattr(compiler, "_MAPPED", maps)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(file.parent)])
+
+    def begin(minor=0):
+        for cached in (compiler.asked, compiler._remembered):
+            cached.cache_clear()
+        found = Nvrtc(minor)
+        monkeypatch.setattr(compiler, "library", found.library)
+        return found
+
+    begin.file = file
+    yield begin
+    for cached in (compiler.asked, compiler._remembered):
+        cached.cache_clear()
+
+
+def test_the_compiler_is_asked_once_for_its_version(start):
+    first = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), first.loads) == ((13, 5), ("--no-cache",), 1)
+    later = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), later.loads) == ((13, 5), ("--no-cache",), 0)
+
+
+def _another_size(start, monkeypatch):
+    start.file.write_text("a longer library")
+
+
+def _another_time(start, monkeypatch):
+    os.utime(start.file, ns=(1, 1))
+
+
+def _gone(start, monkeypatch):
+    start.file.unlink()
+
+
+def _packages_installed(start, monkeypatch):
+    os.utime(start.file.parent, ns=(1, 1))
+
+
+def _another_toolkit(start, monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+
+
+def _half_a_record(start, monkeypatch):
+    record = compiler._record()
+    record.write_text(record.read_text()[:-9])
+
+
+CHANGES = (
+    _another_size,
+    _another_time,
+    _gone,
+    _packages_installed,
+    _another_toolkit,
+    _half_a_record,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch, change):
+    start(5)
+    nvrtc.version()
+    change(start, monkeypatch)
+    later = start(6)
+    assert (nvrtc.version(), later.loads) == ((13, 6), 1)
+
+
+def test_where_the_loaded_file_is_unknown_nothing_is_remembered(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "_MAPPED", tmp_path / "nowhere")
+    for loads in (1, 1):
+        found = start(5)
+        assert (nvrtc.version(), found.loads) == ((13, 5), loads)
+
+
+def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("// nothing")
+    made = []
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: made.append(nvrtc.version()) or (b"c", ""))
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    start(5)
+    cubin = compile_kernel(Kernel(source, "first"), "sm_90a").path
+    later = start(6)  # the files do not tell: it is believed until it is loaded
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path == cubin and later.loads == 0
+    compile_kernel(Kernel(source, "second"), "sm_90a")
+    assert made == [(13, 5), (13, 6)] and later.loads == 1
+    assert json.loads(compiler._record().read_text())["version"] == [13, 6]
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
+    nvrtc.source_hash.cache_clear()
 
 
 @pytest.mark.gpu
