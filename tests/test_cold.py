@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.gpu import compiler, device, nvrtc
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler, device, launch, nvrtc
+from lenetgpu.gpu.launch import _overlapping
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
 
@@ -102,13 +104,13 @@ def driver(monkeypatch):
         runtime=SimpleNamespace(free=lambda pointer: found.said.append("free")),
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=used))
-    for cached in (device._driver, device._listed):
+    for cached in (device.driver, device._listed):
         cached.cache_clear()
     yield found
     found.may_create.set()
     while device._contexts:
         device._contexts.pop().join()
-    for cached in (device._driver, device._listed):
+    for cached in (device.driver, device._listed):
         cached.cache_clear()
 
 
@@ -262,6 +264,44 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert json.loads(compiler._record().read_text())["version"] == [13, 6]
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
     nvrtc.source_hash.cache_clear()
+
+
+def test_a_launch_is_described_as_cuda_bindings_would():
+    """Byte for byte, the address of the attribute apart."""
+    cuda = pytest.importorskip("cuda.bindings.driver")
+    attribute, config = cuda.CUlaunchAttribute(), cuda.CUlaunchConfig()
+    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.gridDimX, config.gridDimY, config.gridDimZ = 132, 2, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = 384, 1, 1
+    config.sharedMemBytes, config.hStream = 227 << 10, 0x1234
+    config.attrs, config.numAttrs = [attribute], 1
+    ours = _overlapping((132, 2), (384,), 227 << 10, 0x1234)
+    theirs = launch._Config.from_buffer_copy(ctypes.string_at(config.getPtr(), ctypes.sizeof(ours)))
+    assert bytes(ours.attributes[0]) == bytes(theirs.attributes[0])
+    theirs.attributes = ours.attributes
+    assert bytes(ours) == bytes(theirs)
+
+
+def test_a_refused_launch_is_named(driver, monkeypatch):
+    seen = []
+
+    def launch_kernel(config, function, values, extra):
+        at = ctypes.cast(values[1], ctypes.POINTER(ctypes.c_int32)).contents.value
+        seen.append((list(config._obj.grid), config._obj.stream, function.value, at))
+        return 0 if len(seen) == 1 else 700
+
+    def name_of(status, name):
+        name._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
+
+    driver.cuLaunchKernelEx, driver.cuGetErrorName = launch_kernel, name_of
+    array = type("Array", (), {"data": SimpleNamespace(ptr=1 << 40)})
+    cupy = sys.modules["cupy"]
+    cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
+    launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
+    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_ILLEGAL_ADDRESS"):
+        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
 
 
 @pytest.mark.gpu
