@@ -21,6 +21,7 @@ from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.stages import registry
 
 
 @pytest.fixture
@@ -302,6 +303,57 @@ def test_a_refused_launch_is_named(driver, monkeypatch):
     assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
     with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_ILLEGAL_ADDRESS"):
         launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+
+
+def fresh(code):
+    """What `code` prints in a process of its own, line by line."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+def told():
+    return [name for name, offer in registry._OFFERS.items() if offer.families is not None]
+
+
+@pytest.mark.parametrize("module", told())
+def test_a_module_registers_the_families_that_are_told_of_it(module):
+    registry.import_offered()
+    made = [
+        (kind, name.split(".")[0])
+        for (kind, name), made in registry.REGISTRY.items()
+        if f"{made.run.__module__}.".startswith(f"{module}.")
+    ]
+    offered = registry._OFFERS[module]
+    assert {family for _, family in made} == offered.families
+    assert {kind for kind, _ in made} <= set(offered.kinds)
+
+
+ORDER = "from lenetgpu.stages import {0}; {1}[print(v.kind, v.full_name) for v in variants()]"
+
+
+def test_the_order_of_variants_is_that_of_the_files_whatever_is_asked_first():
+    first = "find('argmax', 'numpy', 'cpu'); find('conv', 'best', 'cuda'); "
+    assert fresh(ORDER.format("variants", "")) == fresh(ORDER.format("find, variants", first))
+
+
+FAR = {"conv.convnet2", "conv.prefetch", "conv.texture", "conv.fft", "conv.tuned", "conv.cublas",
+       "fused.block", "fused.cuda_cores", "fused.mma", "fused.wgmma.int8_features"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "device", "near", "far"),
+    [
+        ("fp32", "cpu", "conv.tiled", FAR | {"fused.wgmma"}),
+        ("fp16", "cuda", "fused.wgmma.fp16_features", FAR | {"conv.tiled", "pool.mean"}),
+    ],
+)
+def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device, near, far):
+    modules = fresh(
+        f"import sys; from lenetgpu.plan import resolve; resolve({plan!r}, {device!r});"
+        "print(*sys.modules, sep='\\n')"
+    )
+    ours = {name.removeprefix("lenetgpu.stages.") for name in modules}
+    assert near in ours and ours & far == set()
 
 
 @pytest.mark.gpu
