@@ -299,6 +299,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
 
     from lenetgpu.check import warmup
     from lenetgpu.commands import infer
+    from lenetgpu.running import engine
 
     gpu, asked = Gpu(0, "pretended", 90), []
 
@@ -315,11 +316,11 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
         "lenetgpu.streaming",
         SimpleNamespace(Streamer=unchecked, host_results=unchecked, pinned_copy=unchecked),
     )
-    monkeypatch.setattr(infer, "choose_device", lambda *_: (gpu, "pretended"))
-    monkeypatch.setattr(infer.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(infer, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
+    monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(engine, "default_chunk", lambda device: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
-    monkeypatch.setattr(infer, "verify_once", refuse)
+    monkeypatch.setattr(engine, "verify_once", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):
         infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
     assert asked[0][:3] == ("fp32", "pretended", "uint8")

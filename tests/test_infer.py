@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from pretended_gpu import PretendedGpu, streamer_on
 
 from lenetgpu.cli import main
 from lenetgpu.commands import infer as job
@@ -22,9 +23,8 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise
-from lenetgpu.pipeline import CPU_CHUNK
+from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.show import progress
-from lenetgpu.streaming import Streamer
 
 CPU = ("--device", "cpu")
 # sends SIGINT to itself, as a terminal would, when the pipeline begins its Nth chunk
@@ -68,7 +68,7 @@ def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path, endi
         f"{target} holds their labels only\n"
     )
     assert f"{count} of 600 images in batches of 250" in done.stdout
-    assert "(the first pass alone, cold)" in done.stdout
+    assert "ms host to host (one pass)" in done.stdout
     document = json.loads(report.read_text())
     assert document["interrupted"] is True
     assert (document["images_done"], document["images_asked"]) == (count, 600)
@@ -109,16 +109,15 @@ def read(path):
 def test_ctrl_c_in_the_repeats_keeps_all_labels_and_the_samples(tmp_path):
     target, report = tmp_path / "labels.npy", tmp_path / "out.json"
     each = -(-300 // CPU_CHUNK)
-    done = stopped(
-        1 + 3 * each + 2, "infer", "--limit", 300, *CPU, "--output", target, "--json", report
-    )
+    asked = ["infer", "--limit", 300, *CPU, "--repeat", 4, "--output", target, "--json", report]
+    done = stopped(1 + 3 * each + 2, *asked)
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("lenetgpu: interrupted: 300 of 300 images classified;")
     document = json.loads(report.read_text())
     assert document["interrupted"] is True
     assert document["images_done"] == document["images_asked"] == len(np.load(target)) == 300
     assert len(document["timing_ms"]["compute"]["samples"]) == 2
-    assert "medians of 2 and 2 passes" in done.stdout
+    assert "(median of 2 passes, " in done.stdout
 
 
 def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
@@ -136,9 +135,10 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     outcome = job.infer(Request(limit=600, batch=500, device="cpu", min_accuracy=1.0), stop)
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
-        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500, "cold": True,
+        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
+        "repeated": False,
     }  # fmt: skip
-    assert len(outcome.labels) == len(outcome.dataset) == count
+    assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
 
 
@@ -185,34 +185,57 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, t
         assert not forms["csv"].exists() and not forms["markdown"].exists()
 
 
-def test_the_first_pass_is_no_sample(monkeypatch):
-    """Three passes a clock: the cold one, and two warm ones within the time."""
+@pytest.fixture
+def passes(monkeypatch):
+    """How many images each run of a pipeline had, the warm-up's one among them."""
+    seen, plain = [], Pipeline.run
+
+    def run(self, x, observer=None):
+        seen.append(len(x))
+        return plain(self, x, observer)
+
+    monkeypatch.setattr(Pipeline, "run", run)
+    return seen
+
+
+def test_each_image_is_classified_once(passes):
+    result = run("infer", "--limit", 70, "--batch", 30, *CPU, "--json", "-")
+    assert passes == [1, 30, 30, 10]
+    assert "ms host to host (one pass), " in result.stderr
+    document = json.loads(result.stdout)
+    assert document["repeated"] is False and document["interrupted"] is False
+    timing = document["timing_ms"]
+    assert timing["end_to_end"]["samples"] == timing["compute"]["samples"] == [timing["first"]]
+    assert document["images_per_second"] == pytest.approx(70e3 / timing["first"])
+
+
+def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeypatch):
+    monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
+    result = run("infer", "--limit", 5, *CPU, "--repeat", 3, "--json", "-")
+    assert passes == [1, 5]
+    timing = json.loads(result.stdout)["timing_ms"]
+    assert timing["end_to_end"]["samples"] == timing["compute"]["samples"] == [60.0] * 3
+    assert timing["first"] != 60.0
+    assert "60.00 ms host to host (median of 3 passes, 60.00 to 60.00), " in result.stderr
+
+
+@pytest.mark.parametrize(("asked", "warm"), [(0, 7), (2, 2)])
+def test_stages_bring_passes_beside_them_unless_their_number_is_asked(monkeypatch, asked, warm):
+    """Seven of 60 ms fit into 0.42 s behind a first of none; at least five are taken."""
     monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
     monkeypatch.setattr(timing, "_clock", SteppedClock(0.06))
-    monkeypatch.setattr(job, "_classify_cpu", lambda job, pipeline, ran: classified(ran, job, 20.0))
-    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.12)
-    outcome = job.infer(Request(limit=5, device="cpu"))
-    assert outcome.compute.samples == [60.0, 60.0]
-    assert not outcome.cold
+    monkeypatch.setattr(job, "_classify", lambda job, labels, ran: classified(ran, job, labels))
+    monkeypatch.setattr(job, "profile", lambda *_: None)
+    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.42)
+    outcome = job.infer(Request(limit=5, device="cpu", timing=True, repeat=asked))
+    assert outcome.compute.samples == [60.0] * warm
+    assert outcome.repeated
 
 
-@pytest.mark.parametrize(("seconds", "warm"), [(2.5, 1), (9.9, 1), (10.1, 0)])
-def test_a_slow_first_pass_is_followed_by_a_warm_one_where_there_is_time(
-    monkeypatch, seconds, warm
-):
-    monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 7.0)
-    monkeypatch.setattr(
-        job, "_classify_cpu", lambda job, pipeline, ran: classified(ran, job, 1e3 * seconds)
-    )
-    outcome = job.infer(Request(limit=5, device="cpu"))
-    assert outcome.compute.samples == ([7.0] if warm else [1e3 * seconds])
-    assert outcome.cold is (not warm)
-
-
-def classified(ran, job, first_ms):
-    ran.labels, ran.done = np.zeros(5, np.int32), 5
-    job.clock.phases["first"] = first_ms
-    return first_ms
+def classified(ran, job, labels):
+    ran.labels, ran.done = labels, len(labels)
+    job.engine.phases["first"] = 0.0
+    return 0.0
 
 
 class SteppedClock:
@@ -224,16 +247,6 @@ class SteppedClock:
     def __call__(self):
         self.reads += 1
         return self.reads * 2 * self.step
-
-
-def test_a_cold_pass_is_called_one(monkeypatch):
-    monkeypatch.setattr(job, "_WARM_BELOW_S", 0.0)
-    monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.0)
-    result = run("infer", "--limit", 5, *CPU, "--json", "-")
-    assert "(the first pass alone, cold)" in result.stderr
-    document = json.loads(result.stdout)
-    assert document["cold"] is True and document["interrupted"] is False
-    assert document["timing_ms"]["compute"]["samples"] == [document["timing_ms"]["first"]]
 
 
 @pytest.mark.parametrize("command", [["infer", "--timing"], ["profile"]])
@@ -401,6 +414,12 @@ def test_numbers_that_cannot_be_run_are_one_sentence(command, arguments, words):
     assert result.stderr.count("\n") == 1
 
 
+def test_fewer_than_no_repeats_are_one_sentence():
+    result = run("infer", "--repeat", -2, *CPU)
+    assert result.exit_code == 2
+    assert result.stderr == "lenetgpu: error: --repeat: expected at least 0 passes, found -2\n"
+
+
 def test_too_few_right_labels_are_said_with_their_number(tmp_path):
     """9 of 10: exactly the share asked for passes, more does not; results are written first."""
     digits = load_dataset(ROOT / "data" / "digits-10k.h5").head(200)
@@ -419,78 +438,11 @@ def test_too_few_right_labels_are_said_with_their_number(tmp_path):
     np.testing.assert_array_equal(np.load(target), right[:10])
 
 
-class Lane:
-    """A stream, its pipeline and its buffer: labels reach the host when it is synchronised."""
-
-    def __init__(self):
-        self.waiting, self.n = [], 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def __getitem__(self, part):
-        return self
-
-    def set(self, images):
-        self.images = images
-
-    def run(self, buffer, observer=None):
-        found = self.images.copy()
-
-        def get(out, blocking):
-            assert not blocking
-            self.waiting.append((out, found))
-
-        return SimpleNamespace(get=get)
-
-    def synchronize(self):
-        for out, found in self.waiting:
-            out[...] = found
-        self.waiting.clear()
-
-
-def streamer_of(lanes, chunk):
-    made = Streamer.__new__(Streamer)
-    made.chunk, made.done = chunk, 0
-    made._lanes = [(lane, lane, lane) for lane in lanes]
-    return made
-
-
-def test_streams_count_the_labels_that_reached_the_host():
-    made = streamer_of([Lane(), Lane()], 4)
-    images, labels, told = np.arange(10), np.full(10, -1), []
-    made.run(images, labels, on_chunk=told.append)
-    assert made.done == 10 and told == [4, 4, 2]
-    np.testing.assert_array_equal(labels, images)
-
-    def stop(count):
-        if told.append(count) or len(told) == 5:
-            raise KeyboardInterrupt
-
-    labels[...] = -1
-    with pytest.raises(KeyboardInterrupt):
-        made.run(images, labels, on_chunk=stop)
-    assert made.done == 8
-    np.testing.assert_array_equal(labels, [*range(8), -1, -1])
-
-
-def test_a_second_ctrl_c_while_streams_are_waited_for_counts_no_label():
-    class Impatient(Lane):
-        def synchronize(self):
-            raise KeyboardInterrupt
-
-    made = streamer_of([Impatient()], 4)
-    with pytest.raises(KeyboardInterrupt):
-        made.run(np.arange(10), np.full(10, -1))
-    assert made.done == 0
-
-
 def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
-    made, ran = streamer_of([Lane(), Lane()], 4), job._Ran()
-    images, labels = np.arange(10), np.full(10, -1)
+    gpu = PretendedGpu()
+    made, ran = streamer_on(gpu, 4, 2), job._Ran()
+    images, labels = gpu.pinned((10, 28, 28, 1), np.uint8), gpu.pinned((10,), np.int32)
+    images[:, 0, 0, 0] = np.arange(10)
     told = []
 
     def stop(done, total):
@@ -499,15 +451,16 @@ def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
             raise KeyboardInterrupt
 
     asked = SimpleNamespace(
-        request=Request(timing=True), clock=job._Clock(), tally=progress.Tally(10, stop)
-    )
+        engine=SimpleNamespace(phases=timing.Phases()),
+        runner=made, images=images, tally=progress.Tally(10, stop),
+    )  # fmt: skip
+    asked.tally.expect(1)
     with pytest.raises(KeyboardInterrupt):
-        job._classify_gpu(asked, made, images, labels, ran)
+        job._classify(asked, labels, ran)
     assert ran.done == 8
     np.testing.assert_array_equal(ran.labels[:8], range(8))
-    assert asked.clock.phases["first"] > 0
-    passes = 1 + 1 + 10 + 10 + 21  # first, warm-up, two that are repeated, stages
-    assert told == [(4, 10 * passes), (8, 10 * passes)]
+    assert asked.engine.phases["first"] > 0
+    assert told == [(4, 10), (8, 10)]
 
 
 def test_progress_ends_at_its_total():
@@ -557,11 +510,12 @@ def test_ctrl_c_on_a_gpu_keeps_what_was_queued(streams):
     asked = Request(device="cuda", batch=600, chunk=200, streams=streams, limit=2000, scores=True)
     whole = job.infer(asked)
     part = job.infer(asked, stop_at(1100))
-    assert part.interrupted and part.cold and not whole.interrupted
+    assert part.interrupted and not part.repeated and not whole.interrupted
     assert part.ended()["images_done"] == 1200
     np.testing.assert_array_equal(part.labels, whole.labels[:1200])
     np.testing.assert_array_equal(part.scores.argmax(axis=1), part.labels)
-    assert part.compute.samples == [] and len(part.end_to_end.samples) == 1
+    assert part.compute.samples == whole.compute.samples == []
+    assert len(part.end_to_end.samples) == len(whole.end_to_end.samples) == 1
 
 
 @pytest.mark.gpu

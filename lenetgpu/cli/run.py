@@ -26,7 +26,8 @@ from lenetgpu.cli.options import (
 
 @click.command()
 @run_options
-@click.option("--timing", is_flag=True, help="print a row per stage")
+@click.option("--repeat", default=0, help="pass N more times, for medians and their spread")
+@click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
 @click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
 @JSON
@@ -67,7 +68,7 @@ def infer(
         click.echo(outcome.sentence() + kept, err=True)
         ctx.exit(130)
     if outcome.too_low:
-        found = f"{outcome.correct:,} of {len(outcome.dataset):,} right"
+        found = f"{outcome.correct:,} of {outcome.done:,} right"
         least = f"a share of at least {options['min_accuracy']:g}"
         click.echo(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)

@@ -1,29 +1,25 @@
-"""The main job: images in, labels and an account of the time out."""
+"""The main job: images in, labels and an account of the time out, each image once."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lenetgpu.check.verify import verify_once
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import Dataset, load_dataset
-from lenetgpu.files.weights import Weights, load_weights
-from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.choice import choose
 from lenetgpu.measure.document import stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
 from lenetgpu.measure.power import watch_steps
 from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
 from lenetgpu.measure.timing import (
+    MOST,
+    Phases,
     StepTiming,
+    cpu_ms,
     expected,
     profile,
     repeat,
@@ -32,45 +28,29 @@ from lenetgpu.measure.timing import (
 )
 from lenetgpu.measure.trace import CpuTracer, GpuTracer
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
-from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, Plan, resolve
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.running.engine import Engine
+from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.show.progress import Tally
 
-if TYPE_CHECKING:
-    from lenetgpu.streaming import Streamer
-
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
-_GPU_LEAST, _CPU_LEAST, _CPU_LEAST_TIMED = 10, 1, 5
-_WARM_BELOW_S = 10.0
-"""A CPU's first pass that took longer is not followed by a warm one, but for stage times."""
+_GPU_LEAST, _CPU_LEAST = 10, 5
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
-_clock = time.perf_counter
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = _clock()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + (_clock() - start) * 1e3
 
 
 @dataclass
 class _Job:
-    """What a run is given, and the clock of its phases."""
+    """What a run is given: its images in host memory, on a GPU page-locked, and what runs them."""
 
-    request: Request
-    gpu: Gpu | None
-    plan: Plan
-    weights: Weights
+    engine: Engine
     dataset: Dataset
-    clock: _Clock
     tally: Tally
+    runner: CpuRunner | GpuRunner
+    images: Any
+
+    @property
+    def request(self) -> Request:
+        return self.engine.request
 
     @property
     def batch(self) -> int:
@@ -80,20 +60,29 @@ class _Job:
     def dtype(self) -> str:
         return str(self.dataset.images.dtype)
 
-    def pipeline(self, size: int, chunk: int | None) -> Pipeline:
-        """For passes of up to `size` images; scores only where they are asked for."""
-        request = self.request
-        made = Pipeline(self.plan, self.weights, size, self.dtype, chunk, request.transfers)
-        made.with_scores = request.scores
-        return made
+    @property
+    def later(self) -> int:
+        """Passes after those that are repeated: of the stages, and the traced one."""
+        stages = (_PROFILE_REPEATS[self.engine.device] + 1) * self.request.timing
+        return stages + self.request.trace
+
+    def passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
+        """(budget, least, most) of the passes that are repeated: as many as asked, or none.
+
+        Stages take as many beside them as fit into `budget_s`, with the first pass in it.
+        """
+        asked = self.request.repeat
+        if asked or not self.request.timing:
+            return 0.0, asked, asked
+        return max(0.0, budget_s - pass_s), least, MOST
 
 
 @dataclass
 class _Ran:
     """What there is of a run, filled as it goes, so that Ctrl-C leaves what was done.
 
-    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of warm
-    passes in milliseconds.
+    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of
+    repeated passes in milliseconds.
     """
 
     labels: Any = None
@@ -114,22 +103,19 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
     comes a second time, KeyboardInterrupt is raised. LenetError for bad input, before anything is
     computed.
     """
-    request.check()
-    clock = _Clock()
-    gpu, why = choose_device(request.device, request.plan)
-    if request.streams > 1 and gpu is None:
-        raise LenetError(f"--streams {request.streams}: expected a GPU, found device cpu ({why})")
-    device = "cpu" if gpu is None else "cuda"
-    plan = resolve(request.plan, device, request.overrides, request.precision, gpu)
-    with clock.phase("load"):
-        weights = load_weights(request.weights or assets.default_weights())
+    phases = Phases()
+    engine = Engine(request, phases)
+    with phases.timed("load"):
         dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
     if request.min_accuracy is not None and dataset.labels is None:
         raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
-    job = _Job(request, gpu, plan, weights, dataset, clock, Tally(len(dataset), progress))
-    if gpu is not None:
-        _wake(job, gpu)
-    ran = _Ran()
+    dtype, batch = str(dataset.images.dtype), min(request.batch, len(dataset))
+    engine.start(dtype, batch)
+    runner = engine.runner(dtype, batch)
+    with phases.timed("load"):
+        images = runner.place(dataset.images)
+    job = _Job(engine, dataset, Tally(len(dataset), progress), runner, images)
+    ran, gpu = _Ran(), engine.gpu
     name = gpu.name if gpu else cpu_name()
     try:
         if gpu is None:
@@ -137,204 +123,129 @@ def infer(request: Request, progress: Progress | None = None) -> Outcome:
         else:
             _run_gpu(job, gpu, ran)
         if request.roofline:
-            ran.limits = ceilings(device, name)
+            ran.limits = ceilings(engine.device, name)
             if above(stage_rows(ran.rows, len(dataset), ran.limits)):
-                ran.limits = confirmed(device, ran.limits)
+                ran.limits = confirmed(engine.device, ran.limits)
     except KeyboardInterrupt:
         if not ran.done:
             raise
         ran.interrupted = True
         if request.roofline and ran.limits is None:
-            ran.limits = known(device, name)
-    return _outcome(job, ran, why)
+            ran.limits = known(engine.device, name)
+    return _outcome(job, ran)
 
 
-def _outcome(job: _Job, ran: _Ran, why: str) -> Outcome:
-    """Times of the warm passes, or of the first where there was no other."""
-    first, n = [job.clock.phases["first"]], ran.done
-    whole = ran.end_to_end if job.gpu is not None else ran.compute
+def _outcome(job: _Job, ran: _Ran) -> Outcome:
+    """Times of the repeated passes, or of the one that labelled where there was no other.
+
+    On a GPU that one has no compute time of its own: its copies lie under its kernels.
+    """
+    engine, n = job.engine, ran.done
+    on_cpu, first = engine.gpu is None, [engine.phases["first"]]
+    whole = ran.compute if on_cpu else ran.end_to_end
+    truth = job.dataset.labels
     return Outcome(
         request=job.request,
-        dataset=job.dataset.head(n),
-        weights=job.weights,
-        plan=job.plan,
-        gpu=job.gpu,
-        why_device=why,
+        data=job.dataset.source,
+        truth=None if truth is None else truth[:n],
+        weights=engine.weights,
+        plan=engine.plan,
+        gpu=engine.gpu,
+        why_device=engine.why,
         labels=ran.labels[:n],
         scores=None if ran.scores is None else ran.scores[:n],
-        compute=summarise(ran.compute if job.gpu is not None else ran.compute or first),
+        compute=summarise(ran.compute or (first if on_cpu else [])),
         end_to_end=summarise(whole or first),
-        phases=job.clock.phases,
+        phases=engine.phases,
         rows=ran.rows,
         limits=ran.limits,
         trace=[] if ran.tracer is None else ran.tracer.events(),
         asked=len(job.dataset),
         interrupted=ran.interrupted,
-        cold=not whole,
+        repeated=bool(whole),
     )
 
 
-def _wake(job: _Job, gpu: Gpu) -> None:
-    """Make `gpu` current, and let plan `auto` choose on it."""
-    with job.clock.phase("import"):
-        import cupy  # noqa: F401
-    with job.clock.phase("context"):
-        gpu_device.activate(gpu)
-    if job.request.plan == AUTO and not job.request.overrides:
-        with job.clock.phase("choose"):
-            job.plan = choose(gpu, job.plan.precision, job.batch)
+def _classify(job: _Job, labels: Any, ran: _Ran) -> float:
+    """The pass that labels, its results into `ran`: its seconds. What is done stays there."""
+    phases = job.engine.phases
+    try:
+        with phases.timed("first"):
+            job.runner.run(job.images, labels, ran.scores, job.tally.passed)
+    finally:
+        ran.labels, ran.done = labels, job.runner.done
+    return phases["first"] / 1e3
+
+
+def _sampled(job: _Job, measure: Callable[[], float]) -> Callable[[], float]:
+    """`measure`, which tells the tally that all images have passed once more."""
+
+    def sample() -> float:
+        took = measure()
+        job.tally.passed()
+        return took
+
+    return sample
 
 
 def _run_cpu(job: _Job, ran: _Ran) -> None:
     import numpy as np
 
-    request, clock, tally = job.request, job.clock, job.tally
-    with clock.phase("import"):
-        import numba  # noqa: F401
-    images, batch = job.dataset.images, job.batch
-    with clock.phase("compile"):
-        pipeline = job.pipeline(batch, request.chunk)
-        pipeline.run(images[:1])
-    ran.labels = np.empty(len(images), np.int32)
-    ran.scores = np.empty((len(images), CLASSES), np.float32) if request.scores else None
-    repeats = _PROFILE_REPEATS["cpu"]
-    later = (repeats + 1) * request.timing + request.trace
-    least = _CPU_LEAST_TIMED if request.timing else _CPU_LEAST
-    tally.expect(1 + least + later)
-    first_s = _classify_cpu(job, pipeline, ran) / 1e3
-    if first_s > _WARM_BELOW_S and not request.timing:
-        least = 0
-    budget_s = max(0.0, _CPU_BUDGET_S - first_s)
-    tally.expect(expected(first_s, budget_s, least) + later)
-
-    def compute() -> float:
-        took = time_compute(pipeline, images)
-        tally.passed()
-        return took
-
-    repeat(compute, budget_s, least, samples=ran.compute)
-    tally.expect(later)
-    if request.timing:
-        profile(pipeline, images, repeats, ran.rows, tally.passed)
-    if request.trace:
+    assert isinstance(job.runner, CpuRunner)
+    n, pipeline = len(job.images), job.runner.pipeline
+    ran.scores = np.empty((n, CLASSES), np.float32) if job.request.scores else None
+    _, least, _ = job.passes(0.0, 0.0, _CPU_LEAST)
+    job.tally.expect(1 + least + job.later)
+    first_s = _classify(job, np.empty(n, np.int32), ran)
+    budget_s, least, most = job.passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
+    if most:
+        job.tally.expect(expected(first_s, budget_s, least, most) + job.later)
+    compute = _sampled(job, lambda: time_compute(pipeline, job.images))
+    repeat(compute, budget_s, least, most, ran.compute)
+    job.tally.expect(job.later)
+    if job.request.timing:
+        profile(pipeline, job.images, _PROFILE_REPEATS["cpu"], ran.rows, job.tally.passed)
+    if job.request.trace:
         ran.tracer = tracer = CpuTracer()
-        tracer.mark(0, None)
-        for lo in range(0, len(images), batch):
-            pipeline.run(images[lo : lo + batch], lambda step, _: tracer.mark(0, step.name))
-            tally.passed(len(images[lo : lo + batch]))
-
-
-def _classify_cpu(job: _Job, pipeline: Pipeline, ran: _Ran) -> float:
-    """The first pass: labels and scores into `ran`, and its milliseconds.
-
-    What was through when something raises is kept.
-    """
-    images, last, through = job.dataset.images, pipeline.steps[-1], 0
-    start = _clock()
-
-    def passed(step: Any, output: Any) -> None:
-        nonlocal through
-        if step is last:
-            job.clock.phases["first"] = (_clock() - start) * 1e3
-            through += len(output)
-            job.tally.passed(len(output))
-
-    for lo in range(0, len(images), pipeline.batch):
-        try:
-            pipeline.run(images[lo : lo + pipeline.batch], passed)
-        finally:
-            ran.labels[lo:through] = pipeline.labels[: through - lo]
-            if ran.scores is not None:
-                ran.scores[lo:through] = pipeline.scores(through - lo)
-            ran.done = through
-    return job.clock.phases["first"]
-
-
-def _check_memory(batch: int, plan: Plan) -> None:
-    """LenetError where the largest activations of an unfused plan do not fit."""
-    if any(slot.variant.raw_images for slot in plan.slots):
-        return
-    largest = max(
-        slot.problem.in_shape[0] * slot.problem.in_shape[1] * slot.problem.in_shape[2]
-        for slot in plan.slots
-        if len(slot.problem.in_shape) == 3
-    )
-    needed, free = 2 * 4 * min(batch, default_chunk("cuda")) * largest, gpu_device.free_bytes()
-    if needed > free:
-        raise LenetError(
-            f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
-            f"{free / 2**30:.1f} GiB of free memory, found {batch}; take a smaller --batch"
-        )
+        spare = np.empty(n, np.int32)
+        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
 def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
-    request, clock, batch, tally = job.request, job.clock, job.batch, job.tally
-    with clock.phase("import"):
-        import cupy
+    from lenetgpu.streaming import host_results
 
-        from lenetgpu.check.warmup import compile_plan
-        from lenetgpu.streaming import Streamer, host_results, pinned_copy
-    _check_memory(batch, job.plan)
-    size, chunk = batch, request.chunk
-    if request.streams > 1:
-        size = min(batch, request.chunk or -(-batch // (2 * request.streams)))
-        chunk = None
-    passes = {min(images, chunk or default_chunk("cuda")) for images in (size, batch)}
-    with clock.phase("compile"):
-        for images in passes:
-            compile_plan(job.plan, images)
-    with clock.phase("verify"):
-        for images in passes:
-            verify_once(job.plan, gpu.name, job.dtype, images)
-    with clock.phase("load"):
-        streamer = Streamer(lambda images: job.pipeline(images, chunk), size, request.streams)
-        pipeline = job.pipeline(batch, chunk)
-        images = pinned_copy(job.dataset.images)
-        labels, ran.scores = host_results(len(images), request.scores)
-    _classify_gpu(job, streamer, images, labels, ran)
-    with clock.phase("copy"):
-        resident = cupy.empty((len(images), *IMAGE_SHAPE), job.dtype)
-        resident.set(images)
-
-    def compute() -> float:
-        took = time_compute(pipeline, resident)
-        tally.passed()
-        return took
-
-    def end_to_end() -> float:
-        start = _clock()
-        streamer.run(images, labels)
-        took = (_clock() - start) * 1e3
-        tally.passed()
-        return took
-
-    compute()
-    repeat(compute, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.compute)
-    repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.end_to_end)
-    later = _later_on_gpu(request)
-    tally.expect(later)
-    if request.timing:
-        profile(pipeline, resident, _PROFILE_REPEATS["cuda"], ran.rows, tally.passed)
-        watch_steps(ran.rows, pipeline, resident, gpu)
-    if request.trace:
+    labels, ran.scores = host_results(len(job.images), job.request.scores)
+    _, least, _ = job.passes(0.0, 0.0, _GPU_LEAST)
+    warm = 1 if least else 0
+    job.tally.expect(1 + warm + 2 * least + job.later)
+    first_s = _classify(job, labels, ran)
+    budget_s, least, most = job.passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
+    spare, _ = host_results(len(job.images), False)  # later passes do not write the labels
+    if most:
+        again = expected(first_s, budget_s, least, most)
+        job.tally.expect(warm + 2 * again + job.later)
+        pipeline, resident = _on_the_gpu(job)
+        compute = _sampled(job, lambda: time_compute(pipeline, resident))
+        compute()
+        repeat(compute, budget_s, least, most, ran.compute)
+        whole = _sampled(job, lambda: cpu_ms(lambda: job.runner.run(job.images, spare)))
+        repeat(whole, budget_s, least, most, ran.end_to_end)
+        job.tally.expect(job.later)
+        if job.request.timing:
+            repeats = _PROFILE_REPEATS["cuda"]
+            profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
+            watch_steps(ran.rows, pipeline, resident, gpu)
+    if job.request.trace:
         ran.tracer = tracer = GpuTracer()
-        streamer.run(images, labels, on_chunk=tally.passed, mark=tracer.mark)
+        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
-def _later_on_gpu(request: Request) -> int:
-    """Passes after those that are repeated: of the stages, and the traced one."""
-    return (_PROFILE_REPEATS["cuda"] + 1) * request.timing + request.trace
+def _on_the_gpu(job: _Job) -> tuple[Pipeline, Any]:
+    """A pipeline for passes of a batch, and the images in the GPU's memory."""
+    import cupy
 
-
-def _classify_gpu(job: _Job, streamer: Streamer, images: Any, labels: Any, ran: _Ran) -> None:
-    """The first pass: a copy of the labels into `ran`, which later passes do not write."""
-    later = _later_on_gpu(job.request)
-    job.tally.expect(2 + 2 * _GPU_LEAST + later)
-    start = _clock()
-    try:
-        with job.clock.phase("first"):
-            streamer.run(images, labels, ran.scores, job.tally.passed)
-    finally:
-        ran.labels, ran.done = labels.copy(), streamer.done
-    again = expected(_clock() - start, _GPU_BUDGET_S, _GPU_LEAST)
-    job.tally.expect(1 + 2 * again + later)
+    with job.engine.phases.timed("copy"):
+        pipeline = job.engine.pipeline(job.dtype, job.batch, job.engine.sizes(job.batch)[1])
+        resident = cupy.empty((len(job.images), *IMAGE_SHAPE), job.dtype)
+        resident.set(job.images)
+    return pipeline, resident

@@ -251,7 +251,7 @@ def plan_json(plan: Plan) -> list[dict[str, Any]]:
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     """`lenetgpu infer --json`: schema 1."""
-    phases, n = outcome.phases, len(outcome.dataset)
+    phases, n = outcome.phases, outcome.done
     correct = outcome.correct
     timing = {
         "import": import_ms + phases.get("import", 0.0),
@@ -266,7 +266,7 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
         "accuracy": None if correct is None else correct / n,
         "precision": outcome.plan.precision,
         "weights": outcome.weights.source,
-        "data": outcome.dataset.source,
+        "data": outcome.data,
         "plan": plan_json(outcome.plan),
         "timing_ms": timing,
         "images_per_second": outcome.images_per_second,

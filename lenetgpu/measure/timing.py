@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import ceil
@@ -25,6 +26,19 @@ def hold_events() -> tuple[Any, Any]:
     import cupy
 
     return cupy.cuda.Event, cupy.cuda.get_elapsed_time
+
+
+class Phases(dict[str, float]):
+    """Milliseconds by the name of what took them; what comes twice is added."""
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of the block to `name`, also where it raises."""
+        start = _clock()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + (_clock() - start) * 1e3
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lenetgpu.measure.outcome import Outcome
+    from lenetgpu.measure.timing import Summary
+
+_PHASE_NAMES = {"first": "pass"}
 
 
 def _shown(source: str) -> str:
@@ -34,7 +37,7 @@ def describe_device(outcome: Outcome) -> str:
 
 def print_stages(console: Console, outcome: Outcome) -> None:
     """The per-stage table, ending with the residual between its sum and the unprofiled pass."""
-    n = len(outcome.dataset)
+    n = outcome.done
     rows = stage_rows(outcome.rows, n, outcome.limits)
     total = sum(row["median_ms"] for row in rows)
     compute = outcome.compute.median
@@ -67,7 +70,7 @@ def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) 
 
 def _images(outcome: Outcome) -> str:
     """How many images, and how many at once where that is not all of them as asked."""
-    n, asked = len(outcome.dataset), outcome.request.batch
+    n, asked = outcome.done, outcome.request.batch
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
     if outcome.batch < outcome.asked:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
@@ -76,10 +79,10 @@ def _images(outcome: Outcome) -> str:
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     """The lines that end `lenetgpu infer`."""
-    n = len(outcome.dataset)
+    n = outcome.done
     console.print(f"device   {describe_device(outcome)}", soft_wrap=True, highlight=False)
     console.print(
-        f"data     {_images(outcome)}, {_shown(outcome.dataset.source)}",
+        f"data     {_images(outcome)}, {_shown(outcome.data)}",
         soft_wrap=True,
         highlight=False,
     )
@@ -102,7 +105,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
             f"accuracy {correct:,}/{n:,} = {correct / n:.2%}", style="bold", highlight=False
         )
     compute, whole = outcome.compute, outcome.end_to_end
-    inner = f", {compute.median:,.2f} ms compute" if compute.samples else ""
+    own = outcome.gpu is not None and bool(compute.samples)
+    inner = f", {compute.median:,.2f} ms compute" if own else ""
     console.print(
         f"[bold]elapsed  {whole.median:,.2f} ms host to host{inner}[/] "
         f"({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
@@ -114,18 +118,19 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         name: outcome.phases[name] for name in PHASES if name in outcome.phases
     }
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)
-    spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())
-    console.print(f"time     {spent}{_compute_last(outcome)}", soft_wrap=True, highlight=False)
+    spent = ", ".join(f"{_PHASE_NAMES.get(name, name)} {ms:,.0f}" for name, ms in phases.items())
+    console.print(f"time     {spent} ms", soft_wrap=True, highlight=False)
 
 
 def _passes(outcome: Outcome) -> str:
-    """What the times are medians of."""
-    if outcome.cold:
-        return "the first pass alone, cold"
+    """What the times are of: the one pass, or of how many that were repeated the medians."""
+    if not outcome.repeated:
+        return "one pass"
     whole, compute = len(outcome.end_to_end.samples), len(outcome.compute.samples)
-    return f"medians of {whole} and {compute} passes"
+    if outcome.gpu is None:
+        return f"median of {whole} passes, {_spread(outcome.end_to_end)}"
+    return f"medians of {whole} and {compute} passes, {_spread(outcome.end_to_end)}"
 
 
-def _compute_last(outcome: Outcome) -> str:
-    compute = outcome.compute
-    return f", compute {compute.median:,.2f} ms" if compute.samples else " ms"
+def _spread(summary: Summary) -> str:
+    return f"{summary.p05:,.2f} to {summary.p95:,.2f}"
