@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
+import json
+import os
 import subprocess
 import sys
 import threading
@@ -14,8 +16,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.gpu import device
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler, device, launch, nvrtc
+from lenetgpu.gpu.launch import _overlapping
+from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.stages import registry
 
 
 @pytest.fixture
@@ -99,13 +105,13 @@ def driver(monkeypatch):
         runtime=SimpleNamespace(free=lambda pointer: found.said.append("free")),
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=used))
-    for cached in (device._driver, device._listed):
+    for cached in (device.driver, device._listed):
         cached.cache_clear()
     yield found
     found.may_create.set()
     while device._contexts:
         device._contexts.pop().join()
-    for cached in (device._driver, device._listed):
+    for cached in (device.driver, device._listed):
         cached.cache_clear()
 
 
@@ -133,6 +139,221 @@ def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
     device.begin(wanted)
     device.activate(device.driver_gpus()[0])
     assert driver.said == ["init", "use 0", "free"]
+
+
+class Nvrtc:
+    """NVRTC's functions, of version `minor`; `loads` counts who wanted them."""
+
+    def __init__(self, minor):
+        self.minor, self.loads = minor, 0
+
+    def library(self):
+        self.loads += 1
+        return self
+
+    def nvrtcVersion(self):
+        return 0, 13, self.minor
+
+    def nvrtcCreateProgram(self, *arguments):
+        return 0, None
+
+    def nvrtcCompileProgram(self, *arguments):
+        return (0,)
+
+    def nvrtcDestroyProgram(self, program):
+        return (0,)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """A process that begins, with NVRTC of that version beside it; it lies in the folder's lib."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "site-packages" / "libnvrtc.so.13"
+    file.parent.mkdir()
+    file.write_text("library")
+    maps = tmp_path / "maps"
+    maps.write_text(
+        f"7f00-7f01 r-xp 0 8:1 12   /lib/libc.so\n7f02-7f03 r--p 0 8:1 2   {file}\n" * 2
+    )
+    monkeypatch.setattr(compiler, "_MAPPED", maps)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(file.parent)])
+
+    def begin(minor=0):
+        for cached in (compiler.asked, compiler._remembered):
+            cached.cache_clear()
+        found = Nvrtc(minor)
+        monkeypatch.setattr(compiler, "library", found.library)
+        return found
+
+    begin.file = file
+    yield begin
+    for cached in (compiler.asked, compiler._remembered):
+        cached.cache_clear()
+
+
+def test_the_compiler_is_asked_once_for_its_version(start):
+    first = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), first.loads) == ((13, 5), ("--no-cache",), 1)
+    later = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), later.loads) == ((13, 5), ("--no-cache",), 0)
+
+
+def _another_size(start, monkeypatch):
+    start.file.write_text("a longer library")
+
+
+def _another_time(start, monkeypatch):
+    os.utime(start.file, ns=(1, 1))
+
+
+def _gone(start, monkeypatch):
+    start.file.unlink()
+
+
+def _packages_installed(start, monkeypatch):
+    os.utime(start.file.parent, ns=(1, 1))
+
+
+def _another_toolkit(start, monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+
+
+def _half_a_record(start, monkeypatch):
+    record = compiler._record()
+    record.write_text(record.read_text()[:-9])
+
+
+CHANGES = (
+    _another_size,
+    _another_time,
+    _gone,
+    _packages_installed,
+    _another_toolkit,
+    _half_a_record,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch, change):
+    start(5)
+    nvrtc.version()
+    change(start, monkeypatch)
+    later = start(6)
+    assert (nvrtc.version(), later.loads) == ((13, 6), 1)
+
+
+def test_where_the_loaded_file_is_unknown_nothing_is_remembered(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "_MAPPED", tmp_path / "nowhere")
+    for loads in (1, 1):
+        found = start(5)
+        assert (nvrtc.version(), found.loads) == ((13, 5), loads)
+
+
+def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("// nothing")
+    made = []
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: made.append(nvrtc.version()) or (b"c", ""))
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    start(5)
+    cubin = compile_kernel(Kernel(source, "first"), "sm_90a").path
+    later = start(6)  # the files do not tell: it is believed until it is loaded
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path == cubin and later.loads == 0
+    compile_kernel(Kernel(source, "second"), "sm_90a")
+    assert made == [(13, 5), (13, 6)] and later.loads == 1
+    assert json.loads(compiler._record().read_text())["version"] == [13, 6]
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
+    nvrtc.source_hash.cache_clear()
+
+
+def test_a_launch_is_described_as_cuda_bindings_would():
+    """Byte for byte, the address of the attribute apart."""
+    cuda = pytest.importorskip("cuda.bindings.driver")
+    attribute, config = cuda.CUlaunchAttribute(), cuda.CUlaunchConfig()
+    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.gridDimX, config.gridDimY, config.gridDimZ = 132, 2, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = 384, 1, 1
+    config.sharedMemBytes, config.hStream = 227 << 10, 0x1234
+    config.attrs, config.numAttrs = [attribute], 1
+    ours = _overlapping((132, 2), (384,), 227 << 10, 0x1234)
+    theirs = launch._Config.from_buffer_copy(ctypes.string_at(config.getPtr(), ctypes.sizeof(ours)))
+    assert bytes(ours.attributes[0]) == bytes(theirs.attributes[0])
+    theirs.attributes = ours.attributes
+    assert bytes(ours) == bytes(theirs)
+
+
+def test_a_refused_launch_is_named(driver, monkeypatch):
+    seen = []
+
+    def launch_kernel(config, function, values, extra):
+        at = ctypes.cast(values[1], ctypes.POINTER(ctypes.c_int32)).contents.value
+        seen.append((list(config._obj.grid), config._obj.stream, function.value, at))
+        return 0 if len(seen) == 1 else 700
+
+    def name_of(status, name):
+        name._obj.value = b"CUDA_ERROR_ILLEGAL_ADDRESS"
+
+    driver.cuLaunchKernelEx, driver.cuGetErrorName = launch_kernel, name_of
+    array = type("Array", (), {"data": SimpleNamespace(ptr=1 << 40)})
+    cupy = sys.modules["cupy"]
+    cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
+    launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
+    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_ILLEGAL_ADDRESS"):
+        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+
+
+def fresh(code):
+    """What `code` prints in a process of its own, line by line."""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return ran.stdout.splitlines()
+
+
+def told():
+    return [name for name, offer in registry._OFFERS.items() if offer.families is not None]
+
+
+@pytest.mark.parametrize("module", told())
+def test_a_module_registers_the_families_that_are_told_of_it(module):
+    registry.import_offered()
+    made = [
+        (kind, name.split(".")[0])
+        for (kind, name), made in registry.REGISTRY.items()
+        if f"{made.run.__module__}.".startswith(f"{module}.")
+    ]
+    offered = registry._OFFERS[module]
+    assert {family for _, family in made} == offered.families
+    assert {kind for kind, _ in made} <= set(offered.kinds)
+
+
+ORDER = "from lenetgpu.stages import {0}; {1}[print(v.kind, v.full_name) for v in variants()]"
+
+
+def test_the_order_of_variants_is_that_of_the_files_whatever_is_asked_first():
+    first = "find('argmax', 'numpy', 'cpu'); find('conv', 'best', 'cuda'); "
+    assert fresh(ORDER.format("variants", "")) == fresh(ORDER.format("find, variants", first))
+
+
+FAR = {"conv.convnet2", "conv.prefetch", "conv.texture", "conv.fft", "conv.tuned", "conv.cublas",
+       "fused.block", "fused.cuda_cores", "fused.mma", "fused.wgmma.int8_features"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plan", "device", "near", "far"),
+    [
+        ("fp32", "cpu", "conv.tiled", FAR | {"fused.wgmma"}),
+        ("fp16", "cuda", "fused.wgmma.fp16_features", FAR | {"conv.tiled", "pool.mean"}),
+    ],
+)
+def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device, near, far):
+    modules = fresh(
+        f"import sys; from lenetgpu.plan import resolve; resolve({plan!r}, {device!r});"
+        "print(*sys.modules, sep='\\n')"
+    )
+    ours = {name.removeprefix("lenetgpu.stages.") for name in modules}
+    assert near in ours and ours & far == set()
 
 
 @pytest.mark.gpu

@@ -42,29 +42,29 @@ def _library() -> str:
 
 
 @cache
-def _driver() -> Any:
+def driver() -> Any:
     """The CUDA driver, initialised, or None where there is none or it finds no GPU."""
     try:
-        driver = ctypes.CDLL(_library())
+        library = ctypes.CDLL(_library())
     except OSError:
         return None
-    return driver if driver.cuInit(0) == 0 else None
+    return library if library.cuInit(0) == 0 else None
 
 
 @cache
 def _listed() -> tuple[Gpu, ...]:
-    driver, count = _driver(), ctypes.c_int()
-    if driver is None or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+    cuda, count = driver(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
     found = []
     for index in range(count.value):
         handle, value = ctypes.c_int(), ctypes.c_int()
         name = ctypes.create_string_buffer(256)
-        driver.cuDeviceGet(ctypes.byref(handle), index)
-        driver.cuDeviceGetName(name, len(name), handle)
+        cuda.cuDeviceGet(ctypes.byref(handle), index)
+        cuda.cuDeviceGetName(name, len(name), handle)
         version = []
         for attribute in (_MAJOR, _MINOR):
-            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+            cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
             version.append(value.value)
         found.append(Gpu(index, name.value.decode(), 10 * version[0] + version[1]))
     return tuple(found)
@@ -96,9 +96,9 @@ def begin(wanted: str = "auto") -> None:
 
 def _create_context(index: int) -> None:
     if index < len(driver_gpus()):
-        device, context, driver = ctypes.c_int(), ctypes.c_void_p(), _driver()
-        if driver.cuDeviceGet(ctypes.byref(device), index) == 0:
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        device, context, cuda = ctypes.c_int(), ctypes.c_void_p(), driver()
+        if cuda.cuDeviceGet(ctypes.byref(device), index) == 0:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def cupy_installed() -> bool:
