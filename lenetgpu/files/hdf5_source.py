@@ -18,6 +18,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files.chunks import Chunks, decoded_here
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource, narrowed
+from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
 from lenetgpu.files.reading import BLOCK, Source, check_floats, class_numbers, selected
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
@@ -48,6 +49,10 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
 def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
     import numpy as np
 
+    if ATTRIBUTE in file.attrs:
+        packed = PackedSource(path, file, skip, limit)
+        file.close()
+        return packed
     height, width, _ = IMAGE_SHAPE
     item = hdf5.find(
         file,
