@@ -300,7 +300,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
 
     gpu, asked = Gpu(0, "pretended", 90), []
 
-    def refuse(plan, device, dtype, batch):
+    def refuse(plan, weights, device, dtype, batch):
         asked.append((plan.name, device, dtype, batch))
         raise LenetError("plan fp32 is wrong on this device")
 
@@ -311,13 +311,15 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     monkeypatch.setitem(
         sys.modules,
         "lenetgpu.streaming",
-        SimpleNamespace(Streamer=unchecked, host_results=unchecked, pinned_copy=unchecked),
+        SimpleNamespace(
+            Streamer=unchecked, schedule_for=lambda *_, **__: SimpleNamespace(streams=2, chunk=80)
+        ),
     )
     monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
     monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
     monkeypatch.setattr(engine, "default_chunk", lambda device: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
-    monkeypatch.setattr(engine, "verify_once", refuse)
+    monkeypatch.setattr(engine, "fit", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):
         infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
     assert asked[0][:3] == ("fp32", "pretended", "uint8")
