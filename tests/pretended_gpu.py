@@ -99,6 +99,7 @@ class PretendedGpu:
         self.pending.remove(chosen)
 
     def copy(self, to, source, stream):
+        assert self.is_pinned(to) or self.is_pinned(source), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
 
     def empty(self, shape, dtype):
