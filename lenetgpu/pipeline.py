@@ -260,10 +260,19 @@ class Pipeline:
                 current = out
         return self.labels[:n]
 
+    @property
+    def scores_on_gpu(self) -> bool:
+        """Whether a run leaves its scores on the GPU, to be copied from there."""
+        return self._scores_device == "cuda"
+
+    def held_scores(self, n: int) -> Any:
+        """Scores (n, 10) float32 of the last run where they lie; the next run writes over them."""
+        return self._scores[:n]
+
     def scores(self, n: int) -> Any:
         """Scores (n, 10) float32 of the last run, as a NumPy array."""
-        part = self._scores[:n]
-        return part.get() if self._scores_device == "cuda" else part.copy()
+        part = self.held_scores(n)
+        return part.get() if self.scores_on_gpu else part.copy()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

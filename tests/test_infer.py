@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from pretended_gpu import PretendedGpu, streamer_on
 
 from lenetgpu.cli import main
 from lenetgpu.commands import infer as job
@@ -24,7 +25,6 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.show import progress
-from lenetgpu.streaming import Streamer
 
 CPU = ("--device", "cpu")
 # sends SIGINT to itself, as a terminal would, when the pipeline begins its Nth chunk
@@ -419,78 +419,11 @@ def test_too_few_right_labels_are_said_with_their_number(tmp_path):
     np.testing.assert_array_equal(np.load(target), right[:10])
 
 
-class Lane:
-    """A stream, its pipeline and its buffer: labels reach the host when it is synchronised."""
-
-    def __init__(self):
-        self.waiting, self.n = [], 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def __getitem__(self, part):
-        return self
-
-    def set(self, images):
-        self.images = images
-
-    def run(self, buffer, observer=None):
-        found = self.images.copy()
-
-        def get(out, blocking):
-            assert not blocking
-            self.waiting.append((out, found))
-
-        return SimpleNamespace(get=get)
-
-    def synchronize(self):
-        for out, found in self.waiting:
-            out[...] = found
-        self.waiting.clear()
-
-
-def streamer_of(lanes, chunk):
-    made = Streamer.__new__(Streamer)
-    made.chunk, made.done = chunk, 0
-    made._lanes = [(lane, lane, lane) for lane in lanes]
-    return made
-
-
-def test_streams_count_the_labels_that_reached_the_host():
-    made = streamer_of([Lane(), Lane()], 4)
-    images, labels, told = np.arange(10), np.full(10, -1), []
-    made.run(images, labels, on_chunk=told.append)
-    assert made.done == 10 and told == [4, 4, 2]
-    np.testing.assert_array_equal(labels, images)
-
-    def stop(count):
-        if told.append(count) or len(told) == 5:
-            raise KeyboardInterrupt
-
-    labels[...] = -1
-    with pytest.raises(KeyboardInterrupt):
-        made.run(images, labels, on_chunk=stop)
-    assert made.done == 8
-    np.testing.assert_array_equal(labels, [*range(8), -1, -1])
-
-
-def test_a_second_ctrl_c_while_streams_are_waited_for_counts_no_label():
-    class Impatient(Lane):
-        def synchronize(self):
-            raise KeyboardInterrupt
-
-    made = streamer_of([Impatient()], 4)
-    with pytest.raises(KeyboardInterrupt):
-        made.run(np.arange(10), np.full(10, -1))
-    assert made.done == 0
-
-
 def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
-    made, ran = streamer_of([Lane(), Lane()], 4), job._Ran()
-    images, labels = np.arange(10), np.full(10, -1)
+    gpu = PretendedGpu()
+    made, ran = streamer_on(gpu, 4, 2), job._Ran()
+    images, labels = gpu.pinned((10, 28, 28, 1), np.uint8), gpu.pinned((10,), np.int32)
+    images[:, 0, 0, 0] = np.arange(10)
     told = []
 
     def stop(done, total):
