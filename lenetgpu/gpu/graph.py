@@ -56,6 +56,10 @@ class Graph:
         """Queue all calls on the current stream."""
         self._graph.launch()
 
+    def launch_alone(self) -> None:
+        """Queue all calls on the stream that they were recorded on."""
+        self._graph.launch(self.stream)
+
 
 class TorchGraph:
     """The same of calls of PyTorch, which records them itself: its allocator has to know.

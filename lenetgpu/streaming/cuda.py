@@ -15,8 +15,8 @@ class Recording(Protocol):
 
     stream: Any
 
-    def launch(self) -> None:
-        """Queue it on the current stream."""
+    def launch_alone(self) -> None:
+        """Queue it on that stream."""
 
 
 class Device(Protocol):
@@ -87,6 +87,10 @@ class Cuda:
         current: AbstractContextManager[Any] = stream
         return current
 
+    def current(self) -> Any:
+        """The current stream."""
+        return self._cupy.cuda.get_current_stream()
+
     def record(self, event: Any, stream: Any) -> None:
         """`event` is what `stream` holds now."""
         event.record(stream)
@@ -114,6 +118,14 @@ class Cuda:
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised page-locked array in host memory."""
         return pinned_empty(shape, dtype)
+
+    def mapped(self, array: Any) -> Any:
+        """A page-locked array as the device sees it, where it lies."""
+        cuda = self._cupy.cuda
+        memory = cuda.UnownedMemory(
+            array.ctypes.data, array.nbytes, array, self._runtime.getDevice()
+        )
+        return self._cupy.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def is_pinned(self, array: Any) -> bool:
         """Whether a host array is page-locked from its first byte to its last."""

@@ -211,8 +211,7 @@ class Streamer:
         self._graphs.move_to_end(key)
         queued = 0
         try:
-            with self._device.on(graph.stream):
-                graph.launch()
+            graph.launch_alone()
             queued = len(whole.images)
             if on_chunk is not None:
                 for part in self._chunks(whole):
