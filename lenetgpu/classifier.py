@@ -12,6 +12,7 @@ from 0 to 1 (float16, float32, float64). In lists, whole numbers are pixels.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -52,6 +53,7 @@ class LeNet:
         self._engine, self._making = engine, threading.Lock()
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
+        self._batch = engine.request.images_a_pass(sys.maxsize)
         self._closed = False
 
     @classmethod
@@ -194,8 +196,8 @@ class LeNet:
             self._require_open()
             if key not in self._pools:
                 self._start(dtype)
-                batch, most = self._engine.request.batch, 1 if self._engine.gpu is None else _AHEAD
-                make = partial(self._engine.runner, dtype, batch, with_scores)
+                most = 1 if self._engine.gpu is None else _AHEAD
+                make = partial(self._engine.runner, dtype, self._batch, with_scores, one=True)
                 self._pools[key] = Pool(make, most)
             return self._pools[key]
 
@@ -206,12 +208,12 @@ class LeNet:
             if key not in self._on_gpu:
                 self._start(dtype)
                 assert self._engine.gpu is not None
-                make = partial(self._engine.whole_pipeline, dtype, with_scores)
+                make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
                 self._on_gpu[key] = DeviceRunner(make, self._engine.gpu.index)
             return self._on_gpu[key]
 
     def _start(self, dtype: str) -> None:
-        self._engine.start(dtype, self._engine.request.batch)
+        self._engine.start(dtype, self._batch)
 
     def _require_open(self) -> None:
         if self._closed:

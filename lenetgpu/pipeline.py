@@ -169,8 +169,9 @@ class Pipeline:
         self.chunk = min(batch, chunk or default_chunk(plan.device))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
+        self.exponent = weights.balanced.exponent
         self._allocate()
-        self._prepare(weights)
+        self._prepare(weights.balanced)
 
     def _allocate(self) -> None:
         sizes: dict[tuple[str, int], int] = {}
@@ -212,13 +213,20 @@ class Pipeline:
             if step.variant is None:
                 continue
             tensors = [weights[name] for name in step.weights]
-            step.mounted = Mounted(
-                step.variant, step.problem, tensors, self.chunk, weights.largest_pooled
-            )
+            step.mounted = Mounted(step.variant, step.problem, tensors, self.chunk)
+        if self.exponent:
+            self._rescale(0, 1)
 
     @staticmethod
     def _classifies(step: Step) -> bool:
         return step.variant is not None and step.variant.kind == CLASSIFIER
+
+    def _rescale(self, lo: int, n: int) -> None:
+        """Undo, in place, the factor that the weights' scales leave on `n` scores from `lo` on."""
+        import numpy as np
+
+        part = self._scores[lo : lo + n]
+        array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
         """Fill every buffer the pipeline writes with NaN (labels with -1)."""
@@ -258,6 +266,8 @@ class Pipeline:
                 if observer is not None:
                     observer(step, out)
                 current = out
+            if self.exponent and (self.with_scores or "scores" in self._places):
+                self._rescale(lo, count)
         return self.labels[:n]
 
     @property

@@ -80,6 +80,9 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
     "int8": {"cuda": ("int8",)},
 }
+# precision -> device -> plans of another precision that `auto` takes there too, each as long as its
+# error with the weights at hand is no larger than that of the precision's first plan
+STAND_INS: dict[str, dict[str, tuple[str, ...]]] = {"fp32": {"cuda": ("fp16x3", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
 
@@ -254,16 +257,21 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
     return names
 
 
+def stand_ins(device: str, precision: str) -> tuple[str, ...]:
+    """Plans of another precision that `auto` takes where they are as exact (STAND_INS)."""
+    return STAND_INS.get(precision, {}).get(device, ())
+
+
 def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
     """The plans that `auto` chooses from at `precision`, those whose needs the device meets.
 
-    Raises LenetError where there are none.
+    The last of them may be STAND_INS. Raises LenetError where there are none.
     """
     found: dict[str, Plan] = {}
     refusal = None
-    for name in _auto_names(device, precision):
+    for name in _auto_names(device, precision) + stand_ins(device, precision):
         try:
-            found[name] = resolve(name, device, None, precision, gpu)
+            found[name] = resolve(name, device, None, None, gpu)
         except LenetError as error:
             refusal = error
     if not found and refusal is not None:

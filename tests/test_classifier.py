@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_what_cannot_be_loaded_is_refused_too(options, words):
 def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
     sizes = [3, 0, 20, 1, 16]
     edges = np.cumsum([0, *sizes])
-    batches = [digits[lo:hi] for lo, hi in zip(edges[:-1], edges[1:], strict=True)]
+    batches = [digits[lo:hi] for lo, hi in pairwise(edges)]
     found = list(net.stream(batches))
     assert [len(labels) for labels in found] == sizes
     np.testing.assert_array_equal(np.concatenate(found), truth[1])

@@ -58,8 +58,8 @@ def test_json_schema():
     assert [name for slot in document["plan"] for name in slot["stages"]] == list(STAGE_NAMES)
     timing = document["timing_ms"]
     assert set(timing) == {
-        "import", "context", "choose", "compile", "verify", "load", "copy", "first", "compute",
-        "end_to_end",
+        "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first",
+        "compute", "end_to_end",
     }  # fmt: skip
     for name in ("compute", "end_to_end"):
         entry = timing[name]
@@ -391,5 +391,5 @@ def test_running_out_of_memory_is_one_sentence(monkeypatch):
     def exhaust(*arguments):
         raise MemoryError("Unable to allocate 730. GiB")
 
-    monkeypatch.setattr(inference, "load_dataset", exhaust)
+    monkeypatch.setattr(inference, "open_source", exhaust)
     refused(run("infer"), "730. GiB")

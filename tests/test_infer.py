@@ -50,8 +50,15 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
+@cache
+def weights_were_checked():
+    """So that no later run passes images to check the plan with the weights."""
+    assert run("infer", "--limit", 1, *CPU).exit_code == 0
+
+
 def stopped(chunk, *arguments, code=DRIVER):
     """The command, interrupted as chunk `chunk` begins; the first only warms up."""
+    weights_were_checked()
     words = [sys.executable, "-c", code, str(chunk), *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
@@ -136,7 +143,7 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
         "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
-        "repeated": False,
+        "repeated": False, "streams": 1, "chunk": None, "from": "memory", "notes": [],
     }  # fmt: skip
     assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
@@ -146,7 +153,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     again = DRIVER.replace(
         "main(arg",
         "import lenetgpu.files.output as files\n"
-        "files.write_labels = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "files.LabelWriter.write = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "main(arg",
     )
     target, report = tmp_path / "labels.npy", tmp_path / "out.json"
@@ -188,6 +195,7 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, t
 @pytest.fixture
 def passes(monkeypatch):
     """How many images each run of a pipeline had, the warm-up's one among them."""
+    weights_were_checked()
     seen, plain = [], Pipeline.run
 
     def run(self, x, observer=None):
@@ -224,7 +232,7 @@ def test_stages_bring_passes_beside_them_unless_their_number_is_asked(monkeypatc
     """Seven of 60 ms fit into 0.42 s behind a first of none; at least five are taken."""
     monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
     monkeypatch.setattr(timing, "_clock", SteppedClock(0.06))
-    monkeypatch.setattr(job, "_classify", lambda job, labels, ran: classified(ran, job, labels))
+    monkeypatch.setattr(job, "_classify", lambda job, ran: classified(ran, job))
     monkeypatch.setattr(job, "profile", lambda *_: None)
     monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.42)
     outcome = job.infer(Request(limit=5, device="cpu", timing=True, repeat=asked))
@@ -232,8 +240,8 @@ def test_stages_bring_passes_beside_them_unless_their_number_is_asked(monkeypatc
     assert outcome.repeated
 
 
-def classified(ran, job, labels):
-    ran.labels, ran.done = labels, len(labels)
+def classified(ran, job):
+    ran.labels, ran.done = np.zeros(5, np.int32), 5
     job.engine.phases["first"] = 0.0
     return 0.0
 
@@ -417,7 +425,7 @@ def test_numbers_that_cannot_be_run_are_one_sentence(command, arguments, words):
 def test_fewer_than_no_repeats_are_one_sentence():
     result = run("infer", "--repeat", -2, *CPU)
     assert result.exit_code == 2
-    assert result.stderr == "lenetgpu: error: --repeat: expected at least 0 passes, found -2\n"
+    assert result.stderr == "lenetgpu: error: --repeat: expected at least 0, found -2\n"
 
 
 def test_too_few_right_labels_are_said_with_their_number(tmp_path):
@@ -450,13 +458,14 @@ def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
         if len(told) == 2:
             raise KeyboardInterrupt
 
+    made.results = lambda n, scored: (labels, None)
     asked = SimpleNamespace(
-        engine=SimpleNamespace(phases=timing.Phases()),
+        engine=SimpleNamespace(phases=timing.Phases()), request=Request(), source=range(10),
         runner=made, images=images, tally=progress.Tally(10, stop),
     )  # fmt: skip
     asked.tally.expect(1)
     with pytest.raises(KeyboardInterrupt):
-        job._classify(asked, labels, ran)
+        job._classify(asked, ran)
     assert ran.done == 8
     np.testing.assert_array_equal(ran.labels[:8], range(8))
     assert asked.engine.phases["first"] > 0

@@ -14,6 +14,7 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
+from lenetgpu.running.outside import OUTSIDE
 from lenetgpu.stages import variants
 from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
@@ -112,8 +113,11 @@ def test_compiles(variant, arch):
         assert "C7510" not in compiled.log, f"{kernel}: wgmma serialised"
 
 
+ALONE = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK]
+
+
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("kernel", [FMA_RATE, MMA_RATE, UNPACK], ids=lambda k: k.entry)
+@pytest.mark.parametrize("kernel", ALONE, ids=lambda k: k.entry)
 def test_those_of_no_variant_compile(kernel, arch):
     if not nvrtc.supported(arch):
         pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
@@ -168,7 +172,7 @@ def test_the_second_compilation_comes_from_the_cache(monkeypatch):
 def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
-    compiled |= {FMA_RATE.source, MMA_RATE.source, UNPACK.source}
+    compiled |= {kernel.source for kernel in ALONE}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:
         assert source.with_suffix(".py").is_file()

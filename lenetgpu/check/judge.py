@@ -150,7 +150,7 @@ def first_bad_stage(
 ) -> tuple[str, Verdict] | None:
     """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
     images = images[: pipeline.chunk]
-    expected = reference_stages(images, weights)
+    expected = reference_stages(images, weights.balanced)
     on_gpu = pipeline.plan.device == "cuda"
     found: dict[str, Any] = {}
 

@@ -41,6 +41,21 @@ def overrides(options: dict[str, Any]) -> dict[str, str]:
     return {stage: options[stage] for stage in STAGES if options.get(stage) is not None}
 
 
+class _AutoOrCount(click.ParamType[Any]):
+    """A whole number, or auto: None."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
+        if value is None or value == "auto":
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"expected auto or a whole number, found {value!r}", param, ctx)
+
+
+AUTO_OR_COUNT = _AutoOrCount()
 JSON = click.option("--json", "json_file", type=FILE, help="results to a JSON file, - for stdout")
 CSV = click.option("--csv", "csv_file", type=FILE, help="rows to a CSV file, - for stdout")
 MARKDOWN = click.option("--markdown", type=FILE, help="rows to a Markdown file, - for stdout")
@@ -54,8 +69,9 @@ run_options = together(
     [
         click.argument("data", required=False, type=FILE),
         WEIGHTS,
-        click.option("--batch", default=10_000, show_default=True, help="images in one pass"),
-        click.option("--limit", type=int, help="only the first images of the data set"),
+        click.option("--batch", type=int, help="images in one pass at most  [default: 10000]"),
+        click.option("--limit", type=int, help="only so many images of the data set"),
+        click.option("--skip", default=0, help="not the first N images of the data set"),
         click.option("--plan", default="auto", show_default=True, help="named plan of variants"),
         *(
             click.option(
@@ -67,8 +83,19 @@ run_options = together(
         ),
         click.option("--precision", help="precision that the plan must compute in, as fp32"),
         DEVICE,
-        click.option("--streams", default=1, show_default=True, help="CUDA streams for chunks"),
-        click.option("--chunk", type=int, help="images that pass through all stages together"),
+        click.option("--threads", type=int, help="a CPU's threads  [default: all it may use]"),
+        click.option(
+            "--streams",
+            type=AUTO_OR_COUNT,
+            default="auto",
+            help="auto or N CUDA streams",
+        ),
+        click.option(
+            "--chunk",
+            type=AUTO_OR_COUNT,
+            default="auto",
+            help="auto or N images that pass through all stages together",
+        ),
         click.option(
             "--transfers",
             default="device",

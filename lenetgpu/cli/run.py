@@ -43,7 +43,7 @@ def infer(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Classify images; DATA is HDF5 or IDX, default: the 10,000 digits that ship."""
+    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
     begin(options["device"])
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
@@ -58,10 +58,7 @@ def infer(
     import_ms = (time.perf_counter() - STARTED) * 1e3
     asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = job.infer(asked, progress)
-    if output is not None:
-        asked_for = outcome.asked if outcome.interrupted else None
-        files.write_labels(output, outcome.labels, outcome.scores, asked_for)
+        outcome = job.infer(asked, progress, output)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import Dataset, load_dataset
+from lenetgpu.files.output import LabelWriter, open_labels
+from lenetgpu.files.source import Source, open_source
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
@@ -27,8 +31,7 @@ from lenetgpu.measure.timing import (
     time_compute,
 )
 from lenetgpu.measure.trace import CpuTracer, GpuTracer
-from lenetgpu.network import CLASSES, IMAGE_SHAPE
-from lenetgpu.pipeline import Pipeline
+from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.running.engine import Engine
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.show.progress import Tally
@@ -36,29 +39,28 @@ from lenetgpu.show.progress import Tally
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
 _GPU_LEAST, _CPU_LEAST = 10, 5
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
+WHOLE_BYTES = 256 << 20
+"""Images of up to so many bytes are read whole before they are computed, more of them meanwhile."""
 
 
 @dataclass
 class _Job:
-    """What a run is given: its images in host memory, on a GPU page-locked, and what runs them."""
+    """What a run is given: its images and what runs them; the writer of labels where there is one.
+
+    `images` (N, 28, 28, 1) in host memory, on a GPU page-locked; None where they are read from
+    `source` while they are computed.
+    """
 
     engine: Engine
-    dataset: Dataset
+    source: Source
     tally: Tally
     runner: CpuRunner | GpuRunner
     images: Any
+    writer: LabelWriter | None = None
 
     @property
     def request(self) -> Request:
         return self.engine.request
-
-    @property
-    def batch(self) -> int:
-        return min(self.request.batch, len(self.dataset))
-
-    @property
-    def dtype(self) -> str:
-        return str(self.dataset.images.dtype)
 
     @property
     def later(self) -> int:
@@ -75,6 +77,13 @@ class _Job:
         if asked or not self.request.timing:
             return 0.0, asked, asked
         return max(0.0, budget_s - pass_s), least, MOST
+
+    def run(self, labels: Any) -> None:
+        """A pass over all images whose labels are for nobody."""
+        if self.images is None:
+            self.runner.run_source(self.source, lambda labels, scores: None)
+        else:
+            self.runner.run(self.images, labels)
 
 
 @dataclass
@@ -96,43 +105,66 @@ class _Ran:
     interrupted: bool = False
 
 
-def infer(request: Request, progress: Progress | None = None) -> Outcome:
+def infer(
+    request: Request, progress: Progress | None = None, output: Path | None = None
+) -> Outcome:
     """Classify the data set as the request says; `progress` is told how many images have passed.
 
-    Ctrl-C ends it with what there is, as soon as one image is classified; before that, and when it
-    comes a second time, KeyboardInterrupt is raised. LenetError for bad input, before anything is
-    computed.
+    Labels, with scores where the request wants them, go to `output` where there is one, as they
+    come. Ctrl-C ends it with what there is, as soon as one image is classified; before that, and
+    when it comes a second time, KeyboardInterrupt is raised, and nothing is written. LenetError for
+    bad input, before anything is computed, but for what only reading a large file shows.
     """
     phases = Phases()
+    set_threads(request.threads)
     engine = Engine(request, phases)
-    with phases.timed("load"):
-        dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
-    if request.min_accuracy is not None and dataset.labels is None:
-        raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
-    dtype, batch = str(dataset.images.dtype), min(request.batch, len(dataset))
-    engine.start(dtype, batch)
-    runner = engine.runner(dtype, batch)
-    with phases.timed("load"):
-        images = runner.place(dataset.images)
-    job = _Job(engine, dataset, Tally(len(dataset), progress), runner, images)
-    ran, gpu = _Ran(), engine.gpu
-    name = gpu.name if gpu else cpu_name()
+    with ExitStack() as stack:
+        with phases.timed("load"):
+            source = stack.enter_context(
+                open_source(request.data or assets.default_digits(), request.skip, request.limit)
+            )
+        if request.min_accuracy is not None and source.labels is None:
+            raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
+        engine.start(source.dtype, len(source))
+        job = _job(engine, source, progress)
+        if output is not None:
+            job.writer = stack.enter_context(open_labels(output, len(source), request.scores))
+        ran = _ran(job)
+        _write(job, ran)
+    return _outcome(job, ran)
+
+
+def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
+    """Everything made ready, and what is read before it is computed read."""
+    request, runner = engine.request, engine.runner(source.dtype, len(source))
+    size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
+    images = None
+    if size <= WHOLE_BYTES or request.timing or request.trace:
+        with engine.phases.timed("load"):
+            images = runner.whole(source)
+    return _Job(engine, source, Tally(len(source), progress), runner, images)
+
+
+def _ran(job: _Job) -> _Ran:
+    """All passes, or what there is of them when Ctrl-C ended them."""
+    ran, gpu, request = _Ran(), job.engine.gpu, job.request
+    name, device = gpu.name if gpu else cpu_name(), job.engine.device
     try:
         if gpu is None:
             _run_cpu(job, ran)
         else:
             _run_gpu(job, gpu, ran)
         if request.roofline:
-            ran.limits = ceilings(engine.device, name)
-            if above(stage_rows(ran.rows, len(dataset), ran.limits)):
-                ran.limits = confirmed(engine.device, ran.limits)
+            ran.limits = ceilings(device, name)
+            if above(stage_rows(ran.rows, len(job.source), ran.limits)):
+                ran.limits = confirmed(device, ran.limits)
     except KeyboardInterrupt:
         if not ran.done:
             raise
         ran.interrupted = True
         if request.roofline and ran.limits is None:
-            ran.limits = known(engine.device, name)
-    return _outcome(job, ran)
+            ran.limits = known(device, name)
+    return ran
 
 
 def _outcome(job: _Job, ran: _Ran) -> Outcome:
@@ -142,11 +174,12 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
     """
     engine, n = job.engine, ran.done
     on_cpu, first = engine.gpu is None, [engine.phases["first"]]
-    whole = ran.compute if on_cpu else ran.end_to_end
-    truth = job.dataset.labels
+    compute = ran.compute or (first if on_cpu and job.images is not None else [])
+    whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
+    truth = job.source.labels
     return Outcome(
         request=job.request,
-        data=job.dataset.source,
+        data=job.source.source,
         truth=None if truth is None else truth[:n],
         weights=engine.weights,
         plan=engine.plan,
@@ -154,27 +187,59 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         why_device=engine.why,
         labels=ran.labels[:n],
         scores=None if ran.scores is None else ran.scores[:n],
-        compute=summarise(ran.compute or (first if on_cpu else [])),
+        compute=summarise(compute),
         end_to_end=summarise(whole or first),
         phases=engine.phases,
         rows=ran.rows,
         limits=ran.limits,
         trace=[] if ran.tracer is None else ran.tracer.events(),
-        asked=len(job.dataset),
+        asked=len(job.source),
         interrupted=ran.interrupted,
         repeated=bool(whole),
+        streams=engine.streams,
+        chunk=job.runner.chunk,
+        streamed=job.images is None,
+        notes=[*engine.notes, *job.runner.notes],
     )
 
 
-def _classify(job: _Job, labels: Any, ran: _Ran) -> float:
-    """The pass that labels, its results into `ran`: its seconds. What is done stays there."""
-    phases = job.engine.phases
-    try:
-        with phases.timed("first"):
-            job.runner.run(job.images, labels, ran.scores, job.tally.passed)
-    finally:
-        ran.labels, ran.done = labels, job.runner.done
+def _classify(job: _Job, ran: _Ran) -> float:
+    """The pass that labels, its results into `ran`: its seconds. What is done stays there.
+
+    Images that are read meanwhile have their labels written meanwhile; their scores go nowhere
+    else.
+    """
+    n, scored, phases = len(job.source), job.request.scores, job.engine.phases
+    ran.labels, ran.scores = job.runner.results(n, scored and job.images is not None)
+
+    def deliver(labels: Any, scores: Any) -> None:
+        ran.labels[ran.done : ran.done + len(labels)] = labels
+        try:
+            if job.writer is not None:
+                job.writer.write(labels, scores)
+            ran.done += len(labels)
+        finally:  # Ctrl-C: what is in the file is done
+            ran.done = max(ran.done, 0 if job.writer is None else job.writer.done)
+
+    with phases.timed("first"):
+        if job.images is None:
+            job.runner.run_source(job.source, deliver, job.tally.passed)
+        else:
+            try:
+                job.runner.run(job.images, ran.labels, ran.scores, job.tally.passed)
+            finally:
+                ran.done = job.runner.done
     return phases["first"] / 1e3
+
+
+def _write(job: _Job, ran: _Ran) -> None:
+    """The labels that were not written meanwhile, and the file to its place."""
+    if job.writer is None:
+        return
+    left = slice(job.writer.done, ran.done)
+    if left.start < left.stop:
+        job.writer.write(ran.labels[left], None if ran.scores is None else ran.scores[left])
+    job.writer.close(len(job.source) if ran.interrupted else None)
 
 
 def _sampled(job: _Job, measure: Callable[[], float]) -> Callable[[], float]:
@@ -192,14 +257,17 @@ def _run_cpu(job: _Job, ran: _Ran) -> None:
     import numpy as np
 
     assert isinstance(job.runner, CpuRunner)
-    n, pipeline = len(job.images), job.runner.pipeline
-    ran.scores = np.empty((n, CLASSES), np.float32) if job.request.scores else None
+    pipeline, spare = job.runner.pipeline, np.empty(len(job.source), np.int32)
     _, least, _ = job.passes(0.0, 0.0, _CPU_LEAST)
     job.tally.expect(1 + least + job.later)
-    first_s = _classify(job, np.empty(n, np.int32), ran)
+    first_s = _classify(job, ran)
     budget_s, least, most = job.passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
     if most:
         job.tally.expect(expected(first_s, budget_s, least, most) + job.later)
+    if job.images is None:
+        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
+        repeat(whole, budget_s, least, most, ran.end_to_end)
+        return
     compute = _sampled(job, lambda: time_compute(pipeline, job.images))
     repeat(compute, budget_s, least, most, ran.compute)
     job.tally.expect(job.later)
@@ -207,45 +275,43 @@ def _run_cpu(job: _Job, ran: _Ran) -> None:
         profile(pipeline, job.images, _PROFILE_REPEATS["cpu"], ran.rows, job.tally.passed)
     if job.request.trace:
         ran.tracer = tracer = CpuTracer()
-        spare = np.empty(n, np.int32)
         job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
 def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
-    from lenetgpu.streaming import host_results
-
-    labels, ran.scores = host_results(len(job.images), job.request.scores)
     _, least, _ = job.passes(0.0, 0.0, _GPU_LEAST)
-    warm = 1 if least else 0
-    job.tally.expect(1 + warm + 2 * least + job.later)
-    first_s = _classify(job, labels, ran)
+    resident = job.images is not None
+    kinds, warm = 1 + resident, 1 if least and resident else 0
+    job.tally.expect(1 + warm + kinds * least + job.later)
+    first_s = _classify(job, ran)
     budget_s, least, most = job.passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
-    spare, _ = host_results(len(job.images), False)  # later passes do not write the labels
+    spare, _ = job.runner.results(len(job.source), False)  # later passes do not write the labels
     if most:
         again = expected(first_s, budget_s, least, most)
-        job.tally.expect(warm + 2 * again + job.later)
-        pipeline, resident = _on_the_gpu(job)
-        compute = _sampled(job, lambda: time_compute(pipeline, resident))
-        compute()
-        repeat(compute, budget_s, least, most, ran.compute)
-        whole = _sampled(job, lambda: cpu_ms(lambda: job.runner.run(job.images, spare)))
+        job.tally.expect(warm + kinds * again + job.later)
+        if resident:
+            _compute_on_gpu(job, gpu, ran, (budget_s, least, most))
+        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
         repeat(whole, budget_s, least, most, ran.end_to_end)
-        job.tally.expect(job.later)
-        if job.request.timing:
-            repeats = _PROFILE_REPEATS["cuda"]
-            profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
-            watch_steps(ran.rows, pipeline, resident, gpu)
+        job.tally.expect(job.request.trace)
     if job.request.trace:
         ran.tracer = tracer = GpuTracer()
         job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
-def _on_the_gpu(job: _Job) -> tuple[Pipeline, Any]:
-    """A pipeline for passes of a batch, and the images in the GPU's memory."""
+def _compute_on_gpu(job: _Job, gpu: Gpu, ran: _Ran, passes: tuple[float, int, int]) -> None:
+    """Passes from images on the GPU to labels there, and where asked stage by stage."""
     import cupy
 
-    with job.engine.phases.timed("copy"):
-        pipeline = job.engine.pipeline(job.dtype, job.batch, job.engine.sizes(job.batch)[1])
-        resident = cupy.empty((len(job.images), *IMAGE_SHAPE), job.dtype)
+    engine, n = job.engine, len(job.source)
+    with engine.phases.timed("copy"):
+        pipeline = engine.whole_pipeline(job.source.dtype, n)
+        resident = cupy.empty((n, *IMAGE_SHAPE), job.source.dtype)
         resident.set(job.images)
-    return pipeline, resident
+    compute = _sampled(job, lambda: time_compute(pipeline, resident))
+    compute()
+    repeat(compute, *passes, ran.compute)
+    if job.request.timing:
+        repeats = _PROFILE_REPEATS["cuda"]
+        profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
+        watch_steps(ran.rows, pipeline, resident, gpu)

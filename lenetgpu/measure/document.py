@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from lenetgpu.plan import Plan
 
 SCHEMA = 1
-PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
+PHASES = (
+    "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
+)  # fmt: skip
 _GPU_FIELDS = (
     "grid",
     "block",
@@ -261,7 +263,7 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     }
     return head("infer", outcome.gpu) | {
         "images": n,
-        "batch": min(outcome.request.batch, n),
+        "batch": min(outcome.batch, n),
         "correct": correct,
         "accuracy": None if correct is None else correct / n,
         "precision": outcome.plan.precision,

@@ -27,18 +27,22 @@ Progress = Callable[[int, int], None]
 class Request:
     """What `lenetgpu infer` was asked for.
 
-    `repeat` passes are timed after the one that labels; `timing` and `roofline` take their own.
+    `batch` None: DEFAULT_BATCH, and no bound for the chunks of a GPU. `streams` and `chunk` None:
+    chosen. `repeat` passes are timed after the one that labels;
+    `timing` and `roofline` take their own.
     """
 
     data: Path | None = None
     weights: Path | None = None
-    batch: int = DEFAULT_BATCH
+    batch: int | None = None
     limit: int | None = None
+    skip: int = 0
     plan: str = AUTO
     overrides: dict[str, str] = field(default_factory=dict)
     precision: str | None = None
     device: str = "auto"
-    streams: int = 1
+    threads: int | None = None
+    streams: int | None = None
     chunk: int | None = None
     timing: bool = False
     scores: bool = False
@@ -48,17 +52,23 @@ class Request:
     min_accuracy: float | None = None
     repeat: int = 0
 
+    def images_a_pass(self, images: int) -> int:
+        """Images of a pass of the pipeline, of so many in all."""
+        return min(self.batch or DEFAULT_BATCH, images)
+
     def check(self) -> None:
         """LenetError unless the numbers and words are ones that can be run."""
         counts = {"--batch": self.batch, "--limit": self.limit, "--chunk": self.chunk}
         for option, count in counts.items():
             if count is not None and count < 1:
                 raise LenetError(f"{option}: expected at least 1 image, found {count}")
-        if self.repeat < 0:
-            raise LenetError(f"--repeat: expected at least 0 passes, found {self.repeat}")
-        if self.streams < 1:
-            raise LenetError(f"--streams: expected at least 1, found {self.streams}")
-        if self.streams > MOST_STREAMS:
+        for option, count in {"--repeat": self.repeat, "--skip": self.skip}.items():
+            if count < 0:
+                raise LenetError(f"{option}: expected at least 0, found {count}")
+        for option, asked in {"--streams": self.streams, "--threads": self.threads}.items():
+            if asked is not None and asked < 1:
+                raise LenetError(f"{option}: expected at least 1, found {asked}")
+        if self.streams is not None and self.streams > MOST_STREAMS:
             raise LenetError(f"--streams: expected at most {MOST_STREAMS}, found {self.streams}")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
             raise LenetError(
@@ -97,6 +107,12 @@ class Outcome:
     asked: int = 0
     interrupted: bool = False
     repeated: bool = False
+    streams: int = 1
+    chunk: int | None = None
+    """Images of a GPU's chunks, which go round its streams."""
+    streamed: bool = False
+    """Read while it was computed: `end_to_end` is from the file to labels."""
+    notes: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> int:
@@ -106,20 +122,24 @@ class Outcome:
     @property
     def batch(self) -> int:
         """Images of a pass, the last apart: no more than there are."""
-        return min(self.request.batch, max(self.asked, self.done))
+        return self.request.images_a_pass(max(self.asked, self.done))
 
     def ended(self) -> dict[str, Any]:
         """What the JSON says of the run's end: whether Ctrl-C was it, and how far it came.
 
         `batch` is the real one, which may be more than was done; `repeated`: times are of passes
-        after the one that labelled.
+        after the one that labelled; `from`: whether `end_to_end` begins in memory or in the file.
         """
         return {
             "interrupted": self.interrupted,
             "images_asked": self.asked,
             "images_done": self.done,
             "batch": self.batch,
+            "streams": self.streams,
+            "chunk": self.chunk,
             "repeated": self.repeated,
+            "from": "file" if self.streamed else "memory",
+            "notes": self.notes,
         }
 
     def sentence(self) -> str:

@@ -2,93 +2,144 @@
 
 from __future__ import annotations
 
-from lenetgpu.check.verify import verify_once
+from lenetgpu.check.fit import fit
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
 from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, Plan, resolve
+from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 
 
 class Engine:
     """What a request asks for, found and checked: `gpu` (None: the CPU), `plan`, `weights`.
 
-    `why` says why that device; `phases` how long each part took. Nothing that needs a GPU or a
-    compiler happens before `start`. Raises LenetError for a request, device, plan or weights that
-    cannot be had.
+    `why` says why that device, `phases` how long each part took, `notes` what the user would not
+    expect, a sentence each. Nothing that needs a GPU or a compiler happens before `start`. Raises
+    LenetError for a request, device, plan or weights that cannot be had.
     """
 
     def __init__(self, request: Request, phases: Phases | None = None) -> None:
         request.check()
         self.request = request
         self.phases = Phases() if phases is None else phases
+        self.notes: list[str] = []
         self.gpu, self.why = choose_device(request.device, request.plan)
-        if request.streams > 1 and self.gpu is None:
-            raise LenetError(
-                f"--streams {request.streams}: expected a GPU, found device cpu ({self.why})"
-            )
+        self._require_device()
         self.plan = resolve(
             request.plan, self.device, request.overrides, request.precision, self.gpu
         )
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
-        self._awake = False
+        self.streams, self.chunk = 1, request.chunk
+        self._chosen = False
         self._checked: set[tuple[str, int]] = set()
+
+    def _require_device(self) -> None:
+        """LenetError where an option is of another device."""
+        streams, threads = self.request.streams, self.request.threads
+        if (streams or 1) > 1 and self.gpu is None:
+            raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
+        if threads is not None and self.gpu is not None:
+            raise LenetError(
+                f"--threads {threads}: expected device cpu, found {self.gpu.name} ({self.why})"
+            )
 
     @property
     def device(self) -> str:
         """ "cpu" or "cuda"."""
         return "cpu" if self.gpu is None else "cuda"
 
-    def start(self, dtype: str, batch: int) -> None:
-        """Make passes of `batch` images of `dtype` ("uint8", "float32") possible.
+    @property
+    def _name(self) -> str:
+        return cpu_name() if self.gpu is None else self.gpu.name
 
-        On a GPU: its context, plan `auto` chosen, kernels compiled, the plan checked. LenetError
-        where memory does not suffice or the plan is wrong on this GPU.
+    def batch(self, images: int) -> int:
+        """Images of a pass of the pipeline, of so many in all."""
+        return self.request.images_a_pass(images)
+
+    def start(self, dtype: str, images: int) -> None:
+        """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
+
+        The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
+        kernels are compiled, and the plan is held against float64 with these weights. LenetError
+        where memory does not suffice or the plan does not fit the weights or this device.
         """
-        if self.gpu is None:
-            with self.phases.timed("import"):
-                import numba  # noqa: F401
-            return
         with self.phases.timed("import"):
-            import cupy  # noqa: F401
-
-            from lenetgpu.check.warmup import compile_plan
-        self._wake(batch)
-        _check_memory(batch, self.plan)
-        size, chunk = self.sizes(batch)
-        passes = {min(images, chunk or default_chunk("cuda")) for images in (size, batch)}
-        passes -= {images for images in passes if (dtype, images) in self._checked}
-        with self.phases.timed("compile"):
-            for images in passes:
-                compile_plan(self.plan, images)
-        with self.phases.timed("verify"):
-            for images in passes:
-                verify_once(self.plan, self.gpu.name, dtype, images)
-                self._checked.add((dtype, images))
-
-    def _wake(self, batch: int) -> None:
-        """Make the GPU current, and the first time let plan `auto` choose on it."""
-        assert self.gpu is not None
-        with self.phases.timed("context"):
-            gpu_device.activate(self.gpu)
-        if not self._awake and self.request.plan == AUTO and not self.request.overrides:
+            if self.gpu is None:
+                import numba  # noqa: F401
+            else:
+                import cupy  # noqa: F401
+        batch = self.batch(images)
+        if self.gpu is not None:
+            with self.phases.timed("context"):
+                gpu_device.activate(self.gpu)
+        if not self._chosen and self.request.plan == AUTO and not self.request.overrides:
             with self.phases.timed("choose"):
-                self.plan = choose(self.gpu, self.plan.precision, batch)
-        self._awake = True
+                self.plan = choose(
+                    self.gpu, self.plan.precision, batch, self.weights, dtype, self.notes
+                )
+        self._chosen = True
+        if self.gpu is None:
+            self.check(dtype, batch)
+            return
+        with self.phases.timed("schedule"):
+            self._schedule(self.gpu, dtype, images)
+        self.chunk = self.check(dtype, self.chunk or batch)
 
-    def sizes(self, batch: int) -> tuple[int, int | None]:
-        """Images of a lane's passes for `batch` images, and the chunk within such a pass."""
-        streams, chunk = self.request.streams, self.request.chunk
-        if streams == 1:
-            return batch, chunk
-        return min(batch, chunk or -(-batch // (2 * streams))), None
+    def _schedule(self, gpu: Gpu, dtype: str, images: int) -> None:
+        """How many streams, and images of a chunk: as asked, or by the model of this machine."""
+        request = self.request
+        if request.transfers == "host":
+            self.streams = request.streams or 1
+            self.chunk = request.chunk or self.batch(-(-images // self.streams))
+            return
+        if request.streams is not None and request.chunk is not None:
+            self.streams, self.chunk = request.streams, request.chunk
+            return
+        from lenetgpu.streaming import schedule_for
+
+        try:
+            found = schedule_for(
+                self.plan, self.weights, gpu, dtype, images,
+                streams=request.streams, chunk=request.chunk,
+            )  # fmt: skip
+        except MemoryError:  # no room to measure for the model in
+            self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
+        else:
+            self.streams = found.streams
+            self.chunk = min(found.chunk, request.batch or found.chunk)
+
+    def check(self, dtype: str, batch: int) -> int:
+        """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
+
+        Where memory does not suffice, for half as many, and so on: how many it suffices for is
+        returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
+        """
+        size = min(batch, default_chunk(self.device))
+        if (dtype, size) in self._checked:
+            return batch
+        if self.gpu is not None:
+            from lenetgpu.check.warmup import compile_plan
+
+            with self.phases.timed("compile"):
+                compile_plan(self.plan, size)
+        try:
+            with self.phases.timed("verify"):
+                fit(self.plan, self.weights, self._name, dtype, size)
+        except MemoryError:
+            if size == 1:
+                raise
+            return self.check(dtype, -(-size // 2))
+        self._checked.add((dtype, size))
+        return batch
 
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
@@ -99,36 +150,29 @@ class Engine:
         made.with_scores = request.scores if scores is None else scores
         return made
 
-    def whole_pipeline(self, dtype: str, scores: bool | None = None) -> Pipeline:
-        """For passes of the request's batch, on one stream."""
-        return self.pipeline(dtype, self.request.batch, self.request.chunk, scores)
+    def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
+        """For passes of a batch on one stream, checked for them."""
+        batch = self.batch(images)
+        chunk = self.request.chunk
+        self.check(dtype, min(batch, chunk or batch))
+        return self.pipeline(dtype, batch, chunk, scores)
 
-    def runner(self, dtype: str, batch: int, scores: bool | None = None) -> CpuRunner | GpuRunner:
-        """What takes host images of `dtype` to labels in passes of `batch`; `start` comes first."""
-        request = self.request
+    def runner(
+        self, dtype: str, images: int, scores: bool | None = None, one: bool = False
+    ) -> CpuRunner | GpuRunner:
+        """What takes host images of `dtype` to labels; `start` for as many `images` comes first.
+
+        `one`: single images are to come, and to be answered at the least latency.
+        """
         if self.gpu is None:
             with self.phases.timed("compile"):
-                return CpuRunner(self.pipeline(dtype, batch, request.chunk, scores))
-        size, chunk = self.sizes(batch)
+                return CpuRunner(
+                    self.pipeline(dtype, self.batch(images), self.request.chunk, scores)
+                )
+        if one:
+            self.check(dtype, 1)
         with self.phases.timed("load"):
             return GpuRunner(
-                lambda images: self.pipeline(dtype, images, chunk, scores),
-                size, request.streams, self.gpu.index,
+                lambda size: self.pipeline(dtype, size, None, scores),
+                self.chunk or self.batch(images), self.streams, self.gpu.index, one,
             )  # fmt: skip
-
-
-def _check_memory(batch: int, plan: Plan) -> None:
-    """LenetError where the largest activations of an unfused plan do not fit."""
-    if any(slot.variant.raw_images for slot in plan.slots):
-        return
-    largest = max(
-        slot.problem.in_shape[0] * slot.problem.in_shape[1] * slot.problem.in_shape[2]
-        for slot in plan.slots
-        if len(slot.problem.in_shape) == 3
-    )
-    needed, free = 2 * 4 * min(batch, default_chunk("cuda")) * largest, gpu_device.free_bytes()
-    if needed > free:
-        raise LenetError(
-            f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
-            f"{free / 2**30:.1f} GiB of free memory, found {batch}; take a smaller --batch"
-        )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.errors import LenetError
+from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
+Deliver = Callable[[Any, Any], None]
 _WARM_IMAGES = 4
 _STAGED = 1024
 """Images that go through page-locked arrays of a runner's; more go through the streamer's ring."""
@@ -36,9 +39,49 @@ class CpuRunner:
         self._last = pipeline.steps[-1]
         pipeline.run(np.zeros((1, *IMAGE_SHAPE), pipeline.input_dtype))
 
-    def place(self, images: Any) -> Any:
-        """`images` (n, 28, 28, 1) where `run` reads them best: as they are."""
-        return images
+    notes: tuple[str, ...] = ()
+    chunk: int | None = None
+
+    def whole(self, source: Source) -> Any:
+        """All images (n, 28, 28, 1) of `source`."""
+        return source.whole().images
+
+    def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
+        """Labels (n,) int32 and scores (n, 10) float32, or None, for `run` to fill."""
+        return _results(n, with_scores)
+
+    def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
+        """Read `source` a slice ahead of what is computed; `deliver(labels, scores)` in order.
+
+        Labels (k,) int32 and scores (k, 10) float32, or None, hold until `deliver` returns. What
+        was through when something raises is delivered first.
+        """
+        from concurrent.futures import ThreadPoolExecutor
+
+        import numpy as np
+
+        size, with_scores, total = self.pipeline.batch, self.pipeline.with_scores, 0
+        buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
+        labels, scores = _results(size, with_scores)
+
+        def read(lo: int) -> Any:
+            part = buffers[lo // size % 2][: min(size, len(source) - lo)]
+            source.read(lo, part)
+            return part
+
+        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-read") as reader:
+            ahead = reader.submit(read, 0)
+            for lo in range(0, len(source), size):
+                images = ahead.result()
+                if lo + size < len(source):
+                    ahead = reader.submit(read, lo + size)
+                self.done = 0
+                try:
+                    self.run(images, labels, scores, on_chunk)
+                finally:
+                    n, total = self.done, total + self.done
+                    self.done = total
+                    deliver(labels[:n], scores[:n] if with_scores else None)
 
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
         """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`."""
@@ -92,25 +135,37 @@ def _results(n: int, with_scores: bool) -> tuple[Any, Any]:
     return np.empty(n, np.int32), np.empty((n, CLASSES), np.float32) if with_scores else None
 
 
+def _recorded_one(make: Callable[[int], Pipeline]) -> Any:
+    """A recorded pass of one image, or None for a plan that cannot be recorded."""
+    from lenetgpu.streaming import OneImage
+
+    try:
+        return OneImage(make)
+    except LenetError:
+        return None
+
+
 class GpuRunner:
     """Runs host images through a streamer on GPU `index`; a few images warm it up.
 
-    `done`: how many labels of the last run, from the first on, are there. Not for several threads
-    at once, but for one after the other.
+    `size` images go into a chunk, where memory suffices for them. `one`: single images are to come,
+    for which a pass of one is recorded. `done`: how many labels of the last run, from the first on,
+    are there. Not for several threads at once, but for one after the other.
     """
 
     def __init__(
-        self, make: Callable[[int], Pipeline], size: int, streams: int, index: int
+        self, make: Callable[[int], Pipeline], size: int, streams: int, index: int, one: bool
     ) -> None:
         import cupy
 
         from lenetgpu.streaming import Streamer, host_results
 
         self._gpu, self._staged, self._dtype = cupy.cuda.Device(index), _NOTHING_STAGED, ""
+        self._one: Any = None
 
         def made(images: int) -> Pipeline:
             pipeline = make(images)
-            self._dtype = pipeline.input_dtype
+            self._dtype, self._scored = pipeline.input_dtype, pipeline.with_scores
             return pipeline
 
         with self._gpu:
@@ -118,17 +173,37 @@ class GpuRunner:
             few = pinned_empty((min(size, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
             self._streamer.run(few, host_results(len(few), False)[0])
+            if one:
+                self._one = _recorded_one(make)
 
     @property
     def done(self) -> int:
         """Labels of the last run that are in host memory."""
         return self._streamer.done
 
-    def place(self, images: Any) -> Any:
-        """`images` (n, 28, 28, 1) where `run` reads them best: a copy in page-locked memory."""
-        from lenetgpu.streaming import pinned_copy
+    @property
+    def chunk(self) -> int:
+        """Images of a chunk, no more than asked."""
+        return self._streamer.chunk
 
-        return pinned_copy(images)
+    @property
+    def notes(self) -> list[str]:
+        """A sentence where memory made chunks smaller than asked."""
+        return [self._streamer.shrunk] if self._streamer.shrunk else []
+
+    def whole(self, source: Source) -> Any:
+        """All images (n, 28, 28, 1) of `source` where `run` reads them best: page-locked."""
+        with self._gpu:
+            images = pinned_empty((len(source), *IMAGE_SHAPE), source.dtype)
+        source.read(0, images)
+        return images
+
+    def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
+        """Labels (n,) int32 and scores (n, 10) float32, or None, where `run` writes them best."""
+        from lenetgpu.streaming import host_results
+
+        with self._gpu:
+            return host_results(n, with_scores)
 
     def run(
         self,
@@ -145,6 +220,11 @@ class GpuRunner:
         with self._gpu:
             self._streamer.run(images, labels, scores, on_chunk, mark)
 
+    def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
+        """Read `source` while it is computed; `deliver(labels, scores)` in order, for a while."""
+        with self._gpu:
+            self._streamer.run_source(source, deliver, on_chunk)
+
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
         """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`.
 
@@ -152,7 +232,12 @@ class GpuRunner:
         """
         n = len(images)
         labels, scores = _results(n, with_scores)
-        if n > _STAGED:
+        if n == 1 and self._one is not None:
+            with self._gpu:
+                labels[0] = self._one.label(images[0])
+                if with_scores:
+                    scores[0] = self._one.scores()
+        elif n > _STAGED:
             self.run(images, labels, scores)
         elif n:
             held, found, sums = self._stage(with_scores)

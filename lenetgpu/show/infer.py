@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.measure.document import PHASES, device_json, stage_rows
+from lenetgpu.measure.outcome import DEFAULT_BATCH
 from lenetgpu.measure.roofline import above
 from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, as_rich, used
 
@@ -70,9 +71,12 @@ def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) 
 
 def _images(outcome: Outcome) -> str:
     """How many images, and how many at once where that is not all of them as asked."""
-    n, asked = outcome.done, outcome.request.batch
+    n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
-    if outcome.batch < outcome.asked:
+    if outcome.chunk is not None and outcome.chunk < outcome.asked:
+        streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
+        return f"{n:,}{of} images in chunks of {outcome.chunk:,} on {streams}"
+    if outcome.batch < outcome.asked and outcome.chunk is None:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
     return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")
 
@@ -95,6 +99,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    for note in outcome.notes:
+        console.print(f"note     {note}", soft_wrap=True, highlight=False)
     if outcome.rows:
         print_stages(console, outcome)
     correct = outcome.correct
@@ -108,7 +114,7 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     own = outcome.gpu is not None and bool(compute.samples)
     inner = f", {compute.median:,.2f} ms compute" if own else ""
     console.print(
-        f"[bold]elapsed  {whole.median:,.2f} ms host to host{inner}[/] "
+        f"[bold]elapsed  {whole.median:,.2f} ms {_ends(outcome)}{inner}[/] "
         f"({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
         markup=True,
         soft_wrap=True,
@@ -120,6 +126,11 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)
     spent = ", ".join(f"{_PHASE_NAMES.get(name, name)} {ms:,.0f}" for name, ms in phases.items())
     console.print(f"time     {spent} ms", soft_wrap=True, highlight=False)
+
+
+def _ends(outcome: Outcome) -> str:
+    """Where the elapsed time begins and ends."""
+    return "file to labels" if outcome.streamed else "host to host"
 
 
 def _passes(outcome: Outcome) -> str:

@@ -89,8 +89,7 @@ class Variant:
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-      that it takes images as they arrive (uint8 or float32) and needs no input step, `calibrated`
-      that `prepare` takes the largest pooled activation (or None) after the weights.
+      that it takes images as they arrive (uint8 or float32) and needs no input step.
     """
 
     kind: str
@@ -110,7 +109,6 @@ class Variant:
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
     raw_images: bool = False
-    calibrated: bool = False
 
     @property
     def full_name(self) -> str:
