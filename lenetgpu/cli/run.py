@@ -22,6 +22,7 @@ from lenetgpu.cli.options import (
     write_json,
     write_text,
 )
+from lenetgpu.gpu.device import begin
 
 
 @click.command()
@@ -43,6 +44,7 @@ def infer(
     **options: Any,
 ) -> None:
     """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    begin(options["device"])
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.document import infer_json
