@@ -204,6 +204,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 
 def test_a_gpu_without_cupy(monkeypatch):
     gpu = device.Gpu(0, "NVIDIA Test", 90)
+    monkeypatch.setattr(device, "begin", lambda wanted: None)
     monkeypatch.setattr(device, "driver_gpus", lambda: (gpu,))
     monkeypatch.setattr(device, "cupy_installed", lambda: False)
     refused(run("infer", "--device", "cuda"), "expected CuPy", "lenetgpu[cuda13]")

@@ -143,7 +143,7 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
         "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
-        "repeated": False, "streams": 1, "chunk": None, "from": "memory", "notes": [],
+        "repeated": False, "streams": 1, "chunk": None, "model_ms": None, "from": "memory", "notes": [],
     }  # fmt: skip
     assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
@@ -501,6 +501,24 @@ def test_the_bar_shows_its_total_on_a_terminal_only(monkeypatch):
         bar.update(task, completed=1500, total=12000)
         bar.refresh()
     assert "1,500/12,000" in screen.file.getvalue()
+    assert "left" not in screen.file.getvalue()
+
+
+def test_images_are_shown_with_their_rate_and_the_time_that_is_left():
+    from rich.console import Console
+
+    now = [0.0]
+    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=120)
+    bar = progress._bar(screen, rate=True)
+    bar.get_time = lambda: now[0]
+    task = bar.add_task("images", total=12000)
+    for now[0], done in ((1.0, 1000), (2.0, 2000), (3.0, 3000)):
+        bar.update(task, completed=done)
+    assert bar.tasks[0].speed == 1000
+    with bar:
+        bar.refresh()
+    assert "3,000/12,000" in screen.file.getvalue() and "1,000/s" in screen.file.getvalue()
+    assert "left 0:00:09" in screen.file.getvalue()
 
 
 def stop_at(images):
@@ -553,7 +571,7 @@ def test_what_is_said_reaches_the_bar_with_its_total(monkeypatch):
         def update(self, task, description, completed, total):
             told.append((task, description, completed, total))
 
-    monkeypatch.setattr(progress, "_bar", lambda console: Bar())
+    monkeypatch.setattr(progress, "_bar", lambda console, rate: Bar())
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: True))
     with progress.progress_bar(enabled=True, what="images") as passed:
         passed(64, 300)
