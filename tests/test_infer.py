@@ -143,7 +143,8 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
         "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
-        "repeated": False, "streams": 1, "chunk": None, "model_ms": None, "from": "memory", "notes": [],
+        "repeated": False, "streams": 1, "chunk": None, "model_ms": None, "from": "memory",
+        "notes": [],
     }  # fmt: skip
     assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
