@@ -2,8 +2,8 @@
 
 Makes a file of uint8 images in a temporary folder, then takes rounds of: cat; `open_source` read by
 some threads, each into a buffer of its own; and, with --device, the whole of `lenetgpu infer FILE`
-in a process of its own, with the most memory that it had resident. What the threads read is compared
-with what was written before they are timed. Rates are of pixels, cat's of the file's bytes.
+in a process of its own, with the most memory that it had resident. What the threads read is first
+compared with what was written. Rates are of pixels, cat's of the file's bytes.
 """
 
 from __future__ import annotations
