@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lenetgpu.files.packed.records import unpack
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import Streamer
 
@@ -102,6 +103,13 @@ class PretendedGpu:
         ends = [(end.ctypes.data, end.nbytes) for end in (to, source)]
         assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
+
+    def unpack(self, payload, offsets, base, out):
+        def work():
+            begin, end = (int(offset) - base for offset in offsets[[0, -1]])
+            unpack(payload[begin:end], np.diff(offsets), out, "records")
+
+        self.queue(work, self.current)
 
     def empty(self, shape, dtype):
         self.allocate(shape[0])

@@ -18,7 +18,7 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, dataset, hdf5, output
+from lenetgpu.files import assets, output, reading
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
@@ -46,13 +46,13 @@ def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
         load_weights(weight_file)
 
 
-def test_a_dataset_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
+def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros((2, 28, 28), "f4")
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784)
     assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784 - 1)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784 - 1)
     with pytest.raises(LenetError, match="found 6,272 bytes, more than 6,271"):
         load_dataset(path)
 
@@ -76,10 +76,10 @@ def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine)
 def test_one_idx_byte_too_many_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "x-images"
     path.write_bytes(np.array([2051, 2, 28, 28], ">u4").tobytes() + bytes(2 * 784))
-    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784)
     assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784 - 1)
-    with pytest.raises(LenetError, match="expected at most 1,567 bytes, found 1,568"):
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784 - 1)
+    with pytest.raises(LenetError, match="at most 1,567 bytes .*found 1,568"):
         load_dataset(path)
 
 

@@ -15,6 +15,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.stages import variants
+from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
 BATCHES = (1, 10_000)
 WHOLE = "sm_90a"  # every kernel is compiled for it, a choice for the others
@@ -112,8 +113,8 @@ def test_compiles(variant, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("kernel", [FMA_RATE, MMA_RATE], ids=lambda k: k.entry)
-def test_the_ceilings_compile(kernel, arch):
+@pytest.mark.parametrize("kernel", [FMA_RATE, MMA_RATE, UNPACK], ids=lambda k: k.entry)
+def test_those_of_no_variant_compile(kernel, arch):
     if not nvrtc.supported(arch):
         pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
     used = compile_kernel(kernel, arch).resources
@@ -167,7 +168,7 @@ def test_the_second_compilation_comes_from_the_cache(monkeypatch):
 def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
-    compiled |= {FMA_RATE.source, MMA_RATE.source}
+    compiled |= {FMA_RATE.source, MMA_RATE.source, UNPACK.source}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:
         assert source.with_suffix(".py").is_file()

@@ -1,7 +1,8 @@
 """The one place that opens an HDF5 file, which is untrusted input.
 
 Nothing is read before its type, shape and size are known to be what the caller expects;
-links that leave the file (external links, external storage, virtual datasets) are refused.
+links that leave the file (external links, external storage, virtual datasets) are refused, and so
+is what was never written, which HDF5 would read as zeros.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 MAX_DATASET_BYTES = 64 << 30
+"""What is read whole may have so many."""
+_CHUNK_CACHE_BYTES = 64 << 20
 
 
 def require_file(path: Path, what: str) -> None:
@@ -31,23 +34,33 @@ def require_file(path: Path, what: str) -> None:
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open `path` for reading; LenetError where it is missing or not HDF5."""
+    with open_file(path) as file, readable(path):
+        yield file
+
+
+def open_file(path: Path) -> h5py.File:
+    """`path` opened for reading, for the caller to close; LenetError as `open_hdf5`."""
     import h5py
 
     require_file(path, "an HDF5 file")
     try:
-        file = h5py.File(path, "r")
+        return h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
     except OSError as error:
         size = path.stat().st_size
         kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
         raise LenetError(f"{path}: expected an HDF5 file, found {kind}") from error
-    with file:
-        try:
-            yield file
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise LenetError(
-                f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
-            ) from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """LenetError for whatever HDF5 raises within, which is a damaged file."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LenetError(
+            f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
+        ) from error
 
 
 def attributes(path: Path) -> dict[str, str]:
@@ -78,24 +91,22 @@ def read_number(
     return value
 
 
-def read_array(
+def find(
     file: h5py.File,
     name: str,
     expected: str,
     accepts: Callable[[tuple[int, ...]], bool],
     kinds: str,
-) -> np.ndarray[Any, Any]:
-    """Return dataset `name` whole, in native byte order.
+) -> h5py.Dataset:
+    """Dataset `name` of this very file, of which nothing has been read.
 
     `accepts` judges the shape and `kinds` holds the NumPy kind letters allowed (as "fiu");
     `expected` says both in words. LenetError where the dataset is missing or is something else.
     """
     import h5py
 
-    path = file.filename
-
     def refuse(found: str) -> LenetError:
-        return LenetError(f"{path}: expected dataset /{name} to be {expected}, found {found}")
+        return refused(file, name, expected, found)
 
     link = file.get(name, getlink=True)
     if link is None:
@@ -106,16 +117,37 @@ def read_array(
     item = file.get(name)
     if not isinstance(item, h5py.Dataset):
         raise refuse("a broken link" if item is None else "a group")
+    if h5py.h5o.get_info(item.id).fileno != h5py.h5o.get_info(file.id).fileno:
+        raise refuse("a link to another file")
     if item.is_virtual or item.external:
         raise refuse("data stored in other files")
     if item.shape is None or not accepts(item.shape):
         raise refuse(f"shape {item.shape}")
     if item.dtype.kind not in kinds:
         raise refuse(f"type {item.dtype}")
-    if item.size * item.dtype.itemsize > MAX_DATASET_BYTES:
-        raise refuse(f"{item.size * item.dtype.itemsize:,} bytes, more than {MAX_DATASET_BYTES:,}")
+    return item
+
+
+def refused(file: h5py.File, name: str, expected: str, found: str) -> LenetError:
+    """What is said of a dataset that is not as expected."""
+    return LenetError(f"{file.filename}: expected dataset /{name} to be {expected}, found {found}")
+
+
+def read_array(
+    file: h5py.File,
+    name: str,
+    expected: str,
+    accepts: Callable[[tuple[int, ...]], bool],
+    kinds: str,
+) -> np.ndarray[Any, Any]:
+    """Return dataset `name` whole, in native byte order; arguments and LenetError as in `find`."""
+    item = find(file, name, expected, accepts, kinds)
+    length = item.size * item.dtype.itemsize
+    if length > MAX_DATASET_BYTES:
+        found = f"{length:,} bytes, more than {MAX_DATASET_BYTES:,}"
+        raise refused(file, name, expected, found)
     try:
         array: np.ndarray[Any, Any] = item[()]
     except (OSError, MemoryError) as error:
-        raise refuse(f"data that cannot be read ({error})") from error
+        raise refused(file, name, expected, f"data that cannot be read ({error})") from error
     return array.astype(array.dtype.newbyteorder("="), copy=False)

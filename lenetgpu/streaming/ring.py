@@ -13,6 +13,7 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.streaming.cuda import Device
 from lenetgpu.streaming.lanes import Chunk
+from lenetgpu.streaming.packed import PackedImages, PackedReadable, packed_into
 
 SLOT_BYTES = 8 << 20
 """Images of one buffer of the ring, in bytes, at most."""
@@ -55,10 +56,10 @@ class Slot:
     scores: Any
     done: Any
 
-    def chunk(self, n: int) -> Chunk:
-        """The first `n` images with their labels and, where the ring has them, scores."""
+    def chunk(self, n: int, images: Any = None) -> Chunk:
+        """The first `n` images, or `images`, with labels and, where the ring has them, scores."""
         scores = None if self.scores is None else self.scores[:n]
-        return Chunk(self.images[:n], self.labels[:n], scores)
+        return Chunk(self.images[:n] if images is None else images, self.labels[:n], scores)
 
 
 class Ring:
@@ -103,11 +104,16 @@ class Ring:
 
 @dataclass
 class Filled:
-    """Images `lo` to `lo + n` of a source in a slot."""
+    """Images `lo` to `lo + n` of a source in a slot; `packed` where it holds their records."""
 
     slot: Slot
     lo: int
     n: int
+    packed: PackedImages | None = None
+
+    def chunk(self) -> Chunk:
+        """What a lane is given of them."""
+        return self.slot.chunk(self.n, self.packed)
 
 
 class Reading:
@@ -137,9 +143,16 @@ class Reading:
                 return
             n = min(self._ring.images, self._end - self._next)
             filled = Filled(slot, self._next, n)
-            future = self._pool.submit(self._source.read, filled.lo, slot.images[:n])
+            future = self._pool.submit(self._read, filled)
             self._ahead.append((filled, future))
             self._next += n
+
+    def _read(self, filled: Filled) -> None:
+        lo, n, images = filled.lo, filled.n, filled.slot.images
+        if isinstance(self._source, PackedReadable) and images.dtype == "uint8":
+            filled.packed = packed_into(self._source, lo, n, images.reshape(-1))
+        if filled.packed is None:
+            self._source.read(lo, images[:n])
 
     @property
     def waiting(self) -> bool:
