@@ -8,6 +8,7 @@ it. The model's schedule, and what it predicts of each, stand beside them.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -213,7 +214,11 @@ def measured(gpu: Gpu, plans: tuple[str, ...], rounds: int, many: bool) -> list[
 @click.option("--picture", type=click.Path(path_type=Path), help="uint8 sweeps as .png or .svg")
 def main(plans: str, rounds: int, many: bool, target: Path | None, picture: Path | None) -> None:
     """Time every schedule of streams and chunks on the current GPU."""
-    gpu = require_gpu()
+    try:
+        gpu = require_gpu()
+    except LenetError as error:
+        click.echo(f"streams_sweep: error: {error}", err=True)
+        sys.exit(2)
     activate(gpu)
     document = head("streams", gpu) | {"rounds": rounds}
     document["sweeps"] = measured(gpu, tuple(plans.split(",")), rounds, many)
