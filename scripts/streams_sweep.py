@@ -8,6 +8,7 @@ it. The model's schedule, and what it predicts of each, stand beside them.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ from lenetgpu.measure.timing import cpu_ms, summarise
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
+from lenetgpu.show.plots import plot_streams
 from lenetgpu.streaming import (
     Costs,
     Schedule,
@@ -209,14 +211,24 @@ def measured(gpu: Gpu, plans: tuple[str, ...], rounds: int, many: bool) -> list[
 @click.option("--rounds", default=25, show_default=True, type=click.IntRange(1))
 @click.option("--many/--not-many", default=True, help="a million images too")
 @click.option("--json", "target", type=click.Path(path_type=Path))
-def main(plans: str, rounds: int, many: bool, target: Path | None) -> None:
+@click.option("--picture", type=click.Path(path_type=Path), help="uint8 sweeps as .png or .svg")
+def main(plans: str, rounds: int, many: bool, target: Path | None, picture: Path | None) -> None:
     """Time every schedule of streams and chunks on the current GPU."""
-    gpu = require_gpu()
+    try:
+        gpu = require_gpu()
+    except LenetError as error:
+        click.echo(f"streams_sweep: error: {error}", err=True)
+        sys.exit(2)
     activate(gpu)
     document = head("streams", gpu) | {"rounds": rounds}
     document["sweeps"] = measured(gpu, tuple(plans.split(",")), rounds, many)
     if target is not None:
         target.write_text(json.dumps(document, indent=1) + "\n")
+    if picture is not None:
+        drawn = [s for s in document["sweeps"] if s["dtype"] == "uint8" and s["images"] == IMAGES]
+        plot_streams(
+            picture, drawn, f"{gpu.name}, {document['date']}: page-locked images to labels"
+        )
 
 
 if __name__ == "__main__":
