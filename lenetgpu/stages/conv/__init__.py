@@ -4,6 +4,6 @@ from lenetgpu.stages.registry import import_all
 
 _FIRST = (
     "serial", "direct", "unrolled", "tiled", "fft", "cublas", "convnet2", "texture", "prefetch",
-    "tuned",
+    "winograd", "tuned",
 )  # fmt: skip
 import_all(__name__, __path__, _FIRST)

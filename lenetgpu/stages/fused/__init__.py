@@ -2,4 +2,4 @@
 
 from lenetgpu.stages.registry import import_all
 
-import_all(__name__, __path__, ("block", "cuda_cores", "mma", "wgmma"))
+import_all(__name__, __path__, ("block", "cuda_cores", "mma", "wgmma", "winograd"))
