@@ -100,6 +100,8 @@ class PretendedGpu:
         self.pending.remove(chosen)
 
     def copy(self, to, source, stream):
+        ends = [(end.ctypes.data, end.nbytes) for end in (to, source)]
+        assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
 
     def unpack(self, payload, offsets, base, out):
@@ -124,8 +126,9 @@ class PretendedGpu:
         self.pinned_bytes += array.nbytes
         return array
 
-    def is_pinned(self, array):
-        return any(array is held or array.base is held for held in self.page_locked)
+    def is_pinned(self, address, size):
+        held = [(array.ctypes.data, array.nbytes) for array in self.page_locked]
+        return any(at <= address and address + size <= at + n for at, n in held)
 
     def record_graph(self, work, streams):
         assert not self.pending, "recorded while something runs"

@@ -119,7 +119,8 @@ class Filled:
 class Reading:
     """A source's images from `start` on, a slot at a time, read ahead while the ring has room.
 
-    As a context manager: on leaving, what was not begun is dropped and the threads are joined.
+    As a context manager: on leaving, what was not begun is dropped and the threads are joined; of a
+    ring that was left in the middle, slots are missing.
     """
 
     def __init__(self, source: Readable, ring: Ring, start: int = 0) -> None:
@@ -133,9 +134,6 @@ class Reading:
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for filled, _ in self._ahead:
-            self._ring.give_back(filled.slot)
-        self._ahead.clear()
 
     def read_ahead(self) -> None:
         """Ask for as much as there is room for."""

@@ -102,9 +102,13 @@ class Streamer:
         whole = Chunk(images, labels, scores)
         self._check(whole)
         arrays = [array for array in (*_held(images), labels, scores) if array is not None]
-        if not all(map(self._device.is_pinned, arrays)):
+        places = tuple(array.ctypes.data for array in arrays)
+        key = (len(images), *places, *self._edges(images))
+        known = self._graphs.get(key) is not None
+        sizes = (1 if known else array.nbytes for array in arrays)
+        if not all(map(self._device.is_pinned, places, sizes)):
             self._through_ring(whole, on_chunk, mark)
-        elif mark is not None or not self._replayed(whole, on_chunk):
+        elif mark is not None or not self._replayed(key, whole, on_chunk):
             self._insist(lambda: self._launch(whole, on_chunk, mark))
 
     def run_source(
@@ -204,11 +208,11 @@ class Streamer:
             lanes.wait()
             self.done = queued
 
-    def _replayed(self, whole: Chunk, on_chunk: OnChunk | None) -> bool:
-        """Replay the graph of these arrays, recorded when they come a second time; False: none."""
-        arrays = (*_held(whole.images), whole.labels, whole.scores)
-        places = (0 if array is None else array.ctypes.data for array in arrays)
-        key = (len(whole.images), *places, *self._edges(whole.images))
+    def _replayed(self, key: tuple[int, ...], whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Replay the graph of these arrays, recorded when they come a second time; False: none.
+
+        `key` is how many images there are and where each array lies.
+        """
         if self.not_recorded or len(whole.images) > MOST_RECORDED * self.chunk:
             return False
         if key not in self._graphs:

@@ -1,0 +1,123 @@
+"""The model that chooses streams and chunks, against what was measured by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+
+from lenetgpu.streaming import costs as costs_module
+from lenetgpu.streaming.schedule import (
+    MOST_CHUNK,
+    Costs,
+    _ends,
+    best_schedule,
+    predicted_ms,
+)
+
+# an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
+INT8 = Costs(bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, call_us=12, image_bytes=784)
+FP16 = replace(INT8, image_ns=9.2)
+SLOW = replace(INT8, image_ns=52.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "streams", "chunk", "measured"), [(INT8, 3, 4_000, 0.196), (FP16, 5, 2_000, 0.218)]
+)
+def test_the_model_says_what_was_measured(costs, streams, chunk, measured):
+    """One captured graph on an H100, by hand; the model is fitted to neither."""
+    assert predicted_ms(10_000, streams, chunk, costs) == pytest.approx(measured, rel=0.1)
+
+
+def test_a_million_images_are_predicted():
+    """Three streams of 20,000 on an H200: 15.0 ms, the bus 14.2."""
+    costs = replace(FP16, bus_gbs=55.2)
+    assert predicted_ms(1_000_000, 3, 20_000, costs) == pytest.approx(15.0, rel=0.05)
+
+
+def test_one_stream_adds_what_two_overlap():
+    one = predicted_ms(10_000, 1, 5_000, FP16)
+    two = predicted_ms(10_000, 2, 5_000, FP16)
+    parts = 2 * (FP16.copy(5_000) + FP16.kernels(5_000)) / 1e3
+    assert one > parts > two
+    assert one - two == pytest.approx(FP16.kernels(5_000) / 1e3, rel=0.1)
+
+
+@pytest.mark.parametrize("costs", [INT8, FP16, SLOW])
+@pytest.mark.parametrize("images", [1, 9, 100, 2_000, 10_000, 60_000, 1_000_000])
+def test_the_best_is_not_beaten_by_any_other(costs, images):
+    best = best_schedule(images, costs)
+    assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs)
+    assert 1 <= best.chunk <= min(images, MOST_CHUNK)
+    assert best.streams <= -(-images // best.chunk)
+    for streams in (1, 2, 3, 4):
+        for chunk in (100, 1_000, 2_000, 2_500, 4_000, 5_000, 10_000, 20_000, 40_000):
+            if chunk <= images:
+                assert best.predicted_ms <= 1.02 * predicted_ms(images, streams, chunk, costs)
+
+
+@pytest.mark.parametrize(("costs", "share"), [(INT8, 1.35), (FP16, 1.45)])
+def test_the_bus_is_the_floor_where_kernels_are_faster(costs, share):
+    assert best_schedule(10_000, costs).predicted_ms < share * costs.bare_copy_ms(10_000)
+    assert best_schedule(1_000_000, costs).predicted_ms < 1.05 * costs.bare_copy_ms(1_000_000)
+
+
+def test_kernels_are_the_floor_where_the_bus_is_faster():
+    best = best_schedule(1_000_000, SLOW)
+    assert 1e6 * 52e-6 < best.predicted_ms < 1.05 * 1e6 * 52e-6
+
+
+def test_few_images_are_one_chunk():
+    assert (best_schedule(1, FP16).streams, best_schedule(1, FP16).chunk) == (1, 1)
+    assert best_schedule(200, FP16).streams == 1
+
+
+def test_what_is_asked_for_is_kept():
+    assert best_schedule(10_000, FP16, streams=7).streams == 7
+    assert best_schedule(10_000, FP16, chunk=123).chunk == 123
+    both = best_schedule(10_000, FP16, streams=2, chunk=3_000)
+    assert (both.streams, both.chunk) == (2, 3_000)
+    assert both.predicted_ms == predicted_ms(10_000, 2, 3_000, FP16)
+
+
+def test_long_passes_are_followed_as_short_ones_are():
+    """What is extrapolated past some chunks agrees with following each."""
+    for costs in (INT8, FP16, SLOW):
+        whole = (costs.call_us + _ends(1_000_000, 3, 5_000, costs)) / 1e3
+        assert predicted_ms(1_000_000, 3, 5_000, costs) == pytest.approx(whole, rel=1e-3)
+
+
+def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):
+    asked, plan = [], SimpleNamespace()
+    gpu = SimpleNamespace(name="pretended", index=0)
+    monkeypatch.setattr(costs_module, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(costs_module, "plan_key", lambda plan, *facts: "-".join(map(str, facts)))
+    monkeypatch.setattr(costs_module, "Pipeline", lambda *asked: asked)
+
+    def measure(pipeline):
+        asked.append(pipeline[3])
+        return FP16
+
+    monkeypatch.setattr(costs_module, "measure_costs", measure)
+    for dtype in ("uint8", "float32", "uint8"):
+        assert costs_module.costs_of(plan, None, gpu, dtype) == FP16
+    assert asked == ["uint8", "float32"]
+    for path in (tmp_path / "schedule").iterdir():
+        path.write_text("{")
+    costs_module.costs_of(plan, None, gpu, "uint8")
+    assert asked == ["uint8", "float32", "uint8"]
+    kept = [
+        json.loads(p.read_text()) for p in (tmp_path / "schedule").iterdir() if p.stat().st_size > 1
+    ]
+    assert kept == [asdict(FP16)]
+    found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, chunk=2_000)
+    assert found == best_schedule(10_000, FP16, chunk=2_000)
+
+
+def test_a_line_through_two_times():
+    start, slope = costs_module._line(2_500, 10_000, [30.0, 104.0])
+    assert slope == pytest.approx(74 / 7_500) and start == pytest.approx(30 - 2_500 * slope)
+    start, slope = costs_module._line(2_500, 10_000, [30.0, 20.0])
+    assert start >= 0 and slope > 0
