@@ -214,8 +214,8 @@ class Pipeline:
                 continue
             tensors = [weights[name] for name in step.weights]
             step.mounted = Mounted(step.variant, step.problem, tensors, self.chunk)
-        if self.exponent:
-            self._rescale(0, 1)
+        if self.exponent and self._scores_device == "cuda":
+            self._rescale(0, 1)  # compiled before a graph is captured
 
     @staticmethod
     def _classifies(step: Step) -> bool:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lenetgpu.files.packed.records import unpack
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import Streamer
 
@@ -99,7 +100,15 @@ class PretendedGpu:
         self.pending.remove(chosen)
 
     def copy(self, to, source, stream):
+        assert self.is_pinned(to) or self.is_pinned(source), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
+
+    def unpack(self, payload, offsets, base, out):
+        def work():
+            begin, end = (int(offset) - base for offset in offsets[[0, -1]])
+            unpack(payload[begin:end], np.diff(offsets), out, "records")
+
+        self.queue(work, self.current)
 
     def empty(self, shape, dtype):
         self.allocate(shape[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -14,7 +16,10 @@ from lenetgpu.pipeline import Pipeline
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
 Deliver = Callable[[Any, Any], None]
+Told = tuple[Passed | None, Mark | None]
 _WARM_IMAGES = 4
+_SLICE_BYTES = 32 << 20
+"""Images that are read ahead on a CPU, in bytes at most; there are two such buffers."""
 _STAGED = 1024
 """Images that go through page-locked arrays of a runner's; more go through the streamer's ring."""
 
@@ -22,25 +27,48 @@ _STAGED = 1024
 _NOTHING_STAGED: tuple[Any, Any, Any] = (None, None, None)
 
 
-def _ignore(count: int) -> None:
-    pass
+class Runner(ABC):
+    """Host images to host labels, for one caller at a time."""
+
+    @property
+    @abstractmethod
+    def done(self) -> int:
+        """How many labels of the last run, from the first on, are in host memory."""
+
+    def run(
+        self,
+        images: Any,
+        labels: Any,
+        scores: Any = None,
+        on_chunk: Passed | None = None,
+        mark: Mark | None = None,
+    ) -> None:
+        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
+
+        `images` is (n, 28, 28, 1) of the pipeline's dtype; a GPU is fastest with what `whole` and
+        `results` gave. `on_chunk(count)` is called as images are through, on a GPU as they are
+        queued; `mark(lane, name)` after each operation, and with None before the first. What was
+        through when something raises is kept.
+        """
+        self._pass(images, labels, scores, (on_chunk, mark))
+
+    @abstractmethod
+    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None: ...
 
 
-class CpuRunner:
-    """Runs NumPy images through `pipeline`, in passes of its batch; one image warms it up.
+class CpuRunner(Runner):
+    """Runs NumPy images through `pipeline`, in passes of its batch; one image warms it up."""
 
-    `done`: how many labels of the last run, from the first on, are there.
-    """
+    done = 0
+    chunk: int | None = None
+    notes: tuple[str, ...] = ()
 
     def __init__(self, pipeline: Pipeline) -> None:
         import numpy as np
 
-        self.pipeline, self.done = pipeline, 0
+        self.pipeline = pipeline
         self._last = pipeline.steps[-1]
         pipeline.run(np.zeros((1, *IMAGE_SHAPE), pipeline.input_dtype))
-
-    notes: tuple[str, ...] = ()
-    chunk: int | None = None
 
     def whole(self, source: Source) -> Any:
         """All images (n, 28, 28, 1) of `source`."""
@@ -60,7 +88,9 @@ class CpuRunner:
 
         import numpy as np
 
-        size, with_scores, total = self.pipeline.batch, self.pipeline.with_scores, 0
+        with_scores, total = self.pipeline.with_scores, 0
+        each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
+        size = min(self.pipeline.batch, len(source), max(1, _SLICE_BYTES // each))
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
         labels, scores = _results(size, with_scores)
 
@@ -89,20 +119,8 @@ class CpuRunner:
         self.run(images, labels, scores)
         return labels, scores
 
-    def run(
-        self,
-        images: Any,
-        labels: Any,
-        scores: Any = None,
-        on_chunk: Passed | None = None,
-        mark: Mark | None = None,
-    ) -> None:
-        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
-
-        `on_chunk(count)` is called as images are through; `mark(0, name)` after each step, and
-        with None before the first. What was through when something raises is kept.
-        """
-        tell, through, self.done = on_chunk or _ignore, 0, 0
+    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None:
+        (on_chunk, mark), through, self.done = told, 0, 0
         if mark is not None:
             mark(0, None)
 
@@ -112,7 +130,8 @@ class CpuRunner:
                 mark(0, step.name)
             if step is self._last:
                 through += _length(output)
-                tell(_length(output))
+                if on_chunk is not None:
+                    on_chunk(_length(output))
 
         for lo in range(0, len(images), self.pipeline.batch):
             try:
@@ -145,7 +164,7 @@ def _recorded_one(make: Callable[[int], Pipeline]) -> Any:
         return None
 
 
-class GpuRunner:
+class GpuRunner(Runner):
     """Runs host images through a streamer on GPU `index`; a few images warm it up.
 
     `size` images go into a chunk, where memory suffices for them. `one`: single images are to come,
@@ -205,20 +224,9 @@ class GpuRunner:
         with self._gpu:
             return host_results(n, with_scores)
 
-    def run(
-        self,
-        images: Any,
-        labels: Any,
-        scores: Any = None,
-        on_chunk: Passed | None = None,
-        mark: Mark | None = None,
-    ) -> None:
-        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
-
-        Page-locked arrays are the fastest; `on_chunk` and `mark` as `Streamer.run` has them.
-        """
+    def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None:
         with self._gpu:
-            self._streamer.run(images, labels, scores, on_chunk, mark)
+            self._streamer.run(images, labels, scores, *told)
 
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
         """Read `source` while it is computed; `deliver(labels, scores)` in order, for a while."""

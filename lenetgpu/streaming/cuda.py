@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.stages.support.unpack import unpack
 
 
 class Recording(Protocol):
@@ -43,6 +44,9 @@ class Device(Protocol):
 
     def copy(self, to: Any, source: Any, stream: Any) -> None:
         """Queue a copy between an array on the device and a page-locked one of as many bytes."""
+
+    def unpack(self, payload: Any, offsets: Any, base: int, out: Any) -> None:
+        """Queue what makes pixels of records, all on the device, on the current stream."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array on the device."""
@@ -110,6 +114,10 @@ class Cuda:
         device, host = (to if inward else source).data.ptr, held.ctypes.data
         ends = (device, host) if inward else (host, device)
         self._runtime.memcpyAsync(*ends, held.nbytes, kind, stream.ptr)
+
+    def unpack(self, payload: Any, offsets: Any, base: int, out: Any) -> None:
+        """Records from `base` on become pixels, `out` (n, 28, 28, 1), on the current stream."""
+        unpack(payload, offsets, out, base)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array on the device."""

@@ -14,6 +14,7 @@ from typing import Any
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import Observer, Pipeline
 from lenetgpu.streaming.cuda import Device
+from lenetgpu.streaming.packed import Landing, PackedImages
 
 Mark = Callable[[int, str | None], None]
 """Told the lane and the operation that was just queued on the current stream, or None before."""
@@ -21,7 +22,10 @@ Mark = Callable[[int, str | None], None]
 
 @dataclass
 class Chunk:
-    """Page-locked images (n, 28, 28, 1), and where their labels (n,) and scores (n, 10) go."""
+    """Page-locked images, and where their labels (n,) and scores (n, 10) go.
+
+    Images are an array (n, 28, 28, 1) or `PackedImages`.
+    """
 
     images: Any
     labels: Any
@@ -39,6 +43,7 @@ class Lane:
     copied: Any
     emptied: Any
     used: bool = False
+    landing: Landing | None = None
 
 
 class Lanes:
@@ -47,7 +52,7 @@ class Lanes:
     def __init__(
         self, device: Device, make_pipeline: Callable[[int], Pipeline], chunk: int, count: int
     ) -> None:
-        self._device = device
+        self._device, self._chunk = device, chunk
         self._copying = device.stream()
         self._lanes: list[Lane] = []
         for number in range(count):
@@ -79,13 +84,17 @@ class Lanes:
         if mark is not None:
             with device.on(self._copying):
                 mark(lane.number, None)
-        device.copy(buffer, chunk.images, self._copying)
+        self._copy(lane, chunk.images, buffer)
         if mark is not None:
             with device.on(self._copying):
                 mark(lane.number, "images to device")
         device.record(lane.copied, self._copying)
         device.wait(lane.stream, lane.copied)
         with device.on(lane.stream):
+            if lane.landing is not None and isinstance(chunk.images, PackedImages):
+                lane.landing.unpack(chunk.images, buffer)
+                if mark is not None:
+                    mark(lane.number, "unpack")
             labels = lane.pipeline.run(buffer, None if mark is None else _marker(mark, lane.number))
             device.record(lane.emptied, lane.stream)
             lane.used = True
@@ -94,6 +103,14 @@ class Lanes:
                 mark(lane.number, "labels to host")
         if done is not None:
             device.record(done, lane.stream)
+
+    def _copy(self, lane: Lane, images: Any, buffer: Any) -> None:
+        if not isinstance(images, PackedImages):
+            self._device.copy(buffer, images, self._copying)
+            return
+        if lane.landing is None:
+            lane.landing = Landing(self._device, self._chunk)
+        lane.landing.copy(images, self._copying)
 
     def _results(self, lane: Lane, chunk: Chunk, labels: Any) -> None:
         self._device.copy(chunk.labels, labels, lane.stream)

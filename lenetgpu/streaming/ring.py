@@ -13,6 +13,7 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.streaming.cuda import Device
 from lenetgpu.streaming.lanes import Chunk
+from lenetgpu.streaming.packed import PackedImages, PackedReadable, packed_into
 
 SLOT_BYTES = 8 << 20
 """Images of one buffer of the ring, in bytes, at most."""
@@ -55,10 +56,10 @@ class Slot:
     scores: Any
     done: Any
 
-    def chunk(self, n: int) -> Chunk:
-        """The first `n` images with their labels and, where the ring has them, scores."""
+    def chunk(self, n: int, images: Any = None) -> Chunk:
+        """The first `n` images, or `images`, with labels and, where the ring has them, scores."""
         scores = None if self.scores is None else self.scores[:n]
-        return Chunk(self.images[:n], self.labels[:n], scores)
+        return Chunk(self.images[:n] if images is None else images, self.labels[:n], scores)
 
 
 class Ring:
@@ -103,17 +104,23 @@ class Ring:
 
 @dataclass
 class Filled:
-    """Images `lo` to `lo + n` of a source in a slot."""
+    """Images `lo` to `lo + n` of a source in a slot; `packed` where it holds their records."""
 
     slot: Slot
     lo: int
     n: int
+    packed: PackedImages | None = None
+
+    def chunk(self) -> Chunk:
+        """What a lane is given of them."""
+        return self.slot.chunk(self.n, self.packed)
 
 
 class Reading:
     """A source's images from `start` on, a slot at a time, read ahead while the ring has room.
 
-    As a context manager: on leaving, what was not begun is dropped and the threads are joined.
+    As a context manager: on leaving, what was not begun is dropped and the threads are joined; of a
+    ring that was left in the middle, slots are missing.
     """
 
     def __init__(self, source: Readable, ring: Ring, start: int = 0) -> None:
@@ -127,9 +134,6 @@ class Reading:
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for filled, _ in self._ahead:
-            self._ring.give_back(filled.slot)
-        self._ahead.clear()
 
     def read_ahead(self) -> None:
         """Ask for as much as there is room for."""
@@ -139,9 +143,16 @@ class Reading:
                 return
             n = min(self._ring.images, self._end - self._next)
             filled = Filled(slot, self._next, n)
-            future = self._pool.submit(self._source.read, filled.lo, slot.images[:n])
+            future = self._pool.submit(self._read, filled)
             self._ahead.append((filled, future))
             self._next += n
+
+    def _read(self, filled: Filled) -> None:
+        lo, n, images = filled.lo, filled.n, filled.slot.images
+        if isinstance(self._source, PackedReadable) and images.dtype == "uint8":
+            filled.packed = packed_into(self._source, lo, n, images.reshape(-1))
+        if filled.packed is None:
+            self._source.read(lo, images[:n])
 
     @property
     def waiting(self) -> bool:

@@ -17,6 +17,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda, Device, Recording
 from lenetgpu.streaming.lanes import Chunk, Lanes, Mark
+from lenetgpu.streaming.packed import PackedImages
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
 
 MOST_RECORDED = 256
@@ -36,6 +37,12 @@ def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
     """Pinned label and score arrays for `n` images; no scores unless asked."""
     labels = pinned_empty((n,), "int32")
     return labels, pinned_empty((n, CLASSES), "float32") if with_scores else None
+
+
+def _held(images: Any) -> tuple[Any, ...]:
+    """The arrays that images lie in."""
+    packed = isinstance(images, PackedImages)
+    return (images.payload, images.offsets) if packed else (images,)
 
 
 def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -84,16 +91,17 @@ class Streamer:
     ) -> None:
         """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
 
-        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype. Page-locked arrays are
-        copied from and to as they lie, others through the ring. Returns when the labels are in host
-        memory. `on_chunk(count)` is called as each chunk is queued; `mark(lane, name)` after each
-        operation is, and with None before the first. `done` says how many labels, from the first
-        on, are in host memory: after a Ctrl-C those of the chunks that were queued.
+        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype, or `PackedImages`.
+        Page-locked arrays are copied from and to as they lie, others through the ring. Returns when
+        the labels are in host memory. `on_chunk(count)` is called as each chunk is queued;
+        `mark(lane, name)` after each operation is, and with None before the first. `done` says how
+        many labels, from the first on, are in host memory: after a Ctrl-C those of the chunks that
+        were queued.
         """
         self.done = 0
         whole = Chunk(images, labels, scores)
         self._check(whole)
-        arrays = [array for array in (images, labels, scores) if array is not None]
+        arrays = [array for array in (*_held(images), labels, scores) if array is not None]
         if not all(map(self._device.is_pinned, arrays)):
             self._through_ring(whole, on_chunk, mark)
         elif mark is not None or not self._replayed(whole, on_chunk):
@@ -126,7 +134,11 @@ class Streamer:
 
     def _check(self, whole: Chunk) -> None:
         n = len(whole.images)
-        _expect("images", whole.images, (n, *IMAGE_SHAPE), self._ready().dtype)
+        dtype = self._ready().dtype
+        if not isinstance(whole.images, PackedImages):
+            _expect("images", whole.images, (n, *IMAGE_SHAPE), dtype)
+        elif dtype != "uint8":
+            raise LenetError(f"images: expected {dtype}, which are not packed, found packed ones")
         _expect("labels", whole.labels, (n,), "int32")
         if whole.scores is not None:
             _expect("scores", whole.scores, (n, CLASSES), "float32")
@@ -194,9 +206,9 @@ class Streamer:
 
     def _replayed(self, whole: Chunk, on_chunk: OnChunk | None) -> bool:
         """Replay the graph of these arrays, recorded when they come a second time; False: none."""
-        arrays = (whole.images, whole.labels, whole.scores)
+        arrays = (*_held(whole.images), whole.labels, whole.scores)
         places = (0 if array is None else array.ctypes.data for array in arrays)
-        key = (len(whole.images), *places)
+        key = (len(whole.images), *places, *self._edges(whole.images))
         if self.not_recorded or len(whole.images) > MOST_RECORDED * self.chunk:
             return False
         if key not in self._graphs:
@@ -221,6 +233,13 @@ class Streamer:
             self.done = queued
         return True
 
+    def _edges(self, images: Any) -> list[int]:
+        """Where packed images' chunks begin and end: of others no graph has the copies."""
+        if not isinstance(images, PackedImages):
+            return []
+        edges: list[int] = images.offsets[:: self.chunk].tolist()
+        return [*edges, images.ends[1]]
+
     def _recorded(self, whole: Chunk) -> Recording | None:
         """A pass as one graph, or None with the reason in `not_recorded`."""
         lanes = self._ready()
@@ -243,7 +262,8 @@ class Streamer:
             if whole.scores is not None:
                 whole.scores[part] = scores
 
-        source, scored = ArrayImages(whole.images), whole.scores is not None
+        packed, scored = isinstance(whole.images, PackedImages), whole.scores is not None
+        source = whole.images if packed else ArrayImages(whole.images)
         self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
 
     def _stream(
@@ -280,7 +300,7 @@ class Streamer:
                     reading.read_ahead()
                     if reading.waiting and (reading.ready or not flying):
                         filled = reading.take()
-                        lanes.queue(turn, filled.slot.chunk(filled.n), mark, filled.slot.done)
+                        lanes.queue(turn, filled.chunk(), mark, filled.slot.done)
                         flying.append(filled)
                         turn += 1
                     elif flying:

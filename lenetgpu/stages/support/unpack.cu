@@ -1,7 +1,7 @@
 // Packed images (docs/packed.md) to uint8 pixels, a warp an image: lane r finds where row r's span
 // lies, then every lane writes four pixels at a time, blank ones as zeros.
-// Any bytes and offsets are safe: none is read from beyond the record or `bytes`, and every image
-// is written whole. From -D WARPS, ROWS, COLUMNS, MASK_BYTES, SPAN_BITS, FIRST_BITS.
+// Offsets are counted from `base`. Any bytes and offsets are safe: none is read from beyond the
+// record or `bytes`, and every image is written whole. From -D WARPS, ROWS, COLUMNS, MASK_BYTES, SPAN_BITS, FIRST_BITS.
 static_assert(ROWS <= 32, "a lane a row");
 static_assert(COLUMNS % 4 == 0, "four pixels of one row are written together");
 static_assert(SPAN_BITS <= 10, "a span's first bit is 6 at most, and two bytes are read for it");
@@ -17,12 +17,14 @@ struct Record {
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     unpack(const unsigned char* __restrict__ packed, long long bytes,
-           const unsigned* __restrict__ offsets, unsigned* __restrict__ images, int count) {
+           const unsigned* __restrict__ offsets, long long base, unsigned* __restrict__ images,
+           int count) {
     constexpr int kWords = ROWS * COLUMNS / 4, kWordsARow = COLUMNS / 4;
     const int lane = threadIdx.x % 32;
     const int image = blockIdx.x * WARPS + threadIdx.x / 32;
     const int known = min(image, count - 1);
-    const Record record = {packed, offsets[known], min((long long)offsets[known + 1], bytes)};
+    const long long at = offsets[known] - base, end = min(offsets[known + 1] - base, bytes);
+    const Record record = {packed, at, at < 0 ? at : end};
 
     unsigned rows = 0;
     for (int i = 0; i < MASK_BYTES; ++i) rows |= record.byte(i) << 8 * i;

@@ -25,15 +25,15 @@ KERNEL = Kernel(
 )
 
 
-def unpack(payload: Any, offsets: Any, out: Any) -> None:
+def unpack(payload: Any, offsets: Any, out: Any, base: int = 0) -> None:
     """Queue the unpacking of records into `out` (n, 28, 28, 1) uint8 on the current stream.
 
     `payload` is uint8 and holds the records, one that begins at each of `offsets` (n + 1,) uint32
-    and ends at the next; all three lie on the device. Whatever they hold, nothing beyond them is
-    read, and `out` is written whole.
+    and ends at the next, counted from `base`; all three lie on the device. Whatever they hold,
+    nothing beyond them is read, and `out` is written whole.
     """
     import numpy as np
 
     n = len(out)
-    args = (payload, int(payload.size), offsets, out, np.int32(n))
+    args = (payload, int(payload.size), offsets, base, out, np.int32(n))
     launch(KERNEL, (blocks_for(n, _WARPS),), (32 * _WARPS,), args)

@@ -30,7 +30,7 @@ class Mailbox:
         import numpy as np
 
         memory = (ctypes.c_uint8 * BYTES).from_address(address)
-        everything = np.frombuffer(memory, np.uint8)
+        everything: Array = np.ctypeslib.as_array(memory)
         everything[:] = 0
         rows = everything[MAIL_AT : MAIL_AT + SIDE * ROW_BYTES].reshape(SIDE, ROW_BYTES)
         self.pixels = rows[:, :SIDE]
@@ -46,4 +46,5 @@ class Mailbox:
         found = self._answer.copy()
         if (found[:, 3] != tag).any():
             return None
-        return np.delete(found, 3, axis=1).ravel()[:CLASSES].view(np.float32)
+        sums: Array = np.delete(found, 3, axis=1).ravel()[:CLASSES].view(np.float32)
+        return sums

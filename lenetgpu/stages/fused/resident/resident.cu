@@ -9,6 +9,7 @@
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/host.cuh"
+#include "gpu/ptx/registers.cuh"
 #include "stages/fused/resident/layers.cuh"
 
 static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher's layout differs");
@@ -82,7 +83,7 @@ struct Mail {
         tag = __shfl_sync(~0u, first.w, 1);
         const bool whole = lane % 2 == 0 ||
                            (first.w == tag && (lane >= PIECES - WARP || rest.w == tag));
-        return __all_sync(~0u, whole) && int(tag - last) > 0;
+        return __all_sync(~0u, whole) && tag != 0 && int(tag - last) > 0;
     }
 };
 
