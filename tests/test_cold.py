@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
+import io
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.show.console import Console
 from lenetgpu.stages import registry
 
 
@@ -354,6 +356,73 @@ def test_a_plan_is_resolved_without_importing_what_it_does_not_run(plan, device,
     )
     ours = {name.removeprefix("lenetgpu.stages.") for name in modules}
     assert near in ours and ours & far == set()
+
+
+NEVER = {"scipy", "cupyx", "matplotlib", "torch", "jax", "onnx", "onnxruntime", "pandas",
+         "rich", "cuda.bindings.nvrtc"}  # fmt: skip
+INFER = """
+import os, sys
+from lenetgpu.cli import main
+try:
+    main(["infer", *sys.argv[1:], "--no-progress", "--limit", "3"])
+finally:
+    loaded = [name for name in sys.modules if sys.modules[name] is not None]
+    os.write(2, ("loaded " + " ".join(loaded)).encode())
+"""
+
+
+def loaded_by(*words):
+    """The modules of a fresh process that labelled three of its digits."""
+    command = [sys.executable, "-c", INFER, *map(str, words)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return set(ran.stderr.rpartition("loaded ")[2].split())
+
+
+@pytest.mark.parametrize("plan", ["serial", "fp32"])
+def test_infer_leaves_alone_what_it_does_not_need(plan):
+    loaded_by("--device", "cpu", "--plan", plan)  # compiles, and checks the plan
+    loaded = loaded_by("--device", "cpu", "--plan", plan)
+    assert "numpy" in loaded and loaded & (NEVER | {"cupy", "cuda"}) == set()
+    unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software"}
+    assert loaded & unused == set()
+
+
+@pytest.mark.gpu
+def test_infer_on_a_gpu_loads_no_compiler_and_no_science():
+    loaded_by("--device", "cuda")  # compiles and chooses, where nobody did
+    loaded = loaded_by("--device", "cuda")
+    assert "cupy" in loaded
+    assert {name for name in loaded if name.startswith(("cupyx.scipy", "cuda.bindings"))} == set()
+    assert loaded & (NEVER - {"cupyx"}) == set()
+
+
+def test_images_of_idx_files_are_read_without_hdf5(tmp_path):
+    file = tmp_path / "three-images-idx3-ubyte"
+    sizes = b"".join(n.to_bytes(4, "big") for n in (3, 28, 28))
+    file.write_bytes(bytes([0, 0, 8, 3]) + sizes + bytes(3 * 784))
+    code = f"""
+import pathlib, sys
+from lenetgpu.files.source import open_source
+with open_source(pathlib.Path({str(file)!r})) as source:
+    print(len(source.whole()), "h5py" in sys.modules)
+"""
+    assert fresh(code) == ["3 False"]
+
+
+@pytest.mark.parametrize(("terminal", "bold"), [(True, "\x1b[1m{}\x1b[0m"), (False, "{}")])
+def test_lines_are_printed_without_rich(monkeypatch, terminal, bold):
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setitem(sys.modules, "rich.console", None)  # an import of it fails
+    console = Console()
+    console.print("a [thing] is 7", highlight=False, soft_wrap=True)
+    console.print("right", style="bold", highlight=False)
+    console.print("[bold]took 3[/] (once)", markup=True, highlight=False)
+    want = ["a [thing] is 7", bold.format("right"), bold.format("took 3") + " (once)"]
+    assert stream.getvalue().splitlines() == want
 
 
 @pytest.mark.gpu

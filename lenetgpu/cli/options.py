@@ -12,7 +12,6 @@ import click
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 FILE = click.Path(path_type=Path)
-_FILE_WIDTH = 250
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
@@ -119,14 +118,10 @@ result_options = together(
 
 
 def console(stderr: bool = False) -> Any:
-    """Rich's console, wide where it is no terminal; text is printed as it is, brackets and all."""
-    import sys
+    """Where results for people go: lines at once, tables by Rich, which they import."""
+    from lenetgpu.show.console import Console
 
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _FILE_WIDTH
-    return Console(stderr=stderr, width=width, markup=False, emoji=False)
+    return Console(stderr)
 
 
 def is_stdout(*targets: Path | None) -> bool:

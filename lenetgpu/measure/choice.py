@@ -21,7 +21,6 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
@@ -85,6 +84,8 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     """
     import cupy
     import numpy as np
+
+    from lenetgpu.measure.rounds import interleave
 
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
