@@ -175,10 +175,12 @@ inline u32 shared(const void* p) {
 inline u32 in_block(u32 at, u32 rank) { return (at & 0xffffff) | rank << 24; }
 inline u32 cluster_rank() { return cpu::now->block; }
 template <class T>
-void store_cluster(u32 to, T v, u32 bar) {
+void post(u32 to, T v, u32 bar) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&v);
     cpu::parcels.push_back({to, bar, {bytes, bytes + sizeof v}});
 }
+inline void store_cluster4(u32 to, float v, u32 bar) { post(to, v, bar); }
+inline void store_cluster16(u32 to, uint4 v, u32 bar) { post(to, v, bar); }
 inline void cluster_sync() { cpu::meet(0, int(cpu::fibers.size())); }
 inline void sync(int id, int threads) { cpu::meet(cpu::now->block << 8 | id, threads); }
 inline void barrier_init(u32 bar, u32 arrivals) {
