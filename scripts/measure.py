@@ -64,7 +64,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, conv, course, plans, instrument."""
+    """peers, conv, course, plans, weights, instrument."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
@@ -80,12 +80,13 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     for name, devices in NAMED.items():
         if "cuda" in devices:
             yield _plan(name, 8)
+    yield _weights("cuda", quick, 60)
     yield _instrument("instrument.json", quick, 180, "--device", "cuda", "--each", "4",
                       "--seconds", "1")  # fmt: skip
 
 
 def cpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, infer, instrument."""
+    """peers, infer, weights, instrument."""
     words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "9")
     peers = (*_script("cpu_peers"), "--data", "{mnist}", *words, "--json", "{json}")
     yield Job("peers", "peers.json", peers, 60 if quick else 720)
@@ -93,6 +94,7 @@ def cpu_jobs(quick: bool) -> Iterator[Job]:
     named = ("--device", "cpu") if driver_gpus() else ()
     infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")
     yield Job("infer", "infer.json", infer, 10, text="infer.txt")
+    yield _weights("cpu", quick, 600)
     yield _instrument("instrument.json", quick, 560)
     yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
 
@@ -101,6 +103,12 @@ def _instrument(target: str, quick: bool, seconds: float, *words: str) -> Job:
     runs = ("--runs", "2", "--seconds", "1") if quick else ()
     command = (*_script("instrument"), *words, *runs, "--json", "{json}")
     return Job("instrument", target, command, 20 if quick else seconds)
+
+
+def _weights(device: str, quick: bool, seconds: float) -> Job:
+    words = ("--images", "200") if quick else ()
+    command = (*_script("any_weights"), "--device", device, *words, "--json", "{json}")
+    return Job("weights", "weights.json", command, seconds)
 
 
 def _plan(name: str, seconds: float) -> Job:
@@ -112,8 +120,8 @@ def _plan(name: str, seconds: float) -> Job:
 
 
 PARTS = {
-    "cuda": ("peers", "conv", "course", "plans", "instrument"),
-    "cpu": ("peers", "infer", "instrument"),
+    "cuda": ("peers", "conv", "course", "plans", "weights", "instrument"),
+    "cpu": ("peers", "infer", "weights", "instrument"),
 }
 
 

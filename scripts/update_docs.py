@@ -22,6 +22,7 @@ import ladder
 import peer_tables
 import plan_tables
 import quoted
+import weights_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
@@ -32,6 +33,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
     **instrument_table.SECTIONS,
+    **weights_table.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -43,6 +45,7 @@ PAGES = {
         *instrument_table.SECTIONS,
         CONTENTS,
     ),
+    "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }
