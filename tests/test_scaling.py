@@ -44,7 +44,7 @@ HELD = [name for name in SETS if "float32's" not in name]
 @pytest.fixture(scope="module")
 def given():
     """Images, their groups, and float64's scores by set of weights, found as they are asked for."""
-    images, parts = groups(load_dataset(assets.default_digits()).images[:64], 8)
+    images, parts = groups(load_dataset(assets.default_digits()).images[:32], 4)
     truth = {}
 
     def scores_of(name):
