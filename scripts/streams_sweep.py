@@ -119,14 +119,19 @@ class Sweep:
 
     def schedule(self, wanted: Schedule, name: str = "schedule") -> Way:
         """A schedule, replayed where it can be; LenetError where its labels are wrong."""
-        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams)
+        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams, taper=wanted.taper)
         labels, _ = host_results(self.n, with_scores=False)
         for _ in range(3):
             labels[:] = -1
             streamer.run(self.host, labels)
             if not (labels == self.expected).all():
                 raise LenetError(f"{self.plan.name}: {wanted} gives other labels than one pass")
-        row = {"way": name, "streams": wanted.streams, "chunk": streamer.chunk}
+        row = {
+            "way": name,
+            "streams": wanted.streams,
+            "chunk": streamer.chunk,
+            "taper": wanted.taper,
+        }
         row |= {"predicted_ms": wanted.predicted_ms, "not_recorded": streamer.not_recorded}
         return Way(row, partial(cpu_ms, partial(streamer.run, self.host, labels)))
 
