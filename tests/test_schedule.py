@@ -103,8 +103,7 @@ def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
         assert len(set(sizes[:-1])) <= 1 and len(sizes) == -(-images // chunk)
     else:
         assert sizes == sorted(sizes, reverse=taper < 1)
-        small = min(chunk, 250, images)
-        assert all(size >= small for size in sizes) or chunk < 500
+        assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
 
 
 def test_chunks_rise_by_the_taper():

@@ -70,7 +70,7 @@ def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
     """The images of each chunk, at most `chunk`, together `images`.
 
     Above 1 they rise to `chunk`, each about `taper` times the one before it; below 1 they fall from
-    it so. None is much smaller than _LEAST, but where there are not as many.
+    it so. They are not cut below _LEAST, of which a rest may be half.
     """
     if taper == EVEN:
         return [min(chunk, images - lo) for lo in range(0, images, chunk)]
