@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -355,6 +356,15 @@ def test_memory_is_bounded(tmp_path, form):
     found, grown = map(int, done.stdout.split())
     assert found == count
     assert grown < 60_000  # kilobytes; the smallest file is 390 MB
+
+
+def test_the_example_in_the_docs(tmp_path, monkeypatch, digits):
+    monkeypatch.chdir(tmp_path)
+    h5(tmp_path / "digits.h5", digits)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(), re.S)
+    names = {}
+    exec(example, names)
+    np.testing.assert_array_equal(names["part"], as_read(digits)[2:5])
 
 
 # --- what is refused ---
