@@ -143,10 +143,14 @@ def tried(
     verdicts = judge_groups(parts, found, labels, truth, plan.precision)
     return {
         "right": all(v.passed for v in verdicts.values()),
-        "error": max((v.error for v in verdicts.values()), key=lambda e: (e != e, e)),
+        "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),
         "flips": int(np.count_nonzero(labels != truth.argmax(1))),
-        "groups": {name: verdict.error for name, verdict in verdicts.items()},
+        "groups": {name: _short(verdict.error) for name, verdict in verdicts.items()},
     }
+
+
+def _short(error: float) -> float:
+    return float(f"{error:.2e}")
 
 
 def _said(entry: dict[str, Any]) -> str:
