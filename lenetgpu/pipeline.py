@@ -150,6 +150,8 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
+    Steps compute with `weights.balanced`; scores are those of `weights`.
+
     `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
     named). `input_dtype` is "uint8" (pixels) or "float32"
     (0..1). `with_scores` can be cleared where only labels are wanted.
