@@ -8,6 +8,8 @@ import re
 import struct
 import subprocess
 import sys
+import time
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,8 +19,8 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5_source, idx, reading
-from lenetgpu.files.chunks import fletcher32
+from lenetgpu.files import chunks, disk, hdf5_source, idx, reading
+from lenetgpu.files.chunks import Chunks, fletcher32
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.disk import RawSource
 from lenetgpu.files.hdf5_source import ChunkedSource
@@ -154,9 +156,9 @@ def test_a_small_dataset_in_the_header_and_one_behind_a_user_block(tmp_path, dig
         item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
         item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
     np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
-    for chunks in (None, (7, 28, 28)):
+    for cut in (None, (7, 28, 28)):
         with h5py.File(path, "w", userblock_size=1024) as file:
-            file.create_dataset("x", data=digits, chunks=chunks)
+            file.create_dataset("x", data=digits, chunks=cut)
         np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
 
 
@@ -287,11 +289,24 @@ def test_of_a_huge_file_only_what_is_asked_for_is_read(tmp_path, bytes_read, mak
         source.whole()
 
 
-def test_of_chunks_only_those_that_are_wanted_are_read_and_each_once(tmp_path, bytes_read, digits):
+def test_of_chunks_only_those_that_are_wanted_are_read_and_each_once(tmp_path, monkeypatch, digits):
+    asked, stored = [], Chunks._stored
+    monkeypatch.setattr(Chunks, "_stored", lambda self, at: asked.append(at) or stored(self, at))
     path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))
-    with open_source(path, 8, 20) as source:  # 8..28: chunks from 7, 14, 21
+    with open_source(path, 8, 20) as source:  # 8..28
         parts(source, [3])
-    assert sum(bytes_read) == 3 * 7 * 784
+    assert sorted(asked) == [(7, 0, 0), (14, 0, 0), (21, 0, 0)]
+
+
+def test_chunks_are_found_in_less_time_than_all_before_them_take(tmp_path):
+    """HDF5 has a call that walks every chunk up to the one asked for: 20,000 take it seconds."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        item = file.create_dataset("x", (20_000, 28, 28), "u1", chunks=(1, 28, 28))
+        item[...] = 1
+    start = time.process_time()
+    assert load_dataset(path).images.all()
+    assert time.process_time() - start < 3
 
 
 def test_labels_are_read_for_the_images_asked_for(tmp_path):
@@ -415,7 +430,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
     with open_source(path) as source:
         source.read(0, out)
         os.truncate(path, path.stat().st_size * 5 // 8)
-        if make != "slow":  # HDF5 is asked for the file's size, not for what it made of it
+        if make not in ("slow", "chunked"):  # after HDF5 only the file's size is believed
             source.read(1_000, out)
             np.testing.assert_array_equal(out, as_read(images)[1_000:2_000])
         with pytest.raises(LenetError) as caught:
@@ -426,7 +441,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
     if make == "idx.gz":
         assert "found a damaged" in message
     else:
-        assert ("bytes from byte" in message) == (make != "slow")
+        assert ("bytes from byte" in message) == (make not in ("slow", "chunked"))
         assert message.endswith(": the file became shorter while it was read")
 
 
@@ -489,19 +504,34 @@ EXPECTED = "to have a chunk that inflates to 5,488 bytes at image 0, found "
         (zlib.compress(bytes(500 * LENGTH)), EXPECTED + "more"),
         (zlib.compress(b""), EXPECTED + "0"),
         (zlib.compress(bytes(range(256)) * 22)[:-9], EXPECTED),
+        (zlib.compress(bytes(LENGTH))[:-4], EXPECTED + "no end after them"),
         (zlib.compress(bytes(LENGTH))[:-1] + b"!", "found a damaged one"),
         (b"not deflated", "found a damaged one"),
-        (bytes(2 * LENGTH), "to have a chunk of at most 9,927 bytes in the file at image 0"),
+        (
+            bytes(2 * LENGTH),
+            "to have a chunk of at most 9,927 bytes in the file at image 0, found m",
+        ),
     ],
 )
 def test_a_chunk_that_is_not_what_it_is_declared_to_be(tmp_path, data, message):
     assert message in refusals(direct(tmp_path / "x.h5", data, **DEFLATE))
 
 
+def test_a_chunk_is_not_inflated_beyond_its_size(tmp_path):
+    path = direct(tmp_path / "x.h5", zlib.compress(bytes(5_000_000)), **DEFLATE)
+    with open_source(path) as source:
+        tracemalloc.start()
+        with pytest.raises(LenetError, match="that inflates to 5,488 bytes at image 0, found more"):
+            source.whole()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
 @pytest.mark.parametrize("length", [LENGTH - 1, LENGTH + 1])
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_stored_chunk_of_another_length(tmp_path, length, shuffle):
-    path = direct(tmp_path / "x.h5", bytes(length), shuffle=shuffle)
+def test_a_stored_chunk_of_another_length(tmp_path, length):
+    """Where there are filters: without any, HDF5 knows no length but the declared one."""
+    path = direct(tmp_path / "x.h5", bytes(length), shuffle=True)
     assert f"a chunk of 5,488 bytes at image 0, found {length:,}" in refusals(path)
 
 
@@ -512,6 +542,39 @@ def test_a_chunk_without_its_filters(tmp_path, digits):
     packed = zlib.compress(digits[:7].tobytes())
     direct(path, packed, mask=4, shuffle=True, fletcher32=True, **DEFLATE)
     np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
+
+
+def test_filters_in_another_order(tmp_path, digits):
+    """A checksum that is deflated with its data."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((7, 28, 28))
+        plist.set_fletcher32()
+        plist.set_deflate(1)
+        space = h5py.h5s.create_simple(digits.shape)
+        item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
+        item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
+    with open_source(tmp_path / "x.h5") as source:
+        assert isinstance(source, ChunkedSource)
+        np.testing.assert_array_equal(source.whole().images, as_read(digits))
+
+
+@pytest.mark.parametrize(
+    ("filters", "here"),
+    [
+        ([(2, (4,)), (1, (6,)), (3, ())], True),
+        ([(2, (2,)), (1, (6,))], False),
+        ([(2, ()), (1, (6,))], False),
+        ([(1, (6,)), (1, (6,))], False),
+        ([(32000, ()), (1, (6,))], False),
+    ],
+)
+def test_which_filters_are_decoded_here(tmp_path, monkeypatch, digits, filters, here):
+    """Not a shuffle by another width than an element's, as a damaged header may say."""
+    monkeypatch.setattr(chunks, "_filters", lambda item: filters)
+    path = h5(tmp_path / "x.h5", np.float32(digits > 9), chunks=(7, 28, 28))
+    with h5py.File(path) as file:
+        assert chunks.decoded_here(file["x"]) == here
 
 
 def test_a_chunk_with_a_wrong_checksum(tmp_path, digits):
@@ -548,7 +611,7 @@ def test_images_that_were_never_written_are_not_zeros(tmp_path, compression):
         return
     with open_source(path, 0, 14) as source:
         assert (source.whole().images == 3).all()
-    assert "a chunk stored at image 14, found none: it was never written" in refusals(path)
+    assert "a chunk stored at image 14, found one that cannot be read" in refusals(path)
 
 
 def test_contiguous_images_and_labels_that_were_never_written(tmp_path):
@@ -566,19 +629,30 @@ def test_contiguous_images_and_labels_that_were_never_written(tmp_path):
 
 def test_data_past_the_end_of_the_file(tmp_path, monkeypatch, digits):
     """As a damaged header might say; HDF5 itself sees that of whole files only."""
-    plain, chunked = (
-        h5(tmp_path / n, digits, chunks=c) for n, c in (("a", None), ("b", (7, 28, 28)))
-    )
+    path = h5(tmp_path / "x.h5", digits)
 
     class Short(disk.OpenFile):
         def __init__(self, path, file=None):
             super().__init__(path, file)
-            self.size -= 48_000 if path == plain else 20_000
+            self.size -= 1
 
     monkeypatch.setattr(hdf5_source, "OpenFile", Short)
     with pytest.raises(LenetError, match="/x to lie within the file, found that it ends at byte"):
-        open_source(plain)
-    assert "to have a chunk within the file at image" in refusals(chunked)
+        open_source(path)
+
+
+@pytest.mark.parametrize("beyond", [0, 1 << 40])
+def test_a_chunk_that_is_said_to_lie_past_the_end(tmp_path, rng, beyond):
+    """Its address in HDF5's index is changed to the file's end, or far behind it."""
+    images = rng.integers(0, 256, (14, 28, 28), dtype=np.uint8)
+    path = h5(tmp_path / "x.h5", images, chunks=(7, 28, 28))
+    data = bytearray(path.read_bytes())
+    address = struct.pack("<Q", data.index(images[7].tobytes()))
+    assert data.count(address) == 1
+    at = data.index(address)
+    data[at : at + 8] = struct.pack("<Q", len(data) + beyond)
+    path.write_bytes(data)
+    assert "to have a chunk stored at image 7, found one that cannot be read" in refusals(path)
 
 
 def test_chunks_that_are_too_large(tmp_path):
