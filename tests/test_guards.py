@@ -320,7 +320,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     )
     monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
     monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(engine, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(engine, "default_chunk", lambda device, fused: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
     monkeypatch.setattr(engine, "fit", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):

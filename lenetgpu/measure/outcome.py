@@ -111,7 +111,7 @@ class Outcome:
     chunk: int | None = None
     """Images of a GPU's chunks, which go round its streams."""
     model: dict[str, float] | None = None
-    """What the schedule's model says, in ms: `predicted` host to host, `bare_copy` of the images."""
+    """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
     streamed: bool = False
     """Read while it was computed: `end_to_end` is from the file to labels."""
     notes: list[str] = field(default_factory=list)

@@ -13,6 +13,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
+from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.runners import CpuRunner, GpuRunner
@@ -131,7 +132,8 @@ class Engine:
         Where memory does not suffice, for half as many, and so on: how many it suffices for is
         returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
         """
-        size = min(batch, default_chunk(self.device))
+        fused = self.plan.slots[0].variant.kind == FEATURES
+        size = min(batch, default_chunk(self.device, fused))
         if (dtype, size) in self._checked:
             return batch
         if self.gpu is not None:
