@@ -3,6 +3,10 @@
 A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
 the bus without a gap; its kernels and the copy of its labels go to the lane's own stream. Events
 hold both together: kernels wait for their copy, a copy for the lane's last kernels.
+
+Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
+kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
+as in a graph, where only edges between two kernels are programmatic (tests/test_gpu_streams.py).
 """
 
 from __future__ import annotations
