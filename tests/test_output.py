@@ -13,8 +13,10 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from conftest import ROOT
 
+from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import output
 from lenetgpu.files.output import open_labels, write_labels
@@ -172,6 +174,39 @@ def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
         write_labels(pipe, *few)
         assert reader.communicate(timeout=30)[0] == whole(pipe, *few, None)
     assert full.is_symlink() and pipe.is_fifo()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_infer_on_a_full_disk(tmp_path, ending):
+    target = tmp_path / f"x{ending}"
+    target.symlink_to("/dev/full")
+    asked = "infer", "--limit", "9", "--device", "cpu", "--output", str(target)
+    result = CliRunner().invoke(main, asked)
+    found = "expected a place to write to, found: No space left on device"
+    assert (result.exit_code, result.stderr) == (2, f"lenetgpu: error: {target}: {found}\n")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_infer_of_a_file_that_shrinks(tmp_path, monkeypatch):
+    """Between its opening and its first image; the labels' file stays what it was."""
+    data, target = tmp_path / "x.npy", tmp_path / "labels.npy"
+    np.save(data, np.zeros((50, 28, 28), np.uint8))
+    target.write_text("old")
+    preadv = os.preadv
+
+    def shrink(handle, buffers, at):
+        os.truncate(data, 20_000)
+        return preadv(handle, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", shrink)
+    asked = "infer", str(data), "--device", "cpu", "--output", str(target)
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"lenetgpu: error: {data}: expected ")
+    assert result.stderr.endswith(": the file became shorter while it was read\n")
+    assert result.stderr.count("\n") == 1
+    assert target.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [target, data]
 
 
 def test_a_new_file_has_the_rights_of_any_other(tmp_path, made):

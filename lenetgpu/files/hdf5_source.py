@@ -70,7 +70,7 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
     chosen = selected(path, count, skip, limit)
     labels = _labels(path, file, count, chosen) if "y" in file else None
     where = f"{path}: expected dataset /x"
-    if item.chunks and _as_numpy_has_it(item) and decoded_here(item) and not file.userblock_size:
+    if item.chunks and _as_numpy_has_it(item) and decoded_here(item):
         return ChunkedSource(path, file, item, where, labels, chosen)
     hdf5.require_written(file, "x", expected, item)
     compact = item.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
@@ -188,8 +188,7 @@ class ChunkedSource(Source):
         super().__init__(str(path), dtype, labels, chosen)
         self._path, self._file, self._where = path, file, where
         self._shape = item.shape
-        self._raw = _same_file(path, file)
-        self._chunks = Chunks(item, self._raw, where)
+        self._chunks = Chunks(item, where)
         self._threads = core_count()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
         self._kept: OrderedDict[tuple[int, ...], Future[Array]] = OrderedDict()
@@ -256,5 +255,4 @@ class ChunkedSource(Source):
     def close(self) -> None:
         """Close the file, when no chunk is being decoded any more."""
         self._pool.shutdown()
-        self._raw.close()
         self._file.close()
