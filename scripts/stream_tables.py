@@ -6,6 +6,8 @@ from typing import Any
 
 from measured import GPU, Document, how_sure, load, there, where
 
+from lenetgpu.streaming.schedule import EVEN
+
 FILE = "streams.json"
 BARE, KERNELS, AUTO, SCHEDULE = "bare copy", "kernels", "auto", "schedule"
 
@@ -25,7 +27,10 @@ def sweeps(document: Document) -> list[dict[str, Any]]:
 
 
 def _schedule(row: dict[str, Any]) -> str:
-    return f"{row['median_ms']:.3f} ({row['streams']} x {row['chunk']:,})"
+    taper = row.get("taper", EVEN)
+    by = max(taper, 1 / taper)
+    shape = "" if taper == EVEN else f", {'rising' if taper > EVEN else 'falling'} by {by:.0f}"
+    return f"{row['median_ms']:.3f} ({row['streams']} x {row['chunk']:,}{shape})"
 
 
 def _cells(sweep: dict[str, Any]) -> list[str]:
@@ -57,9 +62,9 @@ def table() -> str:
     counts = [row["samples"] for sweep in document["sweeps"] for row in sweep["rows"]]
     lines = [
         f"{where(document)}; page-locked images to labels on the host, medians of interleaved "
-        'rounds, milliseconds (streams x images a chunk). "Saved" is what the schedule by default '
-        'saves of one stream and one chunk; "could" is the shorter of copy and kernels, of both. '
-        + how_sure(counts, document),
+        "rounds, milliseconds (streams x images a chunk, which may rise to as many or fall from "
+        'them). "Saved" is what the schedule by default saves of one stream and one chunk; "could" '
+        "is the shorter of copy and kernels, of both. " + how_sure(counts, document),
         "",
         "| plan | pixels | images | bare copy | kernels | one stream | best of the sweep "
         "| by default, and as predicted | saved | could | default over the longer |",

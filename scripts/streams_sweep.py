@@ -43,6 +43,7 @@ from lenetgpu.streaming import (
     predicted_ms,
 )
 from lenetgpu.streaming.costs import measure_costs
+from lenetgpu.streaming.schedule import EVEN
 
 PLANS = ("int8", "fp16", "fp16x3", "fp32", "tiled")
 TYPES = ("uint8", "float32")
@@ -50,6 +51,8 @@ IMAGES, MANY = 10_000, 1_000_000
 CHUNKS = (10_000, 5_000, 4_000, 2_500, 2_000, 1_000)
 STREAMS = (1, 2, 3, 4, 5, 8)
 MANY_CHUNKS, MANY_STREAMS = (40_000, 20_000, 10_000, 5_000), (1, 2, 3)
+TAPERED = ((3, 5_000, 2.0), (3, 5_000, 4.0), (3, 4_000, 1 / 2), (3, 4_000, 1 / 4))
+"""Streams, images of the largest chunk, and how they rise or fall."""
 BARE, KERNELS, AUTO = "bare copy", "kernels", "auto"
 
 
@@ -119,24 +122,30 @@ class Sweep:
 
     def schedule(self, wanted: Schedule, name: str = "schedule") -> Way:
         """A schedule, replayed where it can be; LenetError where its labels are wrong."""
-        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams)
+        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams, taper=wanted.taper)
         labels, _ = host_results(self.n, with_scores=False)
         for _ in range(3):
             labels[:] = -1
             streamer.run(self.host, labels)
             if not (labels == self.expected).all():
                 raise LenetError(f"{self.plan.name}: {wanted} gives other labels than one pass")
-        row = {"way": name, "streams": wanted.streams, "chunk": streamer.chunk}
+        row = {
+            "way": name,
+            "streams": wanted.streams,
+            "chunk": streamer.chunk,
+            "taper": wanted.taper,
+        }
         row |= {"predicted_ms": wanted.predicted_ms, "not_recorded": streamer.not_recorded}
         return Way(row, partial(cpu_ms, partial(streamer.run, self.host, labels)))
 
     def grid(self, streams: tuple[int, ...], chunks: tuple[int, ...]) -> list[Schedule]:
-        """Every schedule that has a chunk for each stream."""
+        """Every schedule that has a chunk for each stream, and those of one pass that taper."""
+        wanted = [(count, chunk, EVEN) for chunk in chunks for count in streams]
+        wanted += TAPERED if self.n <= IMAGES else ()
         return [
-            Schedule(count, chunk, predicted_ms(self.n, count, chunk, self.costs))
-            for chunk in chunks
-            for count in streams
-            if count <= -(-self.n // chunk)
+            Schedule(count, chunk, predicted_ms(self.n, count, chunk, self.costs, taper), taper)
+            for count, chunk, taper in wanted
+            if taper != EVEN or count <= -(-self.n // chunk)
         ]
 
     def timed(self, schedules: list[Schedule], rounds: int) -> dict[str, Any]:

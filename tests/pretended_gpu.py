@@ -181,8 +181,11 @@ class PretendedPipeline:
         return self.scores[:n]
 
 
-def streamer_on(gpu, chunk, streams, with_scores=True):
-    return Streamer(lambda n: PretendedPipeline(gpu, n, with_scores), chunk, streams, gpu)
+def streamer_on(gpu, chunk, streams, with_scores=True, taper=1.0):
+    def make(n):
+        return PretendedPipeline(gpu, n, with_scores)
+
+    return Streamer(make, chunk, streams, gpu, taper)
 
 
 def pixels(n, seed=0):
