@@ -101,8 +101,8 @@ def _one(document: Document) -> str:
 def _cold(document: Document) -> str:
     spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in document["phases_ms"].items() if ms >= 1)
     what = (
-        fX
-        "interleaved rounds"
+        f"fresh processes from exec to exit, {document['data']}, kernels and bytecode cached "
+        "before, medians of interleaved rounds"
     )
     ours = next(row["median_ms"] for row in document["rows"] if row["maker"] == OURS)
     lines = [
