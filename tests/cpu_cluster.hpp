@@ -141,6 +141,7 @@ inline bool run(unsigned blocks, unsigned threads, std::size_t bytes, unsigned s
 
 }  // namespace cpu
 
+inline int __shfl_sync(unsigned, bool v, int lane) { return int(cpu::exchange(v)[lane % 32]); }
 template <class T>
 T __shfl_sync(unsigned, T v, int lane) {
     return std::bit_cast<T>(cpu::exchange(std::bit_cast<unsigned>(v))[lane % 32]);
@@ -175,10 +176,12 @@ inline u32 shared(const void* p) {
 inline u32 in_block(u32 at, u32 rank) { return (at & 0xffffff) | rank << 24; }
 inline u32 cluster_rank() { return cpu::now->block; }
 template <class T>
-void store_cluster(u32 to, T v, u32 bar) {
+void post(u32 to, T v, u32 bar) {
     const auto* bytes = reinterpret_cast<const unsigned char*>(&v);
     cpu::parcels.push_back({to, bar, {bytes, bytes + sizeof v}});
 }
+inline void store_cluster4(u32 to, float v, u32 bar) { post(to, v, bar); }
+inline void store_cluster16(u32 to, uint4 v, u32 bar) { post(to, v, bar); }
 inline void cluster_sync() { cpu::meet(0, int(cpu::fibers.size())); }
 inline void sync(int id, int threads) { cpu::meet(cpu::now->block << 8 | id, threads); }
 inline void barrier_init(u32 bar, u32 arrivals) {

@@ -1,6 +1,6 @@
 """The resident kernel and its host side: arithmetic and protocol without a GPU, and with one.
 
-The kernel's source is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs in a thread
+The kernel is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs in a thread
 of its own over the memory that the package's host side writes and watches.
 """
 

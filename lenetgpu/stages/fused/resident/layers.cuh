@@ -92,7 +92,7 @@ __device__ __forceinline__ void conv1(Shared& s, u32 rank, int thread) {
         const u32 to = ptx::shared(s.maps + (rank * OWN1 + map) * MAP_PITCH + y * POOLED + x / 2);
 #pragma unroll
         for (int block = 0; block < BLOCKS; block += 2)
-            ptx::store_cluster(ptx::in_block(to, block + dy), words,
+            ptx::store_cluster16(ptx::in_block(to, block + dy), words,
                                ptx::in_block(ptx::shared(&s.mapped), block + dy));
     }
 }
@@ -143,6 +143,6 @@ __device__ __forceinline__ void fc1(Shared& s, const float4 (&w)[GROUPS][FEATURE
     add_over_lanes<ROWS / 2>(sum, lane);
     const int unit = warp * 16 + lane / ROWS * GROUP + lane % ROWS / 2;
     if (lane % 2 == 0)
-        ptx::store_cluster(ptx::in_block(ptx::shared(&s.parts[rank][unit]), 0), sum[0],
+        ptx::store_cluster4(ptx::in_block(ptx::shared(&s.parts[rank][unit]), 0), sum[0],
                            ptx::in_block(ptx::shared(&s.added), 0));
 }

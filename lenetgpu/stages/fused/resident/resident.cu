@@ -92,8 +92,8 @@ __device__ __forceinline__ void deliver(Shared& s, const Mail& mail, int lane) {
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
         const u32 there = ptx::in_block(to, block), counted = ptx::in_block(bar, block);
-        ptx::store_cluster(there, mail.first, counted);
-        if (lane < PIECES - WARP) ptx::store_cluster(there + WARP * 16, mail.rest, counted);
+        ptx::store_cluster16(there, mail.first, counted);
+        if (lane < PIECES - WARP) ptx::store_cluster16(there + WARP * 16, mail.rest, counted);
     }
 }
 
@@ -103,7 +103,7 @@ __device__ __forceinline__ void deliver_floats(Shared& s, const uint4* from, int
     for (int i = lane; i < FLOAT_BYTES / 16; i += WARP) {
         const uint4 four = ptx::load_host(from + i);
         for (int block = 0; block < BLOCKS; ++block)
-            ptx::store_cluster(ptx::in_block(ptx::shared(s.pixels) + i * 16, block), four,
+            ptx::store_cluster16(ptx::in_block(ptx::shared(s.pixels) + i * 16, block), four,
                                ptx::in_block(ptx::shared(&s.floats), block));
     }
 }
@@ -150,7 +150,7 @@ __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const floa
         u32 tag = 0;
         bool found = false;
 #pragma unroll 1
-        while (!found && ptx::nanoseconds() - since < idle) {
+        while (!found && !__shfl_sync(~0u, ptx::nanoseconds() - since >= idle, 0)) {
 #pragma unroll
             for (int i = 0; i < WATCHES; ++i) {
                 if (found) continue;
