@@ -64,7 +64,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, end-to-end, one, cold, conv, course, plans, instrument."""
+    """peers, end-to-end, one, cold, conv, course, plans, streams, instrument."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
@@ -85,6 +85,11 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     for name, devices in NAMED.items():
         if "cuda" in devices:
             yield _plan(name, 8)
+    rounds = ("--rounds", "3", "--not-many") if quick else ()
+    drawn = ("--picture", "{picture}") if plot else ()
+    sweep = (*_script("streams_sweep"), *rounds, *drawn, "--json", "{json}")
+    yield Job("streams", "streams.json", sweep, 15 if quick else 35,
+              picture="streams.png" if drawn else "")  # fmt: skip
     yield _instrument("instrument.json", quick, 180, "--device", "cuda", "--each", "4",
                       "--seconds", "1")  # fmt: skip
 
@@ -128,7 +133,17 @@ def _plan(name: str, seconds: float) -> Job:
 
 
 PARTS = {
-    "cuda": ("peers", "end-to-end", "one", "cold", "conv", "course", "plans", "instrument"),
+    "cuda": (
+        "peers",
+        "end-to-end",
+        "one",
+        "cold",
+        "conv",
+        "course",
+        "plans",
+        "streams",
+        "instrument",
+    ),
     "cpu": ("peers", "infer", "instrument", "cold"),
 }
 
@@ -284,7 +299,9 @@ def _remember(path: Path, took: dict[str, float]) -> None:
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
-@click.option("--only", metavar="PARTS", help="some of peers,conv,course,plans; infer on a CPU")
+@click.option(
+    "--only", metavar="PARTS", help="some of peers,conv,course,plans,streams; infer on a CPU"
+)
 @click.option("--quick", is_flag=True, help="few samples, to see that all runs; not to be quoted")
 @click.option("--into", type=click.Path(path_type=Path), default=MEASURED, help="folder of devices")
 @click.option("--dry-run", is_flag=True, help="say what would be run, and about how long")

@@ -2,7 +2,7 @@
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with `course.png`, `infer.json`
-with `infer.txt`.
+with `infer.txt`, `streams.json` with `streams.png`.
 """
 
 from __future__ import annotations
@@ -144,6 +144,9 @@ def _paths(document: Document) -> Iterator[Path]:
         for row in document["rows"]:
             if row["maker"] == "lenetgpu":
                 yield from _of_plan(row["name"].split()[1], device)
+    elif document["command"] == "streams":
+        for sweep in document["sweeps"]:
+            yield from _of_plan(sweep["plan"], device)
     else:
         yield from _of_infer(document, device)
 

@@ -8,6 +8,7 @@ it. The model's schedule, and what it predicts of each, stand beside them.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -31,6 +32,7 @@ from lenetgpu.measure.timing import cpu_ms, summarise
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
+from lenetgpu.show.plots import plot_streams
 from lenetgpu.streaming import (
     Costs,
     Schedule,
@@ -41,6 +43,7 @@ from lenetgpu.streaming import (
     predicted_ms,
 )
 from lenetgpu.streaming.costs import measure_costs
+from lenetgpu.streaming.schedule import EVEN
 
 PLANS = ("int8", "fp16", "fp16x3", "fp32", "tiled")
 TYPES = ("uint8", "float32")
@@ -48,6 +51,8 @@ IMAGES, MANY = 10_000, 1_000_000
 CHUNKS = (10_000, 5_000, 4_000, 2_500, 2_000, 1_000)
 STREAMS = (1, 2, 3, 4, 5, 8)
 MANY_CHUNKS, MANY_STREAMS = (40_000, 20_000, 10_000, 5_000), (1, 2, 3)
+TAPERED = ((3, 5_000, 2.0), (3, 5_000, 4.0), (3, 4_000, 1 / 2), (3, 4_000, 1 / 4))
+"""Streams, images of the largest chunk, and how they rise or fall."""
 BARE, KERNELS, AUTO = "bare copy", "kernels", "auto"
 
 
@@ -117,24 +122,30 @@ class Sweep:
 
     def schedule(self, wanted: Schedule, name: str = "schedule") -> Way:
         """A schedule, replayed where it can be; LenetError where its labels are wrong."""
-        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams)
+        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams, taper=wanted.taper)
         labels, _ = host_results(self.n, with_scores=False)
         for _ in range(3):
             labels[:] = -1
             streamer.run(self.host, labels)
             if not (labels == self.expected).all():
                 raise LenetError(f"{self.plan.name}: {wanted} gives other labels than one pass")
-        row = {"way": name, "streams": wanted.streams, "chunk": streamer.chunk}
+        row = {
+            "way": name,
+            "streams": wanted.streams,
+            "chunk": streamer.chunk,
+            "taper": wanted.taper,
+        }
         row |= {"predicted_ms": wanted.predicted_ms, "not_recorded": streamer.not_recorded}
         return Way(row, partial(cpu_ms, partial(streamer.run, self.host, labels)))
 
     def grid(self, streams: tuple[int, ...], chunks: tuple[int, ...]) -> list[Schedule]:
-        """Every schedule that has a chunk for each stream."""
+        """Every schedule that has a chunk for each stream, and those of one pass that taper."""
+        wanted = [(count, chunk, EVEN) for chunk in chunks for count in streams]
+        wanted += TAPERED if self.n <= IMAGES else ()
         return [
-            Schedule(count, chunk, predicted_ms(self.n, count, chunk, self.costs))
-            for chunk in chunks
-            for count in streams
-            if count <= -(-self.n // chunk)
+            Schedule(count, chunk, predicted_ms(self.n, count, chunk, self.costs, taper), taper)
+            for count, chunk, taper in wanted
+            if taper != EVEN or count <= -(-self.n // chunk)
         ]
 
     def timed(self, schedules: list[Schedule], rounds: int) -> dict[str, Any]:
@@ -209,14 +220,24 @@ def measured(gpu: Gpu, plans: tuple[str, ...], rounds: int, many: bool) -> list[
 @click.option("--rounds", default=25, show_default=True, type=click.IntRange(1))
 @click.option("--many/--not-many", default=True, help="a million images too")
 @click.option("--json", "target", type=click.Path(path_type=Path))
-def main(plans: str, rounds: int, many: bool, target: Path | None) -> None:
+@click.option("--picture", type=click.Path(path_type=Path), help="uint8 sweeps as .png or .svg")
+def main(plans: str, rounds: int, many: bool, target: Path | None, picture: Path | None) -> None:
     """Time every schedule of streams and chunks on the current GPU."""
-    gpu = require_gpu()
+    try:
+        gpu = require_gpu()
+    except LenetError as error:
+        click.echo(f"streams_sweep: error: {error}", err=True)
+        sys.exit(2)
     activate(gpu)
     document = head("streams", gpu) | {"rounds": rounds}
     document["sweeps"] = measured(gpu, tuple(plans.split(",")), rounds, many)
     if target is not None:
         target.write_text(json.dumps(document, indent=1) + "\n")
+    if picture is not None:
+        drawn = [s for s in document["sweeps"] if s["dtype"] == "uint8" and s["images"] == IMAGES]
+        plot_streams(
+            picture, drawn, f"{gpu.name}, {document['date']}: page-locked images to labels"
+        )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import ladder
 import peer_tables
 import plan_tables
 import quoted
+import stream_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
     **instrument_table.SECTIONS,
+    **stream_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -44,6 +46,7 @@ PAGES = {
         *course_tables.SECTIONS,
         *conv_tables.SECTIONS,
         *instrument_table.SECTIONS,
+        *stream_tables.SECTIONS,
         CONTENTS,
     ),
     "docs/ladder.md": tuple(ladder.sections()),

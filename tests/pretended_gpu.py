@@ -100,7 +100,8 @@ class PretendedGpu:
         self.pending.remove(chosen)
 
     def copy(self, to, source, stream):
-        assert self.is_pinned(to) or self.is_pinned(source), "a copy that would wait"
+        ends = [(end.ctypes.data, end.nbytes) for end in (to, source)]
+        assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
 
     def unpack(self, payload, offsets, base, out):
@@ -125,8 +126,9 @@ class PretendedGpu:
         self.pinned_bytes += array.nbytes
         return array
 
-    def is_pinned(self, array):
-        return any(array is held or array.base is held for held in self.page_locked)
+    def is_pinned(self, address, size):
+        held = [(array.ctypes.data, array.nbytes) for array in self.page_locked]
+        return any(at <= address and address + size <= at + n for at, n in held)
 
     def record_graph(self, work, streams):
         assert not self.pending, "recorded while something runs"
@@ -179,8 +181,11 @@ class PretendedPipeline:
         return self.scores[:n]
 
 
-def streamer_on(gpu, chunk, streams, with_scores=True):
-    return Streamer(lambda n: PretendedPipeline(gpu, n, with_scores), chunk, streams, gpu)
+def streamer_on(gpu, chunk, streams, with_scores=True, taper=1.0):
+    def make(n):
+        return PretendedPipeline(gpu, n, with_scores)
+
+    return Streamer(make, chunk, streams, gpu, taper)
 
 
 def pixels(n, seed=0):

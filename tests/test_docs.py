@@ -74,11 +74,25 @@ def read(path):
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json",
-             "*/instrument*.json", *HOST)  # fmt: skip
+             "*/instrument*.json", "*/streams.json", *HOST)  # fmt: skip
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
     assert known
+
+
+@measured("*/streams.json")
+def test_streams_were_swept_whole(path):
+    """Every plan and both types by every schedule, and what takes little beside what is bare."""
+    document, sweep = read(path), script("streams_sweep")
+    found = {(s["plan"], s["dtype"], s["images"]): s["rows"] for s in document["sweeps"]}
+    many = {(plan, "uint8", sweep.MANY) for plan in sweep.PLANS[:2]}
+    assert set(found) == many | {(p, t, sweep.IMAGES) for p in sweep.PLANS for t in sweep.TYPES}
+    assert all(row["samples"] >= 5 for rows in found.values() for row in rows)
+    for plan, dtype, images in found:
+        by = {row["way"]: row["median_ms"] for row in found[plan, dtype, images]}
+        floor = max(by["bare copy"], by.get("kernels", 0.0))
+        assert 0.9 * floor < by["auto"] < 1.5 * floor, (plan, dtype, images)
 
 
 @measured("*/instrument*.json")

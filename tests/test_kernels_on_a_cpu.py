@@ -152,13 +152,13 @@ def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
         assert_right(variant, problem, n, rng)
 
 
-def unpacked(held, begin, size, offsets):
+def unpacked(held, begin, size, offsets, base=0):
     """What the kernel makes of `size` bytes of `held` from `begin` on, each image written whole."""
     images = Fenced(np, (len(offsets) - 1, 28, 28, 1), "uint8")
     found = []
     for poison in (0, 255):
         images.array[...] = poison
-        unpack(held[begin : begin + size], offsets.astype(np.uint32), images.array)
+        unpack(held[begin : begin + size], offsets.astype(np.uint32), images.array, base)
         found.append(images.array.copy())
         assert images.intact
     np.testing.assert_array_equal(*found)
@@ -176,24 +176,26 @@ def digits_and_noise(rng):
 def test_packed_images_are_unpacked(on_a_cpu, rng):
     images = digits_and_noise(rng)
     payload, lengths = pack(images)
-    offsets = np.append(0, lengths.cumsum())
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
     found = unpacked(payload, 0, len(payload), offsets)
     np.testing.assert_array_equal(found[..., 0], images)
-    found = unpacked(payload, 0, len(payload), offsets[3:7])
+    part = payload[offsets[3] : offsets[6]]
+    found = unpacked(part, 0, len(part), offsets[3:7], int(offsets[3]))
     np.testing.assert_array_equal(found[..., 0], images[3:6])
 
 
 def test_unpacking_reads_nothing_beside_whatever_it_is_given(on_a_cpu, rng):
     """What lies around the records changes no pixel: those of noise, and at offsets of noise."""
     payload, lengths = pack(digits_and_noise(rng))
-    offsets = np.append(0, lengths.cumsum())
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
     noise = rng.integers(0, 256, len(payload), dtype=np.uint8)
     wild = rng.integers(0, 1 << 32, len(offsets))
     short = np.sort(rng.integers(0, len(payload), len(offsets)))
-    for records, places in ((noise, offsets), (payload, wild), (noise, short), (payload, short)):
+    cases = ((noise, offsets, 0), (payload, wild, 7), (noise, short, 900), (payload, short, 0))
+    for records, places, base in cases:
         found = []
         for around in (0, 255):
             held = np.full(3 * 4096 + len(records), around, np.uint8)
             held[4096 : 4096 + len(records)] = records
-            found.append(unpacked(held, 4096, len(records), places))
+            found.append(unpacked(held, 4096, len(records), places, base))
         np.testing.assert_array_equal(*found)

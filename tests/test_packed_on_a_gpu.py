@@ -46,7 +46,7 @@ def test_images_are_unpacked(n, rng):
     )
     images[rng.integers(0, n)] = rng.integers(0, 2) * 255
     payload, lengths = pack(images)
-    offsets = np.append(0, lengths.cumsum())
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
     np.testing.assert_array_equal(unpacked(payload, 0, len(payload), offsets)[..., 0], images)
     lo = n // 3
     part = payload[offsets[lo] :]
@@ -56,7 +56,7 @@ def test_images_are_unpacked(n, rng):
 
 def test_unpacking_reads_nothing_beside_whatever_it_is_given(rng):
     payload, lengths = pack(spots(rng, 3_000))
-    offsets = np.append(0, lengths.cumsum())
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
     noise = rng.integers(0, 256, len(payload), dtype=np.uint8)
     wild = rng.integers(0, 1 << 32, len(offsets))
     short = np.sort(rng.integers(0, len(payload), len(offsets)))
@@ -90,7 +90,7 @@ def test_every_plan_labels_packed_images_as_others(name, shipped_weights, packed
     expected, _ = host_results(len(images), with_scores=False)
     streamer.run(pinned_copy(images), expected)
     payload, lengths = pack(images)
-    offsets = np.append(0, lengths.cumsum()).astype(np.uint32)
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
     locked = packed_images(pinned_copy(payload), pinned_copy(offsets))
     labels, _ = host_results(len(images), with_scores=False)
     for packed in (locked, locked, locked, packed_images(payload, offsets)):

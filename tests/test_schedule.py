@@ -14,6 +14,7 @@ from lenetgpu.streaming.schedule import (
     Costs,
     _ends,
     best_schedule,
+    chunk_sizes,
     predicted_ms,
 )
 
@@ -49,7 +50,8 @@ def test_one_stream_adds_what_two_overlap():
 @pytest.mark.parametrize("images", [1, 9, 100, 2_000, 10_000, 60_000, 1_000_000])
 def test_the_best_is_not_beaten_by_any_other(costs, images):
     best = best_schedule(images, costs)
-    assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs)
+    assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs, best.taper)
+    assert (best.taper > 1) == (costs is SLOW) or best.taper == 1
     assert 1 <= best.chunk <= min(images, MOST_CHUNK)
     assert best.streams <= -(-images // best.chunk)
     for streams in (1, 2, 3, 4):
@@ -85,8 +87,36 @@ def test_what_is_asked_for_is_kept():
 def test_long_passes_are_followed_as_short_ones_are():
     """What is extrapolated past some chunks agrees with following each."""
     for costs in (INT8, FP16, SLOW):
-        whole = (costs.call_us + _ends(1_000_000, 3, 5_000, costs)) / 1e3
-        assert predicted_ms(1_000_000, 3, 5_000, costs) == pytest.approx(whole, rel=1e-3)
+        for taper in (1.0, 2.0, 0.5):
+            whole = (costs.call_us + _ends(chunk_sizes(1_000_000, 5_000, taper), 3, costs)) / 1e3
+            found = predicted_ms(1_000_000, 3, 5_000, costs, taper)
+            assert found == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("taper", [1.0, 2.0, 3.0, 4.0, 0.5, 0.25])
+@pytest.mark.parametrize("chunk", [1, 77, 500, 4_000, 40_000])
+@pytest.mark.parametrize("images", [0, 1, 499, 501, 700, 10_000, 123_457])
+def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
+    sizes = chunk_sizes(images, chunk, taper)
+    assert sum(sizes) == images and all(0 < size <= chunk for size in sizes)
+    if taper == 1.0:
+        assert len(set(sizes[:-1])) <= 1 and len(sizes) == -(-images // chunk)
+    else:
+        assert sizes == sorted(sizes, reverse=taper < 1)
+        assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
+
+
+def test_chunks_rise_by_the_taper():
+    assert chunk_sizes(10_000, 4_000, 0.5) == [4_000, 3_000, 1_500, 750, 500, 250]
+    assert chunk_sizes(10_000, 5_000, 4.0) == [312, 938, 3_750, 5_000]
+
+
+def test_tapered_chunks_hide_the_first_copy_of_slow_kernels():
+    """Within 1.1 of what they take alone, where even chunks take more."""
+    kernels = 10_000 * SLOW.image_ns / 1e6
+    best = best_schedule(10_000, SLOW)
+    even = min(predicted_ms(10_000, 2, chunk, SLOW) for chunk in range(500, 10_001, 500))
+    assert kernels < best.predicted_ms < 1.11 * kernels < even
 
 
 def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):

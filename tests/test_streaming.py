@@ -12,6 +12,7 @@ from pretended_gpu import PretendedGpu, pixels, streamer_on
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import ring as ring_module
+from lenetgpu.streaming import schedule
 from lenetgpu.streaming import streamer as streamer_module
 from lenetgpu.streaming.ring import Ring
 
@@ -48,12 +49,13 @@ def assert_right(images, labels, scores=None):
         np.testing.assert_array_equal(scores, expected[:, None] + np.arange(CLASSES))
 
 
+@pytest.mark.parametrize("taper", [1.0, 2.0, 0.25])
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
+def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed, taper):
     """Launched the first time, recorded and replayed the next ones."""
     gpu = PretendedGpu(seed=seed)
-    streamer = streamer_on(gpu, 4, streams)
+    streamer = streamer_on(gpu, 4, streams, taper=taper)
     images = pinned(gpu, pixels(31))
     labels, scores = results(gpu, 31)
     for again in range(4):
@@ -466,6 +468,18 @@ def test_nothing_of_the_larger_chunks_is_used_again():
         streamer.run(given, labels)
         assert_right(given, labels)
     assert gpu.launches == before
+
+
+def test_chunks_taper_as_they_are_asked_to(monkeypatch):
+    monkeypatch.setattr(schedule, "_LEAST", 2)
+    gpu = PretendedGpu()
+    streamer, told = streamer_on(gpu, 16, 2, taper=2.0), []
+    images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
+    streamer.run(images, labels, on_chunk=told.append)
+    assert_right(images, labels)
+    assert told == [1, 2, 4, 8, 15]
+    with pytest.raises(LenetError, match="taper: expected more than 0, found 0"):
+        streamer_on(gpu, 16, 2, taper=0)
 
 
 def test_other_errors_are_not_taken_for_lack_of_memory():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,13 +41,18 @@ def schedule_for(
     *,
     streams: int | None = None,
     chunk: int | None = None,
+    image_bytes: int | None = None,
 ) -> Schedule:
     """The schedule that the model says takes least for `images` page-locked images of `dtype`.
 
-    `gpu` is current. `streams` and `chunk` are taken as given where they are. The figures that the
-    model needs are measured on the first use of `plan` there, and remembered.
+    `gpu` is current. `streams` and `chunk` are taken as given where they are; `image_bytes` is
+    what an image takes on the bus where it is packed. The figures that the model needs are measured
+    on the first use of `plan` there, and remembered.
     """
-    return best_schedule(images, costs_of(plan, weights, gpu, dtype), streams, chunk)
+    costs = costs_of(plan, weights, gpu, dtype)
+    if image_bytes is not None:
+        costs = replace(costs, image_bytes=image_bytes)
+    return best_schedule(images, costs, streams, chunk)
 
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:

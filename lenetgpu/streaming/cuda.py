@@ -54,8 +54,8 @@ class Device(Protocol):
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised page-locked array in host memory."""
 
-    def is_pinned(self, array: Any) -> bool:
-        """Whether a host array is page-locked from its first byte to its last."""
+    def is_pinned(self, address: int, size: int) -> bool:
+        """Whether host memory is page-locked, at its first byte and its last of `size`."""
 
     def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Recording:
         """`work`, which queues on `streams`, as one graph; RuntimeError where it cannot be."""
@@ -135,12 +135,11 @@ class Cuda:
         )
         return self._cupy.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
-    def is_pinned(self, array: Any) -> bool:
-        """Whether a host array is page-locked from its first byte to its last."""
-        first = array.ctypes.data
-        ends = {first, first + max(0, array.nbytes - 1)}
-        kinds = (self._runtime.pointerGetAttributes(address).type for address in ends)
-        return all(kind == _PAGE_LOCKED for kind in kinds)
+    def is_pinned(self, address: int, size: int) -> bool:
+        """Whether host memory is page-locked, at its first byte and its last of `size`."""
+        ask = self._runtime.pointerGetAttributes
+        last = address + size - 1
+        return ask(address).type == _PAGE_LOCKED and (size <= 1 or ask(last).type == _PAGE_LOCKED)
 
     def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Recording:
         """`work`, which queues on `streams`, as one graph; RuntimeError where it cannot be."""

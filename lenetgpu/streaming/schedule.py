@@ -2,18 +2,24 @@
 
 Copies follow each other over the bus, kernels over the GPU. A chunk's kernels wait for its copy, a
 copy for the kernels that last read its lane's images. Small chunks let kernels begin early and end
-soon after the last copy; large ones pay what a copy and a launch cost less often.
+soon after the last copy; large ones pay what a copy and a launch cost less often. So where the bus
+is slower chunks best fall towards the end, where the kernels are slower they rise from the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 4, 40_000
 _PARTS = 16
 _FOLLOWED = 32
 """Chunks that are followed one by one; the rest repeat the last half of them."""
+EVEN = 1.0
+_TAPERS = (2, 3, 4)
+_LEAST = 500
+"""Images of a tapered chunk, at least."""
 _WORTH = 1.005
 """How much longer the schedule may take that holds the fewest images on the GPU at once."""
 
@@ -49,30 +55,55 @@ class Costs:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Streams, images a chunk, and the milliseconds that the model says for them."""
+    """Streams, images of the largest chunk, the milliseconds that the model says for them.
+
+    `taper` is how many times the one before it a chunk has, of those that rise or fall.
+    """
 
     streams: int
     chunk: int
-    predicted_ms: float
+    predicted_ms: float = field(compare=False)
+    taper: float = EVEN
 
 
-def predicted_ms(images: int, streams: int, chunk: int, costs: Costs) -> float:
+def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
+    """The images of each chunk, at most `chunk`, together `images`.
+
+    Above 1 they rise to `chunk`, each about `taper` times the one before it; below 1 they fall from
+    it so. They are not cut below _LEAST, of which a rest may be half.
+    """
+    if taper == EVEN:
+        return [min(chunk, images - lo) for lo in range(0, images, chunk)]
+    share = 1 - min(taper, 1 / taper)
+    sizes, left = [], images
+    while left:
+        size = min(left, chunk, max(_LEAST, ceil(share * left)))
+        if left - size < _LEAST // 2 and left <= chunk:
+            size = left
+        sizes.append(size)
+        left -= size
+    return sizes if taper < EVEN else sizes[::-1]
+
+
+def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: float = EVEN) -> float:
     """Milliseconds from page-locked images to labels in host memory."""
     chunks = -(-images // chunk)
     if chunks <= _FOLLOWED:
-        return (costs.call_us + _ends(images, streams, chunk, costs)) / 1e3
-    half = _FOLLOWED // 2
-    whole = _ends(_FOLLOWED * chunk, streams, chunk, costs)
-    each = (whole - _ends(half * chunk, streams, chunk, costs)) / (_FOLLOWED - half)
-    return (costs.call_us + whole + (images / chunk - _FOLLOWED) * each) / 1e3
+        sizes = chunk_sizes(images, chunk, taper)
+        return (costs.call_us + _ends(sizes, streams, costs)) / 1e3
+    half, whole = _FOLLOWED // 2, chunk_sizes(_FOLLOWED * chunk, chunk, taper)
+    most = _ends([chunk] * _FOLLOWED, streams, costs)
+    each = (most - _ends([chunk] * half, streams, costs)) / (_FOLLOWED - half)
+    followed = _ends(whole, streams, costs)
+    return (costs.call_us + followed + (images / chunk - _FOLLOWED) * each) / 1e3
 
 
-def _ends(images: int, streams: int, chunk: int, costs: Costs) -> float:
+def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
     """Microseconds until the labels of the last chunk are copied."""
     copied = computed = 0.0
     lanes = [0.0] * streams
-    for turn, lo in enumerate(range(0, images, chunk)):
-        n, lane = min(chunk, images - lo), turn % streams
+    for turn, n in enumerate(sizes):
+        lane = turn % streams
         copied = max(copied, lanes[lane]) + costs.copy(n)
         computed = max(copied + costs.copy_us, computed) + costs.kernels(n)
         lanes[lane] = computed + costs.copy_us
@@ -93,16 +124,20 @@ def best_schedule(
 ) -> Schedule:
     """The schedule that takes least by the model, with `streams` or `chunk` as given.
 
-    Of those that take as long to half a percent, the one with the fewest images on the GPU.
+    A given chunk is not tapered. Of those that take as long to half a percent, the one with the
+    fewest images on the GPU.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
     most = min(images, MOST_CHUNK)
     sizes = {size for size in _sizes(images) if size <= most} if chunk is None else {chunk}
+    rising = costs.image_ns > costs.image_bytes / costs.bus_gbs
+    tapers = (EVEN, *(float(by) if rising else 1 / by for by in _TAPERS))
     found = [
-        Schedule(count, size, predicted_ms(images, count, size, costs))
+        Schedule(count, size, predicted_ms(images, count, size, costs, taper), taper)
         for size in sorted(sizes or {most})
         for count in counts
         if streams is not None or count <= -(-images // size)
+        for taper in (tapers if chunk is None and size < images else (EVEN,))
     ]
     least = min(schedule.predicted_ms for schedule in found)
     near = [schedule for schedule in found if schedule.predicted_ms <= _WORTH * least]

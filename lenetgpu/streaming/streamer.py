@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 from lenetgpu.errors import LenetError
@@ -19,6 +20,7 @@ from lenetgpu.streaming.cuda import Cuda, Device, Recording
 from lenetgpu.streaming.lanes import Chunk, Lanes, Mark
 from lenetgpu.streaming.packed import PackedImages
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
+from lenetgpu.streaming.schedule import EVEN, chunk_sizes
 
 MOST_RECORDED = 256
 """Chunks of a graph: of more, launching them one by one hides under the copies."""
@@ -56,6 +58,8 @@ def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
 class Streamer:
     """Runs host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
 
+    Chunks of a call have `chunk` images, or rise to as many or fall from them by `taper`
+    (`schedule.chunk_sizes`).
     Where the GPU's memory does not hold chunks of `chunk` images, here or in a run, they are halved
     until it does: `chunk` says what they came to, `asked` what they were to be. LenetError where
     not even one image fits. Not for several threads at once.
@@ -67,9 +71,13 @@ class Streamer:
         chunk: int,
         streams: int = 1,
         device: Device | None = None,
+        taper: float = EVEN,
     ) -> None:
         if streams < 1:
             raise LenetError(f"streams: expected at least 1, found {streams}")
+        if not taper > 0:
+            raise LenetError(f"taper: expected more than 0, found {taper}")
+        self.taper = taper
         self.asked = self.chunk = chunk
         self.streams = streams
         self.done = 0
@@ -102,9 +110,13 @@ class Streamer:
         whole = Chunk(images, labels, scores)
         self._check(whole)
         arrays = [array for array in (*_held(images), labels, scores) if array is not None]
-        if not all(map(self._device.is_pinned, arrays)):
+        places = tuple(array.ctypes.data for array in arrays)
+        key = (len(images), *places, *self._edges(images))
+        known = self._graphs.get(key) is not None
+        sizes = (1 if known else array.nbytes for array in arrays)
+        if not all(map(self._device.is_pinned, places, sizes)):
             self._through_ring(whole, on_chunk, mark)
-        elif mark is not None or not self._replayed(whole, on_chunk):
+        elif mark is not None or not self._replayed(key, whole, on_chunk):
             self._insist(lambda: self._launch(whole, on_chunk, mark))
 
     def run_source(
@@ -185,8 +197,10 @@ class Streamer:
         return True
 
     def _chunks(self, whole: Chunk, start: int = 0) -> Iterator[Chunk]:
-        for lo in range(start, len(whole.images), self.chunk):
-            part = slice(lo, lo + self.chunk)
+        lo = start
+        for size in chunk_sizes(len(whole.images) - start, self.chunk, self.taper):
+            part = slice(lo, lo + size)
+            lo += size
             scores = None if whole.scores is None else whole.scores[part]
             yield Chunk(whole.images[part], whole.labels[part], scores)
 
@@ -204,11 +218,11 @@ class Streamer:
             lanes.wait()
             self.done = queued
 
-    def _replayed(self, whole: Chunk, on_chunk: OnChunk | None) -> bool:
-        """Replay the graph of these arrays, recorded when they come a second time; False: none."""
-        arrays = (*_held(whole.images), whole.labels, whole.scores)
-        places = (0 if array is None else array.ctypes.data for array in arrays)
-        key = (len(whole.images), *places, *self._edges(whole.images))
+    def _replayed(self, key: tuple[int, ...], whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Replay the graph of these arrays, recorded when they come a second time; False: none.
+
+        `key` is how many images there are and where each array lies.
+        """
         if self.not_recorded or len(whole.images) > MOST_RECORDED * self.chunk:
             return False
         if key not in self._graphs:
@@ -237,8 +251,9 @@ class Streamer:
         """Where packed images' chunks begin and end: of others no graph has the copies."""
         if not isinstance(images, PackedImages):
             return []
-        edges: list[int] = images.offsets[:: self.chunk].tolist()
-        return [*edges, images.ends[1]]
+        sizes = chunk_sizes(len(images), self.chunk, self.taper)
+        edges: list[int] = images.offsets[[0, *accumulate(sizes)]].tolist()
+        return edges
 
     def _recorded(self, whole: Chunk) -> Recording | None:
         """A pass as one graph, or None with the reason in `not_recorded`."""

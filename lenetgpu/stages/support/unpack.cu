@@ -28,7 +28,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 
     unsigned rows = 0;
     for (int i = 0; i < MASK_BYTES; ++i) rows |= record.byte(i) << 8 * i;
-    rows &= ~0u >> (32 - ROWS);
     const int bit = SPAN_BITS * __popc(rows & ((1u << lane) - 1));
     const int place = MASK_BYTES + bit / 8;
     const unsigned code = (record.byte(place) | record.byte(place + 1) << 8) >> bit % 8;
