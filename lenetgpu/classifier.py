@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cpu.threads import set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.network import CLASSES
@@ -30,6 +31,7 @@ from lenetgpu.running.homes import in_order_of
 from lenetgpu.running.images import Taken, take
 from lenetgpu.running.on_gpu import DeviceRunner
 from lenetgpu.running.pool import Pool
+from lenetgpu.running.single import Single
 
 Finish = Callable[[Any, Any, Any], Any]
 """(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""
@@ -49,8 +51,8 @@ class LeNet:
     would be to wait); for images on a GPU that the net is not on; and for calls after `close`.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine, self._making = engine, threading.Lock()
+    def __init__(self, engine: Engine, single: Single | None = None) -> None:
+        self._engine, self._single, self._making = engine, single, threading.Lock()
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
@@ -64,19 +66,28 @@ class LeNet:
         precision: str | None = None,
         device: str = "auto",
         batch: int = DEFAULT_BATCH,
+        threads: int | None = None,
+        latency: bool = False,
     ) -> LeNet:
         """A net ready for uint8 images: its device woken, its plan chosen, compiled and checked.
 
         `weights` is an HDF5 file (/conv1 /conv2 /fc1 /fc2), None the one that ships; `plan`,
         `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
         `batch` is how many images pass through at once, for which plan "auto" chooses; calls may
-        have more. Raises LenetError where one of them is not to be had or the plan is wrong here.
+        have more. `threads` is how many a CPU takes, in the whole process; None: all it may use.
+        `latency`: single images in host memory are answered by a kernel that stays on the GPU
+        while they come, in fp32. Raises LenetError where one of these is not to be had, or the plan
+        is wrong here or does not fit the weights.
         """
         file = None if weights is None else Path(weights)
-        request = Request(None, file, batch, plan=plan, precision=precision, device=device)
+        request = Request(
+            None, file, batch, plan=plan, precision=precision, device=device, threads=threads
+        )
         engine = Engine(request)
+        if threads is not None:
+            set_threads(threads)
         engine.start("uint8", batch)
-        return cls(engine)
+        return cls(engine, Single(engine) if latency else None)
 
     @property
     def plan(self) -> Plan:
@@ -94,6 +105,8 @@ class LeNet:
 
     def __call__(self, images: Any) -> Any:
         """Labels (N,) int32 from 0 to 9; of one image a scalar without axes."""
+        if self._single is not None and self._single.takes(images):
+            return self._single.label(images)
         return self._answer(images, False, _labels)
 
     def scores(self, images: Any) -> Any:
@@ -160,6 +173,8 @@ class LeNet:
             self._closed = True
             self._pools.clear()
             self._on_gpu.clear()
+            if self._single is not None:
+                self._single.close()
 
     def __enter__(self) -> LeNet:
         return self
@@ -176,8 +191,11 @@ class LeNet:
     def _on_host(self, taken: Taken, pixels: Any, with_scores: bool, finish: Finish) -> Any:
         import numpy as np
 
-        with self._pool(taken.dtype, with_scores).lent() as runner:
-            labels, scores = runner.answer(pixels, with_scores)
+        if taken.count == 1 and self._single is not None and _within(pixels):
+            labels, scores = self._single.answer(pixels, with_scores)
+        else:
+            with self._pool(taken.dtype, with_scores).lent() as runner:
+                labels, scores = runner.answer(pixels, with_scores)
         return _given(taken, finish(np, labels, scores))
 
     def _on_device(self, taken: Taken, with_scores: bool, finish: Finish) -> Any:
@@ -218,6 +236,11 @@ class LeNet:
     def _require_open(self) -> None:
         if self._closed:
             raise LenetError("net: expected one that is open, found it closed")
+
+
+def _within(pixels: Any) -> bool:
+    """Whether these are uint8, or floats that rounding brought no further than 0 and 1."""
+    return pixels.dtype == "uint8" or bool(pixels.min() >= 0 and pixels.max() <= 1)
 
 
 def _given(taken: Taken, answer: Any) -> Any:

@@ -15,13 +15,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
-from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem
+from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE, STAGES, Problem
 from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
 
 CPU_CHUNK = 64
+_CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
 
@@ -117,9 +118,14 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
     return steps
 
 
-def default_chunk(device: str) -> int:
-    """Images that pass through all stages together: what a cache holds, or what fills the GPU."""
-    return CPU_CHUNK if device == "cpu" else _IMAGES_EACH * multiprocessors()
+def default_chunk(device: str, fused: bool = False) -> int:
+    """Images that pass through all stages together: what a cache holds, or what fills the GPU.
+
+    A CPU's caches hold more features than maps: `fused` says that one variant makes them.
+    """
+    if device == "cpu":
+        return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
+    return _IMAGES_EACH * multiprocessors()
 
 
 @dataclass
@@ -166,7 +172,8 @@ class Pipeline:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         self.plan = plan
         self.batch = batch
-        self.chunk = min(batch, chunk or default_chunk(plan.device))
+        fused = plan.slots[0].variant.kind == FEATURES
+        self.chunk = min(batch, chunk or default_chunk(plan.device, fused))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
         self.exponent = weights.balanced.exponent

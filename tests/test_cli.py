@@ -48,7 +48,8 @@ def test_the_main_job():
 
 
 def test_json_schema():
-    result = run("infer", "--limit", 300, "--device", "cpu", "--timing", "--json", "-")
+    words = ["--device", "cpu", "--plan", "tiled", "--timing", "--json", "-"]
+    result = run("infer", "--limit", 300, *words)
     document = json.loads(result.stdout)
     assert document["schema"] == 1
     assert document["command"] == "infer"
@@ -204,6 +205,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 
 def test_a_gpu_without_cupy(monkeypatch):
     gpu = device.Gpu(0, "NVIDIA Test", 90)
+    monkeypatch.setattr(device, "begin", lambda wanted: None)
     monkeypatch.setattr(device, "driver_gpus", lambda: (gpu,))
     monkeypatch.setattr(device, "cupy_installed", lambda: False)
     refused(run("infer", "--device", "cuda"), "expected CuPy", "lenetgpu[cuda13]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 
@@ -237,14 +238,15 @@ def test_every_plan_of_a_cpu_reads_packed_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "found"), [("folder/x.h5", "folder"), ("x", "a folder"), ("/dev/null", "a device")]
+    ("target", "found"), [("none/x.h5", "found none"), ("x", "a folder"), ("pipe", "a device")]
 )
 def test_targets_that_cannot_be(tmp_path, target, found):
     (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     result = run("data", "pack", DIGITS, tmp_path / target)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
     assert found in result.stderr
-    assert [p.name for p in tmp_path.rglob("*")] == ["x"]
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["pipe", "x"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
@@ -413,6 +415,7 @@ def test_records_with_right_checksums_are_not_believed(said, tmp_path):
         ({"starts": [0, 19, 22]}, "4 to 823 bytes an image, found 3 for the 1 images of block 1"),
         ({"starts": [0, 7, 22]}, "4 to 823 bytes an image, found 7 for the 2 images of block 0"),
         ({"starts": [0, 12, 22]}, "other lengths"),
+        ({"starts": [0, 13, 2000], "records": np.zeros(2000)}, "found 1,987 for the 1 images"),
         ({"starts": [0, 22]}, "/starts to have 3 items for 3 packed images, found 2"),
         ({"sums": [1]}, "/sums to have 2 items"),
         ({"sums": [1, 2]}, "block 0 .*checksum 00000001"),

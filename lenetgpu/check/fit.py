@@ -94,6 +94,11 @@ def _taken(dtype: str) -> Any:
     return held if dtype == "uint8" else held.astype(np.float32) / np.float32(PIXEL_SCALE)
 
 
+def looked_at() -> Any:
+    """The images (70, 28, 28, 1) uint8 that a plan is judged by."""
+    return _taken("uint8")
+
+
 @lru_cache(maxsize=2)
 def _truth(weights: Weights, dtype: str) -> Any:
     scores, _ = reference_scores(_taken(dtype), weights)

@@ -22,7 +22,6 @@ from lenetgpu.cli.options import (
     write_json,
     write_text,
 )
-from lenetgpu.gpu.device import begin
 
 
 @click.command()
@@ -44,6 +43,8 @@ def infer(
     **options: Any,
 ) -> None:
     """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    from lenetgpu.gpu.device import begin
+
     begin(options["device"])
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files

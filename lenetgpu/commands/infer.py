@@ -78,6 +78,14 @@ class _Job:
             return 0.0, asked, asked
         return max(0.0, budget_s - pass_s), least, MOST
 
+    def pixels(self) -> Any:
+        """The images (N, 28, 28, 1) as pixels in host memory, unpacked where they are packed."""
+        import numpy as np
+
+        if isinstance(self.images, np.ndarray):
+            return self.images
+        return self.source.whole().images
+
     def run(self, labels: Any) -> None:
         """A pass over all images whose labels are for nobody."""
         if self.images is None:
@@ -116,8 +124,8 @@ def infer(
     bad input, before anything is computed, but for what only reading a large file shows.
     """
     phases = Phases()
-    set_threads(request.threads)
     engine = Engine(request, phases)
+    set_threads(request.threads)
     with ExitStack() as stack:
         with phases.timed("load"):
             source = stack.enter_context(
@@ -198,6 +206,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         repeated=bool(whole),
         streams=engine.streams,
         chunk=job.runner.chunk,
+        model=engine.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
     )
@@ -307,7 +316,7 @@ def _compute_on_gpu(job: _Job, gpu: Gpu, ran: _Ran, passes: tuple[float, int, in
     with engine.phases.timed("copy"):
         pipeline = engine.whole_pipeline(job.source.dtype, n)
         resident = cupy.empty((n, *IMAGE_SHAPE), job.source.dtype)
-        resident.set(job.images)
+        resident.set(job.pixels())
     compute = _sampled(job, lambda: time_compute(pipeline, resident))
     compute()
     repeat(compute, *passes, ran.compute)

@@ -7,12 +7,11 @@ inflates to more or to less is refused, and nothing of it is used.
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import OpenFile
-from lenetgpu.files.inflate import BROKEN, inflated
+from lenetgpu.files.inflate import broken, inflated
 
 if TYPE_CHECKING:
     import h5py
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-MAX_CHUNK_BYTES = 1 << 30
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _CHECKSUM_BYTES = 4
 
@@ -46,20 +44,13 @@ def _filters(item: h5py.Dataset) -> list[tuple[int, tuple[int, ...]]]:
 
 
 class Chunks:
-    """The chunks of a dataset that `decoded_here` accepts, of a file of which `file` is open too.
+    """The chunks of a dataset that `decoded_here` accepts; `file` is its file, open once more."""
 
-    LenetError from the start where a chunk is declared larger than MAX_CHUNK_BYTES.
-    """
-
-    def __init__(self, path: Path, item: h5py.Dataset, file: OpenFile, where: str) -> None:
+    def __init__(self, item: h5py.Dataset, file: OpenFile, where: str) -> None:
         self._item, self._file, self._where = item, file, where
         self.shape: tuple[int, ...] = item.chunks
         self.bytes: int = prod(self.shape) * item.dtype.itemsize
         self._filters = _filters(item)
-        if self.bytes > MAX_CHUNK_BYTES:
-            raise LenetError(
-                f"{where} to have chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {self.bytes:,}"
-            )
 
     def read(self, corner: tuple[int, ...]) -> Array:
         """The chunk whose first element is `corner`, (chunk shape), in the type it is stored in."""
@@ -108,7 +99,7 @@ class Chunks:
 
         try:
             found, whole = inflated(data, length + 1)
-        except BROKEN as error:
+        except broken() as error:
             raise self.refuse(corner, "that inflates", f"a damaged one ({error})") from error
         if len(found) != length or not whole:
             more = "more" if len(found) >= length else f"{len(found):,}"

@@ -7,8 +7,10 @@ is what was never written, which HDF5 would read as zeros.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_DATASET_BYTES = 64 << 30
 """What is read whole may have so many."""
+MAX_CHUNK_BYTES = 1 << 30
+"""What is read of a dataset that is read by parts; a larger chunk is not taken anywhere."""
 _CHUNK_CACHE_BYTES = 64 << 20
 
 
@@ -36,6 +40,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open `path` for reading; LenetError where it is missing or not HDF5."""
     with open_file(path) as file, readable(path):
         yield file
+        require_size(file)
 
 
 def open_file(path: Path) -> h5py.File:
@@ -61,6 +66,16 @@ def readable(path: Path) -> Iterator[None]:
         raise LenetError(
             f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
         ) from error
+
+
+def require_size(file: h5py.File) -> None:
+    """LenetError where a file is shorter than it was opened; HDF5 reads zeros past its end."""
+    opened, found = file.id.get_filesize(), os.fstat(file.id.get_vfd_handle()).st_size
+    if found < opened:
+        raise LenetError(
+            f"{file.filename}: expected a file of {opened:,} bytes, "
+            f"found {found:,}: the file became shorter while it was read"
+        )
 
 
 def attributes(path: Path) -> dict[str, str]:
@@ -103,7 +118,21 @@ def find(
         raise refuse(f"shape {item.shape}")
     if item.dtype.kind not in kinds:
         raise refuse(f"type {item.dtype}")
+    chunk = prod(item.chunks or ()) * item.dtype.itemsize
+    if chunk > MAX_CHUNK_BYTES:
+        raise refuse(f"chunks of {chunk:,} bytes, more than {MAX_CHUNK_BYTES:,}")
     return item
+
+
+def require_written(file: h5py.File, name: str, expected: str, item: h5py.Dataset) -> None:
+    """LenetError where a part of a dataset was never written; HDF5 would read zeros there."""
+    if item.chunks is None:
+        stored, wanted = int(item.id.get_storage_size() > 0), 1
+    else:
+        stored = item.id.get_num_chunks()
+        wanted = prod(-(-n // c) for n, c in zip(item.shape, item.chunks, strict=True))
+    if stored < wanted:
+        raise refused(file, name, expected, f"{wanted - stored:,} of {wanted:,} parts not written")
 
 
 def refused(file: h5py.File, name: str, expected: str, found: str) -> LenetError:
@@ -124,6 +153,7 @@ def read_array(
     if length > MAX_DATASET_BYTES:
         found = f"{length:,} bytes, more than {MAX_DATASET_BYTES:,}"
         raise refused(file, name, expected, found)
+    require_written(file, name, expected, item)
     try:
         array: np.ndarray[Any, Any] = item[()]
     except (OSError, MemoryError) as error:

@@ -110,6 +110,8 @@ class Outcome:
     streams: int = 1
     chunk: int | None = None
     """Images of a GPU's chunks, which go round its streams."""
+    model: dict[str, float] | None = None
+    """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
     streamed: bool = False
     """Read while it was computed: `end_to_end` is from the file to labels."""
     notes: list[str] = field(default_factory=list)
@@ -137,6 +139,7 @@ class Outcome:
             "batch": self.batch,
             "streams": self.streams,
             "chunk": self.chunk,
+            "model_ms": self.model,
             "repeated": self.repeated,
             "from": "file" if self.streamed else "memory",
             "notes": self.notes,

@@ -13,6 +13,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
+from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.runners import CpuRunner, GpuRunner
@@ -39,6 +40,7 @@ class Engine:
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
         self.streams, self.chunk = 1, request.chunk
+        self.model: dict[str, float] | None = None
         self._chosen = False
         self._checked: set[tuple[str, int]] = set()
 
@@ -101,21 +103,28 @@ class Engine:
             self.streams = request.streams or 1
             self.chunk = request.chunk or self.batch(-(-images // self.streams))
             return
-        if request.streams is not None and request.chunk is not None:
-            self.streams, self.chunk = request.streams, request.chunk
-            return
-        from lenetgpu.streaming import schedule_for
+        streams, chunk = request.streams, request.chunk
+        if streams is not None and chunk is not None and not request.timing:
+            self.streams, self.chunk = streams, chunk
+        else:
+            self._follow_model(gpu, dtype, images)
 
+    def _follow_model(self, gpu: Gpu, dtype: str, images: int) -> None:
+        from lenetgpu.streaming import best_schedule, costs_of, predicted_ms
+
+        request = self.request
         try:
-            found = schedule_for(
-                self.plan, self.weights, gpu, dtype, images,
-                streams=request.streams, chunk=request.chunk,
-            )  # fmt: skip
+            costs = costs_of(self.plan, self.weights, gpu, dtype)
         except MemoryError:  # no room to measure for the model in
             self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
-        else:
-            self.streams = found.streams
-            self.chunk = min(found.chunk, request.batch or found.chunk)
+            return
+        found = best_schedule(images, costs, request.streams, request.chunk)
+        self.streams = found.streams
+        self.chunk = min(found.chunk, request.batch or found.chunk)
+        self.model = {
+            "predicted": predicted_ms(images, self.streams, self.chunk, costs),
+            "bare_copy": costs.bare_copy_ms(images),
+        }
 
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
@@ -123,7 +132,8 @@ class Engine:
         Where memory does not suffice, for half as many, and so on: how many it suffices for is
         returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
         """
-        size = min(batch, default_chunk(self.device))
+        fused = self.plan.slots[0].variant.kind == FEATURES
+        size = min(batch, default_chunk(self.device, fused))
         if (dtype, size) in self._checked:
             return batch
         if self.gpu is not None:

@@ -18,6 +18,7 @@ Mark = Callable[[int, str | None], None]
 Deliver = Callable[[Any, Any], None]
 Told = tuple[Passed | None, Mark | None]
 _WARM_IMAGES = 4
+_OFFSET_BYTES = 4  # of where a packed image begins
 _SLICE_BYTES = 32 << 20
 """Images that are read ahead on a CPU, in bytes at most; there are two such buffers."""
 _STAGED = 1024
@@ -211,11 +212,18 @@ class GpuRunner(Runner):
         return [self._streamer.shrunk] if self._streamer.shrunk else []
 
     def whole(self, source: Source) -> Any:
-        """All images (n, 28, 28, 1) of `source` where `run` reads them best: page-locked."""
+        """All images of `source` where `run` reads them best: page-locked, packed if they are."""
+        from lenetgpu.streaming.packed import PackedReadable, packed_into
+
+        n, held = len(source), None
         with self._gpu:
-            images = pinned_empty((len(source), *IMAGE_SHAPE), source.dtype)
-        source.read(0, images)
-        return images
+            if isinstance(source, PackedReadable):
+                raw = pinned_empty((source.room(0, n) + _OFFSET_BYTES * (n + 2),), "uint8")
+                held = packed_into(source, 0, n, raw)
+            if held is None:
+                held = pinned_empty((n, *IMAGE_SHAPE), source.dtype)
+                source.read(0, held)
+        return held
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:
         """Labels (n,) int32 and scores (n, 10) float32, or None, where `run` writes them best."""

@@ -12,6 +12,7 @@ _FAMILIES = {
     "convnet2": "convnet2",
     "texture": "texture",
     "prefetch": "prefetch",
+    "winograd": "winograd",
     "tuned": "direct winograd best",
     "reference": "",
     "shape": "",
