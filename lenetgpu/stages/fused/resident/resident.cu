@@ -150,7 +150,7 @@ __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const floa
         u32 tag = 0;
         bool found = false;
 #pragma unroll 1
-        while (!found && ptx::nanoseconds() - since < idle) {
+        while (!found && !__shfl_sync(~0u, ptx::nanoseconds() - since >= idle, 0)) {
 #pragma unroll
             for (int i = 0; i < WATCHES; ++i) {
                 if (found) continue;

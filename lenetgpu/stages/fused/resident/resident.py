@@ -297,7 +297,7 @@ class Resident:
             if self._closed or words[ANSWERED] != tag:
                 raise LenetError("scores: expected a label before, found none")
             sums = None
-            for _ in _SPINS:
+            for _ in range(_ROUNDS * len(_SPINS)):
                 sums = self._box.sums(tag)
                 if sums is not None:
                     break
