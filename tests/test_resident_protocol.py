@@ -1,7 +1,7 @@
 """No image is lost between a host that asks and a kernel that falls asleep: every interleaving.
 
 The package's host side runs against a model of the kernel, which moves by none, one or two of its
-steps between any two of the host's looks at the shared words; all such ways are tried, up to a depth.
+steps between any two of the host's looks at the shared words; all ways are tried, up to a depth.
 """
 
 from __future__ import annotations

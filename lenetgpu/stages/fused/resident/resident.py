@@ -50,18 +50,18 @@ class Design:
     """
 
     blocks: int
-    watches: int = 3
-    apart: int = 600
+    watches: int = 1
+    apart: int = 0
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        passes = 16 // self.blocks
-        maps = 32 * (12 * 12 + 4)
-        sums = passes * 8 * 16 + self.blocks * 128
-        filters = 32 // self.blocks * 28 + 4 * (passes * 25 * 32 if passes > 1 else 1)
-        held = SIDE * mailbox.ROW_BYTES + 4 * (PIXELS + maps + sums + filters) + 4 * 8
-        return -(-held // 16) * 16
+        passes, seen = 16 // self.blocks, 10
+        mail = 28 * 32 + seen * (32 + 4 * SIDE)
+        maps = 32 * (6 * 12 + 4)
+        sums = passes * 2 * 64 + self.blocks * 128
+        filters = 128 // self.blocks * 28 + 4 * (passes * 4 * 25 * 32 if passes > 1 else 1)
+        return -(-(mail + 4 * (maps + sums + filters) + 4 * 8) // 16) * 16
 
     @property
     def kernel(self) -> Kernel:
