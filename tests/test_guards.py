@@ -314,7 +314,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
         SimpleNamespace(
             Streamer=unchecked,
             costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
-            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80),
+            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80, taper=1.0),
             predicted_ms=lambda *_: 0.2,
         ),
     )

@@ -39,7 +39,7 @@ class Engine:
         )
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
-        self.streams, self.chunk = 1, request.chunk
+        self.streams, self.chunk, self.taper = 1, request.chunk, 1.0
         self.model: dict[str, float] | None = None
         self._chosen = False
         self._checked: set[tuple[str, int]] = set()
@@ -119,10 +119,10 @@ class Engine:
             self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
             return
         found = best_schedule(images, costs, request.streams, request.chunk)
-        self.streams = found.streams
+        self.streams, self.taper = found.streams, found.taper
         self.chunk = min(found.chunk, request.batch or found.chunk)
         self.model = {
-            "predicted": predicted_ms(images, self.streams, self.chunk, costs),
+            "predicted": predicted_ms(images, self.streams, self.chunk, costs, self.taper),
             "bare_copy": costs.bare_copy_ms(images),
         }
 
@@ -184,5 +184,5 @@ class Engine:
         with self.phases.timed("load"):
             return GpuRunner(
                 lambda size: self.pipeline(dtype, size, None, scores),
-                self.chunk or self.batch(images), self.streams, self.gpu.index, one,
+                self.chunk or self.batch(images), self.streams, self.gpu.index, one, self.taper,
             )  # fmt: skip

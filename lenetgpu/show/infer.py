@@ -75,7 +75,7 @@ def _images(outcome: Outcome) -> str:
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
     if outcome.chunk is not None and outcome.chunk < outcome.asked:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
-        return f"{n:,}{of} images in chunks of {outcome.chunk:,} on {streams}"
+        return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
     if outcome.batch < outcome.asked and outcome.chunk is None:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
     return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")
