@@ -12,6 +12,7 @@ from typing import Any
 from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
 from lenetgpu.files.source import Source, open_source
 from lenetgpu.gpu.device import Gpu
@@ -128,9 +129,10 @@ def infer(
     set_threads(request.threads)
     with ExitStack() as stack:
         with phases.timed("load"):
-            source = stack.enter_context(
-                open_source(request.data or assets.default_digits(), request.skip, request.limit)
+            opened = open_source(
+                request.data or assets.default_digits(), request.skip, request.limit
             )
+            source = stack.enter_context(read_early(opened))
         if request.min_accuracy is not None and source.labels is None:
             raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
         engine.start(source.dtype, len(source))
