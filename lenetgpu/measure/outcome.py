@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.timing import StepTiming, Summary
-from lenetgpu.measure.trace import TraceEvent
 from lenetgpu.plan import AUTO, Plan
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.timing import StepTiming, Summary
+    from lenetgpu.measure.trace import TraceEvent
 
 DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")

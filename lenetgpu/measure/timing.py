@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import ceil, isnan, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lenetgpu.gpu.launch import Launch, record
-from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.pipeline import Pipeline, Step
+
+if TYPE_CHECKING:
+    from lenetgpu.gpu.launch import Launch
+    from lenetgpu.gpu.nvml import MachineState
 
 MOST = 200
 """Samples that `repeat` takes at most unless told."""
@@ -198,6 +200,8 @@ def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 
 def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     from cupy.cuda import nvtx
+
+    from lenetgpu.gpu.launch import record
 
     new_event, between = hold_events()
     events = [new_event()]
