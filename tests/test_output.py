@@ -146,6 +146,26 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
+def test_a_part_that_finds_no_room_ends_it(tmp_path, made, small_files, ending):
+    """Whoever holds the writer need not abandon it; .h5 is as long as it will be from the start."""
+    with pytest.raises(LenetError, match="found: File too large"):
+        writer = open_labels(tmp_path / f"x{ending}", 40_000, False)
+        writer.write(made[0][:9_000])
+        writer.write(made[0][9_000:])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_leads_to_the_file_that_is_replaced(tmp_path, made):
+    (tmp_path / "far").mkdir()
+    link, target = tmp_path / "x.npy", tmp_path / "far" / "y.npy"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_labels(link, made[0])
+    assert link.is_symlink()
+    np.testing.assert_array_equal(np.load(target), made[0])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_disk_that_fills_at_the_very_end(tmp_path, made, ending, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +19,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5_source, idx, reading
+from lenetgpu.files import chunks, disk, hdf5_source, idx, reading
 from lenetgpu.files.chunks import Chunks, fletcher32
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.disk import RawSource
@@ -155,9 +156,9 @@ def test_a_small_dataset_in_the_header_and_one_behind_a_user_block(tmp_path, dig
         item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
         item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
     np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
-    for chunks in (None, (7, 28, 28)):
+    for cut in (None, (7, 28, 28)):
         with h5py.File(path, "w", userblock_size=1024) as file:
-            file.create_dataset("x", data=digits, chunks=chunks)
+            file.create_dataset("x", data=digits, chunks=cut)
         np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
 
 
@@ -503,6 +504,7 @@ EXPECTED = "to have a chunk that inflates to 5,488 bytes at image 0, found "
         (zlib.compress(bytes(500 * LENGTH)), EXPECTED + "more"),
         (zlib.compress(b""), EXPECTED + "0"),
         (zlib.compress(bytes(range(256)) * 22)[:-9], EXPECTED),
+        (zlib.compress(bytes(LENGTH))[:-4], EXPECTED + "no end after them"),
         (zlib.compress(bytes(LENGTH))[:-1] + b"!", "found a damaged one"),
         (b"not deflated", "found a damaged one"),
         (
@@ -513,6 +515,17 @@ EXPECTED = "to have a chunk that inflates to 5,488 bytes at image 0, found "
 )
 def test_a_chunk_that_is_not_what_it_is_declared_to_be(tmp_path, data, message):
     assert message in refusals(direct(tmp_path / "x.h5", data, **DEFLATE))
+
+
+def test_a_chunk_is_not_inflated_beyond_its_size(tmp_path):
+    path = direct(tmp_path / "x.h5", zlib.compress(bytes(5_000_000)), **DEFLATE)
+    with open_source(path) as source:
+        tracemalloc.start()
+        with pytest.raises(LenetError, match="that inflates to 5,488 bytes at image 0, found more"):
+            source.whole()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 @pytest.mark.parametrize("length", [LENGTH - 1, LENGTH + 1])
@@ -529,6 +542,39 @@ def test_a_chunk_without_its_filters(tmp_path, digits):
     packed = zlib.compress(digits[:7].tobytes())
     direct(path, packed, mask=4, shuffle=True, fletcher32=True, **DEFLATE)
     np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
+
+
+def test_filters_in_another_order(tmp_path, digits):
+    """A checksum that is deflated with its data."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((7, 28, 28))
+        plist.set_fletcher32()
+        plist.set_deflate(1)
+        space = h5py.h5s.create_simple(digits.shape)
+        item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
+        item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
+    with open_source(tmp_path / "x.h5") as source:
+        assert isinstance(source, ChunkedSource)
+        np.testing.assert_array_equal(source.whole().images, as_read(digits))
+
+
+@pytest.mark.parametrize(
+    ("filters", "here"),
+    [
+        ([(2, (4,)), (1, (6,)), (3, ())], True),
+        ([(2, (2,)), (1, (6,))], False),
+        ([(2, ()), (1, (6,))], False),
+        ([(1, (6,)), (1, (6,))], False),
+        ([(32000, ()), (1, (6,))], False),
+    ],
+)
+def test_which_filters_are_decoded_here(tmp_path, monkeypatch, digits, filters, here):
+    """Not a shuffle by another width than an element's, as a damaged header may say."""
+    monkeypatch.setattr(chunks, "_filters", lambda item: filters)
+    path = h5(tmp_path / "x.h5", np.float32(digits > 9), chunks=(7, 28, 28))
+    with h5py.File(path) as file:
+        assert chunks.decoded_here(file["x"]) == here
 
 
 def test_a_chunk_with_a_wrong_checksum(tmp_path, digits):

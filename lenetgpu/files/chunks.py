@@ -103,7 +103,8 @@ class Chunks:
         except broken() as error:
             raise self.refuse(corner, "that inflates", f"a damaged one ({error})") from error
         if len(found) != length or not whole:
-            more = "more" if len(found) >= length else f"{len(found):,}"
+            cut = f"{len(found):,}" if len(found) < length else "no end after them"
+            more = "more" if len(found) > length else cut
             raise self.refuse(corner, f"that inflates to {length:,} bytes", more)
         return np.frombuffer(found, np.uint8)
 
