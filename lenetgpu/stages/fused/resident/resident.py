@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
-from lenetgpu.gpu.device import current_arch
+from lenetgpu.gpu.device import current_arch, require_gpu
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
@@ -93,13 +93,14 @@ class Cluster:
     """A kernel of `design` on the current GPU, its weights, its stream, the memory it watches."""
 
     def __init__(self, design: Design, weights: Array) -> None:
-        import cupy
-
+        require_gpu()
         if current_arch() != _ARCH:
             raise LenetError(
                 "the resident kernel: expected a GPU of compute capability 9.0, "
                 f"found one for {current_arch()}"
             )
+        import cupy
+
         runtime = cupy.cuda.runtime
         self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
