@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from lenetgpu.running.homes import in_order_of
 from lenetgpu.running.images import Taken, take
 from lenetgpu.running.on_gpu import DeviceRunner
 from lenetgpu.running.pool import Pool
+from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.running.single import Single
 
 Finish = Callable[[Any, Any, Any], Any]
@@ -76,7 +78,8 @@ class LeNet:
         `batch` is how many images pass through at once, for which plan "auto" chooses; calls may
         have more. `threads` is how many a CPU takes, in the whole process; None: all it may use.
         `latency`: single images in host memory are answered by a kernel that stays on the GPU
-        while they come, in fp32. Raises LenetError where one of these is not to be had, or the plan
+        while they come, in fp32. Warns where plan "auto" is more precise than asked, because less
+        does not fit the weights. Raises LenetError where one of these is not to be had, or the plan
         is wrong here or does not fit the weights.
         """
         file = None if weights is None else Path(weights)
@@ -86,8 +89,11 @@ class LeNet:
         engine = Engine(request)
         if threads is not None:
             set_threads(threads)
-        engine.start("uint8", batch)
-        return cls(engine, Single(engine) if latency else None)
+        with _current(engine):
+            engine.start("uint8", batch)
+            for note in engine.notes:
+                warnings.warn(note, stacklevel=2)
+            return cls(engine, Single(engine) if latency else None)
 
     @property
     def plan(self) -> Plan:
@@ -122,7 +128,7 @@ class LeNet:
 
         Equal scores are in the order of their labels. LenetError unless `k` is from 1 to 10.
         """
-        if not 1 <= k <= CLASSES:
+        if not (isinstance(k, int) and 1 <= k <= CLASSES):
             raise LenetError(f"k: expected 1 to {CLASSES} labels, found {k}")
         labels, likely = self._answer(
             images, True, lambda arrays, labels, scores: _top(arrays, scores, k)
@@ -215,8 +221,7 @@ class LeNet:
             if key not in self._pools:
                 self._start(dtype)
                 most = 1 if self._engine.gpu is None else _AHEAD
-                make = partial(self._engine.runner, dtype, self._batch, with_scores, one=True)
-                self._pools[key] = Pool(make, most)
+                self._pools[key] = Pool(partial(self._runner, dtype, with_scores), most)
             return self._pools[key]
 
     def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
@@ -230,12 +235,27 @@ class LeNet:
                 self._on_gpu[key] = DeviceRunner(make, self._engine.gpu.index)
             return self._on_gpu[key]
 
+    def _runner(self, dtype: str, with_scores: bool) -> CpuRunner | GpuRunner:
+        with _current(self._engine):
+            return self._engine.runner(dtype, self._batch, with_scores, one=True)
+
     def _start(self, dtype: str) -> None:
-        self._engine.start(dtype, self._batch)
+        with _current(self._engine):
+            self._engine.start(dtype, self._batch)
 
     def _require_open(self) -> None:
         if self._closed:
             raise LenetError("net: expected one that is open, found it closed")
+
+
+def _current(engine: Engine) -> AbstractContextManager[Any]:
+    """A block in which the engine's GPU is current; after it the caller's is."""
+    if engine.gpu is None:
+        return nullcontext()
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(engine.gpu.index)
+    return device
 
 
 def _within(pixels: Any) -> bool:

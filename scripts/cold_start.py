@@ -1,8 +1,9 @@
 """Fresh processes: `lenetgpu infer` on the digits that ship beside PyTorch, from exec to exit.
 
-Caches are warm: everybody runs once before. Then rounds of one process each, by the wall's clock;
-the processor time of a process and its children is kept beside it. What cannot be avoided stands
-in rows of its own: the interpreter, and the libraries without us.
+Caches are warm, Python's bytecode among them (in a folder of its own, for everybody): all run once
+before. Then rounds of one process each, by the wall's clock; the processor time of a process is
+kept beside it. What cannot be avoided stands in rows of its own: the interpreter, and the
+libraries without us.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import LEAST_SAMPLES, OURS, Contestant, missing, summary, without
+from beside import LEAST_SAMPLES, OURS, Contestant, missing, summary, torch_version, without
 
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.device import choose_device
@@ -44,19 +45,27 @@ class ColdError(Exception):
 
 
 class Process:
-    """A command that is run from exec to exit; `spent` are milliseconds of processor time."""
+    """Python with these words from exec to exit; `spent` are milliseconds of processor time.
 
-    def __init__(self, command: list[str]) -> None:
-        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-        self.command, self.spent = command, list[float]()
-        self.env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        self.said = ""
+    `folder` holds its bytecode: where packages lie may not be written to.
+    """
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        paths = filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self.words, self.spent, self.said = words, list[float](), ""
+        self.env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        self.env["PYTHONPATH"] = os.pathsep.join(paths)
+        self.env["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
     def run(self) -> None:
         """ColdError where it does not end well."""
         before = os.times()
         done = subprocess.run(
-            self.command, capture_output=True, text=True, env=self.env, timeout=LONGEST_S
+            [sys.executable, *self.words],
+            capture_output=True,
+            text=True,
+            env=self.env,
+            timeout=LONGEST_S,
         )
         after = os.times()
         if done.returncode:
@@ -73,28 +82,23 @@ class Process:
         return cpu_ms(self.run)
 
 
-def _python(*words: str) -> list[str]:
-    return [sys.executable, *words]
-
-
-def ours(device: str, weights: Path, folder: Path) -> Iterator[Contestant]:
+def ours(folder: Path, device: str) -> Iterator[Contestant]:
     """`infer` with its defaults, its labels looked at; then as it is timed, printing only."""
-    process = Process(_python("-m", "lenetgpu", "infer", "--device", device, "--no-progress"))
+    process = Process(folder, "-m", "lenetgpu", "infer", "--device", device, "--no-progress")
 
     def labels() -> Any:
         target = folder / "labels.npy"
-        Process([*process.command, "--output", str(target)]).run()
+        Process(folder, *process.words, "--output", str(target)).run()
         process.run()
         return np.load(target)
 
     yield Contestant(f"{OURS} infer", OURS, "", process.sample, labels, keep=(process,))
 
 
-def theirs(device: str, weights: Path) -> Iterator[Contestant]:
+def theirs(folder: Path, device: str, weights: Path) -> Iterator[Contestant]:
     """PyTorch's eager pass over the same digits and weights."""
     script = str(ROOT / "scripts" / "torch_cold.py")
-    words = (device, str(weights), str(assets.default_digits()))
-    process = Process(_python(script, *words))
+    process = Process(folder, script, device, str(weights), str(assets.default_digits()))
 
     def right() -> Any:
         process.run()
@@ -103,13 +107,13 @@ def theirs(device: str, weights: Path) -> Iterator[Contestant]:
     yield Contestant("torch eager", "torch", "", process.sample, right, keep=(process,))
 
 
-def floors(device: str) -> Iterator[Contestant]:
+def floors(folder: Path, device: str) -> Iterator[Contestant]:
     """The interpreter, and what has to be imported whatever is done."""
     libraries = "import numpy, h5py, numba"
     if device == "cuda":
         libraries = "import numpy, h5py, cupy; cupy.cuda.runtime.free(0)"
     for name, code in (("Python alone", "pass"), (libraries, libraries)):
-        process = Process(_python("-c", code))
+        process = Process(folder, "-c", code)
         yield Contestant(name, FLOOR, "", process.sample, process.run, keep=(process,))
 
 
@@ -140,11 +144,11 @@ def measure(contestants: list[Contestant], rounds: int) -> list[dict[str, Any]]:
     return [row | {"processor_ms": spent[row["name"]]} for row in summary(contestants)]
 
 
-def phases(device: str, folder: Path) -> dict[str, Any]:
+def phases(folder: Path, device: str) -> dict[str, Any]:
     """Where `infer` says that its time goes, and the plan that it took."""
     target = folder / "infer.json"
     words = ("-m", "lenetgpu", "infer", "--device", device, "--no-progress", "--json", str(target))
-    Process(_python(*words)).run()
+    Process(folder, *words).run()
     document = json.loads(target.read_text())
     times = {k: v for k, v in document["timing_ms"].items() if isinstance(v, float)}
     return {"phases_ms": times, "plan": document["plan"], "stages": []}
@@ -157,15 +161,15 @@ def _take(
     dataset = load_dataset(assets.default_digits())
     truth = reference_scores(dataset.images, load_weights(weights))[1]
     lacking = without("torch")
-    peers = [] if lacking else list(theirs(device, weights))
+    peers = [] if lacking else list(theirs(folder, device, weights))
     absent = missing(device, [], {"PyTorch": lacking} if lacking else {})
-    contestants = [*ours(device, weights, folder), *peers, *floors(device)]
+    contestants = [*ours(folder, device), *peers, *floors(folder, device)]
     for one in contestants:
         try:
             check(one, truth, dataset.labels)
         except ColdError as error:
             raise ColdError(f"{one.name}: {error}") from error
-    return measure(contestants, rounds), absent, phases(device, folder)
+    return measure(contestants, rounds), absent, phases(folder, device)
 
 
 @click.command()
@@ -198,6 +202,7 @@ def main(device: str, rounds: int, quick: bool, target: Path | None) -> None:
             "data": assets.default_digits().name,
             "weights": weights.name,
             "quick": quick,
+            "torch": torch_version(),
             "rows": rows,
             "not_measured": absent,
             **more,

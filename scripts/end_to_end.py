@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import OURS, PLANS, Contestant, missing, summary, without
+from beside import OURS, PLANS, Contestant, missing, summary, torch_version, without
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -209,6 +209,7 @@ def main(
             "data": Path(dataset.source).name,
             "weights": Path(weights.source).name,
             "quick": quick,
+            "torch": torch_version(),
             "rows": rows,
             "many": {"images": MANY, "bytes": MANY * images[0].nbytes, "rows": more},
             "not_measured": absent,

@@ -1,8 +1,8 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
-DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `plans/NAME.json`, `conv/SUITE.json`,
-`course.json` with `course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with
-`streams.png`.
+DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
+`cold.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with `course.png`, `infer.json`
+with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
 """
 
 from __future__ import annotations
@@ -138,6 +138,11 @@ def _paths(document: Document) -> Iterator[Path]:
     elif document["command"] == "weights":
         for name in document["rows"][0]["plans"]:
             yield from _of_plan(name, device)
+    elif document["command"] in ("end-to-end", "one"):
+        for row in document["rows"]:
+            if row["maker"] == "lenetgpu":
+                yield from _of_plan(row["plan"], device)
+                yield from (SOURCES / name for name in row.get("sources", ()))
     elif document["command"] == "peers":
         for row in document["rows"]:
             if row["maker"] == "lenetgpu":

@@ -7,6 +7,7 @@ clock, in interleaved rounds of many; medians and 99th percentiles are of all ca
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import OURS, Contestant, missing, summary, without
+from beside import OURS, Contestant, missing, summary, torch_version, without
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -31,6 +32,7 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.store import write_atomically
 
+RESIDENT = "lenetgpu/stages/fused/resident/resident.cu"
 IMAGES, LEAST_CALLS = 1000, 2000
 PLANS = ("fp32", "fp16x3", "fp16", "int8")
 Label = Callable[[Any], int]
@@ -153,6 +155,7 @@ class Calls:
         }
         if self.maker == OURS:
             one.facts["plan"] = self.precision
+            one.facts["sources"] = [RESIDENT] if re.search("resident|latency", self.name) else []
         return one
 
 
@@ -219,6 +222,7 @@ def main(
             "data": Path(dataset.source).name,
             "weights": Path(weights.source).name,
             "quick": quick,
+            "torch": torch_version(),
             "rows": rows,
             "not_measured": absent,
         }

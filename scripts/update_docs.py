@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import conv_tables
 import course_tables
+import host_tables
 import instrument_table
 import ladder
 import peer_tables
@@ -29,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
 SECTIONS: dict[str, Callable[[], str]] = {
     **peer_tables.SECTIONS,
+    **host_tables.SECTIONS,
     **plan_tables.SECTIONS,
     **course_tables.SECTIONS,
     **conv_tables.SECTIONS,
@@ -42,6 +44,7 @@ PAGES = {
     "README.md": FRONT,
     "docs/measured.md": (
         *(name for name in (*peer_tables.SECTIONS, *plan_tables.SECTIONS) if name not in FRONT),
+        *host_tables.SECTIONS,
         *course_tables.SECTIONS,
         *conv_tables.SECTIONS,
         *instrument_table.SECTIONS,

@@ -141,6 +141,7 @@ inline bool run(unsigned blocks, unsigned threads, std::size_t bytes, unsigned s
 
 }  // namespace cpu
 
+inline int __shfl_sync(unsigned, bool v, int lane) { return int(cpu::exchange(v)[lane % 32]); }
 template <class T>
 T __shfl_sync(unsigned, T v, int lane) {
     return std::bit_cast<T>(cpu::exchange(std::bit_cast<unsigned>(v))[lane % 32]);

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
+from lenetgpu.running.engine import Engine
 from lenetgpu.running.runners import CpuRunner
 
 N = 40
@@ -119,7 +121,7 @@ def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, trut
     np.testing.assert_array_equal(net.top(digits, 3)[1], likely[:, :3])
     blank, _ = net.top(np.zeros((28, 28), np.uint8), 10)
     np.testing.assert_array_equal(blank, np.arange(10))
-    for k in (0, 11):
+    for k in (0, 11, 2.5):
         with pytest.raises(LenetError, match=f"expected 1 to 10 labels, found {k}"):
             net.top(digits, k)
 
@@ -212,6 +214,35 @@ def test_what_cannot_be_loaded_is_refused_too(options, words):
         LeNet.load(**options)
 
 
+def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
+    """By a warning, and by infer in a line; asked for by name it would be refused."""
+    from click.testing import CliRunner
+
+    from lenetgpu.cli import main
+    from lenetgpu.plan import resolve
+    from lenetgpu.running import engine
+
+    def gave_way(gpu, precision, batch, weights, dtype, notes):
+        notes.append("plan quick (fp16) does not fit these weights")
+        return resolve("tiled", "cpu")
+
+    monkeypatch.setattr(engine, "choose", gave_way)
+    with pytest.warns(UserWarning, match="plan quick .* does not fit these weights"):
+        assert LeNet.load(device="cpu").plan.name == "tiled"
+    said = CliRunner().invoke(main, ["infer", "--device", "cpu", "--limit", "5"]).output
+    assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
+
+
+@pytest.mark.parametrize("plan", ["auto", "tiled"])
+def test_weights_that_the_plan_does_not_fit_are_refused(tmp_path, plan):
+    path = tmp_path / "large.h5"
+    with h5py.File(assets.default_weights()) as file, h5py.File(path, "w") as large:
+        for name in ("conv1", "conv2", "fc1", "fc2"):
+            large[name] = file[name][()] * np.float32(1e12)
+    with pytest.raises(LenetError, match="expected weights whose scores float32 holds"):
+        LeNet.load(path, plan=plan, device="cpu")
+
+
 def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
     sizes = [3, 0, 20, 1, 16]
     edges = np.cumsum([0, *sizes])
@@ -286,12 +317,22 @@ def test_threads_share_a_net(digits, truth, monkeypatch):
 
 
 def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):
+    """With another runner: nobody knows what the first has done."""
+    made, plain = [], Engine.runner
+
+    def runner(self, *asked, **words):
+        made.append(plain(self, *asked, **words))
+        return made[-1]
+
+    monkeypatch.setattr(Engine, "runner", runner)
     with LeNet.load(device="cpu") as net:
         with monkeypatch.context() as patch:
             patch.setattr(CpuRunner, "run", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 net(digits)
-        np.testing.assert_array_equal(net(digits), truth[1])
+        for _ in range(2):
+            np.testing.assert_array_equal(net(digits), truth[1])
+    assert len(made) == 2
 
 
 def test_a_closed_net_says_so(digits):

@@ -48,7 +48,8 @@ def test_the_main_job():
 
 
 def test_json_schema():
-    result = run("infer", "--limit", 300, "--device", "cpu", "--timing", "--json", "-")
+    words = ["--device", "cpu", "--plan", "tiled", "--timing", "--json", "-"]
+    result = run("infer", "--limit", 300, *words)
     document = json.loads(result.stdout)
     assert document["schema"] == 1
     assert document["command"] == "infer"

@@ -345,7 +345,7 @@ FAR = {"conv.convnet2", "conv.prefetch", "conv.texture", "conv.fft", "conv.tuned
 @pytest.mark.parametrize(
     ("plan", "device", "near", "far"),
     [
-        ("fp32", "cpu", "conv.tiled", FAR | {"fused.wgmma"}),
+        ("tiled", "cpu", "conv.tiled", FAR | {"fused.wgmma"}),
         ("fp16", "cuda", "fused.wgmma.fp16_features", FAR | {"conv.tiled", "pool.mean"}),
     ],
 )

@@ -314,13 +314,13 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
         SimpleNamespace(
             Streamer=unchecked,
             costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
-            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80),
+            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80, taper=1.0),
             predicted_ms=lambda *_: 0.2,
         ),
     )
     monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
     monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(engine, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(engine, "default_chunk", lambda device, fused: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
     monkeypatch.setattr(engine, "fit", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):

@@ -26,7 +26,7 @@ from lenetgpu.measure.timing import expected, repeat, summarise
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.show import progress
 
-CPU = ("--device", "cpu")
+CPU = ("--device", "cpu", "--plan", "tiled")
 # sends SIGINT to itself, as a terminal would, when the pipeline begins its Nth chunk
 DRIVER = """
 import os, signal, sys
@@ -139,7 +139,9 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
         if done == 2 * CPU_CHUNK:
             raise KeyboardInterrupt
 
-    outcome = job.infer(Request(limit=600, batch=500, device="cpu", min_accuracy=1.0), stop)
+    outcome = job.infer(
+        Request(limit=600, batch=500, device="cpu", plan="tiled", min_accuracy=1.0), stop
+    )
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
         "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
@@ -236,7 +238,7 @@ def test_stages_bring_passes_beside_them_unless_their_number_is_asked(monkeypatc
     monkeypatch.setattr(job, "_classify", lambda job, ran: classified(ran, job))
     monkeypatch.setattr(job, "profile", lambda *_: None)
     monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.42)
-    outcome = job.infer(Request(limit=5, device="cpu", timing=True, repeat=asked))
+    outcome = job.infer(Request(limit=5, device="cpu", plan="tiled", timing=True, repeat=asked))
     assert outcome.compute.samples == [60.0] * warm
     assert outcome.repeated
 
@@ -284,7 +286,7 @@ def test_stages_add_up_to_the_pass(monkeypatch):
     now, slow = [5.0], [2.0]
 
     class Steps:
-        plan, steps, batch = SimpleNamespace(device="cpu"), ("one", "two"), 2
+        plan, steps, batch = SimpleNamespace(device="cpu", plan="tiled"), ("one", "two"), 2
 
         def run(self, part, observer=lambda step, output: None):
             for _ in range(2):
@@ -307,7 +309,7 @@ def test_stages_add_up_to_the_pass(monkeypatch):
 
 def test_a_profile_that_breaks_off_keeps_whole_passes(monkeypatch):
     pipeline = SimpleNamespace(
-        plan=SimpleNamespace(device="cpu"), steps=["one", "two"], batch=2, chunk=2
+        plan=SimpleNamespace(device="cpu", plan="tiled"), steps=["one", "two"], batch=2, chunk=2
     )
     parts = iter([(1.0, 2.0)] * 3 + [(3.0, 4.0)] * 3 + [(5.0, 6.0)])
 
@@ -361,7 +363,7 @@ def test_clocks_are_held_from_the_start(monkeypatch):
 
     monkeypatch.setattr(time, "perf_counter", lambda: math.nan)
     assert timing.cpu_ms(lambda: sum(range(10_000))) > 0
-    outcome = job.infer(Request(limit=5, device="cpu", trace=True))
+    outcome = job.infer(Request(limit=5, device="cpu", plan="tiled", trace=True))
     assert min(outcome.compute.samples) > 0 and outcome.phases["first"] > 0
     assert min(event.length for event in outcome.trace) > 0
 
@@ -401,8 +403,8 @@ def test_headings_say_the_batch_that_was_run(arguments, words):
     assert result.exit_code == 0, result.output
     (data,) = [line for line in result.output.splitlines() if line.startswith("data ")]
     assert data.removeprefix("data").strip().startswith(words)
-    (title,) = [line for line in result.output.splitlines() if "plan auto, medians" in line]
-    assert title.strip() == f"{words}plan auto, medians of 5 passes"
+    (title,) = [line for line in result.output.splitlines() if "plan tiled, medians" in line]
+    assert title.strip() == f"{words}plan tiled, medians of 5 passes"
 
 
 @pytest.mark.parametrize(
@@ -432,7 +434,7 @@ def test_fewer_than_no_repeats_are_one_sentence():
 def test_too_few_right_labels_are_said_with_their_number(tmp_path):
     """9 of 10: exactly the share asked for passes, more does not; results are written first."""
     digits = load_dataset(ROOT / "data" / "digits-10k.h5").head(200)
-    right = job.infer(Request(limit=200, device="cpu")).labels
+    right = job.infer(Request(limit=200, device="cpu", plan="tiled")).labels
     path, target = tmp_path / "d.h5", tmp_path / "labels.npy"
     truth = right[:10].copy()
     truth[3] = (truth[3] + 1) % 10
@@ -476,7 +478,7 @@ def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
 def test_progress_ends_at_its_total():
     told = []
     job.infer(
-        Request(limit=130, batch=100, device="cpu", timing=True, trace=True),
+        Request(limit=130, batch=100, device="cpu", plan="tiled", timing=True, trace=True),
         lambda done, total: told.append((done, total)),
     )
     done, totals = zip(*told, strict=True)

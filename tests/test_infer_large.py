@@ -42,7 +42,7 @@ def data(tmp_path):
 
 
 def asked(path, **options):
-    return Request(data=path, device="cpu", batch=100, **options)
+    return Request(data=path, device="cpu", plan="tiled", batch=100, **options)
 
 
 def run(*arguments):

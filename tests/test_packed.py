@@ -17,7 +17,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import open_hdf5
 from lenetgpu.files.packed import source as form
-from lenetgpu.files.packed.records import LONGEST, SHORTEST, pack, unpack
+from lenetgpu.files.packed.records import LONGEST, SHORTEST, check_records, pack, unpack
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 
@@ -217,6 +217,8 @@ def test_the_command(many, tmp_path):
     assert result.exit_code == 0, result.output
     assert f"{again}: 4,700 images" in result.output and "of 784" in result.output
     assert again.read_bytes() == path.read_bytes()
+    (tmp_path / "plain").touch()
+    assert again.stat().st_mode == (tmp_path / "plain").stat().st_mode
     with open_source(again) as source:
         said = f"packed        {source.bytes_an_image:.1f} bytes each of 784"
     assert said in run("data", "info", again).output
@@ -404,6 +406,17 @@ def test_records_with_right_checksums_are_not_believed(said, tmp_path):
     assert f"expected packed image 1 to {said}" in refused(path)
     with open_source(path) as source, pytest.raises(LenetError, match="packed image 1 to"):
         source.packed(1, 3)
+
+
+def test_a_bad_record_far_behind_is_named():
+    payload, lengths = pack(np.zeros((9000, 28, 28), np.uint8))
+    payload[4 * 8765 + 3] = 128
+    out = np.empty((9000, 28, 28, 1), np.uint8)
+    said = "^here: expected packed image 8,765 to have 28 rows"
+    with pytest.raises(LenetError, match=said):
+        check_records(payload, lengths, "here")
+    with pytest.raises(LenetError, match=said):
+        unpack(payload, lengths, out, "here")
 
 
 @pytest.mark.parametrize(

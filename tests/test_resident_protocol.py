@@ -1,7 +1,7 @@
 """No image is lost between a host that asks and a kernel that falls asleep: every interleaving.
 
-The package's host side runs against a model of the kernel, which moves between any two of the host's
-looks at the shared words by none, one or two of its steps; all such ways are tried, up to a depth.
+The package's host side runs against a model of the kernel, which moves by none, one or two of its
+steps between any two of the host's looks at the shared words; all ways are tried, up to a depth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLANK = np.zeros((28, 28), np.uint8)
 IMAGES, LOOKS = 3, 300
 
 
-class Hang(AssertionError):
+class HangError(AssertionError):
     """The host waits for what no kernel will say."""
 
 
@@ -92,7 +92,7 @@ class World:
         if self.looks == self.interrupt:
             raise KeyboardInterrupt
         if self.looks > LOOKS:
-            raise Hang
+            raise HangError
         for _ in range(self.choices.choose(3, 1)):
             self.move()
 

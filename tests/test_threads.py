@@ -41,6 +41,8 @@ GROUPS = [
     # one above it has less, and one that this container sees as the root
     (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000"},
      3),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "700000 100000\n",
+           "sys/fs/cgroup/a/cpu.max": "500000 100000"}, 5),
     (V2 | {"sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
     (V2 | {"sys/fs/cgroup/cpu.max": "nonsense\n"}, None),
     (V1, None),

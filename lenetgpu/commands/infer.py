@@ -7,18 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
 from lenetgpu.files.source import Source, open_source
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.document import stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
-from lenetgpu.measure.power import watch_steps
-from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
 from lenetgpu.measure.timing import (
     MOST,
     Phases,
@@ -30,11 +28,14 @@ from lenetgpu.measure.timing import (
     summarise,
     time_compute,
 )
-from lenetgpu.measure.trace import CpuTracer, GpuTracer
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.running.engine import Engine
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.show.progress import Tally
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.trace import CpuTracer, GpuTracer
 
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
 _GPU_LEAST, _CPU_LEAST = 10, 5
@@ -128,9 +129,10 @@ def infer(
     set_threads(request.threads)
     with ExitStack() as stack:
         with phases.timed("load"):
-            source = stack.enter_context(
-                open_source(request.data or assets.default_digits(), request.skip, request.limit)
+            opened = open_source(
+                request.data or assets.default_digits(), request.skip, request.limit
             )
+            source = stack.enter_context(read_early(opened))
         if request.min_accuracy is not None and source.labels is None:
             raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
         engine.start(source.dtype, len(source))
@@ -163,6 +165,9 @@ def _ran(job: _Job) -> _Ran:
         else:
             _run_gpu(job, gpu, ran)
         if request.roofline:
+            from lenetgpu.measure.document import stage_rows
+            from lenetgpu.measure.roofline import above, ceilings, confirmed
+
             ran.limits = ceilings(device, name)
             if above(stage_rows(ran.rows, len(job.source), ran.limits)):
                 ran.limits = confirmed(device, ran.limits)
@@ -171,6 +176,8 @@ def _ran(job: _Job) -> _Ran:
             raise
         ran.interrupted = True
         if request.roofline and ran.limits is None:
+            from lenetgpu.measure.roofline import known
+
             ran.limits = known(device, name)
     return ran
 
@@ -283,6 +290,8 @@ def _run_cpu(job: _Job, ran: _Ran) -> None:
     if job.request.timing:
         profile(pipeline, job.images, _PROFILE_REPEATS["cpu"], ran.rows, job.tally.passed)
     if job.request.trace:
+        from lenetgpu.measure.trace import CpuTracer
+
         ran.tracer = tracer = CpuTracer()
         job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
@@ -304,6 +313,8 @@ def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
         repeat(whole, budget_s, least, most, ran.end_to_end)
         job.tally.expect(job.request.trace)
     if job.request.trace:
+        from lenetgpu.measure.trace import GpuTracer
+
         ran.tracer = tracer = GpuTracer()
         job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
@@ -321,6 +332,8 @@ def _compute_on_gpu(job: _Job, gpu: Gpu, ran: _Ran, passes: tuple[float, int, in
     compute()
     repeat(compute, *passes, ran.compute)
     if job.request.timing:
+        from lenetgpu.measure.power import watch_steps
+
         repeats = _PROFILE_REPEATS["cuda"]
         profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
         watch_steps(ran.rows, pipeline, resident, gpu)

@@ -81,6 +81,12 @@ class Vectors:
         pointer = self.builder.inttoptr(address, self.type.as_pointer())
         self.builder.store(vector, pointer, align=FLOAT)
 
+    def bytes(self, address: Any) -> Any:
+        """The WIDTH bytes at `address`, as floats."""
+        kind = ir.VectorType(ir.IntType(8), WIDTH)
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.builder.uitofp(self.builder.load(pointer, align=1), self.type)
+
     def spread(self, address: Any) -> Any:
         """The float at `address` in every lane."""
         pointer = self.builder.inttoptr(address, f32.as_pointer())

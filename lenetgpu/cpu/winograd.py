@@ -143,15 +143,20 @@ outputs = kernel(_outputs)
 pooled = kernel(_pooled)
 IMAGES = 4
 """Images whose windows one product takes: operands and results stay in a core's own cache."""
-Geometry = tuple[int, int, int, int, bool]
+Geometry = tuple[int, int, int, int, int]
 
 
-def room_for(tiles: int, width: int, channels: int, filters: int) -> tuple[np.ndarray, ...]:
-    """A thread's workspace for IMAGES maps: half-transformed, values and products at the points."""
-    rows = POINTS * POINTS * IMAGES * tiles * tiles
-    rows += -rows % (POINTS * POINTS * PIXELS)
-    sizes = POINTS * width * channels, rows * channels, rows * filters
-    return tuple(aligned_empty((size,), np.float32) for size in sizes)
+def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
+    """Floats of a thread's room for IMAGES maps: half-transformed, values, products at the points.
+
+    Each part is a multiple of a cache line where `channels` is one of 16.
+    """
+    pixels = -(-IMAGES * tiles * tiles // PIXELS) * PIXELS
+    return (
+        POINTS * width * channels,
+        POINTS * POINTS * pixels * channels,
+        POINTS * POINTS * pixels * filters,
+    )
 
 
 def pack_points(w: np.ndarray) -> np.ndarray:
@@ -182,36 +187,28 @@ def products_at_points(
 
 
 @njit
-def convolve(
-    x: np.ndarray,
-    w: np.ndarray,
-    y: np.ndarray,
-    room: tuple[np.ndarray, ...],
-    geometry: Geometry,
-    lo: int,
-    hi: int,
-) -> None:
-    """Images lo..hi of x (N, H * W * C), convolved, to y; `geometry` is of `room_for`.
+def convolve(x: Any, w: Any, y: Any, room: Any, geometry: Geometry, lo: int, hi: int) -> None:
+    """Images lo..hi of x (N, H, W, C), convolved, to y; all four are addresses.
 
-    Its fifth entry says whether ReLU and 2x2 mean follow.
+    `geometry` is that of `room_sizes` with a fifth entry: not 0 if ReLU and 2x2 mean follow.
     """
     tiles, width, channels, filters, means = geometry
-    half, values, products = room
-    into, before = np.int64(half.ctypes.data), np.int64(values.ctypes.data)
-    behind, packed = np.int64(products.ctypes.data), np.int64(w.ctypes.data)
     each = tiles * tiles
     pixels = -(-IMAGES * each // PIXELS) * PIXELS
+    values = room + 4 * POINTS * width * channels
+    products = values + 4 * POINTS * POINTS * pixels * channels
+    side = OUTPUTS // 2 if means else OUTPUTS
     for start in range(lo, hi, IMAGES):
         count = min(IMAGES, hi - start)
         for i in range(count):
-            image = np.int64(x.ctypes.data) + 4 * (start + i) * x.shape[1]
-            at = before + 4 * i * each * channels
-            transform((image, at, into, tiles, width, channels, pixels))
+            image = x + 4 * (start + i) * width * width * channels
+            at = values + 4 * i * each * channels
+            transform((image, at, room, tiles, width, channels, pixels))
         rows = -(-count * each // PIXELS) * PIXELS
-        products_at_points(before, packed, behind, rows, pixels, channels, filters)
+        products_at_points(values, w, products, rows, pixels, channels, filters)
         for i in range(count):
-            at = behind + 4 * i * each * filters
-            out = np.int64(y.ctypes.data) + 4 * (start + i) * y.shape[1]
+            at = products + 4 * i * each * filters
+            out = y + 4 * (start + i) * each * side * side * filters
             if means:
                 pooled((at, out, tiles, filters, pixels))
             else:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.timing import StepTiming, Summary
-from lenetgpu.measure.trace import TraceEvent
 from lenetgpu.plan import AUTO, Plan
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.timing import StepTiming, Summary
+    from lenetgpu.measure.trace import TraceEvent
 
 DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")
@@ -111,7 +113,7 @@ class Outcome:
     chunk: int | None = None
     """Images of a GPU's chunks, which go round its streams."""
     model: dict[str, float] | None = None
-    """What the schedule's model says, in ms: `predicted` host to host, `bare_copy` of the images."""
+    """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
     streamed: bool = False
     """Read while it was computed: `end_to_end` is from the file to labels."""
     notes: list[str] = field(default_factory=list)

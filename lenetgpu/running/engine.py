@@ -13,6 +13,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
+from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.runners import CpuRunner, GpuRunner
@@ -38,7 +39,7 @@ class Engine:
         )
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
-        self.streams, self.chunk = 1, request.chunk
+        self.streams, self.chunk, self.taper = 1, request.chunk, 1.0
         self.model: dict[str, float] | None = None
         self._chosen = False
         self._checked: set[tuple[str, int]] = set()
@@ -118,10 +119,10 @@ class Engine:
             self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
             return
         found = best_schedule(images, costs, request.streams, request.chunk)
-        self.streams = found.streams
+        self.streams, self.taper = found.streams, found.taper
         self.chunk = min(found.chunk, request.batch or found.chunk)
         self.model = {
-            "predicted": predicted_ms(images, self.streams, self.chunk, costs),
+            "predicted": predicted_ms(images, self.streams, self.chunk, costs, self.taper),
             "bare_copy": costs.bare_copy_ms(images),
         }
 
@@ -131,7 +132,8 @@ class Engine:
         Where memory does not suffice, for half as many, and so on: how many it suffices for is
         returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
         """
-        size = min(batch, default_chunk(self.device))
+        fused = self.plan.slots[0].variant.kind == FEATURES
+        size = min(batch, default_chunk(self.device, fused))
         if (dtype, size) in self._checked:
             return batch
         if self.gpu is not None:
@@ -182,5 +184,5 @@ class Engine:
         with self.phases.timed("load"):
             return GpuRunner(
                 lambda size: self.pipeline(dtype, size, None, scores),
-                self.chunk or self.batch(images), self.streams, self.gpu.index, one,
+                self.chunk or self.batch(images), self.streams, self.gpu.index, one, self.taper,
             )  # fmt: skip

@@ -168,13 +168,20 @@ def _recorded_one(make: Callable[[int], Pipeline]) -> Any:
 class GpuRunner(Runner):
     """Runs host images through a streamer on GPU `index`; a few images warm it up.
 
-    `size` images go into a chunk, where memory suffices for them. `one`: single images are to come,
+    `size` images go into a chunk at most, where memory suffices for them; chunks rise or fall by
+    `taper` (`streaming/schedule.py`). `one`: single images are to come,
     for which a pass of one is recorded. `done`: how many labels of the last run, from the first on,
     are there. Not for several threads at once, but for one after the other.
     """
 
     def __init__(
-        self, make: Callable[[int], Pipeline], size: int, streams: int, index: int, one: bool
+        self,
+        make: Callable[[int], Pipeline],
+        size: int,
+        streams: int,
+        index: int,
+        one: bool,
+        taper: float,
     ) -> None:
         import cupy
 
@@ -189,7 +196,7 @@ class GpuRunner(Runner):
             return pipeline
 
         with self._gpu:
-            self._streamer = Streamer(made, size, streams)
+            self._streamer = Streamer(made, size, streams, taper=taper)
             few = pinned_empty((min(size, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
             self._streamer.run(few, host_results(len(few), False)[0])

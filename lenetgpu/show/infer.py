@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.measure.document import PHASES, device_json, stage_rows
+from lenetgpu.measure.document import PHASES, device_json
 from lenetgpu.measure.outcome import DEFAULT_BATCH
-from lenetgpu.measure.roofline import above
-from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, as_rich, used
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +36,15 @@ def describe_device(outcome: Outcome) -> str:
 
 def print_stages(console: Console, outcome: Outcome) -> None:
     """The per-stage table, ending with the residual between its sum and the unprofiled pass."""
+    from lenetgpu.measure.document import stage_rows
+    from lenetgpu.show.tables import (
+        LAUNCH_COLUMNS,
+        MACHINE_COLUMNS,
+        STAGE_COLUMNS,
+        as_rich,
+        used,
+    )
+
     n = outcome.done
     rows = stage_rows(outcome.rows, n, outcome.limits)
     total = sum(row["median_ms"] for row in rows)
@@ -58,6 +65,8 @@ def print_stages(console: Console, outcome: Outcome) -> None:
 
 def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) -> None:
     """Say which stages are above the roof that they are judged by, and why that can be."""
+    from lenetgpu.measure.roofline import above
+
     names = above(rows)
     if names and outcome.limits is not None:
         verb = "is" if len(names) == 1 else "are"
@@ -75,7 +84,7 @@ def _images(outcome: Outcome) -> str:
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
     if outcome.chunk is not None and outcome.chunk < outcome.asked:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
-        return f"{n:,}{of} images in chunks of {outcome.chunk:,} on {streams}"
+        return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
     if outcome.batch < outcome.asked and outcome.chunk is None:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
     return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")

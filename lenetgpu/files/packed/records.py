@@ -90,9 +90,9 @@ def _kept(first: Array, count: Array, header: Array) -> Array:
     kept[:, :_HEADER] = np.arange(_HEADER) < header[:, None]
     ones = (np.uint32(1) << count.astype(np.uint32)) - np.uint32(1)
     spans = (ones << first.astype(np.uint32)).astype("<u4")
-    bits = np.unpackbits(spans[:, :, None].view(np.uint8), axis=2, count=_COLUMNS,
-                         bitorder="little")  # fmt: skip
-    kept[:, _HEADER:] = bits.reshape(n, -1)
+    held = spans[:, :, None].view(np.uint8)
+    bits = np.unpackbits(held, axis=2, count=_COLUMNS, bitorder="little")
+    kept[:, _HEADER:] = bits.reshape(n, -1).view(bool)
     return kept
 
 

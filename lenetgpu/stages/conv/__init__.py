@@ -1,5 +1,6 @@
 """Convolutions, naive to fast: one file per family."""
 
+from lenetgpu.network import CONV_POOL
 from lenetgpu.stages.registry import offer
 
 _FAMILIES = {
@@ -17,4 +18,4 @@ _FAMILIES = {
     "reference": "",
     "shape": "",
 }
-offer(__name__, __path__, "conv", _FAMILIES)
+offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)

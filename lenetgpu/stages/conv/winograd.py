@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages.registry import cpu, variant
@@ -16,20 +18,38 @@ PART = 8
 
 
 @dataclass(frozen=True)
+class Rooms:
+    """A workspace of `size` floats for each thread, taken and put back by `run`."""
+
+    size: int
+    free: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        import numpy as np
+
+        for _ in range(thread_count()):
+            self.free.put(aligned_empty((self.size,), np.float32))
+
+    def run(self, n: int, body: Callable[[int, int, int], object]) -> None:
+        """Call `body(address of a room, lo, hi)` over a split of n images, on every thread."""
+
+        def part(lo: int, hi: int) -> None:
+            room = self.free.get()
+            try:
+                body(room.ctypes.data, lo, hi)
+            finally:
+                self.free.put(room)
+
+        parallel_ranges(n, part, least=PART)
+
+
+@dataclass(frozen=True)
 class Prepared:
     """Filters at the 64 points as the tile takes them, the geometry, and a room a thread."""
 
     filters: Any
-    geometry: Any
-    rooms: SimpleQueue[Any]
-
-
-def rooms(make: Any) -> SimpleQueue[Any]:
-    """A workspace that `make` makes for every thread, to be taken and put back."""
-    found: SimpleQueue[Any] = SimpleQueue()
-    for _ in range(thread_count()):
-        found.put(make())
-    return found
+    geometry: tuple[int, int, int, int, int]
+    rooms: Rooms
 
 
 def filters_at_points(w: Any) -> Any:
@@ -57,26 +77,21 @@ def refusal(problem: Conv) -> str | None:
 
 def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
     """Filters and room for `problem`; `means` says whether ReLU and mean follow."""
-    from lenetgpu.cpu.winograd import room_for
+    from lenetgpu.cpu.winograd import room_sizes
 
     sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M
-    return Prepared(filters_at_points(w), (*sizes, means), rooms(lambda: room_for(*sizes)))
+    return Prepared(filters_at_points(w), (*sizes, int(means)), Rooms(sum(room_sizes(*sizes))))
 
 
 def run(x: Any, w: Prepared, y: Any) -> None:
     """Images x (N, H, W, C) to y, on every thread."""
+    import numpy as np
+
     from lenetgpu.cpu.winograd import convolve
 
-    images, out = x.reshape(len(x), -1), y.reshape(len(x), -1)
-
-    def part(lo: int, hi: int) -> None:
-        room = w.rooms.get()
-        try:
-            convolve(images, w.filters, out, room, w.geometry, lo, hi)
-        finally:
-            w.rooms.put(room)
-
-    parallel_ranges(len(x), part, least=PART)
+    x = np.ascontiguousarray(x, np.float32)
+    ends = x.ctypes.data, w.filters.ctypes.data, y.ctypes.data
+    w.rooms.run(len(x), lambda room, lo, hi: convolve(*ends, room, w.geometry, lo, hi))
 
 
 @variant(

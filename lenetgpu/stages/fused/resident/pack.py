@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_GROUPS, _FOUR = 16, 4  # conv2's maps
 _MEANS = 1 / 16  # the kernel adds where the network takes means, twice of four
 
 
@@ -27,22 +26,22 @@ def _near_one(tensor: Array) -> tuple[Array, int]:
 def pack(weights: Weights) -> tuple[Array, tuple[float, int]]:
     """One flat float32 array, and (f, p): scores are what the kernel finds times f * 2**p.
 
-    conv1 [map 32][25 taps, 3 zeros]; conv2 [group 16][tap][map in] of four maps; fc1 [group 16]
-    [column 2, map 4][unit 16s 8, unit 4s 4, row 4, column half 2] of four hidden units; fc2
-    [class][lane] of four. Each tensor is scaled by a power of two to at most 1: exact, but for what
-    is 2**-126 of its largest weight and less.
+    conv1 [map 32][25 taps, 3 zeros]; conv2 [map/4][tap][map in] of four maps; fc1 [row][map/16]
+    [map 8][unit/16, unit/4 4, column 4, map/8 2] of four hidden units; fc2 [class][lane] of four.
+    Each tensor is scaled by a power of two to at most 1: exact, but for what is 2**-126 of its
+    largest weight and less.
     """
     import numpy as np
 
     (conv1, a), (conv2, b), (fc1, c), (fc2, d) = (
         _near_one(weights[name]) for name in ("conv1", "conv2", "fc1", "fc2")
     )
-    rows, half, column, warp = 4, 2, 2, 8
-    features = fc1.reshape(rows, half, column, _GROUPS, _FOUR, warp, _FOUR, _FOUR)
+    row, column, map16, map8, eight, warp = 4, 4, 4, 2, 8, 8
+    features = fc1.reshape(row, column, map16, map8, eight, warp, 4, 4)
     parts = (
         np.pad(conv1.reshape(25, 32).T, ((0, 0), (0, 3))),
-        conv2.reshape(25, 32, _GROUPS, _FOUR).transpose(2, 0, 1, 3),
-        features.transpose(3, 2, 4, 5, 6, 0, 1, 7),
+        conv2.reshape(25, 32, 16, 4).transpose(2, 0, 1, 3),
+        features.transpose(0, 2, 4, 5, 6, 1, 3, 7),
         fc2.T,
     )
     flat = np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)

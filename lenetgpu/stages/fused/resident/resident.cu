@@ -1,11 +1,12 @@
 // One image from host memory to its label without a launch: a cluster of BLOCKS blocks that stays on
 // the GPU, weights in registers and shared memory, and watches a mailbox in the host's memory.
-// Warp 8 of block 0 reads the mailbox over and over, WATCHES reads under way, hands an image to every
-// block and in the end adds fc1's parts, does fc2 and answers. Warps 0 to 7 of every block:
-// conv1 + pool1 of 32 / BLOCKS maps, a thread eight sums of a row, sent to all blocks; conv2, a warp
-// a row, a lane an input map, 8 positions x 4 maps in registers, added over the lanes; pool2; the
-// part of fc1 that these features have. Pools are sums: their factors and all scales are the host's.
-// After `idle` ns without an image it writes `life` where the host looks, and ends. sm_90 on, fp32.
+// Warp 8 of block 0 reads the mailbox over and over, WATCHES reads under way, hands an image round,
+// and in the end adds fc1's parts, does fc2 and answers. Warps 0 to 7 of every block: three of
+// pool1's rows in some of its maps, a thread eight sums of a row, sent to the blocks that need them;
+// two rows of conv2 in 16 maps a pass, a warp one row of four maps, a lane an input map, 8 x 4 sums
+// in registers, added over the lanes; a row of pool2; the part of fc1 that these features have.
+// Pools are sums: their factors and all scales are the host's.
+// After `idle` ns without an image it writes `life` where the host looks, and ends. sm_90a, fp32.
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/host.cuh"
@@ -16,18 +17,19 @@ static_assert(sizeof(Shared) == SHARED_BYTES, "the launcher's layout differs");
 static_assert(THREADS == WORKERS + 4 * WARP, "two warpgroups that compute, one warp that watches");
 static_assert(2 * WORK_REGISTERS + WATCH_REGISTERS <= 3 * 168, "what three warpgroups start with");
 
-// The weights of its features stay in a thread's registers, those of conv2 where there is one pass.
+// The weights stay in a thread's registers, those of conv2 where there is one pass.
 __device__ __forceinline__ void compute(Shared& s, const float* weights, u32 rank, int thread) {
-    const int warp = thread / WARP, lane = thread % WARP;
+    const int warp = thread / WARP, lane = thread % WARP, quad = warp % QUADS;
+    const int band = int(rank) / TEAM, member = int(rank) % TEAM;
     const float4* from2 = reinterpret_cast<const float4*>(weights + CONV2_AT) +
-                          rank * (GROUPS * FILTER * MAPS1) + lane;
+                          (member * PASSES * QUADS + quad) * (FILTER * MAPS1) + lane;
     const float4* from_fc1 = reinterpret_cast<const float4*>(weights + FC1_AT) +
-                             rank * (GROUPS * FEATURES * WORKERS) + thread;
-    float4 w2[FILTER], w1[GROUPS][FEATURES];
+                             (band * 4 + member * PASSES) * (FEATURES * WORKERS) + thread;
+    float4 w2[FILTER], w1[PASSES][FEATURES];
 #pragma unroll
     for (int t = 0; t < FILTER; ++t) w2[t] = from2[t * MAPS1];
 #pragma unroll
-    for (int pass = 0; pass < GROUPS; ++pass)
+    for (int pass = 0; pass < PASSES; ++pass)
 #pragma unroll
         for (int i = 0; i < FEATURES; ++i)
             w1[pass][i] = from_fc1[(pass * FEATURES + i) * WORKERS];
@@ -39,29 +41,29 @@ __device__ __forceinline__ void compute(Shared& s, const float* weights, u32 ran
         const u32 tag = s.mail[UNIT - 1];
         if (tag == 0) break;
         if (thread == 0) {
-            ptx::barrier_expect(ptx::shared(&s.mailed), IMAGE_BYTES);
-            ptx::barrier_expect(ptx::shared(&s.mapped), MAPS1 * POOLED * POOLED * 4);
+            ptx::barrier_expect(ptx::shared(&s.mailed), MAIL_BYTES);
+            ptx::barrier_expect(ptx::shared(&s.mapped), MAP_BYTES);
             if (tag % 2) ptx::barrier_expect(ptx::shared(&s.floats), FLOAT_BYTES);
         }
         if (tag % 2) {
             ptx::barrier_wait_cluster(ptx::shared(&s.floats), float_parity);
             float_parity ^= 1;
-        } else if (thread < SIDE * SIDE / 4) {
+        } else if (thread < SEEN * SIDE / 4) {
             const u32 four = s.mail[thread / (UNIT - 1) * UNIT + thread % (UNIT - 1)];
             reinterpret_cast<float4*>(s.pixels)[thread] =
                 make_float4(four & 255, four >> 8 & 255, four >> 16 & 255, four >> 24);
         }
         ptx::sync(1, WORKERS);
-        conv1(s, rank, thread);
+        conv1(s, band, member, thread);
         ptx::barrier_wait_cluster(ptx::shared(&s.mapped), parity);
-        if constexpr (GROUPS == 1) {
+        if constexpr (PASSES == 1) {
             conv2(s, w2, 0, warp, lane);
         } else {
 #pragma unroll 1
-            for (int pass = 0; pass < GROUPS; ++pass) {
+            for (int pass = 0; pass < PASSES; ++pass) {
 #pragma unroll
                 for (int t = 0; t < FILTER; ++t)
-                    w2[t] = s.filters2[(pass * FILTER + t) * MAPS1 + lane];
+                    w2[t] = s.filters2[((pass * QUADS + quad) * FILTER + t) * MAPS1 + lane];
                 conv2(s, w2, pass, warp, lane);
             }
         }
@@ -87,24 +89,33 @@ struct Mail {
     }
 };
 
+// The rows that each block's share of conv1 needs.
 __device__ __forceinline__ void deliver(Shared& s, const Mail& mail, int lane) {
-    const u32 to = ptx::shared(s.mail) + lane * 16, bar = ptx::shared(&s.mailed);
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-        const u32 there = ptx::in_block(to, block), counted = ptx::in_block(bar, block);
-        ptx::store_cluster16(there, mail.first, counted);
-        if (lane < PIECES - WARP) ptx::store_cluster16(there + WARP * 16, mail.rest, counted);
+    s.image[lane] = mail.first;
+    if (lane < PIECES - WARP) s.image[WARP + lane] = mail.rest;
+    __syncwarp();
+#pragma unroll 5
+    for (int i = lane; i < BLOCKS * SEEN_PIECES; i += WARP) {
+        const int block = i / SEEN_PIECES, piece = i % SEEN_PIECES;
+        ptx::store_cluster16(ptx::in_block(ptx::shared(s.mail) + piece * 16, block),
+                             s.image[block / TEAM * BAND_PIECES + piece],
+                             ptx::in_block(ptx::shared(&s.mailed), block));
     }
+    __syncwarp();
 }
 
 __device__ __forceinline__ void deliver_floats(Shared& s, const uint4* from, int lane) {
+    constexpr int ROW = SIDE / 4;
     ptx::fence_host();
 #pragma unroll 1
-    for (int i = lane; i < FLOAT_BYTES / 16; i += WARP) {
+    for (int i = lane; i < SIDE * ROW; i += WARP) {
         const uint4 four = ptx::load_host(from + i);
-        for (int block = 0; block < BLOCKS; ++block)
-            ptx::store_cluster16(ptx::in_block(ptx::shared(s.pixels) + i * 16, block), four,
-                               ptx::in_block(ptx::shared(&s.floats), block));
+        for (int block = 0; block < BLOCKS; ++block) {
+            const int piece = i - block / TEAM * 2 * ROWS1 * ROW;
+            if (piece >= 0 && piece < SEEN * ROW)
+                ptx::store_cluster16(ptx::in_block(ptx::shared(s.pixels) + piece * 16, block), four,
+                                     ptx::in_block(ptx::shared(&s.floats), block));
+        }
     }
 }
 
@@ -150,7 +161,7 @@ __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const floa
         u32 tag = 0;
         bool found = false;
 #pragma unroll 1
-        while (!found && ptx::nanoseconds() - since < idle) {
+        while (!found && !__shfl_sync(~0u, ptx::nanoseconds() - since >= idle, 0)) {
 #pragma unroll
             for (int i = 0; i < WATCHES; ++i) {
                 if (found) continue;
@@ -189,16 +200,17 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     const int thread = threadIdx.x;
     const u32 rank = ptx::cluster_rank();
     for (int i = thread; i < OWN1 * FILTER_PITCH; i += THREADS)
-        s.filters1[i] = weights[rank * (OWN1 * FILTER_PITCH) + i];
-    if (GROUPS > 1)
-        for (int i = thread; i < GROUPS * FILTER * MAPS1; i += THREADS)
-            s.filters2[i] = reinterpret_cast<const float4*>(
-                weights + CONV2_AT)[rank * (GROUPS * FILTER * MAPS1) + i];
+        s.filters1[i] = weights[rank % TEAM * (OWN1 * FILTER_PITCH) + i];
+    constexpr int HELD = PASSES * QUADS * FILTER * MAPS1;
+    if (PASSES > 1)
+        for (int i = thread; i < HELD; i += THREADS)
+            s.filters2[i] =
+                reinterpret_cast<const float4*>(weights + CONV2_AT)[rank % TEAM * HELD + i];
     if (thread == 0) {
         for (u64* bar : {&s.mailed, &s.floats, &s.mapped, &s.added})
             ptx::barrier_init(ptx::shared(bar), 1);
         ptx::barrier_init_fence();
-        ptx::barrier_expect(ptx::shared(&s.mailed), IMAGE_BYTES);
+        ptx::barrier_expect(ptx::shared(&s.mailed), MAIL_BYTES);
         ptx::barrier_expect(ptx::shared(&s.added), BLOCKS * HIDDEN * 4);
     }
     ptx::cluster_sync();

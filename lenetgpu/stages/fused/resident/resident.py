@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
-from lenetgpu.gpu.device import current_arch
+from lenetgpu.gpu.device import current_arch, require_gpu
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
@@ -50,18 +50,18 @@ class Design:
     """
 
     blocks: int
-    watches: int = 3
-    apart: int = 600
+    watches: int = 1
+    apart: int = 0
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        passes = 16 // self.blocks
-        maps = 32 * (12 * 12 + 4)
-        sums = passes * 8 * 16 + self.blocks * 128
-        filters = 32 // self.blocks * 28 + 4 * (passes * 25 * 32 if passes > 1 else 1)
-        held = SIDE * mailbox.ROW_BYTES + 4 * (PIXELS + maps + sums + filters) + 4 * 8
-        return -(-held // 16) * 16
+        passes, seen = 16 // self.blocks, 10
+        mail = 28 * 32 + seen * (32 + 4 * SIDE)
+        maps = 32 * (6 * 12 + 4)
+        sums = passes * 2 * 64 + self.blocks * 128
+        filters = 128 // self.blocks * 28 + 4 * (passes * 4 * 25 * 32 if passes > 1 else 1)
+        return -(-(mail + 4 * (maps + sums + filters) + 4 * 8) // 16) * 16
 
     @property
     def kernel(self) -> Kernel:
@@ -93,13 +93,14 @@ class Cluster:
     """A kernel of `design` on the current GPU, its weights, its stream, the memory it watches."""
 
     def __init__(self, design: Design, weights: Array) -> None:
-        import cupy
-
+        require_gpu()
         if current_arch() != _ARCH:
             raise LenetError(
                 "the resident kernel: expected a GPU of compute capability 9.0, "
                 f"found one for {current_arch()}"
             )
+        import cupy
+
         runtime = cupy.cuda.runtime
         self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -297,7 +298,7 @@ class Resident:
             if self._closed or words[ANSWERED] != tag:
                 raise LenetError("scores: expected a label before, found none")
             sums = None
-            for _ in _SPINS:
+            for _ in range(_ROUNDS * len(_SPINS)):
                 sums = self._box.sums(tag)
                 if sums is not None:
                     break

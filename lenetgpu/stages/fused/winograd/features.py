@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any
 
-from lenetgpu.cpu.threads import parallel_ranges
-from lenetgpu.network import FEATURES, PIXEL_SCALE, Features
-from lenetgpu.stages.conv.winograd import PART, filters_at_points, rooms
+from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
 from lenetgpu.stages.registry import cpu, variant
 
 
@@ -18,14 +16,14 @@ class Packed:
 
     conv1: Any
     conv2: Any
-    rooms: SimpleQueue[Any]
+    rooms: Rooms
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     from lenetgpu.cpu.tile import pack_weights
-    from lenetgpu.stages.fused.winograd.kernel import workspace
+    from lenetgpu.stages.fused.winograd.kernel import ROOM
 
-    return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), rooms(workspace))
+    return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), Rooms(ROOM))
 
 
 @variant(
@@ -44,14 +42,6 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
 
     from lenetgpu.stages.fused.winograd.kernel import features as of_images
 
-    images = x.reshape(len(x), -1)
-    scale = np.float32(1 / PIXEL_SCALE if x.dtype == np.uint8 else 1)
-
-    def part(lo: int, hi: int) -> None:
-        room = w.rooms.get()
-        try:
-            of_images(images, scale, w.conv1, w.conv2, y, room, lo, hi)
-        finally:
-            w.rooms.put(room)
-
-    parallel_ranges(len(x), part, least=PART)
+    x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
+    ends = x.ctypes.data, x.itemsize, w.conv1.ctypes.data, w.conv2.ctypes.data, y.ctypes.data
+    w.rooms.run(len(x), lambda room, lo, hi: of_images(*ends, room, lo, hi))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from lenetgpu.cpu.jit import njit
-from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.tile import windows_tile
-from lenetgpu.cpu.vector import CHANNELS, PIXELS
-from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, pooled, products_at_points, room_for, transform
-from lenetgpu.network import FEATURE_COUNT, stage
+from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, Vectors, kernel
+from lenetgpu.cpu.vector import WIDTH as VECTOR
+from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, pooled, products_at_points, room_sizes, transform
+from lenetgpu.network import FEATURE_COUNT, PIXEL_SCALE, stage
 from lenetgpu.problems import Conv
 
 _FIRST, _SECOND = stage("conv1").problem, stage("conv2").problem
@@ -24,13 +22,22 @@ FILTERS = _SECOND.M
 TILES = _SECOND.OH // OUTPUTS
 EACH = TILES * TILES
 ROWS = IMAGES * EACH
-assert ROWS % PIXELS == 0
+assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
 
 
-def workspace() -> tuple[Any, ...]:
-    """A thread's room: an image's pixels, its pooled map, and what `room_for` says of conv2."""
-    own = (aligned_empty((size,), np.float32) for size in (IMAGE, MAP))
-    return (*own, *room_for(TILES, WIDTH, MAPS, FILTERS))
+HALF, VALUES, PRODUCTS = room_sizes(TILES, WIDTH, MAPS, FILTERS)
+ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
+"""Floats of a thread's room: pixels, their pooled map, and what `room_sizes` says of conv2."""
+
+
+def _unscale(v: Vectors, x: Any, y: Any) -> None:
+    """An image's bytes to floats in 0..1."""
+    with v.loop(IMAGE // VECTOR) as part:
+        pixels = v.bytes(v.at(x, (part.index, VECTOR)))
+        v.store(v.scaled(1 / PIXEL_SCALE, pixels), v.at(y, (part.index, FLOAT * VECTOR)))
+
+
+unscale = kernel(_unscale)
 
 
 @njit
@@ -47,32 +54,27 @@ def first(x: Any, w: Any, y: Any) -> None:
 
 
 @njit
-def features(
-    x: np.ndarray,
-    scale: np.float32,
-    w1: np.ndarray,
-    w2: np.ndarray,
-    y: np.ndarray,
-    room: tuple[np.ndarray, ...],
-    lo: int,
-    hi: int,
-) -> None:
-    """Images lo..hi of x (N, 784), `scale` times a pixel in 0..1, to their features y (N, 1024)."""
-    pixels, pooled_map, half, values, products = room
-    of, into = np.int64(pooled_map.ctypes.data), np.int64(half.ctypes.data)
-    before, behind = np.int64(values.ctypes.data), np.int64(products.ctypes.data)
+def features(x: Any, size: Any, w1: Any, w2: Any, y: Any, room: Any, lo: Any, hi: Any) -> None:
+    """Images lo..hi of x (N, 28, 28) to their features y (N, 1024); addresses, all of them.
+
+    `size` is a pixel's in bytes: 1 for bytes, 4 for floats in 0..1.
+    """
+    pooled_map = room + 4 * IMAGE
+    half = pooled_map + 4 * MAP
+    values = half + 4 * HALF
+    products = values + 4 * VALUES
     for start in range(lo, hi, IMAGES):
         count = min(IMAGES, hi - start)
         for i in range(count):
-            image = x[start + i]
-            for k in range(IMAGE):
-                pixels[k] = np.float32(image[k]) * scale
-            first(np.int64(pixels.ctypes.data), np.int64(w1.ctypes.data), of)
-            at = before + 4 * i * EACH * MAPS
-            transform((of, at, into, TILES, WIDTH, MAPS, ROWS))
+            image = x + size * (start + i) * IMAGE
+            if size == 1:
+                unscale((image, room))
+                image = room
+            first(image, w1, pooled_map)
+            at = values + 4 * i * EACH * MAPS
+            transform((pooled_map, at, half, TILES, WIDTH, MAPS, ROWS))
         rows = -(-count * EACH // PIXELS) * PIXELS
-        products_at_points(before, np.int64(w2.ctypes.data), behind, rows, ROWS, MAPS, FILTERS)
+        products_at_points(values, w2, products, rows, ROWS, MAPS, FILTERS)
         for i in range(count):
-            at = behind + 4 * i * EACH * FILTERS
-            out = np.int64(y.ctypes.data) + 4 * (start + i) * FEATURE_COUNT
-            pooled((at, out, TILES, FILTERS, ROWS))
+            at = products + 4 * i * EACH * FILTERS
+            pooled((at, y + 4 * (start + i) * FEATURE_COUNT, TILES, FILTERS, ROWS))
