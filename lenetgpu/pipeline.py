@@ -280,6 +280,12 @@ class Pipeline:
         return self.labels[:n]
 
     @property
+    def labels_by_kernel(self) -> bool:
+        """Whether a kernel writes `labels`, which may then be any memory that a GPU writes to."""
+        last = self.steps[-1]
+        return last.device == "cuda" and last.mounted is not None
+
+    @property
     def scores_on_gpu(self) -> bool:
         """Whether a run leaves its scores on the GPU, to be copied from there."""
         return self._scores_device == "cuda"
