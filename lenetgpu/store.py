@@ -53,10 +53,15 @@ def _replace(target: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, target)
+        publish(Path(name), target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def publish(made: Path, target: Path) -> None:
+    """Give a whole temporary file its name, and the rights of a file that was opened there."""
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(made, 0o666 & ~mask)
+    os.replace(made, target)

@@ -18,7 +18,7 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, dataset, hdf5, output
+from lenetgpu.files import assets, output, reading
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
@@ -46,13 +46,13 @@ def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
         load_weights(weight_file)
 
 
-def test_a_dataset_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
+def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros((2, 28, 28), "f4")
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784)
     assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 2 * 784 - 1)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 4 * 2 * 784 - 1)
     with pytest.raises(LenetError, match="found 6,272 bytes, more than 6,271"):
         load_dataset(path)
 
@@ -76,10 +76,10 @@ def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine)
 def test_one_idx_byte_too_many_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "x-images"
     path.write_bytes(np.array([2051, 2, 28, 28], ">u4").tobytes() + bytes(2 * 784))
-    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784)
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784)
     assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(dataset, "MAX_IDX_BYTES", 2 * 784 - 1)
-    with pytest.raises(LenetError, match="expected at most 1,567 bytes, found 1,568"):
+    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784 - 1)
+    with pytest.raises(LenetError, match="at most 1,567 bytes .*found 1,568"):
         load_dataset(path)
 
 
@@ -220,11 +220,8 @@ def test_instructions_of_one_architecture_run_on_no_other(needs, capability, met
     assert needs.met_by(Gpu(0, "x", capability)) == met
 
 
-def test_weights_are_the_four_tensors_and_their_range(weight_file):
-    with h5py.File(weight_file, "r+") as file:
-        file["conv1"].attrs["largest_pooled"] = np.array([3.5])
+def test_weights_are_the_four_tensors(weight_file):
     held = load_weights(weight_file)
-    assert held.largest_pooled == 3.5
     assert {name: tensor.shape for name, tensor in held.tensors.items()} == weight_shapes()
 
 
@@ -299,10 +296,11 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
 
     from lenetgpu.check import warmup
     from lenetgpu.commands import infer
+    from lenetgpu.running import engine
 
     gpu, asked = Gpu(0, "pretended", 90), []
 
-    def refuse(plan, device, dtype, batch):
+    def refuse(plan, weights, device, dtype, batch):
         asked.append((plan.name, device, dtype, batch))
         raise LenetError("plan fp32 is wrong on this device")
 
@@ -313,13 +311,18 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     monkeypatch.setitem(
         sys.modules,
         "lenetgpu.streaming",
-        SimpleNamespace(Streamer=unchecked, host_results=unchecked, pinned_copy=unchecked),
+        SimpleNamespace(
+            Streamer=unchecked,
+            costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
+            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80, taper=1.0),
+            predicted_ms=lambda *_: 0.2,
+        ),
     )
-    monkeypatch.setattr(infer, "choose_device", lambda *_: (gpu, "pretended"))
-    monkeypatch.setattr(infer.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(infer, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
+    monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(engine, "default_chunk", lambda device, fused: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
-    monkeypatch.setattr(infer, "verify_once", refuse)
+    monkeypatch.setattr(engine, "fit", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):
         infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
     assert asked[0][:3] == ("fp32", "pretended", "uint8")

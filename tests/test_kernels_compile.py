@@ -14,8 +14,10 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
+from lenetgpu.running.outside import OUTSIDE
 from lenetgpu.stages import variants
 from lenetgpu.stages.fused.resident.resident import DESIGNS
+from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
 BATCHES = (1, 10_000)
 WHOLE = "sm_90a"  # every kernel is compiled for it, a choice for the others
@@ -84,7 +86,7 @@ def chosen(kernels, arch):
 
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
-OTHERS = [FMA_RATE, MMA_RATE, *(design.kernel for design in DESIGNS)]
+OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
 
 
 CASES = [

@@ -1,78 +1,31 @@
-"""Predicted labels to a file: .npy, .csv, .h5 or .json, never half a file."""
+"""Predicted labels to a file: .npy, .csv, .h5 or .json, a part at a time, never half a file."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
+import os
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.store import write_atomically
+from lenetgpu.files.forms import FORMS
+from lenetgpu.network import CLASSES
+from lenetgpu.store import publish
 
+if TYPE_CHECKING:
+    from typing import Self
 
-def _npy(labels: Any, scores: Any, asked: int | None) -> bytes:
-    import numpy as np
-
-    buffer = io.BytesIO()
-    if scores is None:
-        np.save(buffer, labels)
-    else:
-        rows = np.empty(len(labels), [("label", "<i4"), ("scores", "<f4", scores.shape[1:])])
-        rows["label"], rows["scores"] = labels, scores
-        np.save(buffer, rows)
-    return buffer.getvalue()
-
-
-def _csv(labels: Any, scores: Any, asked: int | None) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = [] if scores is None else [f"score{k}" for k in range(scores.shape[1])]
-    writer.writerow(["index", "label", *names])
-    for index, label in enumerate(labels.tolist()):
-        row = [] if scores is None else [f"{value:.9g}" for value in scores[index]]
-        writer.writerow([index, label, *row])
-    return text.getvalue().encode()
-
-
-def _json(labels: Any, scores: Any, asked: int | None) -> bytes:
-    document: dict[str, Any] = {"labels": labels.tolist()}
-    if asked is not None:
-        document = {"interrupted": True, "images_asked": asked} | document
-    if scores is not None:
-        document["scores"] = scores.astype(float).tolist()
-    return json.dumps(document).encode()
-
-
-def _h5(labels: Any, scores: Any, asked: int | None) -> bytes:
-    import h5py
-
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        file.create_dataset("labels", data=labels, track_times=False)
-        if scores is not None:
-            file.create_dataset("scores", data=scores, track_times=False)
-        if asked is not None:
-            file.attrs.update({"interrupted": True, "images_asked": asked})
-    return buffer.getvalue()
-
-
-FORMATS: dict[str, Callable[[Any, Any, int | None], bytes]] = {
-    ".npy": _npy,
-    ".csv": _csv,
-    ".h5": _h5,
-    ".json": _json,
-}
+_PART = 1 << 15
 
 
 def check_target(path: Path) -> None:
     """Raise LenetError unless `path` ends in a known format and its folder exists."""
-    if path.suffix not in FORMATS:
+    if path.suffix not in FORMS:
         raise LenetError(
-            f"{path}: expected a name ending in {', '.join(FORMATS)}, "
+            f"{path}: expected a name ending in {', '.join(FORMS)}, "
             f"found {path.suffix or 'no ending'}"
         )
     require_folder(path)
@@ -116,10 +69,155 @@ def require_targets(*paths: Path | None) -> None:
             require_folder(path)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The name of an empty file that takes `path`'s place when the block ends.
+
+    LenetError where it cannot be written, which h5py may say by a RuntimeError; then, and after
+    any other exception, nothing is left and the file that was there stays.
+    """
+    name: Path | None = None
+    try:
+        name = _temporary(path)
+        yield name
+        _put(name, path)
+    except (OSError, RuntimeError) as error:
+        raise _no_place(path, error) from error
+    finally:
+        if name is not None:
+            name.unlink(missing_ok=True)
+
+
+def _is_device(target: Path) -> bool:
+    return target.exists() and not target.is_file()
+
+
+def _temporary(path: Path) -> Path:
+    """A new empty file beside what `path` leads to, or anywhere where that is a device or pipe."""
+    target = path.resolve()
+    folder = Path(tempfile.gettempdir()) if _is_device(target) else target.parent
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".lenetgpu.")
+    os.close(handle)
+    return Path(name)
+
+
+def _put(made: Path, path: Path) -> None:
+    """Give a whole file the place of `path`, or a device or pipe there its bytes."""
+    target = path.resolve()
+    if _is_device(target):
+        with made.open("rb") as source, target.open("wb") as device:
+            shutil.copyfileobj(source, device)
+    else:
+        publish(made, target)
+
+
+def _no_place(path: Path, error: Exception) -> LenetError:
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["?"])[0]
+    return LenetError(f"{path}: expected a place to write to, found: {reason}")
+
+
+class LabelWriter:
+    """Labels on their way to `path`: in a temporary file beside it until `close`.
+
+    Leaving a `with` block closes it, an exception in the block abandons it.
+    """
+
+    def __init__(self, path: Path, count: int, with_scores: bool) -> None:
+        self.path, self.count, self.with_scores = path, count, with_scores
+        self._ended = False
+        try:
+            self._name = _temporary(path)
+            self._file: IO[bytes] = self._name.open("w+b")
+        except OSError as error:
+            raise _no_place(self.path, error) from error
+        try:
+            self._form = FORMS[path.suffix](self._file, count, with_scores)
+        except BaseException as error:
+            self._drop()
+            if isinstance(error, OSError):
+                raise _no_place(self.path, error) from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def write(self, labels: Any, scores: Any = None) -> None:
+        """The next labels (n,), and their scores (n, 10) where there are to be any, in order.
+
+        LenetError where the disk does not take them, and then nothing is left of the file.
+        """
+        import numpy as np
+
+        if (scores is not None) != self.with_scores or self.done + len(labels) > self.count:
+            raise ValueError(f"{self.path}: not the labels announced")
+        labels = np.ascontiguousarray(labels, np.int32)
+        if scores is not None:
+            scores = np.ascontiguousarray(scores, np.float32).reshape(len(labels), CLASSES)
+        try:
+            for lo in range(0, len(labels), _PART):
+                part = labels[lo : lo + _PART]
+                self._form.add(part, None if scores is None else scores[lo : lo + _PART])
+                self._form.done += len(part)
+        except OSError as error:
+            self.abandon()
+            raise _no_place(self.path, error) from error
+
+    @property
+    def done(self) -> int:
+        """Labels written so far."""
+        return self._form.done
+
+    def close(self, asked: int | None = None) -> None:
+        """Put the file in its place, whole and on the disk; once, later calls do nothing.
+
+        Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
+        other two have no place for it and are only shorter. LenetError as for `write`.
+        """
+        if self._ended:
+            return
+        if asked is None and self.done != self.count:
+            self.abandon()
+            raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
+        try:
+            self._form.finish(asked)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            _put(self._name, self.path)
+        except OSError as error:
+            raise _no_place(self.path, error) from error
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Drop what was written; the file that was at `path` stays. After `close`, nothing."""
+        if not self._ended:
+            self._form.close()
+            self._drop()
+
+    def _drop(self) -> None:
+        self._ended = True
+        with suppress(OSError):  # what could not be written fails here again
+            self._file.close()
+        self._name.unlink(missing_ok=True)
+
+
+def open_labels(path: Path, count: int, with_scores: bool) -> LabelWriter:
+    """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be."""
+    return LabelWriter(path, count, with_scores)
+
+
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
     """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending.
 
     Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
     other two have no place for it and are only shorter.
     """
-    write_atomically(path, FORMATS[path.suffix](labels, scores, asked))
+    with open_labels(path, len(labels), scores is not None) as writer:
+        writer.write(labels, scores)
+        writer.close(asked)

@@ -1,0 +1,216 @@
+"""The forms in which labels are written, a part at a time, into a file that is open for it.
+
+A form gets a temporary file, says what its bytes are, and in the end makes it what it is to be:
+`count` images were announced, and fewer may have come, of `asked` that were to be labelled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from typing import IO, TYPE_CHECKING, Any
+
+from lenetgpu.files import hdf5
+from lenetgpu.network import CLASSES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_COPY_BYTES = 4 << 20
+
+
+class Form(ABC):
+    """Writes labels (n,) int32, and scores (n, 10) float32 where there are any, into `file`."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+        self.file, self.count, self.with_scores = file, count, with_scores
+        self.done = 0
+
+    @abstractmethod
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """The next labels; `done` says how many came before."""
+
+    @abstractmethod
+    def finish(self, asked: int | None) -> None:
+        """Make the file whole, of `done` images; with `asked`, of a run that was interrupted."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of what is beside the file."""
+
+
+class Npy(Form):
+    """An array of labels, or of rows (label, scores)."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+        import numpy as np
+
+        super().__init__(file, count, with_scores)
+        row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
+        self._dtype = np.dtype(row if with_scores else np.int32)
+        self._header(count)
+
+    def _header(self, count: int) -> None:
+        """NumPy leaves room for the longest count: another one's header is as long."""
+        from numpy.lib import format as npy
+
+        form = {
+            "descr": npy.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (count,),
+        }
+        npy.write_array_header_1_0(self.file, form)
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """Rows as they lie in memory."""
+        import numpy as np
+
+        rows: Any = np.empty(len(labels), self._dtype)
+        if self.with_scores:
+            rows["label"], rows["scores"] = labels, scores
+        else:
+            rows[...] = labels
+        self.file.write(rows.data)
+
+    def finish(self, asked: int | None) -> None:
+        """The header anew where the count is another."""
+        if self.done != self.count:
+            self.file.seek(0)
+            self._header(self.done)
+
+
+class Csv(Form):
+    """A line an image: its number, its label, its scores to the last bit."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+        super().__init__(file, count, with_scores)
+        names = [f"score{k}" for k in range(CLASSES)] if with_scores else []
+        self.file.write((",".join(["index", "label", *names]) + "\n").encode())
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """A line for each."""
+        rows = enumerate(labels.tolist(), self.done)
+        if scores is None:
+            lines = [f"{index},{label}\n" for index, label in rows]
+        else:
+            line = "%d,%d" + ",%.9g" * CLASSES + "\n"
+            lines = [
+                line % (index, label, *row)
+                for (index, label), row in zip(rows, scores.tolist(), strict=True)
+            ]
+        self.file.write("".join(lines).encode())
+
+    def finish(self, asked: int | None) -> None:
+        """Nothing: it has no place to say more."""
+
+
+class Json(Form):
+    """One object: `labels`, then `scores`; before them whether it was interrupted."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+        super().__init__(file, count, with_scores)
+        self._opening = b"{"
+        self.file.write(self._opening + b'"labels": [')
+        folder = os.path.dirname(file.name)
+        self._scores = tempfile.TemporaryFile(dir=folder) if with_scores else None  # noqa: SIM115
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """Labels into the file; scores, which come after all of them, beside it."""
+        comma = ", " if self.done else ""
+        self.file.write((comma + json.dumps(labels.tolist())[1:-1]).encode())
+        if self._scores is not None and scores is not None:
+            rows = json.dumps(scores.astype(float).tolist())[1:-1]
+            self._scores.write((comma + rows).encode())
+
+    def finish(self, asked: int | None) -> None:
+        """Append the scores; with `asked`, move everything to make room for saying so."""
+        self.file.write(b"]")
+        if self._scores is not None:
+            self.file.write(b', "scores": [')
+            self._scores.seek(0)
+            shutil.copyfileobj(self._scores, self.file, _COPY_BYTES)
+            self.file.write(b"]")
+        self.file.write(b"}")
+        if asked is not None:
+            said = {"interrupted": True, "images_asked": asked}
+            self._insert(json.dumps(said)[1:-1].encode() + b", ")
+
+    def _insert(self, text: bytes) -> None:
+        """Put `text` behind the opening brace."""
+        with tempfile.TemporaryFile(dir=os.path.dirname(self.file.name)) as rest:
+            self.file.seek(len(self._opening))
+            shutil.copyfileobj(self.file, rest, _COPY_BYTES)
+            rest.seek(0)
+            self.file.seek(len(self._opening))
+            self.file.write(text)
+            shutil.copyfileobj(rest, self.file, _COPY_BYTES)
+
+    def close(self) -> None:
+        """Drop the scores' own file."""
+        if self._scores is not None:
+            self._scores.close()
+
+
+class H5(Form):
+    """Datasets /labels and /scores, contiguous: HDF5 lays the file out, then it is bytes at places.
+
+    HDF5 so has no part in the data.
+    """
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+        super().__init__(file, count, with_scores)
+        self._places = self._lay_out(count, None)
+
+    def _widths(self) -> list[int]:
+        """Bytes of an image in each dataset."""
+        return [4, 4 * CLASSES] if self.with_scores else [4]
+
+    def _lay_out(self, count: int, asked: int | None) -> list[int]:
+        """Make it a file for `count` images; the first byte of each dataset."""
+        places = []
+        with hdf5.new_hdf5(self.file) as (file, _):
+            for name, shape, dtype in (
+                ("labels", (count,), "i4"),
+                ("scores", (count, CLASSES), "f4"),
+            ):
+                if name == "labels" or self.with_scores:
+                    item = file.create_dataset(name, shape, dtype, track_times=False)
+                    item[:1] = 0  # which allocates all of it
+                    places.append(item.id.get_offset())
+            if asked is not None:
+                file.attrs.update({"interrupted": True, "images_asked": asked})
+        return places
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """Each dataset's part to its place."""
+        parts = [labels] if scores is None else [labels, scores]
+        for place, width, part in zip(self._places, self._widths(), parts, strict=True):
+            self.file.seek(place + self.done * width)
+            self.file.write(part.data)
+
+    def finish(self, asked: int | None) -> None:
+        """Laid out anew for the images that came, where that is not what it was laid out for."""
+        if self.done == self.count and asked is None:
+            return
+        with tempfile.TemporaryFile(dir=os.path.dirname(self.file.name)) as kept:
+            for place, width in zip(self._places, self._widths(), strict=True):
+                self.file.seek(place)
+                _copy(self.file, kept, self.done * width)
+            kept.seek(0)
+            for place, width in zip(self._lay_out(self.done, asked), self._widths(), strict=True):
+                self.file.seek(place)
+                _copy(kept, self.file, self.done * width)
+
+
+def _copy(source: IO[bytes], target: IO[bytes], length: int) -> None:
+    while length:
+        part = source.read(min(length, _COPY_BYTES))
+        target.write(part)
+        length -= len(part)
+
+
+FORMS: dict[str, type[Form]] = {".npy": Npy, ".csv": Csv, ".h5": H5, ".json": Json}

@@ -1,0 +1,258 @@
+"""Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and labels /y beside them.
+
+Contiguous images are read where they lie, chunks are read raw and decoded by a pool of threads;
+what neither can take (odd filters, types that NumPy has not) goes through HDF5, a thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise, product
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5
+from lenetgpu.files.chunks import Chunks, decoded_here
+from lenetgpu.files.disk import PIXELS, OpenFile, RawSource, narrowed
+from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
+from lenetgpu.files.reading import BLOCK, Source, check_floats, class_numbers, selected
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    import h5py
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+KEPT_BYTES = 256 << 20
+"""What is kept at most of decoded chunks of which a later read wants the rest."""
+_LABELS_AT_ONCE = 1 << 17
+_MANY = 4
+"""Parts of a read for each thread of the pool."""
+
+
+def open_images(path: Path, skip: int, limit: int | None) -> Source:
+    """Images /x, and labels /y where there are any, of an HDF5 file."""
+    file = hdf5.open_file(path)
+    try:
+        with hdf5.readable(path):
+            return _open(path, file, skip, limit)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
+    import h5py
+    import numpy as np
+
+    if ATTRIBUTE in file.attrs:
+        packed = PackedSource(path, file, skip, limit)
+        file.close()
+        return packed
+    height, width, _ = IMAGE_SHAPE
+    expected = (
+        f"float or uint8 images of shape (N, {height}, {width}) or "
+        f"(N, {height}, {width}, 1) with N at least 1"
+    )
+    shapes = IMAGE_SHAPE[:2], IMAGE_SHAPE
+    item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
+    if item.dtype != np.uint8 and item.dtype.kind == "u":
+        raise LenetError(
+            f"{path}: expected dataset /x to be float or uint8, found type {item.dtype}"
+        )
+    count = len(item)
+    chosen = selected(path, count, skip, limit)
+    labels = _labels(path, file, count, chosen) if "y" in file else None
+    where = f"{path}: expected dataset /x"
+    if item.chunks and _as_numpy_has_it(item) and decoded_here(item):
+        return ChunkedSource(path, file, item, where, labels, chosen)
+    hdf5.require_written(file, "x", expected, item)
+    compact = item.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    if item.chunks or compact or not _as_numpy_has_it(item):
+        return _SlowSource(path, file, item, where, labels, chosen)
+    offset = int(item.id.get_offset())
+    raw = _same_file(path, file)
+    end = offset + count * PIXELS * item.dtype.itemsize
+    if end > raw.size:
+        raw.close()
+        raise LenetError(
+            f"{where} to lie within the file, found that it ends at byte {end:,} of {raw.size:,}"
+        )
+    stored = item.dtype
+    file.close()
+    return RawSource(raw, where, offset, stored, labels, chosen)
+
+
+def _as_numpy_has_it(item: h5py.Dataset) -> bool:
+    """Whether the bytes in the file are the dtype's: not a float of odd widths, say."""
+    import h5py
+
+    stored = item.id.get_type()
+    if item.dtype == "uint8":
+        return bool(stored.equal(h5py.h5t.STD_U8LE) or stored.equal(h5py.h5t.STD_U8BE))
+    return bool(stored.equal(h5py.h5t.py_create(item.dtype)))
+
+
+def _same_file(path: Path, file: h5py.File) -> OpenFile:
+    """The very file that HDF5 has open, which another of its name may have replaced."""
+    import os
+
+    handle: BinaryIO = os.fdopen(os.dup(file.id.get_vfd_handle()), "rb", buffering=0)
+    return OpenFile(path, handle)
+
+
+def _labels(path: Path, file: h5py.File, count: int, chosen: range) -> Array:
+    """Labels (n,) int64 of the images chosen."""
+    import numpy as np
+
+    expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
+    shapes = ((count,), (count, CLASSES), (count, 1))
+    item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
+    hdf5.require_written(file, "y", expected, item)
+    labels = np.empty(len(chosen), np.int64)
+    if labels.nbytes > hdf5.MAX_DATASET_BYTES:
+        found = f"{labels.nbytes:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}"
+        raise hdf5.refused(file, "y", expected, found)
+    for lo, hi in _spans(chosen, _step(item, _LABELS_AT_ONCE)):
+        raw = item[lo:hi]
+        part = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+        hdf5.require_size(file)
+        labels[lo - chosen.start : hi - chosen.start] = class_numbers(part, path, "/y")
+    return labels
+
+
+def _step(item: h5py.Dataset, least: int) -> int:
+    """At least so many rows, in whole chunks."""
+    rows: int = item.chunks[0] if item.chunks else 1
+    return -(-least // rows) * rows
+
+
+def _spans(rows: range, step: int) -> list[tuple[int, int]]:
+    """`rows` cut at multiples of `step`."""
+    edges = [rows.start, *range((rows.start // step + 1) * step, rows.stop, step), rows.stop]
+    return list(pairwise(edges))
+
+
+class _SlowSource(Source):
+    """Images that HDF5 itself must read, a thread at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        file: h5py.File,
+        item: h5py.Dataset,
+        where: str,
+        labels: Array | None,
+        chosen: range,
+    ) -> None:
+        dtype = "uint8" if item.dtype.kind == "u" else "float32"
+        super().__init__(str(path), dtype, labels, chosen)
+        self._path, self._file, self._item, self._where = path, file, item, where
+        self._turn = Lock()
+
+    def _fill(self, first: int, out: Array) -> None:
+        for lo, hi in _spans(range(first, first + len(out)), _step(self._item, BLOCK)):
+            part = out[lo - first : hi - first]
+            with self._turn, hdf5.readable(self._path):
+                narrowed(self._item[lo:hi], part)
+                hdf5.require_size(self._file)
+            if self.dtype == "float32":
+                check_floats(part, lo, self._where)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class ChunkedSource(Source):
+    """Images in chunks of any shape, read raw and decoded by as many threads as there are cores."""
+
+    def __init__(
+        self,
+        path: Path,
+        file: h5py.File,
+        item: h5py.Dataset,
+        where: str,
+        labels: Array | None,
+        chosen: range,
+    ) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        dtype = "uint8" if item.dtype.kind == "u" else "float32"
+        super().__init__(str(path), dtype, labels, chosen)
+        self._path, self._file, self._where = path, file, where
+        self._shape = item.shape
+        self._chunks = Chunks(item, where)
+        self._threads = core_count()
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
+        self._kept: OrderedDict[tuple[int, ...], Future[Array]] = OrderedDict()
+        self._turn = Lock()
+
+    def _fill(self, first: int, out: Array) -> None:
+        images = out.reshape(len(out), *self._shape[1:])
+        rows = self._chunks.shape[0]
+        corners = list(range(first // rows * rows, first + len(out), rows))
+        step = -(-len(corners) // (_MANY * self._threads))
+        parts = [corners[at : at + step] for at in range(0, len(corners), step)]
+        if len(parts) == 1:
+            self._rows(parts[0], first, images)
+        else:
+            jobs = [self._pool.submit(self._rows, part, first, images) for part in parts]
+            errors = [error for job in jobs if (error := job.exception()) is not None]
+            if errors:
+                raise errors[0]
+
+    def _rows(self, corners: list[int], first: int, images: Array) -> None:
+        """Fill `images` from the chunks that begin at these images."""
+        tails = [
+            range(0, n, c) for n, c in zip(self._shape[1:], self._chunks.shape[1:], strict=True)
+        ]
+        last, rows = first + len(images), self._chunks.shape[0]
+        for corner in corners:
+            lo, hi = max(corner, first), min(corner + rows, last)
+            whole = hi - lo == min(rows, self._shape[0] - corner)
+            part = images[lo - first : hi - first]
+            for tail in product(*tails):
+                place = (corner, *tail)
+                chunk = self._chunks_read(place) if whole else self._remembered(place)
+                to = tuple(
+                    slice(t, t + c) for t, c in zip(tail, self._chunks.shape[1:], strict=True)
+                )
+                target = part[(slice(None), *to)]
+                held = tuple(slice(n) for n in target.shape[1:])
+                narrowed(chunk[(slice(lo - corner, hi - corner), *held)], target)
+            if self.dtype == "float32":
+                check_floats(part.reshape(-1, *IMAGE_SHAPE), lo, self._where)
+
+    def _chunks_read(self, corner: tuple[int, ...]) -> Array:
+        with hdf5.readable(self._path):
+            return self._chunks.read(corner)
+
+    def _remembered(self, corner: tuple[int, ...]) -> Array:
+        """A chunk that more than one read wants a part of: decoded once, the latest kept."""
+        from concurrent.futures import Future
+
+        with self._turn:
+            found = self._kept.get(corner)
+            mine = found is None
+            if found is None:
+                found = self._kept[corner] = Future()
+                while len(self._kept) > max(1, KEPT_BYTES // self._chunks.bytes):
+                    self._kept.popitem(last=False)
+        if mine:
+            try:
+                found.set_result(self._chunks_read(corner))
+            except BaseException as error:
+                found.set_exception(error)
+        return found.result()
+
+    def close(self) -> None:
+        """Close the file, when no chunk is being decoded any more."""
+        self._pool.shutdown()
+        self._file.close()

@@ -1,0 +1,256 @@
+"""IDX files (MNIST's), `.gz` or not, and `.npy` files: a short header, then the images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
+from lenetgpu.files.inflate import broken, is_packed, unpacking
+from lenetgpu.files.reading import Source, class_numbers, selected
+from lenetgpu.network import IMAGE_SHAPE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
+KEPT_BYTES = 256 << 20
+"""What a packed source keeps at most of images that another thread has read past."""
+_STEP = 4 << 20
+
+
+class _Header:
+    """The header of an IDX file, checked: `count` items of `size` bytes after `length` bytes."""
+
+    def __init__(self, path: Path, file: BinaryIO, magic: int, item: tuple[int, ...], what: str):
+        import numpy as np
+
+        expected = f"an IDX file of {what}"
+        self.what, self.length = what, 8 + 4 * len(item)
+        header = file.read(self.length)
+        if len(header) < self.length:
+            raise LenetError(f"{path}: expected {expected}, found only {len(header)} bytes")
+        found, self.count, *shape = np.frombuffer(header, ">u4").tolist()
+        if found != magic:
+            raise LenetError(f"{path}: expected {expected} (magic number {magic}), found {found}")
+        if tuple(shape) != item:
+            size = "x".join(map(str, shape))
+            raise LenetError(
+                f"{path}: expected {expected} of {'x'.join(map(str, item))}, found {size}"
+            )
+        if self.count == 0:
+            raise LenetError(f"{path}: expected {expected}, found zero of them")
+        self.bytes = self.count * int(np.prod(item, initial=1))
+
+    def refuse(self, path: Path, found: int | None) -> LenetError:
+        """What is said where another number of bytes (None: more) follows."""
+        return LenetError(
+            f"{path}: expected {self.bytes:,} bytes after the header for {self.count:,} "
+            f"{self.what}, found {'more' if found is None else f'{found:,}'}"
+        )
+
+    def check_length(self, path: Path, found: int) -> None:
+        """LenetError unless so many bytes follow as must."""
+        if found != self.bytes:
+            raise self.refuse(path, None if found > self.bytes else found)
+
+
+class PackedSource(Source):
+    """Images of an IDX file packed by gzip, which can only be inflated from its start on.
+
+    Reads are to come about in order. Of what a read goes past, KEPT_BYTES are kept for the thread
+    that asks for it later; a read further back begins anew at the start of the file.
+    """
+
+    def __init__(self, path: Path, header: _Header, labels: Array | None, chosen: range) -> None:
+        super().__init__(str(path), "uint8", labels, chosen)
+        self._path, self._header = path, header
+        self._turn = Lock()
+        self._kept: dict[int, Array] = {}
+        self._file: BinaryIO | None = None
+        self._at = 0
+
+    def _fill(self, first: int, out: Array) -> None:
+        with self._turn:
+            done = self._from_kept(first, out)
+            if done < len(out):
+                self._reach(first + done)
+                self._inflate(out[done:])
+
+    def _from_kept(self, first: int, out: Array) -> int:
+        """Hand over what is kept of these images; how many, from the first on, were."""
+        done = 0
+        while done < len(out):
+            at = first + done
+            start = next((s for s, kept in self._kept.items() if s <= at < s + len(kept)), None)
+            if start is None:
+                break
+            kept = self._kept.pop(start)
+            part = kept[at - start :][: len(out) - done]
+            out[done : done + len(part)] = part
+            done += len(part)
+            for left, rest in (
+                (start, kept[: at - start]),
+                (first + done, kept[at - start + len(part) :]),
+            ):
+                if len(rest):
+                    self._kept[left] = rest
+        return done
+
+    def _reach(self, image: int) -> None:
+        """Bring the inflated file to `image`, keeping what is passed on the way."""
+        import numpy as np
+
+        if self._file is None or self._at > image:
+            self.close()
+            self._file = unpacking(self._path)
+            self._file.read(self._header.length)
+            self._at = 0
+        while self._at < image:
+            passed = np.empty((min(image - self._at, _STEP // PIXELS), *IMAGE_SHAPE), np.uint8)
+            start = self._at
+            self._inflate(passed)
+            unasked = max(0, self.chosen.start - start)
+            if unasked < len(passed):
+                self._kept[start + unasked] = passed[unasked:]
+            while sum(images.nbytes for images in self._kept.values()) > KEPT_BYTES:
+                del self._kept[next(iter(self._kept))]
+
+    def _inflate(self, out: Array) -> None:
+        """Fill `out` with the next images; after the last one, see that nothing follows."""
+        assert self._file is not None
+        view = out.reshape(-1).data
+        done = 0
+        try:
+            while done < len(view):
+                got = self._file.readinto(view[done : done + _STEP])  # type: ignore[attr-defined]
+                if not got:
+                    raise self._header.refuse(self._path, self._at * PIXELS + done)
+                done += got
+            self._at += len(out)
+            if self._at == self._header.count and self._file.read(1):
+                raise self._header.refuse(self._path, None)
+        except broken() as error:
+            raise _damaged(self._path, self._header.what, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _damaged(path: Path, what: str, error: Exception) -> LenetError:
+    return LenetError(f"{path}: expected an IDX file of {what}, found a damaged file ({error})")
+
+
+def open_idx(path: Path, skip: int, limit: int | None) -> Source:
+    """Images of an IDX file, with the labels of the file beside it, by MNIST's naming."""
+    import numpy as np
+
+    packed = is_packed(path)
+    try:
+        with unpacking(path) as file:
+            header = _Header(path, file, IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
+    except broken() as error:
+        raise _damaged(path, "images", error) from error
+    if not packed:
+        header.check_length(path, path.stat().st_size - header.length)
+    chosen = selected(path, header.count, skip, limit)
+    beside = _label_file(path)
+    labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
+    if packed:
+        return PackedSource(path, header, labels, chosen)
+    where = f"{path}: expected the images"
+    return RawSource(OpenFile(path), where, header.length, np.dtype(np.uint8), labels, chosen)
+
+
+def _label_file(images: Path) -> Path | None:
+    """The label file beside an image file, by MNIST's naming, packed or not."""
+    if "images" not in images.name:
+        return None
+    for rank_from, rank_to in (("idx3", "idx1"), ("", "")):
+        name = images.name.replace("images", "labels")
+        name = name.replace(rank_from, rank_to) if rank_from else name
+        stem = name.removesuffix(".gz")
+        for candidate in (name, stem, f"{stem}.gz"):
+            path = images.with_name(candidate)
+            if path.is_file() and path != images:
+                return path
+    return None
+
+
+def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
+    """The labels (n,) int64 of the images chosen; there must be `count` in all."""
+    import numpy as np
+
+    packed = is_packed(path)
+    labels = np.empty(len(chosen), np.int64)
+    done = -chosen.start
+    try:
+        with unpacking(path) as file:
+            header = _Header(path, file, LABEL_MAGIC, (), "labels")
+            if header.count != count:
+                raise LenetError(
+                    f"{path}: expected {count:,} labels for {images.name}, found {header.count:,}"
+                )
+            if not packed:
+                header.check_length(path, path.stat().st_size - header.length)
+                file.seek(chosen.start, 1)
+                done = 0
+            while done < len(chosen):
+                part = file.read(min(len(chosen) - done if done >= 0 else -done, _STEP))
+                if not part:
+                    raise header.refuse(path, chosen.start + done)
+                if done >= 0:
+                    numbers = np.frombuffer(part, np.uint8)
+                    labels[done : done + len(part)] = class_numbers(numbers, path, "the labels")
+                done += len(part)
+            if chosen.stop == count and file.read(1):
+                raise header.refuse(path, None)
+    except broken() as error:
+        raise _damaged(path, "labels", error) from error
+    return labels
+
+
+def open_npy(path: Path, skip: int, limit: int | None) -> Source:
+    """Images of a `.npy` file: (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28), uint8 or floats."""
+    import numpy as np
+    from numpy.lib import format as npy
+
+    height, width, _ = IMAGE_SHAPE
+    shapes = ((height, width), IMAGE_SHAPE, (1, height, width))
+    what = f"{path}: expected an .npy file of uint8 or float images"
+    with path.open("rb") as file:
+        try:
+            version = npy.read_magic(file)
+            reads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+            if version not in reads:
+                raise ValueError(f"version {version[0]}.{version[1]}")
+            shape, fortran, stored = reads[version](file)
+        except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LenetError(f"{what}, found a damaged header ({reason})") from error
+        offset = file.tell()
+    if stored != np.uint8 and stored.kind != "f":
+        raise LenetError(f"{what}, found type {stored}")
+    if len(shape) < 3 or shape[0] < 1 or shape[1:] not in shapes:
+        raise LenetError(
+            f"{what} of shape (N, {height}, {width}), (N, {height}, {width}, 1) or "
+            f"(N, 1, {height}, {width}) with N at least 1, found shape {shape}"
+        )
+    if fortran:
+        raise LenetError(f"{what} in C order, found Fortran order")
+    length, found = shape[0] * PIXELS * stored.itemsize, path.stat().st_size - offset
+    if found != length:
+        raise LenetError(
+            f"{path}: expected {length:,} bytes after the header for {shape[0]:,} images, "
+            f"found {found:,}"
+        )
+    chosen = selected(path, shape[0], skip, limit)
+    where = f"{path}: expected the images"
+    return RawSource(OpenFile(path), where, offset, stored, None, chosen)

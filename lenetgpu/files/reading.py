@@ -1,0 +1,175 @@
+"""Images and labels: held whole (`Dataset`), or read by parts in any order (`Source`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+MAX_WHOLE_BYTES = 64 << 30
+BLOCK = 512
+"""Images that are converted or checked at a time: what a core's cache holds of floats."""
+_SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """`images` (N, 28, 28, 1), uint8 pixels or float32 in 0..1; `labels` (N,) int64 or None."""
+
+    images: Array
+    labels: Array | None
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def head(self, limit: int | None) -> Dataset:
+        """The first `limit` images, or all of them."""
+        if limit is None or limit >= len(self):
+            return self
+        labels = None if self.labels is None else self.labels[:limit]
+        return Dataset(self.images[:limit], labels, self.source)
+
+
+def selected(path: object, count: int, skip: int, limit: int | None) -> range:
+    """Which of `count` images are meant: `limit` of them (None: all) after the first `skip`.
+
+    LenetError where that leaves none.
+    """
+    if skip < 0 or (limit is not None and limit < 1):
+        raise LenetError(
+            f"{path}: expected to skip 0 or more images and to read 1 or more, "
+            f"found skip {skip} and limit {limit}"
+        )
+    if skip >= count:
+        raise LenetError(f"{path}: expected more than the {skip:,} images to skip, found {count:,}")
+    return range(skip, count if limit is None else min(count, skip + limit))
+
+
+class Source(ABC):
+    """Images that are read by parts, of a file or of memory.
+
+    `source` names them, `dtype` is "uint8" (pixels) or "float32" (0..1), `labels` (N,) int64 of
+    the images selected, or None. Several threads may call `read`; `close` comes after the last.
+    """
+
+    def __init__(self, source: str, dtype: str, labels: Array | None, chosen: range) -> None:
+        self.source = source
+        self.dtype = dtype
+        self.labels = labels
+        self.chosen = chosen
+        """The images selected, by their numbers in the file."""
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _fill(self, first: int, out: Array) -> None:
+        """Fill `out` (n, 28, 28, 1), n at least 1, with the file's images from `first` on."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of the file."""
+
+    def read(self, lo: int, out: Array) -> None:
+        """Fill C-contiguous `out` (n, 28, 28, 1) of `dtype` with images lo..lo+n of the selection.
+
+        LenetError where the file is short or damaged, and where floats are not in 0..1.
+        """
+        if out.dtype != self.dtype or out.shape[1:] != IMAGE_SHAPE or not out.flags.c_contiguous:
+            raise ValueError(f"out: expected (n, 28, 28, 1) {self.dtype}, found {out.shape}")
+        if not 0 <= lo <= lo + len(out) <= len(self):
+            raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + len(out)}")
+        if len(out):
+            self._fill(self.chosen.start + lo, out)
+
+    def whole(self) -> Dataset:
+        """All images selected, in memory; LenetError where they are more than MAX_WHOLE_BYTES."""
+        import numpy as np
+
+        length = len(self) * int(np.prod(IMAGE_SHAPE)) * np.dtype(self.dtype).itemsize
+        if length > MAX_WHOLE_BYTES:
+            raise LenetError(
+                f"{self.source}: expected images of at most {MAX_WHOLE_BYTES:,} bytes to read "
+                f"whole, found {length:,} bytes, more than {MAX_WHOLE_BYTES:,}"
+            )
+        images = np.empty((len(self), *IMAGE_SHAPE), self.dtype)
+        self.read(0, images)
+        return Dataset(images, self.labels, self.source)
+
+
+class MemorySource(Source):
+    """`images` (N, 28, 28, 1), uint8 or float32 as they are, not checked; `labels` (N,) or None."""
+
+    def __init__(self, images: Array, labels: Array | None, name: str) -> None:
+        if images.shape[1:] != IMAGE_SHAPE or images.dtype.name not in ("uint8", "float32"):
+            raise ValueError(f"{name}: expected (N, 28, 28, 1) uint8 or float32 images")
+        super().__init__(name, images.dtype.name, labels, range(len(images)))
+        self.images = images
+
+    def _fill(self, first: int, out: Array) -> None:
+        out[...] = self.images[first : first + len(out)]
+
+    def whole(self) -> Dataset:
+        """The same arrays."""
+        return Dataset(self.images, self.labels, self.source)
+
+
+def check_floats(images: Array, first: int, where: str) -> None:
+    """LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, but for rounding.
+
+    `first` is the number of the first in the file, `where` what the message calls them.
+    """
+    import numpy as np
+
+    for lo in range(0, len(images), BLOCK):
+        part = images[lo : lo + BLOCK].reshape(-1, images[0].size)
+        if part.min() >= -_SLACK and part.max() <= 1 + _SLACK:  # false for NaN
+            continue
+        low, high = part.min(axis=1), part.max(axis=1)
+        bad = int(np.argmin((low >= -_SLACK) & (high <= 1 + _SLACK)))
+        number = first + lo + bad
+        if not np.isfinite(part[bad]).all():
+            raise LenetError(
+                f"{where} to be finite, found NaN or infinity in image {number:,} (from 0)"
+            )
+        raise LenetError(
+            f"{where} to hold floats in 0..1 (or uint8 pixels), "
+            f"found {low[bad]:g} to {high[bad]:g} in image {number:,} (from 0)"
+        )
+
+
+def class_numbers(labels: Array, path: object, where: str) -> Array:
+    """Labels (n,), (n, 1) or one-hot (n, 10) as class numbers (n,) int64; LenetError for others."""
+    import numpy as np
+
+    if labels.ndim == 2 and labels.shape[1] == CLASSES:
+        one_hot = (labels == 1).sum(axis=1) == 1
+        if not (one_hot & ((labels == 0).sum(axis=1) == CLASSES - 1)).all():
+            raise LenetError(f"{path}: expected {where} to be one-hot rows, found other values")
+        one_hot_classes: Array = labels.argmax(axis=1).astype(np.int64)
+        return one_hot_classes
+    flat = labels.reshape(-1)
+    with np.errstate(invalid="ignore"):
+        numbers: Array = flat.astype(np.int64)
+    if (numbers != flat).any() or numbers.min() < 0 or numbers.max() >= CLASSES:
+        raise LenetError(
+            f"{path}: expected {where} to hold class numbers 0..{CLASSES - 1}, "
+            f"found {flat.min()} to {flat.max()}"
+        )
+    return numbers
