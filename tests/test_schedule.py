@@ -38,6 +38,29 @@ def test_a_million_images_are_predicted():
     assert predicted_ms(1_000_000, 3, 20_000, costs) == pytest.approx(15.0, rel=0.05)
 
 
+def test_the_model_worked_out_by_hand():
+    """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
+    costs = Costs(bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, call_us=10, image_bytes=100)
+    one = 10 + (2 + 6) + 2 + (3 + 12) + 2
+    assert predicted_ms(6, 1, 6, costs) == pytest.approx(one / 1e3)
+    # copied at 5, kernels 7 to 16; the second copy at 10 and 18 + 5 = 23, kernels to 25 and 34
+    assert predicted_ms(6, 2, 3, costs) == pytest.approx((10 + 25 + 2) / 1e3)
+    assert predicted_ms(6, 1, 3, costs) == pytest.approx((10 + 34 + 2) / 1e3)
+    assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)
+
+
+def test_of_schedules_that_take_as_long_the_smallest_is_taken():
+    for costs in (INT8, FP16, SLOW):
+        best = best_schedule(1_000_000, costs)
+        for streams, chunk in ((1, 40_000), (3, 20_000), (2, 40_000), (2, 2_500), (3, 5_000)):
+            if predicted_ms(1_000_000, streams, chunk, costs) <= best.predicted_ms:
+                assert best.streams * best.chunk <= streams * chunk
+            assert best.predicted_ms <= 1.005 * predicted_ms(1_000_000, streams, chunk, costs)
+    assert best_schedule(1_000_000, FP16).chunk < MOST_CHUNK
+    same = replace(FP16, copy_us=0, chunk_us=0, call_us=0, image_ns=1e-3)
+    assert best_schedule(10_000, same).streams == 1
+
+
 def test_one_stream_adds_what_two_overlap():
     one = predicted_ms(10_000, 1, 5_000, FP16)
     two = predicted_ms(10_000, 2, 5_000, FP16)
@@ -144,6 +167,8 @@ def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, 
     assert kept == [asdict(FP16)]
     found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, chunk=2_000)
     assert found == best_schedule(10_000, FP16, chunk=2_000)
+    found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, image_bytes=204)
+    assert found.predicted_ms == best_schedule(10_000, replace(FP16, image_bytes=204)).predicted_ms
 
 
 def test_a_line_through_two_times():
@@ -151,3 +176,4 @@ def test_a_line_through_two_times():
     assert slope == pytest.approx(74 / 7_500) and start == pytest.approx(30 - 2_500 * slope)
     start, slope = costs_module._line(2_500, 10_000, [30.0, 20.0])
     assert start >= 0 and slope > 0
+    assert costs_module._line(2_500, 10_000, [10.0, 104.0])[0] == 0

@@ -216,7 +216,8 @@ def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
 def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
     """A pane a plan: milliseconds over images a chunk, a line a number of streams.
 
-    The bare copy and the kernels alone are drawn across, the model's schedule is a star.
+    Chunks that taper are left out. The bare copy and the kernels alone are drawn across, the
+    model's schedule is a star.
     """
     if not sweeps:
         raise LenetError("expected a sweep of streams to draw, found none")
@@ -228,6 +229,7 @@ def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
         counts = sorted({row["streams"] for row in ways.get("schedule", [])})
         for count, colour in zip(counts, itertools.cycle(_COLOURS), strict=False):
             rows = [row for row in ways["schedule"] if row["streams"] == count]
+            rows = [row for row in rows if row.get("taper", 1) == 1]
             rows.sort(key=lambda row: row["chunk"])
             axes.plot([row["chunk"] for row in rows], [row["median_ms"] for row in rows],
                       marker="o", markersize=3, color=colour, label=f"{count}")  # fmt: skip
@@ -243,6 +245,7 @@ def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
         axes.set_title(f"{sweep['plan']}, {sweep['dtype']}", loc="left", fontsize=10)
     leftmost = panes if len(sweeps) == 1 else panes[0]
     leftmost.set_ylabel(f"ms for {sweeps[0]['images']:,} images")
-    leftmost.legend(fontsize=7, title="streams", title_fontsize=7)
+    figure.legend(*leftmost.get_legend_handles_labels(), loc="outside right upper", fontsize=8,
+                  title="streams", title_fontsize=8)  # fmt: skip
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     _save(figure, path)

@@ -4,6 +4,10 @@ A chunk is copied to its lane's images on the copying stream, so that copies fol
 the bus without a gap; its kernels go to the lane's own stream, and so does the copy of its labels
 where they come of no kernel, which writes them to host memory itself. Events hold both together:
 kernels wait for their copy, a copy for the lane's last kernels.
+
+Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
+kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
+as in a graph, where only edges between two kernels are programmatic (tests/test_gpu_streams.py).
 """
 
 from __future__ import annotations
@@ -113,7 +117,7 @@ class Lanes:
             return
         if lane.landing is None:
             lane.landing = Landing(self._device, self._chunk)
-        lane.landing.copy(images, self._copying)
+        lane.landing.copy(images, self._copying, lane.stream)
 
     def _results(self, lane: Lane, chunk: Chunk, labels: Any) -> None:
         if not lane.pipeline.labels_by_kernel:

@@ -111,11 +111,8 @@ def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
 
 
 def _sizes(images: int) -> Iterator[int]:
-    """Chunks worth a look: equal parts, and those whose last is smaller, which ends sooner."""
-    for parts in range(1, _PARTS + 1):
-        yield -(-images // parts)
-        if parts > 1:
-            yield -(-2 * images // (2 * parts - 1))
+    """Chunks worth a look: equal parts, and of many images some that a GPU holds."""
+    yield from (-(-images // parts) for parts in range(1, _PARTS + 1))
     yield from (2_500 << power for power in range(5))
 
 
