@@ -80,6 +80,12 @@ def packed_images(payload: Any, offsets: Any) -> PackedImages:
     return PackedImages(payload, offsets)
 
 
+def arrays_of(images: Any) -> tuple[Any, ...]:
+    """The arrays that images lie in: themselves, or those of packed ones."""
+    packed = isinstance(images, PackedImages)
+    return (images.payload, images.offsets) if packed else (images,)
+
+
 @runtime_checkable
 class PackedReadable(Protocol):
     """A source that has its images packed: a file of them, or `PackedImages`."""
