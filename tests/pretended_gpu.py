@@ -162,11 +162,12 @@ class PretendedPipeline:
     def __init__(self, gpu, size, with_scores=True):
         self.gpu, self.with_scores = gpu, with_scores
         self.between = np.zeros(size, np.int32)
-        self.labels = np.full(size, -1, np.int32)
+        self.own_labels = self.labels = np.full(size, -1, np.int32)
         self.scores = np.full((size, CLASSES), np.nan, np.float32)
 
     def run(self, images, observer=None):
         n, stream, labels = len(images), self.gpu.current, self.labels
+        assert self.labels_by_kernel or labels is self.own_labels
 
         def features():
             self.between[:n] = images[:, 0, 0, 0]
