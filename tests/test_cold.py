@@ -23,7 +23,13 @@ from lenetgpu.commands import infer
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
-from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
+from lenetgpu.gpu.nvrtc import (
+    CompileError,
+    Kernel,
+    Resources,
+    compile_kernel,
+    compile_together,
+)
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.measure.outcome import Request
 from lenetgpu.show.console import Console
@@ -272,6 +278,36 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert made == [(13, 5), (13, 6)] and later.loads == 1
     assert json.loads(compiler._record().read_text())["version"] == [13, 6]
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
+    nvrtc.source_hash.cache_clear()
+
+
+def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
+    start(5)
+    source, both, made = tmp_path / "kernel.cu", threading.Barrier(2, timeout=10), []
+    source.write_text("// nothing")
+
+    def run(kernel, arch, options):
+        made.append(kernel.entry)
+        if kernel.entry == "wrong":
+            raise CompileError("wrong: expected it to compile")
+        if kernel.entry in ("a", "b"):
+            both.wait()
+        return b"cubin", ""
+
+    monkeypatch.setattr(nvrtc.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    compile_kernel(Kernel(source, "known"), "sm_80")
+    other = Kernel(source, "other", only=("sm_90a",))
+    absent = Kernel(tmp_path / "nowhere.cu", "absent")
+    names = ("a", "known", "b", "wrong", "a")
+    compile_together([*(Kernel(source, name) for name in names), other, absent], "sm_80")
+    assert sorted(made) == ["a", "b", "known", "wrong"]
+    with pytest.raises(CompileError, match="expected it to compile"):
+        compile_kernel(Kernel(source, "wrong"), "sm_80")
+    compile_kernel(Kernel(source, "a"), "sm_80")
+    assert made.count("a") == 1
     nvrtc.source_hash.cache_clear()
 
 
