@@ -102,7 +102,7 @@ def test_graphs_are_few_and_of_few_chunks(monkeypatch):
     labels, _ = results(gpu, 10)
     for _ in range(12):
         streamer.run(pinned(gpu, pixels(10)), labels)
-    assert len(streamer._graphs) == 4
+    assert len(streamer._replays) == 4
     monkeypatch.setattr(streamer_module, "MOST_RECORDED", 2)
     images = pinned(gpu, pixels(10))
     for _ in range(3):
