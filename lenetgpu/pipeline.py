@@ -150,6 +150,8 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
+    Steps compute with `weights.balanced`; scores are those of `weights`.
+
     `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
     named). `input_dtype` is "uint8" (pixels) or "float32"
     (0..1). `with_scores` can be cleared where only labels are wanted.
@@ -276,6 +278,12 @@ class Pipeline:
             if self.exponent and (self.with_scores or "scores" in self._places):
                 self._rescale(lo, count)
         return self.labels[:n]
+
+    @property
+    def labels_by_kernel(self) -> bool:
+        """Whether a kernel writes `labels`, which may then be any memory that a GPU writes to."""
+        last = self.steps[-1]
+        return last.device == "cuda" and last.mounted is not None
 
     @property
     def scores_on_gpu(self) -> bool:

@@ -143,10 +143,25 @@ def tried(
     verdicts = judge_groups(parts, found, labels, truth, plan.precision)
     return {
         "right": all(v.passed for v in verdicts.values()),
-        "error": max((v.error for v in verdicts.values()), key=lambda e: (e != e, e)),
+        "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),
         "flips": int(np.count_nonzero(labels != truth.argmax(1))),
-        "groups": {name: verdict.error for name, verdict in verdicts.items()},
+        "groups": {name: _short(verdict.error) for name, verdict in verdicts.items()},
     }
+
+
+def tried_all(
+    plans: list[Plan], weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
+) -> dict[str, dict[str, Any]]:
+    """`tried` of each plan by its name; those that run the same variants are tried once."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        same = next((p.name for p in plans if p.name in found and p.slots == plan.slots), None)
+        found[plan.name] = found[same] if same else tried(plan, weights, gpu, given)
+    return found
+
+
+def _short(error: float) -> float:
+    return float(f"{error:.2e}")
 
 
 def _said(entry: dict[str, Any]) -> str:
@@ -178,7 +193,7 @@ def main(device: str, images: int, wanted: str | None, target: Path | None) -> N
     for words, tensors in sets(load_weights(assets.default_weights()).tensors):
         weights = Weights(tensors, f"weights {words}")
         given = taken, parts, exact_scores(taken, weights, gpu)
-        entries = {plan.name: tried(plan, weights, gpu, given) for plan in plans}
+        entries = tried_all(plans, weights, gpu, given)
         click.echo(f"{words}: " + "; ".join(f"{n} {_said(e)}" for n, e in entries.items()))
         wrong += sum("refused" not in entry and not entry["right"] for entry in entries.values())
         rows.append({"weights": words, "plans": entries})

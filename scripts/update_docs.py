@@ -24,6 +24,7 @@ import peer_tables
 import plan_tables
 import quoted
 import stream_tables
+import weights_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
@@ -36,6 +37,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **conv_tables.BLOCKS,
     **instrument_table.SECTIONS,
     **stream_tables.SECTIONS,
+    **weights_table.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -49,6 +51,7 @@ PAGES = {
         *stream_tables.SECTIONS,
         CONTENTS,
     ),
+    "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }

@@ -126,6 +126,10 @@ class PretendedGpu:
         self.pinned_bytes += array.nbytes
         return array
 
+    def mapped(self, array):
+        assert self.is_pinned(array.ctypes.data, array.nbytes)
+        return array
+
     def is_pinned(self, address, size):
         held = [(array.ctypes.data, array.nbytes) for array in self.page_locked]
         return any(at <= address and address + size <= at + n for at, n in held)
@@ -153,7 +157,7 @@ class PretendedPipeline:
     """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
 
     input_dtype = "uint8"
-    scores_on_gpu = True
+    labels_by_kernel = scores_on_gpu = True
 
     def __init__(self, gpu, size, with_scores=True):
         self.gpu, self.with_scores = gpu, with_scores
@@ -162,20 +166,20 @@ class PretendedPipeline:
         self.scores = np.full((size, CLASSES), np.nan, np.float32)
 
     def run(self, images, observer=None):
-        n, stream = len(images), self.gpu.current
+        n, stream, labels = len(images), self.gpu.current, self.labels
 
         def features():
             self.between[:n] = images[:, 0, 0, 0]
 
         def classifier():
-            self.labels[:n] = self.between[:n]
+            labels[:n] = self.between[:n]
             self.scores[:n] = self.between[:n, None] + np.arange(CLASSES)
 
         for name, work in (("features", features), ("classifier", classifier)):
             self.gpu.queue(work, stream)
             if observer is not None:
                 observer(SimpleNamespace(name=name), None)
-        return self.labels[:n]
+        return labels[:n]
 
     def held_scores(self, n):
         return self.scores[:n]

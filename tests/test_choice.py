@@ -73,6 +73,8 @@ def fitting(monkeypatch):
     errors, asked = {}, []
 
     def fit(plan, weights, device, dtype, batch):
+        if batch > errors.get("room", batch):
+            raise MemoryError
         asked.append((plan.name, dtype, batch))
         error = errors.get(plan.name, 1e-7)
         if error is None:
@@ -135,6 +137,20 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
     path.write_text(json.dumps({**asdict(made), "medians_ms": times}))
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
     assert plan.slots == resolve(taken, "cuda").slots
+
+
+def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
+    fitting, shipped_weights
+):
+    errors, asked = fitting
+    remember("fp32", 10_000, "cublas")
+    errors["room"] = 3_000
+    plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
+    assert plan.slots == resolve("cublas", "cuda").slots
+    assert asked == [("cublas", "uint8", 2_500)]
+    errors["room"] = 0
+    with pytest.raises(LenetError, match="plan cublas: expected memory for one image"):
+        choose(HOPPER, "fp32", 10_000, shipped_weights)
 
 
 def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):

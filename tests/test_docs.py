@@ -74,7 +74,7 @@ def read(path):
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json",
-             "*/instrument*.json", "*/streams.json", *HOST)  # fmt: skip
+             "*/instrument*.json", "*/streams.json", "*/weights.json", *HOST)  # fmt: skip
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
@@ -93,6 +93,17 @@ def test_streams_were_swept_whole(path):
         by = {row["way"]: row["median_ms"] for row in found[plan, dtype, images]}
         floor = max(by["bare copy"], by.get("kernels", 0.0))
         assert 0.9 * floor < by["auto"] < 1.5 * floor, (plan, dtype, images)
+
+
+@measured("*/weights.json")
+def test_every_plan_was_right_or_refused_with_any_weights(path):
+    document = read(path)
+    assert document["images"] >= 10_000
+    for row in document["rows"]:
+        assert row["plans"]
+        for entry in row["plans"].values():
+            assert entry.get("right") or "float32's" in row["weights"], (row["weights"], entry)
+            assert entry.get("right") or entry["refused"].startswith("weights times 1e")
 
 
 @measured("*/instrument*.json")

@@ -19,7 +19,9 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import output
+from lenetgpu.files.convert import convert_data
 from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.files.reading import Source
 
 ENDINGS = [".npy", ".csv", ".json", ".h5"]
 
@@ -194,6 +196,37 @@ def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
         write_labels(pipe, *few)
         assert reader.communicate(timeout=30)[0] == whole(pipe, *few, None)
     assert full.is_symlink() and pipe.is_fifo()
+
+
+def test_convert_takes_a_chunk_at_a_time_and_a_pipe(tmp_path, rng, monkeypatch):
+    images = rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    monkeypatch.setattr(Source, "whole", None)
+    assert convert_data(tmp_path / "x.npy", tmp_path / "x.h5") == 2_500
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert file["x"].chunks == (1_000, 28, 28, 1)
+        np.testing.assert_array_equal(file["x"][..., 0], images)
+    np.save(tmp_path / "x.npy", images[:9])
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        convert_data(tmp_path / "x.npy", pipe)
+        with h5py.File(io.BytesIO(reader.communicate(timeout=30)[0])) as file:
+            np.testing.assert_array_equal(file["x"][..., 0], images[:9])
+    assert pipe.is_fifo()
+
+
+def test_convert_on_a_full_disk(tmp_path, rng, small_files):
+    """HDF5 says it with the call that failed; nothing is left, and the source is whole."""
+    images = np.asarray(rng.integers(0, 256, (127, 28, 28)), np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    target = tmp_path / "x.h5"
+    target.write_text("old")
+    with pytest.raises(LenetError, match=f"{target}: expected a place to write to, found: ") as e:
+        convert_data(tmp_path / "x.npy", target)
+    assert "\n" not in str(e.value)
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.h5", "x.npy"]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

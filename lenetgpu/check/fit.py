@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -157,12 +158,15 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
 @cache
 def _sources() -> str:
     """What changes with any file of the package: packing and a CPU's kernels are Python."""
-    package = Path(lenetgpu.__file__).parent
-    facts = [
-        (str(path), path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(package.rglob("*.py"))
-    ]
-    return hashlib.sha256(json.dumps([lenetgpu.__version__, facts]).encode()).hexdigest()
+    facts = [lenetgpu.__version__]
+    for folder, _, _ in sorted(os.walk(Path(lenetgpu.__file__).parent)):
+        with os.scandir(folder) as entries:
+            facts += sorted(
+                f"{entry.path} {entry.stat().st_size} {entry.stat().st_mtime_ns}"
+                for entry in entries
+                if entry.name.endswith(".py")
+            )
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def _path(plan: Plan, weights: Weights, device: str, dtype: str, batch: int) -> Path:

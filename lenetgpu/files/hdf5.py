@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 
@@ -66,6 +66,65 @@ def readable(path: Path) -> Iterator[None]:
         raise LenetError(
             f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
         ) from error
+
+
+class _Patient:
+    """A file open for writing that takes everything; the first error is kept for later.
+
+    HDF5 2.0 dies of a signal when it closes a file on a disk that is full.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what the disk had to say."""
+        if self.error is not None:
+            raise self.error
+
+    def _tried(self, call: Callable[..., Any], otherwise: Any, *arguments: Any) -> Any:
+        if self.error is not None:
+            return otherwise
+        try:
+            return call(*arguments)
+        except OSError as error:
+            self.error = error
+            return otherwise
+
+    def tell(self) -> int:
+        return int(self._tried(self._file.tell, 0))
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return int(self._tried(self._file.seek, 0, at, whence))
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._tried(self._file.read, bytes(size), size))
+
+    def write(self, data: Any) -> int:
+        return int(self._tried(self._file.write, len(data), data))
+
+    def truncate(self, size: int) -> int:
+        return int(self._tried(self._file.truncate, size, size))
+
+    def flush(self) -> None:
+        self._tried(self._file.flush, None)
+
+
+@contextmanager
+def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """A new HDF5 file in `target`, which is open for reading and writing, and a check.
+
+    The check raises OSError where the disk has not taken what was written so far; so does the end.
+    """
+    import h5py
+
+    target.truncate(0)
+    patient = _Patient(target)
+    with h5py.File(patient, "w") as file:
+        yield file, patient.check
+    patient.check()
+    target.flush()
 
 
 def require_size(file: h5py.File) -> None:

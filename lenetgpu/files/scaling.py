@@ -8,6 +8,7 @@ activation beyond what fp16 holds, whatever the weights, and fp32 computes the s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,14 +43,44 @@ def most_pooled(conv1: Array) -> Array:
     return most
 
 
-def _exponents(reach: Array, absolute: Array, level: int) -> tuple[Array, Array]:
-    """What brings each channel's size just below 2**level, and the sizes then; 0 of a dead one."""
+@dataclass(frozen=True)
+class _Channels:
+    """What brings each channel's size just below a level: factors, and the sizes then.
+
+    Both are 0 of a channel that no image wakes.
+    """
+
+    factors: Array
+    sizes: Array
+
+    @property
+    def undone(self) -> Array:
+        """What the next tensor's rows are multiplied by: 0 for a dead channel."""
+        import numpy as np
+
+        awake = self.factors > 0
+        found: Array = np.where(awake, 1 / np.where(awake, self.factors, 1.0), 0.0)
+        return found
+
+
+def _channels(reach: Array, absolute: Array, level: int) -> _Channels:
+    """Of channels' largest outputs, and of the sums of their products' absolute values."""
     import numpy as np
 
     size = np.where(reach > 0, np.maximum(reach, absolute / _SLACK), 0.0)
-    exponents = np.where(size > 0, level - np.ceil(np.log2(np.where(size > 0, size, 1.0))), 0)
-    whole: Array = exponents.astype(np.int64)
-    return whole, np.ldexp(size, whole)
+    _, exponents = np.frexp(size)
+    factors = np.where(size > 0, np.ldexp(1.0, level - exponents), 0.0)
+    return _Channels(factors, size * factors)
+
+
+def _evened(tensor: Array, rows: _Channels, level: int) -> tuple[Array, _Channels]:
+    """`tensor` (positions, channels, outputs) between evened rows and outputs, and those."""
+    import numpy as np
+
+    meets = rows.undone * rows.sizes
+    reach = meets @ np.maximum(tensor, 0).sum(0)
+    columns = _channels(reach, 2 * reach - meets @ tensor.sum(0), level)
+    return tensor * (rows.undone[:, None] * columns.factors), columns
 
 
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
@@ -62,23 +93,14 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     conv1, conv2, fc1, fc2 = (
         tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
     )
-    e1, size1 = _exponents(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
-    conv1 = np.ldexp(conv1, e1) * (size1 > 0)
-    conv2 = np.ldexp(conv2, -e1[:, None]) * (size1 > 0)[:, None]
-    reach, absolute = (
-        np.einsum("rscm,c->m", part, size1) for part in (np.maximum(conv2, 0), np.abs(conv2))
-    )
-    e2, size2 = _exponents(reach, absolute, LEVELS[1])
-    conv2 = np.ldexp(conv2, e2) * (size2 > 0)
-    rows = np.ldexp(fc1.reshape(-1, len(e2), fc1.shape[1]), -e2[:, None]) * (size2 > 0)[:, None]
-    reach, absolute = (
-        np.einsum("pmh,m->h", part, size2) for part in (np.maximum(rows, 0), np.abs(rows))
-    )
-    e3, size3 = _exponents(reach, absolute, LEVELS[2])
-    fc1 = np.ldexp(rows, e3).reshape(fc1.shape) * (size3 > 0)
-    fc2 = np.ldexp(fc2, -e3[:, None]) * (size3 > 0)[:, None]
-    widest = float(np.abs(fc2).max())
-    top = int(np.ceil(np.log2(widest))) if widest > 0 else 0
+    maps1 = _channels(most_pooled(conv1), np.abs(conv1).sum((0, 1, 2)), LEVELS[0])
+    taps, maps2 = _evened(conv2.reshape(-1, *conv2.shape[2:]), maps1, LEVELS[1])
+    rows, hidden = _evened(fc1.reshape(-1, conv2.shape[3], fc1.shape[1]), maps2, LEVELS[2])
+    last = fc2 * hidden.undone[:, None]
+    top = int(np.frexp(np.abs(last).max())[1])
     out = 0 if top in _OUTPUT else top
-    held = {"conv1": conv1, "conv2": conv2, "fc1": fc1, "fc2": np.ldexp(fc2, -out)}
-    return {name: np.ascontiguousarray(w, np.float32) for name, w in held.items()}, out
+    held = {"conv1": conv1 * maps1.factors, "conv2": taps, "fc1": rows, "fc2": np.ldexp(last, -out)}
+    return {
+        name: np.ascontiguousarray(w.reshape(tensors[name].shape), np.float32)
+        for name, w in held.items()
+    }, out

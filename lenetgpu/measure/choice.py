@@ -139,7 +139,15 @@ class _Asked:
     batch: int
 
     def fit(self, plan: Plan) -> Fit:
-        return fit(plan, self.weights, self.device, self.dtype, self.batch)
+        """`fit`; where memory does not suffice, with passes of half as many, and so on."""
+        batch = self.batch
+        while True:
+            try:
+                return fit(plan, self.weights, self.device, self.dtype, batch)
+            except MemoryError:
+                if batch == 1:
+                    raise LenetError(f"plan {plan.name}: expected memory for one image") from None
+                batch = -(-batch // 2)
 
 
 def choose(

@@ -54,6 +54,9 @@ class Device(Protocol):
     def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised page-locked array in host memory."""
 
+    def mapped(self, array: Any) -> Any:
+        """A page-locked array as the device sees it, where it lies."""
+
     def is_pinned(self, address: int, size: int) -> bool:
         """Whether host memory is page-locked, at its first byte and its last of `size`."""
 

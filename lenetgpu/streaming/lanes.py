@@ -1,8 +1,9 @@
 """Lanes: a stream each with a pipeline and its images, fed by one stream of copies.
 
 A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
-the bus without a gap; its kernels and the copy of its labels go to the lane's own stream. Events
-hold both together: kernels wait for their copy, a copy for the lane's last kernels.
+the bus without a gap; its kernels go to the lane's own stream, and so does the copy of its labels
+where they come of no kernel, which writes them to host memory itself. Events hold both together:
+kernels wait for their copy, a copy for the lane's last kernels.
 
 Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
 kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
@@ -99,6 +100,8 @@ class Lanes:
                 lane.landing.unpack(chunk.images, buffer)
                 if mark is not None:
                     mark(lane.number, "unpack")
+            if lane.pipeline.labels_by_kernel:
+                lane.pipeline.labels = device.mapped(chunk.labels)
             labels = lane.pipeline.run(buffer, None if mark is None else _marker(mark, lane.number))
             device.record(lane.emptied, lane.stream)
             lane.used = True
@@ -117,7 +120,8 @@ class Lanes:
         lane.landing.copy(images, self._copying)
 
     def _results(self, lane: Lane, chunk: Chunk, labels: Any) -> None:
-        self._device.copy(chunk.labels, labels, lane.stream)
+        if not lane.pipeline.labels_by_kernel:
+            self._device.copy(chunk.labels, labels, lane.stream)
         if chunk.scores is None:
             return
         scores = lane.pipeline.held_scores(len(chunk.images))

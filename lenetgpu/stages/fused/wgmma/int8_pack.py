@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 BYTE_MOST, FILTER_MOST = 255, 127
+_WIDEST = 256  # a filter over its largest output: times 64 of both, fp16 holds it
+_ROUNDING = 1e-9  # of sums in another order
 _LEAST_STEPS = 8  # a channel's 255 then stands for at most an eighth more than it must
 
 
@@ -25,8 +27,9 @@ def ranges(conv1: Array) -> Array:
     import numpy as np
 
     most = most_pooled(conv1)
+    most = np.where(most > 0, np.maximum(most, np.abs(conv1).max((0, 1, 2)) / _WIDEST), 0.0)
     white = np.maximum(conv1.astype(np.float64).sum((0, 1, 2)), 0)
-    steps = np.floor(BYTE_MOST * white / np.where(most > 0, most, 1.0))
+    steps = np.floor(BYTE_MOST * white / np.where(most > 0, most, 1.0) + _ROUNDING)
     whole = steps >= _LEAST_STEPS
     return np.where(whole, BYTE_MOST * white / np.where(whole, steps, 1.0), most)
 
