@@ -213,6 +213,7 @@ def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
         np.testing.assert_array_equal(labels, expected)
         assert not n or abs(scores - sums).max() <= ROUNDING * abs(sums).max()
         assert net(many[:1]).tolist() == expected[:1].tolist()
+        assert [net(image) for image in many[:3]] == expected[:3].tolist()
 
 
 @pytest.mark.gpu
