@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 
@@ -16,7 +17,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import open_hdf5
 from lenetgpu.files.packed import source as form
-from lenetgpu.files.packed.records import LONGEST, SHORTEST, pack, unpack
+from lenetgpu.files.packed.records import LONGEST, SHORTEST, check_records, pack, unpack
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 
@@ -216,6 +217,8 @@ def test_the_command(many, tmp_path):
     assert result.exit_code == 0, result.output
     assert f"{again}: 4,700 images" in result.output and "of 784" in result.output
     assert again.read_bytes() == path.read_bytes()
+    (tmp_path / "plain").touch()
+    assert again.stat().st_mode == (tmp_path / "plain").stat().st_mode
     with open_source(again) as source:
         said = f"packed        {source.bytes_an_image:.1f} bytes each of 784"
     assert said in run("data", "info", again).output
@@ -237,14 +240,15 @@ def test_every_plan_of_a_cpu_reads_packed_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "found"), [("folder/x.h5", "folder"), ("x", "a folder"), ("/dev/null", "a device")]
+    ("target", "found"), [("none/x.h5", "found none"), ("x", "a folder"), ("pipe", "a device")]
 )
 def test_targets_that_cannot_be(tmp_path, target, found):
     (tmp_path / "x").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     result = run("data", "pack", DIGITS, tmp_path / target)
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
     assert found in result.stderr
-    assert [p.name for p in tmp_path.rglob("*")] == ["x"]
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["pipe", "x"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
@@ -404,6 +408,17 @@ def test_records_with_right_checksums_are_not_believed(said, tmp_path):
         source.packed(1, 3)
 
 
+def test_a_bad_record_far_behind_is_named():
+    payload, lengths = pack(np.zeros((9000, 28, 28), np.uint8))
+    payload[4 * 8765 + 3] = 128
+    out = np.empty((9000, 28, 28, 1), np.uint8)
+    said = "^here: expected packed image 8,765 to have 28 rows"
+    with pytest.raises(LenetError, match=said):
+        check_records(payload, lengths, "here")
+    with pytest.raises(LenetError, match=said):
+        unpack(payload, lengths, out, "here")
+
+
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
@@ -413,6 +428,7 @@ def test_records_with_right_checksums_are_not_believed(said, tmp_path):
         ({"starts": [0, 19, 22]}, "4 to 823 bytes an image, found 3 for the 1 images of block 1"),
         ({"starts": [0, 7, 22]}, "4 to 823 bytes an image, found 7 for the 2 images of block 0"),
         ({"starts": [0, 12, 22]}, "other lengths"),
+        ({"starts": [0, 13, 2000], "records": np.zeros(2000)}, "found 1,987 for the 1 images"),
         ({"starts": [0, 22]}, "/starts to have 3 items for 3 packed images, found 2"),
         ({"sums": [1]}, "/sums to have 2 items"),
         ({"sums": [1, 2]}, "block 0 .*checksum 00000001"),

@@ -47,19 +47,20 @@ def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
 
 
 def test_a_graph_is_not_taken_for_records_of_other_lengths():
-    """In the same arrays: as many images, packed to more bytes."""
+    """In the same arrays: as many images, packed to more bytes, or to as many in another order."""
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
     few, many = pixels(10), np.maximum(digits(10, seed=5), 1)
     packed, (labels, _) = packed_on(gpu, many), results(gpu, 10)
-    for images in (few, few, many, few, many, many):
+    mixed = np.concatenate([few[:5], many[:5]])
+    for images in (few, few, many, few, many, many, mixed, mixed, mixed[::-1], mixed[::-1], mixed):
         payload, lengths = pack(images)
         packed.payload[: len(payload)] = payload
         packed.offsets[1:] = lengths.cumsum()
         labels[...] = -1
         streamer.run(packed, labels)
         assert_right(images, labels)
-    assert gpu.launches == 4
+    assert gpu.launches == 7
 
 
 def test_what_is_not_page_locked_goes_through_the_ring(monkeypatch):

@@ -7,12 +7,11 @@ inflates to more or to less is refused, and nothing of it is used.
 from __future__ import annotations
 
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.disk import OpenFile
-from lenetgpu.files.inflate import BROKEN, inflated
+from lenetgpu.files import hdf5
+from lenetgpu.files.inflate import broken, inflated
 
 if TYPE_CHECKING:
     import h5py
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-MAX_CHUNK_BYTES = 1 << 30
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _CHECKSUM_BYTES = 4
 
@@ -46,20 +44,13 @@ def _filters(item: h5py.Dataset) -> list[tuple[int, tuple[int, ...]]]:
 
 
 class Chunks:
-    """The chunks of a dataset that `decoded_here` accepts, of a file of which `file` is open too.
+    """The chunks of a dataset that `decoded_here` accepts, called `where` in messages."""
 
-    LenetError from the start where a chunk is declared larger than MAX_CHUNK_BYTES.
-    """
-
-    def __init__(self, path: Path, item: h5py.Dataset, file: OpenFile, where: str) -> None:
-        self._item, self._file, self._where = item, file, where
+    def __init__(self, item: h5py.Dataset, where: str) -> None:
+        self._item, self._where = item, where
         self.shape: tuple[int, ...] = item.chunks
         self.bytes: int = prod(self.shape) * item.dtype.itemsize
         self._filters = _filters(item)
-        if self.bytes > MAX_CHUNK_BYTES:
-            raise LenetError(
-                f"{where} to have chunks of at most {MAX_CHUNK_BYTES:,} bytes, found {self.bytes:,}"
-            )
 
     def read(self, corner: tuple[int, ...]) -> Array:
         """The chunk whose first element is `corner`, (chunk shape), in the type it is stored in."""
@@ -78,22 +69,23 @@ class Chunks:
         return chunk.reshape(self.shape)
 
     def _stored(self, corner: tuple[int, ...]) -> tuple[Array, int]:
-        """A chunk's bytes as they lie in the file, and which of its filters were left out."""
+        """A chunk's bytes as they lie in the file, and which of its filters were left out.
+
+        HDF5 is not asked where they lie: it answers by walking all chunks before this one.
+        """
         import numpy as np
 
-        info = self._item.id.get_chunk_info_by_coord(corner)
-        if info.byte_offset is None or not info.size:
-            raise self.refuse(corner, "stored", "none: it was never written")
-        most = self.bytes + self.bytes // 16 + 4096
-        if info.size > most:
-            raise self.refuse(corner, f"of at most {most:,} bytes in the file", f"{info.size:,}")
-        if info.byte_offset + info.size > self._file.size:
-            end = info.byte_offset + info.size
-            found = f"one that ends at byte {end:,} of a file of {self._file.size:,}"
-            raise self.refuse(corner, "within the file", found)
-        stored = np.empty(info.size, np.uint8)
-        self._file.read_into(stored.data, info.byte_offset)
-        return stored, int(info.filter_mask)
+        room = np.empty(self.bytes + self.bytes // 16 + 4096, np.uint8)
+        try:
+            mask, found = self._item.id.read_direct_chunk(corner, out=room)
+        except ValueError as error:
+            expected = f"of at most {len(room):,} bytes in the file"
+            raise self.refuse(corner, expected, "more") from error
+        except (RuntimeError, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise self.refuse(corner, "stored", f"one that cannot be read ({reason})") from error
+        hdf5.require_size(self._item.file)
+        return room[: len(found)], int(mask)
 
     def _deflated_from(self, index: int, mask: int) -> int:
         """How many bytes filter `index` was given of a whole chunk."""
@@ -108,10 +100,11 @@ class Chunks:
 
         try:
             found, whole = inflated(data, length + 1)
-        except BROKEN as error:
+        except broken() as error:
             raise self.refuse(corner, "that inflates", f"a damaged one ({error})") from error
         if len(found) != length or not whole:
-            more = "more" if len(found) >= length else f"{len(found):,}"
+            cut = f"{len(found):,}" if len(found) < length else "no end after them"
+            more = "more" if len(found) > length else cut
             raise self.refuse(corner, f"that inflates to {length:,} bytes", more)
         return np.frombuffer(found, np.uint8)
 

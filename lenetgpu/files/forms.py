@@ -13,6 +13,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from typing import IO, TYPE_CHECKING, Any
 
+from lenetgpu.files import hdf5
 from lenetgpu.network import CLASSES
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Json(Form):
 class H5(Form):
     """Datasets /labels and /scores, contiguous: HDF5 lays the file out, then it is bytes at places.
 
-    HDF5 so never has a part of the data to write on a disk that is full.
+    HDF5 so has no part in the data.
     """
 
     def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
@@ -170,11 +171,8 @@ class H5(Form):
 
     def _lay_out(self, count: int, asked: int | None) -> list[int]:
         """Make it a file for `count` images; the first byte of each dataset."""
-        import h5py
-
         places = []
-        self.file.truncate(0)
-        with h5py.File(self.file, "w") as file:
+        with hdf5.new_hdf5(self.file) as (file, _):
             for name, shape, dtype in (
                 ("labels", (count,), "i4"),
                 ("scores", (count, CLASSES), "f4"),

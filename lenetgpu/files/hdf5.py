@@ -7,10 +7,12 @@ is what was never written, which HDF5 would read as zeros.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_DATASET_BYTES = 64 << 30
 """What is read whole may have so many."""
+MAX_CHUNK_BYTES = 1 << 30
+"""What is read of a dataset that is read by parts; a larger chunk is not taken anywhere."""
 _CHUNK_CACHE_BYTES = 64 << 20
 
 
@@ -36,6 +40,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open `path` for reading; LenetError where it is missing or not HDF5."""
     with open_file(path) as file, readable(path):
         yield file
+        require_size(file)
 
 
 def open_file(path: Path) -> h5py.File:
@@ -63,32 +68,79 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
+class _Patient:
+    """A file open for writing that takes everything; the first error is kept for later.
+
+    HDF5 2.0 dies of a signal when it closes a file on a disk that is full.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what the disk had to say."""
+        if self.error is not None:
+            raise self.error
+
+    def _tried(self, call: Callable[..., Any], otherwise: Any, *arguments: Any) -> Any:
+        if self.error is not None:
+            return otherwise
+        try:
+            return call(*arguments)
+        except OSError as error:
+            self.error = error
+            return otherwise
+
+    def tell(self) -> int:
+        return int(self._tried(self._file.tell, 0))
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return int(self._tried(self._file.seek, 0, at, whence))
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._tried(self._file.read, bytes(size), size))
+
+    def write(self, data: Any) -> int:
+        return int(self._tried(self._file.write, len(data), data))
+
+    def truncate(self, size: int) -> int:
+        return int(self._tried(self._file.truncate, size, size))
+
+    def flush(self) -> None:
+        self._tried(self._file.flush, None)
+
+
+@contextmanager
+def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """A new HDF5 file in `target`, which is open for reading and writing, and a check.
+
+    The check raises OSError where the disk has not taken what was written so far; so does the end.
+    """
+    import h5py
+
+    target.truncate(0)
+    patient = _Patient(target)
+    with h5py.File(patient, "w") as file:
+        yield file, patient.check
+    patient.check()
+    target.flush()
+
+
+def require_size(file: h5py.File) -> None:
+    """LenetError where a file is shorter than it was opened; HDF5 reads zeros past its end."""
+    opened, found = file.id.get_filesize(), os.fstat(file.id.get_vfd_handle()).st_size
+    if found < opened:
+        raise LenetError(
+            f"{file.filename}: expected a file of {opened:,} bytes, "
+            f"found {found:,}: the file became shorter while it was read"
+        )
+
+
 def attributes(path: Path) -> dict[str, str]:
     """Attributes of the root group as text, for `info` commands."""
     with open_hdf5(path) as file:
         return {str(key): str(value) for key, value in file.attrs.items()}
-
-
-def read_number(
-    file: h5py.File, name: str, attribute: str, least: float, most: float
-) -> float | None:
-    """Attribute `attribute` of dataset `name`: a number from `least` to `most`, or None without it.
-
-    LenetError where it is something else.
-    """
-    import numpy as np
-
-    attributes = file[name].attrs
-    if attribute not in attributes:
-        return None
-    found = np.asarray(attributes[attribute])
-    value = float(found.item()) if found.size == 1 and found.dtype.kind in "fiu" else float("nan")
-    if not least <= value <= most:
-        raise LenetError(
-            f"{file.filename}: expected attribute {attribute} of /{name} to be a number from "
-            f"{least:g} to {most:g}, found {str(attributes[attribute])[:40]}"
-        )
-    return value
 
 
 def find(
@@ -125,7 +177,21 @@ def find(
         raise refuse(f"shape {item.shape}")
     if item.dtype.kind not in kinds:
         raise refuse(f"type {item.dtype}")
+    chunk = prod(item.chunks or ()) * item.dtype.itemsize
+    if chunk > MAX_CHUNK_BYTES:
+        raise refuse(f"chunks of {chunk:,} bytes, more than {MAX_CHUNK_BYTES:,}")
     return item
+
+
+def require_written(file: h5py.File, name: str, expected: str, item: h5py.Dataset) -> None:
+    """LenetError where a part of a dataset was never written; HDF5 would read zeros there."""
+    if item.chunks is None:
+        stored, wanted = int(item.id.get_storage_size() > 0), 1
+    else:
+        stored = item.id.get_num_chunks()
+        wanted = prod(-(-n // c) for n, c in zip(item.shape, item.chunks, strict=True))
+    if stored < wanted:
+        raise refused(file, name, expected, f"{wanted - stored:,} of {wanted:,} parts not written")
 
 
 def refused(file: h5py.File, name: str, expected: str, found: str) -> LenetError:
@@ -146,6 +212,7 @@ def read_array(
     if length > MAX_DATASET_BYTES:
         found = f"{length:,} bytes, more than {MAX_DATASET_BYTES:,}"
         raise refused(file, name, expected, found)
+    require_written(file, name, expected, item)
     try:
         array: np.ndarray[Any, Any] = item[()]
     except (OSError, MemoryError) as error:

@@ -7,7 +7,6 @@ what neither can take (odd filters, types that NumPy has not) goes through HDF5,
 from __future__ import annotations
 
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise, product
 from pathlib import Path
 from threading import Lock
@@ -23,6 +22,8 @@ from lenetgpu.files.reading import BLOCK, Source, check_floats, class_numbers, s
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import h5py
     import numpy as np
 
@@ -47,6 +48,7 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
 
 
 def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
+    import h5py
     import numpy as np
 
     if ATTRIBUTE in file.attrs:
@@ -54,14 +56,12 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
         file.close()
         return packed
     height, width, _ = IMAGE_SHAPE
-    item = hdf5.find(
-        file,
-        "x",
+    expected = (
         f"float or uint8 images of shape (N, {height}, {width}) or "
-        f"(N, {height}, {width}, 1) with N at least 1",
-        lambda s: len(s) in (3, 4) and s[0] > 0 and s[1:] in (IMAGE_SHAPE[:2], IMAGE_SHAPE),
-        "fu",
+        f"(N, {height}, {width}, 1) with N at least 1"
     )
+    shapes = IMAGE_SHAPE[:2], IMAGE_SHAPE
+    item = hdf5.find(file, "x", expected, lambda s: s[:1] > (0,) and s[1:] in shapes, "fu")
     if item.dtype != np.uint8 and item.dtype.kind == "u":
         raise LenetError(
             f"{path}: expected dataset /x to be float or uint8, found type {item.dtype}"
@@ -70,15 +70,13 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
     chosen = selected(path, count, skip, limit)
     labels = _labels(path, file, count, chosen) if "y" in file else None
     where = f"{path}: expected dataset /x"
-    if not _as_numpy_has_it(item):
-        return _SlowSource(path, file, item, where, labels, chosen)
-    if item.chunks is not None:
-        if not decoded_here(item) or file.userblock_size:
-            return _SlowSource(path, file, item, where, labels, chosen)
+    if item.chunks and _as_numpy_has_it(item) and decoded_here(item):
         return ChunkedSource(path, file, item, where, labels, chosen)
-    offset = _offset(item, where)
-    if offset is None:
+    hdf5.require_written(file, "x", expected, item)
+    compact = item.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    if item.chunks or compact or not _as_numpy_has_it(item):
         return _SlowSource(path, file, item, where, labels, chosen)
+    offset = int(item.id.get_offset())
     raw = _same_file(path, file)
     end = offset + count * PIXELS * item.dtype.itemsize
     if end > raw.size:
@@ -89,17 +87,6 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
     stored = item.dtype
     file.close()
     return RawSource(raw, where, offset, stored, labels, chosen)
-
-
-def _offset(item: h5py.Dataset, where: str) -> int | None:
-    """The first byte of a contiguous dataset; None of one that lies in the file's header."""
-    import h5py
-
-    if item.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
-        return None
-    if not item.id.get_storage_size():
-        raise LenetError(f"{where} to be stored, found that it was never written")
-    return int(item.id.get_offset())
 
 
 def _as_numpy_has_it(item: h5py.Dataset) -> bool:
@@ -127,6 +114,7 @@ def _labels(path: Path, file: h5py.File, count: int, chosen: range) -> Array:
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
+    hdf5.require_written(file, "y", expected, item)
     labels = np.empty(len(chosen), np.int64)
     if labels.nbytes > hdf5.MAX_DATASET_BYTES:
         found = f"{labels.nbytes:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}"
@@ -134,6 +122,7 @@ def _labels(path: Path, file: h5py.File, count: int, chosen: range) -> Array:
     for lo, hi in _spans(chosen, _step(item, _LABELS_AT_ONCE)):
         raw = item[lo:hi]
         part = raw.astype(raw.dtype.newbyteorder("="), copy=False)
+        hdf5.require_size(file)
         labels[lo - chosen.start : hi - chosen.start] = class_numbers(part, path, "/y")
     return labels
 
@@ -172,6 +161,7 @@ class _SlowSource(Source):
             part = out[lo - first : hi - first]
             with self._turn, hdf5.readable(self._path):
                 narrowed(self._item[lo:hi], part)
+                hdf5.require_size(self._file)
             if self.dtype == "float32":
                 check_floats(part, lo, self._where)
 
@@ -192,16 +182,13 @@ class ChunkedSource(Source):
         labels: Array | None,
         chosen: range,
     ) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
         super().__init__(str(path), dtype, labels, chosen)
         self._path, self._file, self._where = path, file, where
         self._shape = item.shape
-        self._raw = _same_file(path, file)
-        try:
-            self._chunks = Chunks(path, item, self._raw, where)
-        except LenetError:
-            self._raw.close()
-            raise
+        self._chunks = Chunks(item, where)
         self._threads = core_count()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
         self._kept: OrderedDict[tuple[int, ...], Future[Array]] = OrderedDict()
@@ -249,6 +236,8 @@ class ChunkedSource(Source):
 
     def _remembered(self, corner: tuple[int, ...]) -> Array:
         """A chunk that more than one read wants a part of: decoded once, the latest kept."""
+        from concurrent.futures import Future
+
         with self._turn:
             found = self._kept.get(corner)
             mine = found is None
@@ -266,5 +255,4 @@ class ChunkedSource(Source):
     def close(self) -> None:
         """Close the file, when no chunk is being decoded any more."""
         self._pool.shutdown()
-        self._raw.close()
         self._file.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
-from lenetgpu.files.inflate import BROKEN, is_packed, unpacking
+from lenetgpu.files.inflate import broken, is_packed, unpacking
 from lenetgpu.files.reading import Source, class_numbers, selected
 from lenetgpu.network import IMAGE_SHAPE
 
@@ -114,8 +114,9 @@ class PackedSource(Source):
             passed = np.empty((min(image - self._at, _STEP // PIXELS), *IMAGE_SHAPE), np.uint8)
             start = self._at
             self._inflate(passed)
-            if start + len(passed) > self.chosen.start:
-                self._kept[start] = passed
+            unasked = max(0, self.chosen.start - start)
+            if unasked < len(passed):
+                self._kept[start + unasked] = passed[unasked:]
             while sum(images.nbytes for images in self._kept.values()) > KEPT_BYTES:
                 del self._kept[next(iter(self._kept))]
 
@@ -133,7 +134,7 @@ class PackedSource(Source):
             self._at += len(out)
             if self._at == self._header.count and self._file.read(1):
                 raise self._header.refuse(self._path, None)
-        except BROKEN as error:
+        except broken() as error:
             raise _damaged(self._path, self._header.what, error) from error
 
     def close(self) -> None:
@@ -155,7 +156,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     try:
         with unpacking(path) as file:
             header = _Header(path, file, IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
-    except BROKEN as error:
+    except broken() as error:
         raise _damaged(path, "images", error) from error
     if not packed:
         header.check_length(path, path.stat().st_size - header.length)
@@ -211,7 +212,7 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
                 done += len(part)
             if chosen.stop == count and file.read(1):
                 raise header.refuse(path, None)
-    except BROKEN as error:
+    except broken() as error:
         raise _damaged(path, "labels", error) from error
     return labels
 
@@ -231,8 +232,9 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
             if version not in reads:
                 raise ValueError(f"version {version[0]}.{version[1]}")
             shape, fortran, stored = reads[version](file)
-        except (ValueError, OSError, EOFError) as error:
-            raise LenetError(f"{what}, found a damaged header ({error})") from error
+        except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LenetError(f"{what}, found a damaged header ({reason})") from error
         offset = file.tell()
     if stored != np.uint8 and stored.kind != "f":
         raise LenetError(f"{what}, found type {stored}")

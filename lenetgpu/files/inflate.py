@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-try:
-    from isal import igzip, isal_zlib
-except ImportError:
-    igzip = isal_zlib = None
-
-BROKEN: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
-"""What damaged data raise."""
-if isal_zlib is not None:
-    BROKEN = (*BROKEN, isal_zlib.error)
 GZIP_MAGIC = b"\x1f\x8b"
+
+
+@cache
+def _modules() -> tuple[Any, Any]:
+    """Something like `zlib`, and something like `gzip`."""
+    try:
+        from isal import igzip, isal_zlib
+
+        return isal_zlib, igzip
+    except ImportError:
+        import gzip
+
+        return zlib, gzip
+
+
+def broken() -> tuple[type[Exception], ...]:
+    """What damaged data raise."""
+    return (OSError, EOFError, zlib.error, _modules()[0].error)
 
 
 def is_packed(path: Path) -> bool:
@@ -29,12 +38,12 @@ def unpacking(path: Path) -> BinaryIO:
     """A file opened for reading what is in it, packed by gzip or not."""
     if not is_packed(path):
         return path.open("rb")
-    opened: BinaryIO = (gzip if igzip is None else igzip).GzipFile(path)
+    opened: BinaryIO = _modules()[1].GzipFile(path)
     return opened
 
 
 def inflated(data: Any, most: int) -> tuple[bytes, bool]:
     """What at most `most` bytes of zlib's format hold, and whether that is the end of them."""
-    inflater: Any = zlib.decompressobj() if isal_zlib is None else isal_zlib.decompressobj()
+    inflater = _modules()[0].decompressobj()
     found: bytes = inflater.decompress(data, most)
     return found, bool(inflater.eof)

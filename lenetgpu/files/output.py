@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -68,6 +69,53 @@ def require_targets(*paths: Path | None) -> None:
             require_folder(path)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The name of an empty file that takes `path`'s place when the block ends.
+
+    LenetError where it cannot be written, which h5py may say by a RuntimeError; then, and after
+    any other exception, nothing is left and the file that was there stays.
+    """
+    name: Path | None = None
+    try:
+        name = _temporary(path)
+        yield name
+        _put(name, path)
+    except (OSError, RuntimeError) as error:
+        raise _no_place(path, error) from error
+    finally:
+        if name is not None:
+            name.unlink(missing_ok=True)
+
+
+def _is_device(target: Path) -> bool:
+    return target.exists() and not target.is_file()
+
+
+def _temporary(path: Path) -> Path:
+    """A new empty file beside what `path` leads to, or anywhere where that is a device or pipe."""
+    target = path.resolve()
+    folder = Path(tempfile.gettempdir()) if _is_device(target) else target.parent
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".lenetgpu.")
+    os.close(handle)
+    return Path(name)
+
+
+def _put(made: Path, path: Path) -> None:
+    """Give a whole file the place of `path`, or a device or pipe there its bytes."""
+    target = path.resolve()
+    if _is_device(target):
+        with made.open("rb") as source, target.open("wb") as device:
+            shutil.copyfileobj(source, device)
+    else:
+        publish(made, target)
+
+
+def _no_place(path: Path, error: Exception) -> LenetError:
+    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["?"])[0]
+    return LenetError(f"{path}: expected a place to write to, found: {reason}")
+
+
 class LabelWriter:
     """Labels on their way to `path`: in a temporary file beside it until `close`.
 
@@ -78,21 +126,16 @@ class LabelWriter:
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = False
         try:
-            self._target = path.resolve()
-            self._device = self._target.exists() and not self._target.is_file()
-            folder = Path(tempfile.gettempdir()) if self._device else self._target.parent
-            handle, name = tempfile.mkstemp(dir=folder, prefix=".lenetgpu.")
-            self._name = Path(name)
-            self._file: IO[bytes] = open(name, "w+b")  # noqa: SIM115
-            os.close(handle)
+            self._name = _temporary(path)
+            self._file: IO[bytes] = self._name.open("w+b")
         except OSError as error:
-            raise self._refuse(error) from error
+            raise _no_place(self.path, error) from error
         try:
             self._form = FORMS[path.suffix](self._file, count, with_scores)
         except BaseException as error:
             self._drop()
             if isinstance(error, OSError):
-                raise self._refuse(error) from error
+                raise _no_place(self.path, error) from error
             raise
 
     def __enter__(self) -> Self:
@@ -123,7 +166,7 @@ class LabelWriter:
                 self._form.done += len(part)
         except OSError as error:
             self.abandon()
-            raise self._refuse(error) from error
+            raise _no_place(self.path, error) from error
 
     @property
     def done(self) -> int:
@@ -145,19 +188,11 @@ class LabelWriter:
             self._form.finish(asked)
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._place()
+            _put(self._name, self.path)
         except OSError as error:
-            raise self._refuse(error) from error
+            raise _no_place(self.path, error) from error
         finally:
             self.abandon()
-
-    def _place(self) -> None:
-        if self._device:
-            self._file.seek(0)
-            with self._target.open("wb") as target:
-                shutil.copyfileobj(self._file, target)
-        else:
-            publish(self._name, self._target)
 
     def abandon(self) -> None:
         """Drop what was written; the file that was at `path` stays. After `close`, nothing."""
@@ -170,10 +205,6 @@ class LabelWriter:
         with suppress(OSError):  # what could not be written fails here again
             self._file.close()
         self._name.unlink(missing_ok=True)
-
-    def _refuse(self, error: OSError) -> LenetError:
-        reason = error.strerror or str(error)
-        return LenetError(f"{self.path}: expected a place to write to, found: {reason}")
 
 
 def open_labels(path: Path, count: int, with_scores: bool) -> LabelWriter:

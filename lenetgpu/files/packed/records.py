@@ -6,6 +6,7 @@ its count less one, and the spans' pixels.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
@@ -89,57 +90,63 @@ def _kept(first: Array, count: Array, header: Array) -> Array:
     kept[:, :_HEADER] = np.arange(_HEADER) < header[:, None]
     ones = (np.uint32(1) << count.astype(np.uint32)) - np.uint32(1)
     spans = (ones << first.astype(np.uint32)).astype("<u4")
-    bits = np.unpackbits(spans[:, :, None].view(np.uint8), axis=2, count=_COLUMNS,
-                         bitorder="little")  # fmt: skip
-    kept[:, _HEADER:] = bits.reshape(n, -1)
+    held = spans[:, :, None].view(np.uint8)
+    bits = np.unpackbits(held, axis=2, count=_COLUMNS, bitorder="little")
+    kept[:, _HEADER:] = bits.reshape(n, -1).view(bool)
     return kept
+
+
+def _require(bad: Array, where: str, number: int, expected: str, found: Array) -> None:
+    if bad.any():
+        at = int(bad.argmax())
+        raise LenetError(
+            f"{where}: expected packed image {number + at:,} to {expected}, found {found[at]}"
+        )
 
 
 def spans_of(payload: Array, lengths: Array, where: str, number: int = 0) -> tuple[Array, ...]:
     """What records of an unknown maker say of their rows, checked before anything is used.
 
-    `payload` holds the records, as long as `lengths` say together. Returns each row's first column
-    and count, both (n, 28) uint8, and each header's bytes (n,). LenetError names `where` and the
-    image, counted from `number`.
+    `payload` holds the records, as long as `lengths` say together. Returns which rows have ink
+    (28, n) bool, and in the order of these rows each span's first column and count, both (28, n)
+    uint16 and zero beyond them. LenetError names `where` and the image, counted from `number`.
     """
     import numpy as np
 
-    def require(bad: Array, expected: str, found: Array) -> None:
-        if bad.any():
-            at = int(bad.argmax())
-            raise LenetError(
-                f"{where}: expected packed image {number + at:,} to {expected}, found {found[at]}"
-            )
-
+    require = partial(_require, where=where, number=number)
     lengths = lengths.astype(np.int64)
-    require((lengths < SHORTEST) | (lengths > LONGEST), f"have {SHORTEST} to {LONGEST} bytes",
-            lengths)  # fmt: skip
+    bad = (lengths < SHORTEST) | (lengths > LONGEST)
+    require(bad, expected=f"have {SHORTEST} to {LONGEST} bytes", found=lengths)
     starts = lengths.cumsum() - lengths
-    at = np.minimum(starts[:, None] + np.arange(_HEADER), len(payload) - 1)
-    header = payload[at]
-    masks = header[:, :MASK_BYTES].copy().view("<u4")[:, 0]
-    require(masks >> _ROWS != 0, f"have {_ROWS} rows", masks)
-    inked = np.unpackbits(header[:, :MASK_BYTES], axis=1, count=_ROWS, bitorder="little") != 0
-    sizes = _header_bytes(inked.sum(1))
-    header[np.arange(_HEADER) >= sizes[:, None]] = 0
-    words = np.zeros((len(lengths), _ROWS // _TOGETHER, 8), np.uint8)
-    words[:, :, : _TOGETHER * SPAN_BITS // 8] = header[:, MASK_BYTES:].reshape(
-        len(lengths), _ROWS // _TOGETHER, -1
-    )
-    shifts = np.arange(_TOGETHER, dtype=np.uint64) * np.uint64(SPAN_BITS)
-    codes = (words.view("<u8") >> shifts).astype(np.uint16) & ((1 << SPAN_BITS) - 1)
-    codes = codes.reshape(len(lengths), _ROWS)
-    in_order = np.arange(_ROWS) < inked.sum(1)[:, None]
-    rest = np.where(in_order, 0, codes).max(1)
-    require(rest != 0, "end its spans with zero bits", rest)
-    first, count = (np.zeros(codes.shape, np.uint8) for _ in range(2))
-    first[inked] = codes[in_order] & ((1 << FIRST_BITS) - 1)
-    count[inked] = (codes[in_order] >> FIRST_BITS) + 1
-    ends = (first + count).max(1)
-    require(ends > _COLUMNS, f"have spans inside {_COLUMNS} columns", ends)
-    needed = sizes + count.sum(1, dtype=np.int64)
-    require(needed != lengths, "be as long as its spans say", lengths)
-    return first, count, sizes
+    header = payload.take(starts + np.arange(_HEADER)[:, None], mode="clip")
+    masks = np.ascontiguousarray(header[:MASK_BYTES].T).view("<u4")[:, 0]
+    require(masks >> _ROWS != 0, expected=f"have {_ROWS} rows", found=masks)
+    inked = np.bitwise_count(masks)
+    codes = _codes(header[MASK_BYTES:])
+    left = (-SPAN_BITS * inked.astype("i2")) % 8
+    rest = codes[np.minimum(inked, _ROWS - 1), np.arange(len(inked))] & ((1 << left) - 1)
+    require(rest != 0, expected="end its spans with zero bits", found=rest)
+    order = np.arange(_ROWS, dtype=np.uint8)[:, None]
+    codes = np.where(order < inked, codes, 0)
+    first, count = codes & ((1 << FIRST_BITS) - 1), codes >> FIRST_BITS
+    count += order < inked
+    ends = (first + count).max(0)
+    require(ends > _COLUMNS, expected=f"have spans inside {_COLUMNS} columns", found=ends)
+    needed = _header_bytes(inked) + count.sum(0, dtype=np.int64)
+    require(needed != lengths, expected="be as long as its spans say", found=lengths)
+    return masks >> order & 1 != 0, first, count
+
+
+def _codes(spans: Array) -> Array:
+    """The numbers of 10 bits in (35, n) bytes: (28, n) uint16."""
+    import numpy as np
+
+    held = spans.reshape(_ROWS // _TOGETHER, -1, spans.shape[1]).astype(np.uint16)
+    found = np.empty((_ROWS // _TOGETHER, _TOGETHER, spans.shape[1]), np.uint16)
+    for k in range(_TOGETHER):
+        both = held[:, k] | held[:, k + 1] << 8
+        found[:, k] = both >> k * (SPAN_BITS - 8) & ((1 << SPAN_BITS) - 1)
+    return found.reshape(_ROWS, -1)
 
 
 def _parts(payload: Array, lengths: Array) -> Iterator[tuple[slice, Array]]:
@@ -163,7 +170,12 @@ def unpack(payload: Array, lengths: Array, out: Array, where: str, number: int =
     import numpy as np
 
     for part, records in _parts(payload, lengths):
-        spans = spans_of(records, lengths[part], where, number + part.start)
-        row = np.zeros((len(lengths[part]), LONGEST), np.uint8)
-        row[_kept(*spans)] = records
+        inked, *spans = spans_of(records, lengths[part], where, number + part.start)
+        rows = inked.sum(0)
+        in_order = np.arange(_ROWS) < rows[:, None]
+        first, count = (np.zeros((len(rows), _ROWS), np.uint16) for _ in spans)
+        for by_row, found in zip((first, count), spans, strict=True):
+            by_row[inked.T] = found.T[in_order]
+        row = np.zeros((len(rows), LONGEST), np.uint8)
+        row[_kept(first, count, _header_bytes(rows))] = records
         out[part] = row[:, _HEADER:].reshape(-1, *IMAGE_SHAPE)

@@ -1,0 +1,301 @@
+"""Labels out, a part at a time: the bytes that a whole write gives, or nothing at all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.files import output
+from lenetgpu.files.convert import convert_data
+from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.files.reading import Source
+
+ENDINGS = [".npy", ".csv", ".json", ".h5"]
+
+
+def whole(path, labels, scores, asked):
+    """The bytes of a file written at once by the libraries."""
+    buffer, text = io.BytesIO(), io.StringIO()
+    if path.suffix == ".npy":
+        rows = labels
+        if scores is not None:
+            rows = np.empty(len(labels), [("label", "<i4"), ("scores", "<f4", (10,))])
+            rows["label"], rows["scores"] = labels, scores
+        np.save(buffer, rows)
+        return buffer.getvalue()
+    if path.suffix == ".csv":
+        writer = csv.writer(text, lineterminator="\n")
+        names = [] if scores is None else [f"score{k}" for k in range(10)]
+        writer.writerow(["index", "label", *names])
+        for index, label in enumerate(labels.tolist()):
+            row = [] if scores is None else [f"{value:.9g}" for value in scores[index]]
+            writer.writerow([index, label, *row])
+        return text.getvalue().encode()
+    said = {} if asked is None else {"interrupted": True, "images_asked": asked}
+    if path.suffix == ".json":
+        document = said | {"labels": labels.tolist()}
+        if scores is not None:
+            document["scores"] = scores.astype(float).tolist()
+        return json.dumps(document).encode()
+    with h5py.File(buffer, "w") as file:
+        file.create_dataset("labels", data=labels, track_times=False)
+        if scores is not None:
+            file.create_dataset("scores", data=scores, track_times=False)
+        file.attrs.update(said)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def made(rng):
+    scores = rng.standard_normal((40_000, 10)).astype(np.float32)
+    scores[3, :4] = np.nan, np.inf, -np.inf, 1e-40
+    return rng.integers(0, 10, 40_000, dtype=np.int32), scores
+
+
+@pytest.mark.parametrize("asked", [None, 50_000])
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 1_000, 40_000])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_parts_make_the_bytes_of_the_whole(tmp_path, made, ending, count, with_scores, asked):
+    labels, scores = made[0][:count], made[1][:count] if with_scores else None
+    expected = whole(tmp_path / f"x{ending}", labels, scores, asked)
+    parts, at_once = tmp_path / f"parts{ending}", tmp_path / f"whole{ending}"
+    write_labels(at_once, labels, scores, asked)
+    assert at_once.read_bytes() == expected
+    with open_labels(parts, asked or count, with_scores) as writer:
+        lo = 0
+        for size in (1, 700, 0, 39_000, 299):
+            part = None if scores is None else scores[lo : lo + size]
+            writer.write(labels[lo : lo + size], part)
+            lo += size
+        assert writer.done == count
+        assert not parts.exists()
+        writer.close(asked)
+    assert parts.read_bytes() == expected
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_labels_of_other_types_become_int32(tmp_path):
+    write_labels(tmp_path / "x.npy", np.array([3, 1, 4], np.int64)[::-1])
+    assert np.load(tmp_path / "x.npy").dtype == np.int32
+    assert np.load(tmp_path / "x.npy").tolist() == [4, 1, 3]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_abandoned_leaves_the_old_file_and_no_other(tmp_path, made, ending):
+    labels, scores = made
+    path = tmp_path / f"x{ending}"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), open_labels(path, 40_000, True) as writer:
+        writer.write(labels[:9], scores[:9])
+        raise KeyboardInterrupt
+    writer = open_labels(path, 40_000, False)
+    writer.write(labels)
+    writer.abandon()
+    writer.close()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_too_few_or_too_many_labels_are_no_file(tmp_path, made, ending):
+    path = tmp_path / f"x{ending}"
+    announced = "3 labels announced, 2 written"
+    with pytest.raises(ValueError, match=announced), open_labels(path, 3, False) as writer:
+        writer.write(made[0][:2])
+    for labels, scores in ((made[0][:4], None), (made[0][:1], made[1][:1])):
+        announced = "not the labels announced"
+        with pytest.raises(ValueError, match=announced), open_labels(path, 3, False) as writer:
+            writer.write(labels, scores)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_files():
+    """No file may be longer than 100 kB: what a full disk does to those that grow."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.parametrize("with_scores", [False, True])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    tmp_path, made, small_files, ending, with_scores
+):
+    labels, scores = made[0], made[1] if with_scores else None
+    path = tmp_path / f"x{ending}"
+    path.write_text("old")
+    with pytest.raises(LenetError) as caught:
+        write_labels(path, labels, scores)
+    assert str(caught.value) == f"{path}: expected a place to write to, found: File too large"
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_part_that_finds_no_room_ends_it(tmp_path, made, small_files, ending):
+    """Whoever holds the writer need not abandon it; .h5 is as long as it will be from the start."""
+    with pytest.raises(LenetError, match="found: File too large"):
+        writer = open_labels(tmp_path / f"x{ending}", 40_000, False)
+        writer.write(made[0][:9_000])
+        writer.write(made[0][9_000:])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_leads_to_the_file_that_is_replaced(tmp_path, made):
+    (tmp_path / "far").mkdir()
+    link, target = tmp_path / "x.npy", tmp_path / "far" / "y.npy"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_labels(link, made[0])
+    assert link.is_symlink()
+    np.testing.assert_array_equal(np.load(target), made[0])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_disk_that_fills_at_the_very_end(tmp_path, made, ending, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output.os, "fsync", full)
+    with pytest.raises(LenetError, match=r"expected a place to write to, found: No space left"):
+        write_labels(tmp_path / f"x{ending}", *made)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(LenetError, match="expected a place to write to, found: No such file"):
+        open_labels(tmp_path / "none" / "x.npy", 3, False)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_device_is_written_to_as_it_is(tmp_path, made, ending):
+    """A pipe gets the bytes, the device that is always full a sentence."""
+    full, pipe = tmp_path / f"full{ending}", tmp_path / f"pipe{ending}"
+    full.symlink_to("/dev/full")
+    os.mkfifo(pipe)
+    with pytest.raises(LenetError, match="full.* found: No space left on device"):
+        write_labels(full, made[0])
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        few = made[0][:100], made[1][:100]
+        write_labels(pipe, *few)
+        assert reader.communicate(timeout=30)[0] == whole(pipe, *few, None)
+    assert full.is_symlink() and pipe.is_fifo()
+
+
+def test_convert_takes_a_chunk_at_a_time_and_a_pipe(tmp_path, rng, monkeypatch):
+    images = rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    monkeypatch.setattr(Source, "whole", None)
+    assert convert_data(tmp_path / "x.npy", tmp_path / "x.h5") == 2_500
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert file["x"].chunks == (1_000, 28, 28, 1)
+        np.testing.assert_array_equal(file["x"][..., 0], images)
+    np.save(tmp_path / "x.npy", images[:9])
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        convert_data(tmp_path / "x.npy", pipe)
+        with h5py.File(io.BytesIO(reader.communicate(timeout=30)[0])) as file:
+            np.testing.assert_array_equal(file["x"][..., 0], images[:9])
+    assert pipe.is_fifo()
+
+
+def test_convert_on_a_full_disk(tmp_path, rng, small_files):
+    """HDF5 says it with the call that failed; nothing is left, and the source is whole."""
+    images = np.asarray(rng.integers(0, 256, (127, 28, 28)), np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    target = tmp_path / "x.h5"
+    target.write_text("old")
+    with pytest.raises(LenetError, match=f"{target}: expected a place to write to, found: ") as e:
+        convert_data(tmp_path / "x.npy", target)
+    assert "\n" not in str(e.value)
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.h5", "x.npy"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_infer_on_a_full_disk(tmp_path, ending):
+    target = tmp_path / f"x{ending}"
+    target.symlink_to("/dev/full")
+    asked = "infer", "--limit", "9", "--device", "cpu", "--output", str(target)
+    result = CliRunner().invoke(main, asked)
+    found = "expected a place to write to, found: No space left on device"
+    assert (result.exit_code, result.stderr) == (2, f"lenetgpu: error: {target}: {found}\n")
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_infer_of_a_file_that_shrinks(tmp_path, monkeypatch):
+    """Between its opening and its first image; the labels' file stays what it was."""
+    data, target = tmp_path / "x.npy", tmp_path / "labels.npy"
+    np.save(data, np.zeros((50, 28, 28), np.uint8))
+    target.write_text("old")
+    preadv = os.preadv
+
+    def shrink(handle, buffers, at):
+        os.truncate(data, 20_000)
+        return preadv(handle, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", shrink)
+    asked = "infer", str(data), "--device", "cpu", "--output", str(target)
+    result = CliRunner().invoke(main, asked)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"lenetgpu: error: {data}: expected ")
+    assert result.stderr.endswith(": the file became shorter while it was read\n")
+    assert result.stderr.count("\n") == 1
+    assert target.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [target, data]
+
+
+def test_a_new_file_has_the_rights_of_any_other(tmp_path, made):
+    write_labels(tmp_path / "x.npy", made[0])
+    (tmp_path / "plain").write_text("")
+    assert (tmp_path / "x.npy").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from lenetgpu.files.output import open_labels
+labels, scores = np.zeros(20_000, np.int32), np.zeros((20_000, 10), np.float32)
+def write(count):
+    with open_labels(Path(sys.argv[1]), count * 2, True) as writer:
+        for lo in range(0, count, 20_000):
+            writer.write(labels, scores)
+        writer.close(count * 2)
+write(20_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+write(int(sys.argv[2]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_memory_is_bounded_for_a_part_of_a_run_too(tmp_path, ending):
+    path, count = tmp_path / f"x{ending}", 300_000 if ending in (".csv", ".json") else 2_000_000
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, path, str(count)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
+    )
+    assert done.stderr == ""
+    assert int(done.stdout) < 10_000  # kilobytes
+    assert path.stat().st_size > 12_000_000 - 5_600_000 * (ending == ".csv")
