@@ -89,8 +89,10 @@ def test_a_graph_is_of_where_its_results_go():
     images, first, second = pinned(gpu, pixels(10)), results(gpu, 10), results(gpu, 10)
     streamer.run(images, first[0])
     streamer.run(images, first[0])
-    for labels, scores in (second, first, (second[0], first[1])):
-        labels[...], scores[...] = -1, np.nan
+    for labels, scores in ((second[0], None), second, first, (second[0], first[1])):
+        labels[...] = -1
+        if scores is not None:
+            scores[...] = np.nan
         streamer.run(images, labels, scores)
         assert_right(images, labels, scores)
     assert gpu.launches == 1
