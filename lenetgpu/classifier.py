@@ -25,7 +25,7 @@ from typing import Any
 from lenetgpu.cpu.threads import set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
-from lenetgpu.network import CLASSES
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
 from lenetgpu.running.engine import Engine
 from lenetgpu.running.homes import in_order_of
@@ -54,10 +54,13 @@ class LeNet:
     """
 
     def __init__(self, engine: Engine, single: Single | None = None) -> None:
+        import numpy as np
+
         self._engine, self._single, self._making = engine, single, threading.Lock()
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
+        self._array, self._pixels = np.ndarray, np.dtype(np.uint8)
         self._closed = False
 
     @classmethod
@@ -111,8 +114,12 @@ class LeNet:
 
     def __call__(self, images: Any) -> Any:
         """Labels (N,) int32 from 0 to 9; of one image a scalar without axes."""
-        if self._single is not None and self._single.takes(images):
-            return self._single.label(images)
+        if (
+            type(images) is self._array
+            and images.dtype is self._pixels
+            and images.shape == IMAGE_SHAPE[:2]
+        ):
+            return self._one(images)
         return self._answer(images, False, _labels)
 
     def scores(self, images: Any) -> Any:
@@ -187,6 +194,14 @@ class LeNet:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _one(self, image: Any) -> Any:
+        """The label of a NumPy image (28, 28) of uint8, the shortest way."""
+        pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
+        if self._single is not None:
+            return self._single.label(image)
+        with pool.lent() as runner:
+            return runner.label(image)
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
         taken = take(images, self.device)

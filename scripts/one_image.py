@@ -62,10 +62,10 @@ def _streamed(make: Callable[[int], Pipeline]) -> tuple[Label, Any]:
     return label, streamer
 
 
-def _recorded(make: Callable[[int], Pipeline], mapped: bool) -> tuple[Label, Any]:
+def _recorded(make: Callable[[int], Pipeline]) -> tuple[Label, Any]:
     from lenetgpu.streaming import OneImage
 
-    made = OneImage(make, mapped)
+    made = OneImage(make)
     return made.label, made
 
 
@@ -88,10 +88,7 @@ def ours(weights: Weights, weight_file: Path | None, gpu: Gpu, say: Say) -> Iter
     tried: list[tuple[str, str, Callable[[], tuple[Label, Any]]]] = []
     for name in PLANS:
         make = partial(_pipeline, name, weights, gpu)
-        tried += [
-            (f"{name}, recorded, mapped memory", name, partial(_recorded, make, True)),
-            (f"{name}, recorded with its copies", name, partial(_recorded, make, False)),
-        ]
+        tried.append((f"{name}, recorded", name, partial(_recorded, make)))
     make = partial(_pipeline, "fp16", weights, gpu)
     tried += [
         ("fp16, Streamer", "fp16", partial(_streamed, make)),

@@ -89,7 +89,7 @@ class Sweep:
                 for lo in range(0, self.n, IMAGES)
             ]
         )
-        self.costs: Costs = measure_costs(self.whole)
+        self.costs: Costs = measure_costs(self.pipeline)
 
     def pipeline(self, size: int) -> Pipeline:
         made = Pipeline(self.plan, self.weights, size, self.dtype, size)

@@ -95,6 +95,8 @@ def test_one_image_has_an_answer_without_an_axis(net, digits, truth):
     labels, likely = net.top(digits[3].tolist(), 2)
     assert labels.shape == likely.shape == (2,) and labels[0] == label
     assert net(digits[3:4]).shape == (1,)
+    upside_down = np.ascontiguousarray(digits[3][::-1])
+    assert net(upside_down[::-1]) == truth[1][3] and isinstance(net(upside_down[::-1]), np.int32)
 
 
 @pytest.mark.parametrize("empty", [np.empty((0, 28, 28), np.uint8), np.empty((0, 1, 28, 28)), []])

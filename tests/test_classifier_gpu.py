@@ -69,7 +69,7 @@ def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [0, 1, 127, 129, N])
+@pytest.mark.parametrize("n", [0, 1, 129, N])
 @pytest.mark.parametrize("kind", ["uint8", "float16", "float32", "float64"])
 def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
     import cupy
@@ -82,11 +82,23 @@ def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
     if n:
         rounding = 4e-3 if kind == "float16" else ROUNDING
         assert abs(scores.get() - truth[0][:n]).max() <= rounding * abs(truth[0]).max()
-        np.testing.assert_allclose(net.probabilities(images).sum(axis=1).get(), 1, rtol=1e-5)
-        best, likely = net.top(images, 3)
-        np.testing.assert_array_equal(best[:, 0].get(), truth[1][:n])
-        assert (cupy.diff(likely, axis=1) <= 0).all()
         assert net(images[0]).shape == ()
+
+
+@pytest.mark.gpu
+def test_probabilities_and_the_top_are_made_on_the_gpu(net, digits, truth):
+    import cupy
+
+    images = cupy.asarray(digits)
+    likely = net.probabilities(images)
+    best, chances = net.top(images, 3)
+    assert all(isinstance(found, cupy.ndarray) for found in (likely, best, chances))
+    np.testing.assert_allclose(likely.get().sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(best.get()[:, 0], truth[1])
+    assert (np.diff(chances.get(), axis=1) <= 0).all() and (best.dtype, best.shape) == (
+        "i4",
+        (N, 3),
+    )
 
 
 @pytest.mark.gpu
@@ -94,10 +106,14 @@ def test_the_answer_comes_in_the_order_of_the_callers_stream(net, digits, truth)
     """Images are written late by the caller's stream; nobody waits until the answer is read."""
     import cupy
 
-    warm = cupy.zeros((N, 28, 28), np.uint8)
-    net(warm), net.scores(warm)
     ready, late = cupy.asarray(digits), cupy.zeros((N, 28, 28), np.uint8)
     work, stream = cupy.zeros(LONG, np.float32), cupy.cuda.Stream(non_blocking=True)
+    for _ in range(2):  # every kernel is compiled and loaded, CuPy's own too
+        with stream:
+            work += 1
+            late[...] = ready
+            net(late), net.scores(late)
+            late[...] = 0
     cupy.cuda.runtime.deviceSynchronize()
     with stream:
         for _ in range(100):
@@ -201,6 +217,7 @@ def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
         np.testing.assert_array_equal(labels, expected)
         assert not n or abs(scores - sums).max() <= ROUNDING * abs(sums).max()
         assert net(many[:1]).tolist() == expected[:1].tolist()
+        assert [net(image) for image in many[:3]] == expected[:3].tolist()
 
 
 @pytest.mark.gpu

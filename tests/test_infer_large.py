@@ -17,6 +17,7 @@ from lenetgpu.cli import main
 from lenetgpu.commands import infer as job
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
+from lenetgpu.files import early
 from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.files.source import open_source
 from lenetgpu.measure.outcome import Request
@@ -28,8 +29,9 @@ N = 330
 
 @pytest.fixture
 def streamed(monkeypatch):
-    """Nothing is small enough to be read whole."""
+    """Nothing is small enough to be read whole, or before it is asked for."""
     monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(early, "MOST_BYTES", 0)
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_stages_are_timed_of_images_that_are_read_whole(data, streamed):
     assert not outcome.streamed and len(outcome.rows) == 8
 
 
-def test_only_what_is_meant_is_read(data, monkeypatch):
+def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
     """--skip and --limit, and two slices at a time."""
     read, plain = [], Source.read
 
@@ -93,7 +95,6 @@ def test_only_what_is_meant_is_read(data, monkeypatch):
         plain(self, lo, out)
 
     monkeypatch.setattr(Source, "read", watched)
-    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
     whole = job.infer(asked(DIGITS, limit=N)).labels
     read.clear()
     part = job.infer(asked(data, skip=17, limit=230))

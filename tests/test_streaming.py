@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 
@@ -17,10 +18,19 @@ from lenetgpu.streaming import streamer as streamer_module
 from lenetgpu.streaming.ring import Ring
 
 
+def readers():
+    return [t.name for t in threading.enumerate() if t.name.startswith("lenetgpu-read")]
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
+    """The threads of a ring end with it."""
     yield
-    assert [t.name for t in threading.enumerate() if t.name.startswith("lenetgpu-read")] == []
+    gc.collect()
+    end = time.monotonic() + 5
+    while readers() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert readers() == []
 
 
 @pytest.fixture
@@ -89,8 +99,10 @@ def test_a_graph_is_of_where_its_results_go():
     images, first, second = pinned(gpu, pixels(10)), results(gpu, 10), results(gpu, 10)
     streamer.run(images, first[0])
     streamer.run(images, first[0])
-    for labels, scores in (second, first, (second[0], first[1])):
-        labels[...], scores[...] = -1, np.nan
+    for labels, scores in ((second[0], None), second, first, (second[0], first[1])):
+        labels[...] = -1
+        if scores is not None:
+            scores[...] = np.nan
         streamer.run(images, labels, scores)
         assert_right(images, labels, scores)
     assert gpu.launches == 1
@@ -102,7 +114,7 @@ def test_graphs_are_few_and_of_few_chunks(monkeypatch):
     labels, _ = results(gpu, 10)
     for _ in range(12):
         streamer.run(pinned(gpu, pixels(10)), labels)
-    assert len(streamer._graphs) == 4
+    assert len(streamer._replays) == 4
     monkeypatch.setattr(streamer_module, "MOST_RECORDED", 2)
     images = pinned(gpu, pixels(10))
     for _ in range(3):
@@ -303,6 +315,16 @@ def test_a_long_source_takes_no_more_memory_than_a_short_one(small_slots):
     assert taken[0] == taken[1] == 6 * 4 * (28 * 28 + 4)
 
 
+def test_threads_are_made_once(small_slots):
+    streamer, source = streamer_on(PretendedGpu(), 9, 2), Source(pixels(61))
+    streamer.run_source(source, Delivered())
+    before = {thread.ident for thread in threading.enumerate()}
+    for _ in range(3):
+        streamer.run_source(source, Delivered())
+    assert len({thread.ident for thread in threading.enumerate()} - before) <= 3 - 1
+    assert len(readers()) <= 3
+
+
 def test_a_slot_holds_one_image_at_least():
     gpu = PretendedGpu()
     assert Ring(gpu, "uint8", 1_000_000, 3, False).images == ring_module.SLOT_BYTES // 784
@@ -321,7 +343,7 @@ def test_what_a_reader_raises_ends_it_with_the_threads_joined(small_slots):
     source, found = Source(pixels(61), shrunk), Delivered()
     with pytest.raises(LenetError, match="found 20"):
         streamer.run_source(source, found)
-    assert streamer.done == len(found.labels) <= 20 and gpu.pending == []
+    assert streamer.done == len(found.labels) <= 20 and gpu.pending == [] and readers() == []
     assert_right(source.images[: streamer.done], found.labels)
     source.slow, found = lambda lo: None, Delivered()
     streamer.run_source(source, found)
@@ -340,7 +362,7 @@ def test_what_deliver_raises_ends_it_with_the_gpu_idle(small_slots):
 
     with pytest.raises(LenetError, match="room on the disk"):
         streamer.run_source(Source(pixels(61)), full)
-    assert streamer.done == 8 and len(calls) == 3 and gpu.pending == []
+    assert streamer.done == 8 and len(calls) == 3 and gpu.pending == [] and readers() == []
 
 
 class Copied(PretendedGpu):
@@ -364,7 +386,7 @@ def test_ctrl_c_between_deliveries_delivers_what_is_queued(small_slots):
     source, found = Source(pixels(161)), Delivered()
     with pytest.raises(KeyboardInterrupt):
         streamer.run_source(source, found)
-    assert streamer.done == len(found.labels) == 4 * 4 and gpu.pending == []
+    assert streamer.done == len(found.labels) == 4 * 4 and gpu.pending == [] and readers() == []
     assert_right(source.images[: streamer.done], found.labels)
 
 
@@ -394,7 +416,7 @@ def test_ctrl_c_inside_a_delivery_is_the_last_of_them(small_slots):
 
     with pytest.raises(KeyboardInterrupt):
         streamer.run_source(Source(pixels(161)), deliver)
-    assert streamer.done == 4 and len(calls) == 2 and gpu.pending == []
+    assert streamer.done == 4 and len(calls) == 2 and gpu.pending == [] and readers() == []
 
 
 def test_ctrl_c_does_not_wait_for_what_was_not_begun(small_slots, monkeypatch):

@@ -87,13 +87,13 @@ run_options = together(
             "--streams",
             type=AUTO_OR_COUNT,
             default="auto",
-            help="auto or N CUDA streams",
+            help="auto or N CUDA streams  [default: auto]",
         ),
         click.option(
             "--chunk",
             type=AUTO_OR_COUNT,
             default="auto",
-            help="auto or N images that pass through all stages together",
+            help="auto or N images that pass through all stages together  [default: auto]",
         ),
         click.option(
             "--transfers",

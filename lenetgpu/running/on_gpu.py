@@ -38,22 +38,22 @@ class DeviceRunner:
         import cupy
 
         pixels = taken.pixels()
-        labels = cupy.empty(taken.count, "int32")
-        scores = cupy.empty((taken.count, CLASSES), "float32")
         wanted, size = self._pipeline.with_scores, self._pipeline.batch
+        labels = cupy.empty(taken.count, "int32")
+        scores = cupy.empty((taken.count, CLASSES), "float32") if wanted else None
         stream = cupy.cuda.get_current_stream()
         with self._lock:
             stream.wait_event(self._free)
             for lo in range(0, taken.count, size):
                 part = slice(lo, min(lo + size, taken.count))
                 labels[part] = self._pipeline.run(pixels[part])
-                if wanted:
+                if scores is not None:
                     scores[part] = self._pipeline.held_scores(part.stop - lo)
             self._free.record(stream)
             self._hold(taken, stream)
         if taken.dtype != "uint8":
-            mark_outside(pixels, labels, scores if wanted else None)
-        return labels, scores if wanted else None
+            mark_outside(pixels, labels, scores)
+        return labels, scores
 
     def _hold(self, taken: Taken, stream: Any) -> None:
         """Keep images whose owner may use their memory in another order than `stream`'s."""

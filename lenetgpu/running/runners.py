@@ -54,6 +54,14 @@ class Runner(ABC):
         self._pass(images, labels, scores, (on_chunk, mark))
 
     @abstractmethod
+    def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
+        """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`."""
+
+    def label(self, image: Any) -> Any:
+        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
+        return self.answer(image.reshape(1, *IMAGE_SHAPE), False)[0][0]
+
+    @abstractmethod
     def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None: ...
 
 
@@ -184,11 +192,13 @@ class GpuRunner(Runner):
         taper: float,
     ) -> None:
         import cupy
+        import numpy as np
 
         from lenetgpu.streaming import Streamer, host_results
 
         self._gpu, self._staged, self._dtype = cupy.cuda.Device(index), _NOTHING_STAGED, ""
         self._one: Any = None
+        self._label = np.int32
 
         def made(images: int) -> Pipeline:
             pipeline = make(images)
@@ -270,6 +280,13 @@ class GpuRunner(Runner):
             if with_scores:
                 scores[:] = sums[:n]
         return labels, scores
+
+    def label(self, image: Any) -> Any:
+        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
+        if self._one is None:
+            return super().label(image)
+        with self._gpu:
+            return self._label(self._one.label(image))
 
     def _stage(self, with_scores: bool) -> tuple[Any, Any, Any]:
         """Page-locked images, labels and, where wanted, scores, made at the first call."""

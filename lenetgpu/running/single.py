@@ -8,7 +8,7 @@ from typing import Any
 
 from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.errors import LenetError
-from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.network import CLASSES
 from lenetgpu.plan import resolve
 from lenetgpu.running.engine import Engine
 
@@ -32,7 +32,7 @@ class Single:
         from lenetgpu.stages.fused.resident import Resident
 
         self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(engine.gpu.index)
-        self._array, self._pixels, self._label = np.ndarray, np.dtype(np.uint8), np.int32
+        self._label = np.int32
         with self._gpu:
             self._resident = Resident(engine.weights)
         try:
@@ -54,16 +54,8 @@ class Single:
         plan = replace(resolve("fp32", "cuda"), name="resident")
         judged(plan, engine.weights, "uint8", scores, labels)
 
-    def takes(self, image: Any) -> bool:
-        """Whether `label` takes this: a NumPy array (28, 28) of uint8."""
-        return (
-            type(image) is self._array
-            and image.dtype is self._pixels
-            and image.shape == IMAGE_SHAPE[:2]
-        )
-
     def label(self, image: Any) -> Any:
-        """The label of what it `takes`, as NumPy's int32."""
+        """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
         return self._label(self._resident.label(image))
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:

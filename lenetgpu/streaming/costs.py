@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from lenetgpu.streaming.streamer import pinned_copy
 
 IMAGES, FEW = 10_000, 2_500
 """The two sizes that copies and kernels are timed at."""
-_CALLS, _TIMES, _LAUNCHES = 4, 5, 30
+_CALLS, _TIMES, _LAUNCHES, _LANES = 4, 5, 30, 3
 _LONG_MS = 10.0
 """A sample that took longer is not taken again."""
 
@@ -61,7 +62,7 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     try:
         return Costs(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
-        found = measure_costs(Pipeline(plan, weights, IMAGES, dtype, IMAGES))
+        found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
     write_atomically(path, json.dumps(asdict(found)).encode())
     return found
 
@@ -72,28 +73,61 @@ def _path(plan: Plan, gpu: Gpu, dtype: str) -> Path:
     return cache_dir() / "schedule" / f"{key}.json"
 
 
-def measure_costs(pipeline: Pipeline) -> Costs:
-    """Copies and kernels of FEW and of all shipped digits, and a graph with nothing to do.
+def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
+    made = Pipeline(plan, weights, size, dtype, size)
+    made.with_scores = False
+    return made
 
-    `pipeline` takes IMAGES images a pass, on the current GPU.
+
+def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
+    """Copies and kernels of FEW and of all shipped digits, on one lane and on several.
+
+    `make_pipeline(n)` takes n images a pass, on the current GPU.
     """
-    device = Cuda()
-    host = pinned_copy(_digits(pipeline.input_dtype)[: pipeline.batch])
+    device, pipeline = Cuda(), make_pipeline(IMAGES)
+    host = pinned_copy(_digits(pipeline.input_dtype))
     resident = device.empty((len(host), *IMAGE_SHAPE), pipeline.input_dtype)
     resident.set(host)
-    few, whole = min(FEW, len(host) // 2), len(host)
 
     def copy(n: int) -> None:
         device.copy(resident[:n], host[:n], device.current())
 
+    few, whole = FEW, len(host)
     copies = [_each_us(partial(copy, n)) for n in (few, whole)]
     kernels = [_each_us(partial(pipeline.run, resident[:n])) for n in (few, whole)]
     image_bytes = host.nbytes // whole
     copy_us, byte_us = _line(few * image_bytes, whole * image_bytes, copies)
     chunk_us, image_us = _line(few, whole, kernels)
+    lanes = [pipeline, *(make_pipeline(few) for _ in range(_LANES - 1))]
+    beside_us = _beside_us(device, lanes, resident[:few])
     return Costs(
-        1 / (1e3 * byte_us), copy_us, 1e3 * image_us, chunk_us, _call_us(device), image_bytes
+        bus_gbs=1 / (1e3 * byte_us),
+        copy_us=copy_us,
+        image_ns=1e3 * image_us,
+        chunk_us=chunk_us,
+        lane_us=min(chunk_us, max(0.0, beside_us - few * image_us)),
+        call_us=_call_us(device),
+        image_bytes=image_bytes,
     )
+
+
+def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
+    """Microseconds that a pass of `images` takes where other lanes have passes under way."""
+    lanes = [(device.stream(), pipeline) for pipeline in pipelines]
+
+    def work() -> None:
+        for _ in range(_CALLS):
+            for stream, pipeline in lanes:
+                with device.on(stream):
+                    pipeline.run(images)
+
+    device.current().synchronize()
+    try:
+        graph = Graph(work, 1, [stream for stream, _ in lanes])
+    except RuntimeError:
+        return inf
+    with graph.stream:
+        return 1e3 / (_CALLS * len(lanes)) * _least(lambda: gpu_ms(graph.launch))
 
 
 def _digits(dtype: str) -> Any:

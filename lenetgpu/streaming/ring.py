@@ -63,7 +63,7 @@ class Slot:
 
 
 class Ring:
-    """At most `readers` + `lanes` + 1 slots, made when they are needed and kept.
+    """At most `readers` + `lanes` + 1 slots and `readers` threads, made when needed and kept.
 
     A slot holds up to SLOT_BYTES of images, or one image, with 4 bytes an image for its label and
     40 for scores: so much page-locked memory (9 MB a slot), however long the source is.
@@ -79,8 +79,13 @@ class Ring:
         self.images = max(1, min(chunk, fitting))
         self.readers = min(MOST_READERS, core_count())
         self.most = self.readers + lanes + 1
+        self.threads = ThreadPoolExecutor(self.readers, thread_name_prefix="lenetgpu-read")
         self._free: list[Slot] = []
         self._made = 0
+
+    def close(self) -> None:
+        """Read nothing more; returns when no thread runs."""
+        self.threads.shutdown(wait=True, cancel_futures=True)
 
     def take(self) -> Slot | None:
         """A slot that nobody uses, or None where all are out."""
@@ -119,21 +124,21 @@ class Filled:
 class Reading:
     """A source's images from `start` on, a slot at a time, read ahead while the ring has room.
 
-    As a context manager: on leaving, what was not begun is dropped and the threads are joined; of a
-    ring that was left in the middle, slots are missing.
+    As a context manager: an exception drops what was not begun and joins the threads, and the ring,
+    which then misses slots, is closed.
     """
 
     def __init__(self, source: Readable, ring: Ring, start: int = 0) -> None:
         self._source, self._ring = source, ring
         self._next, self._end = start, len(source)
-        self._pool = ThreadPoolExecutor(ring.readers, thread_name_prefix="lenetgpu-read")
         self._ahead: deque[tuple[Filled, Future[None]]] = deque()
 
     def __enter__(self) -> Reading:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            self._ring.close()
 
     def read_ahead(self) -> None:
         """Ask for as much as there is room for."""
@@ -143,7 +148,7 @@ class Reading:
                 return
             n = min(self._ring.images, self._end - self._next)
             filled = Filled(slot, self._next, n)
-            future = self._pool.submit(self._read, filled)
+            future = self._ring.threads.submit(self._read, filled)
             self._ahead.append((filled, future))
             self._next += n
 

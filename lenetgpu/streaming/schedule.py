@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import ceil
 
-MOST_STREAMS, MOST_CHUNK = 4, 40_000
-_PARTS = 16
+MOST_STREAMS, MOST_CHUNK = 6, 40_000
+_PARTS = 12
 _FOLLOWED = 32
 """Chunks that are followed one by one; the rest repeat the last half of them."""
 EVEN = 1.0
 _TAPERS = (2, 3, 4)
 _LEAST = 500
 """Images of a tapered chunk, at least."""
-_WORTH = 1.005
+_WORTH = 1.01
 """How much longer the schedule may take that holds the fewest images on the GPU at once."""
 
 
@@ -29,14 +29,15 @@ class Costs:
     """A machine's figures for one plan and type of pixels.
 
     The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
-    kernels in ns an image and us a chunk; us that the host takes to launch a recorded pass and to
-    see its end; bytes of an image.
+    kernels in ns an image and us a chunk, alone and behind another lane's, whose end they overlap;
+    us that the host takes to launch a recorded pass and to see its end; bytes of an image.
     """
 
     bus_gbs: float
     copy_us: float
     image_ns: float
     chunk_us: float
+    lane_us: float
     call_us: float
     image_bytes: int
 
@@ -44,9 +45,9 @@ class Costs:
         """Microseconds that a chunk's copy takes."""
         return self.copy_us + images * self.image_bytes / self.bus_gbs / 1e3
 
-    def kernels(self, images: int) -> float:
-        """Microseconds that a chunk's kernels take."""
-        return self.chunk_us + images * self.image_ns / 1e3
+    def kernels(self, images: int, behind: bool = False) -> float:
+        """Microseconds that a chunk's kernels take, alone or behind another lane's."""
+        return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
 
     def bare_copy_ms(self, images: int) -> float:
         """Milliseconds that all images take over the bus in one copy."""
@@ -105,14 +106,17 @@ def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
     for turn, n in enumerate(sizes):
         lane = turn % streams
         copied = max(copied, lanes[lane]) + costs.copy(n)
-        computed = max(copied + costs.copy_us, computed) + costs.kernels(n)
+        ready = copied + costs.copy_us
+        behind = turn < streams and ready < computed
+        computed = max(ready, computed) + costs.kernels(n, behind)
         lanes[lane] = computed + costs.copy_us
     return computed + costs.copy_us
 
 
 def _sizes(images: int) -> Iterator[int]:
-    """Chunks worth a look: equal parts, and of many images some that a GPU holds."""
-    yield from (-(-images // parts) for parts in range(1, _PARTS + 1))
+    """Chunks worth a look: equal parts, the last half as large, and what holds of many images."""
+    for parts in range(1, _PARTS + 1):
+        yield from (-(-images // parts), -(-2 * images // (2 * parts + 1)))
     yield from (2_500 << power for power in range(5))
 
 
@@ -121,7 +125,7 @@ def best_schedule(
 ) -> Schedule:
     """The schedule that takes least by the model, with `streams` or `chunk` as given.
 
-    A given chunk is not tapered. Of those that take as long to half a percent, the one with the
+    A given chunk is not tapered. Of those that take as long to a percent, the one with the
     fewest images on the GPU.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)

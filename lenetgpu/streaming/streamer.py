@@ -7,7 +7,7 @@ on; what is not page-locked goes through a ring of buffers that are.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
@@ -19,13 +19,12 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda, Device, Recording
 from lenetgpu.streaming.lanes import Chunk, Lanes, Mark
 from lenetgpu.streaming.packed import PackedImages, arrays_of
+from lenetgpu.streaming.replays import Key, Replays
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
-from lenetgpu.streaming.same import Same, same_as
 from lenetgpu.streaming.schedule import EVEN, chunk_sizes
 
 MOST_RECORDED = 256
 """Chunks of a graph: of more, launching them one by one hides under the copies."""
-_GRAPHS = 4
 OnChunk = Callable[[int], None]
 
 
@@ -76,13 +75,11 @@ class Streamer:
         self.asked = self.chunk = chunk
         self.streams = streams
         self.done = 0
-        self.not_recorded = ""
         self._make = make_pipeline
         self._device: Device = Cuda() if device is None else device
         self._lanes: Lanes | None = None
         self._ring: Ring | None = None
-        self._graphs: OrderedDict[tuple[int, ...], Recording | None] = OrderedDict()
-        self._same: Same | None = None
+        self._replays = Replays()
         self._ready()
 
     def run(
@@ -104,14 +101,15 @@ class Streamer:
         """
         self.done = 0
         whole = Chunk(images, labels, scores)
-        if mark is None and self._same is not None and self._same.holds(whole):
-            self._replay(self._same.graph, whole, on_chunk)
+        again = None if mark is not None else self._replays.again(whole)
+        if again is not None:
+            self._replay(again, whole, on_chunk)
             return
         self._check(whole)
         arrays = [array for array in (*arrays_of(images), labels, scores) if array is not None]
         places = tuple(array.ctypes.data for array in arrays)
         key = (len(images), *places, *self._edges(images))
-        known = self._graphs.get(key) is not None
+        known = self._replays.has(key)
         sizes = (1 if known else array.nbytes for array in arrays)
         if not all(map(self._device.is_pinned, places, sizes)):
             self._through_ring(whole, on_chunk, mark)
@@ -132,6 +130,11 @@ class Streamer:
         self.done = 0
         scored = self._ready().with_scores
         self._insist(lambda: self._stream(source, deliver, scored, on_chunk))
+
+    @property
+    def not_recorded(self) -> str:
+        """Why passes are launched rather than replayed, or nothing."""
+        return self._replays.refusal
 
     @property
     def shrunk(self) -> str:
@@ -171,8 +174,8 @@ class Streamer:
 
     def _halve(self) -> None:
         """Let go of what is held for chunks of this size, and take half of it from now on."""
-        self._lanes, self._ring, self._same = None, None, None
-        self._graphs.clear()
+        self._lanes, self._ring = None, None
+        self._replays.forget()
         self._device.release()
         if self.chunk == 1:
             raise LenetError(
@@ -217,26 +220,16 @@ class Streamer:
             lanes.wait()
             self.done = queued
 
-    def _replayed(self, key: tuple[int, ...], whole: Chunk, on_chunk: OnChunk | None) -> bool:
-        """Replay the graph of these arrays, recorded when they come a second time; False: none.
-
-        `key` is how many images there are and where each array lies.
-        """
-        if self.not_recorded or len(whole.images) > MOST_RECORDED * self.chunk:
+    def _replayed(self, key: Key, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Replay the graph of these arrays; False where there is none."""
+        if len(whole.images) > MOST_RECORDED * self.chunk:
             return False
-        if key not in self._graphs:
-            self._graphs[key] = None
-            if len(self._graphs) > _GRAPHS:
-                self._graphs.popitem(last=False)
-            return False
-        graph = self._graphs[key] or self._recorded(whole)
-        if graph is None:
-            return False
-        self._graphs[key] = graph
-        self._graphs.move_to_end(key)
-        self._same = same_as(whole, graph, self._sizes(whole.images))
-        self._replay(graph, whole, on_chunk)
-        return True
+        graph = self._replays.find(
+            key, whole, self._sizes(whole.images), lambda: self._recorded(whole)
+        )
+        if graph is not None:
+            self._replay(graph, whole, on_chunk)
+        return graph is not None
 
     def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> None:
         queued = 0
@@ -260,8 +253,8 @@ class Streamer:
     def _sizes(self, images: Any) -> list[int]:
         return chunk_sizes(len(images), self.chunk, self.taper)
 
-    def _recorded(self, whole: Chunk) -> Recording | None:
-        """A pass as one graph, or None with the reason in `not_recorded`."""
+    def _recorded(self, whole: Chunk) -> Recording:
+        """A pass as one graph; RuntimeError where it cannot be recorded."""
         lanes = self._ready()
 
         def work() -> None:
@@ -269,11 +262,7 @@ class Streamer:
             for turn, part in enumerate(self._chunks(whole)):
                 lanes.queue(turn, part)
 
-        try:
-            return self._device.record_graph(work, lanes.streams)
-        except RuntimeError as error:
-            self.not_recorded = str(error)
-            return None
+        return self._device.record_graph(work, lanes.streams)
 
     def _through_ring(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
         def deliver(labels: Any, scores: Any) -> None:
