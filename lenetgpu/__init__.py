@@ -1,3 +1,25 @@
 """lenetgpu: MNIST LeNet inference with every stage switchable, checked and timed."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lenetgpu.classifier import LeNet
+    from lenetgpu.errors import LenetError
+
 __version__ = "0.1.0"
+__all__ = ["LeNet", "LenetError", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """The library's face, imported when it is first asked for: `import lenetgpu` stays light."""
+    if name == "LeNet":
+        from lenetgpu.classifier import LeNet
+
+        return LeNet
+    if name == "LenetError":
+        from lenetgpu.errors import LenetError
+
+        return LenetError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

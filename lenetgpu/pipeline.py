@@ -15,13 +15,14 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.layouts import dtype_of, equivalent, physical_shape
-from lenetgpu.network import CLASSES, CLASSIFIER, IMAGE_SHAPE, STAGES, Problem
+from lenetgpu.network import CLASSES, CLASSIFIER, FEATURES, IMAGE_SHAPE, STAGES, Problem
 from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
 
 CPU_CHUNK = 64
+_CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
 _SCORES_AT = STAGES[-1].problem.in_shape
 
@@ -117,9 +118,14 @@ def build_steps(plan: Plan, input_dtype: str, transfers: str = "device") -> list
     return steps
 
 
-def default_chunk(device: str) -> int:
-    """Images that pass through all stages together: what a cache holds, or what fills the GPU."""
-    return CPU_CHUNK if device == "cpu" else _IMAGES_EACH * multiprocessors()
+def default_chunk(device: str, fused: bool = False) -> int:
+    """Images that pass through all stages together: what a cache holds, or what fills the GPU.
+
+    A CPU's caches hold more features than maps: `fused` says that one variant makes them.
+    """
+    if device == "cpu":
+        return _CPU_FUSED_CHUNK if fused else CPU_CHUNK
+    return _IMAGES_EACH * multiprocessors()
 
 
 @dataclass
@@ -144,6 +150,8 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
+    Steps compute with `weights.balanced`; scores are those of `weights`.
+
     `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
     named). `input_dtype` is "uint8" (pixels) or "float32"
     (0..1). `with_scores` can be cleared where only labels are wanted.
@@ -166,11 +174,13 @@ class Pipeline:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         self.plan = plan
         self.batch = batch
-        self.chunk = min(batch, chunk or default_chunk(plan.device))
+        fused = plan.slots[0].variant.kind == FEATURES
+        self.chunk = min(batch, chunk or default_chunk(plan.device, fused))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
+        self.exponent = weights.balanced.exponent
         self._allocate()
-        self._prepare(weights)
+        self._prepare(weights.balanced)
 
     def _allocate(self) -> None:
         sizes: dict[tuple[str, int], int] = {}
@@ -212,13 +222,20 @@ class Pipeline:
             if step.variant is None:
                 continue
             tensors = [weights[name] for name in step.weights]
-            step.mounted = Mounted(
-                step.variant, step.problem, tensors, self.chunk, weights.largest_pooled
-            )
+            step.mounted = Mounted(step.variant, step.problem, tensors, self.chunk)
+        if self.exponent and self._scores_device == "cuda":
+            self._rescale(0, 1)  # compiled before a graph is captured
 
     @staticmethod
     def _classifies(step: Step) -> bool:
         return step.variant is not None and step.variant.kind == CLASSIFIER
+
+    def _rescale(self, lo: int, n: int) -> None:
+        """Undo, in place, the factor that the weights' scales leave on `n` scores from `lo` on."""
+        import numpy as np
+
+        part = self._scores[lo : lo + n]
+        array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
         """Fill every buffer the pipeline writes with NaN (labels with -1)."""
@@ -258,12 +275,29 @@ class Pipeline:
                 if observer is not None:
                     observer(step, out)
                 current = out
+            if self.exponent and (self.with_scores or "scores" in self._places):
+                self._rescale(lo, count)
         return self.labels[:n]
+
+    @property
+    def labels_by_kernel(self) -> bool:
+        """Whether a kernel writes `labels`, which may then be any memory that a GPU writes to."""
+        last = self.steps[-1]
+        return last.device == "cuda" and last.mounted is not None
+
+    @property
+    def scores_on_gpu(self) -> bool:
+        """Whether a run leaves its scores on the GPU, to be copied from there."""
+        return self._scores_device == "cuda"
+
+    def held_scores(self, n: int) -> Any:
+        """Scores (n, 10) float32 of the last run where they lie; the next run writes over them."""
+        return self._scores[:n]
 
     def scores(self, n: int) -> Any:
         """Scores (n, 10) float32 of the last run, as a NumPy array."""
-        part = self._scores[:n]
-        return part.get() if self._scores_device == "cuda" else part.copy()
+        part = self.held_scores(n)
+        return part.get() if self.scores_on_gpu else part.copy()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

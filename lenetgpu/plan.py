@@ -9,7 +9,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.layouts import convertible, equivalent
+from lenetgpu.layouts import PRIVATE, convertible, equivalent
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
 from lenetgpu.stages.registry import SPAN_KINDS, find_span
@@ -60,7 +60,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
         "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
     },
     "fp32": {
-        "cpu": {**_FAST_CPU, "conv": "tiled"},
+        "cpu": {**_FAST_CPU, "conv": "tiled", SPANS[0].name: "winograd"},
         "cuda": _spanned("cuda_cores_fp32"),
     },
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
@@ -75,11 +75,14 @@ AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fp32": {"cpu": ("fp32",), "cuda": ("fp32", "cublas")},
+    "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "cublas")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
     "int8": {"cuda": ("int8",)},
 }
+# precision -> device -> plans of another precision that `auto` takes there too, each as long as its
+# error with the weights at hand is no larger than that of the precision's first plan
+STAND_INS: dict[str, dict[str, tuple[str, ...]]] = {"fp32": {"cuda": ("fp16x3", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
 
@@ -183,7 +186,7 @@ def _span_slot(
 ) -> Slot | None:
     """The span that starts at stage `index`, where the plan or the user chose one.
 
-    Features and classifier share a private layout, so that any override splits both.
+    Features and classifier that share a private layout are both split by any override.
     """
     stage = STAGES[index]
     for span in SPANS:
@@ -202,10 +205,11 @@ def _span_slot(
                 )
             return Slot(span.stages, variant, span.problem, span.weights)
         wanted = mapping.get(span.name)
-        bound = STAGE_NAMES if span.kind in (FEATURES, CLASSIFIER) else span.stages
-        if wanted is not None and not any(name in overrides for name in bound):
-            variant = find_span(span.kind, wanted, device)
-            if variant is not None:
+        variant = None if wanted is None else find_span(span.kind, wanted, device)
+        if variant is not None:
+            private = {*variant.reads, *variant.writes} & {*PRIVATE}
+            bound = STAGE_NAMES if private else span.stages
+            if not any(name in overrides for name in bound):
                 return Slot(span.stages, variant, span.problem, span.weights)
     return None
 
@@ -254,16 +258,21 @@ def _auto_names(device: str, precision: str) -> tuple[str, ...]:
     return names
 
 
+def stand_ins(device: str, precision: str) -> tuple[str, ...]:
+    """Plans of another precision that `auto` takes where they are as exact (STAND_INS)."""
+    return STAND_INS.get(precision, {}).get(device, ())
+
+
 def auto_plans(device: str, precision: str, gpu: Gpu | None) -> dict[str, Plan]:
     """The plans that `auto` chooses from at `precision`, those whose needs the device meets.
 
-    Raises LenetError where there are none.
+    The last of them may be STAND_INS. Raises LenetError where there are none.
     """
     found: dict[str, Plan] = {}
     refusal = None
-    for name in _auto_names(device, precision):
+    for name in _auto_names(device, precision) + stand_ins(device, precision):
         try:
-            found[name] = resolve(name, device, None, precision, gpu)
+            found[name] = resolve(name, device, None, None, gpu)
         except LenetError as error:
             refusal = error
     if not found and refusal is not None:

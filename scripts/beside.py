@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,11 @@ def without(*modules: str) -> str | None:
     """A sentence naming those of `modules` that are not installed, None where all are."""
     lacking = [name for name in modules if importlib.util.find_spec(name) is None]
     return f"{' and '.join(lacking)} not installed" if lacking else None
+
+
+def torch_version() -> str | None:
+    """PyTorch's version where it is installed, without importing it."""
+    return None if without("torch") else version("torch")
 
 
 def planar(weights: Weights) -> dict[str, Any]:

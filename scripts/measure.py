@@ -64,11 +64,16 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, conv, course, plans, instrument."""
+    """peers, end-to-end, one, cold, conv, course, plans, streams, weights, instrument."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
     yield Job("peers", "peers.json", peers, 60 if quick else 280)
+    few = ("--rounds", "3", "--quick") if quick else ()
+    command = (*_peers("end-to-end"), "--data", "{mnist}", *few, "--json", "{json}")
+    yield Job("end-to-end", "end_to_end.json", command, 30 if quick else 120)
+    yield Job("one", "one.json", (*_peers("one"), *few, "--json", "{json}"), 30 if quick else 120)
+    yield _cold("cuda", quick)
     for name, suite in SUITES.items():
         command = (*LENETGPU, "conv", "--suite", name, "--device", "cuda", "--seconds", str(each),
                    "--watch", "0.2", "--no-progress", "--json", "{json}")  # fmt: skip
@@ -80,12 +85,18 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     for name, devices in NAMED.items():
         if "cuda" in devices:
             yield _plan(name, 8)
+    rounds = ("--rounds", "3", "--not-many") if quick else ()
+    drawn = ("--picture", "{picture}") if plot else ()
+    sweep = (*_script("streams_sweep"), *rounds, *drawn, "--json", "{json}")
+    yield Job("streams", "streams.json", sweep, 15 if quick else 35,
+              picture="streams.png" if drawn else "")  # fmt: skip
+    yield _weights("cuda", quick, 60)
     yield _instrument("instrument.json", quick, 180, "--device", "cuda", "--each", "4",
                       "--seconds", "1")  # fmt: skip
 
 
 def cpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, infer, instrument."""
+    """peers, infer, weights, instrument, cold."""
     words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "9")
     peers = (*_script("cpu_peers"), "--data", "{mnist}", *words, "--json", "{json}")
     yield Job("peers", "peers.json", peers, 60 if quick else 720)
@@ -93,14 +104,32 @@ def cpu_jobs(quick: bool) -> Iterator[Job]:
     named = ("--device", "cpu") if driver_gpus() else ()
     infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")
     yield Job("infer", "infer.json", infer, 10, text="infer.txt")
+    yield _weights("cpu", quick, 600)
     yield _instrument("instrument.json", quick, 560)
     yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
+    yield _cold("cpu", quick)
+
+
+def _peers(flag: str) -> tuple[str, ...]:
+    return (*_script("peers"), f"--{flag}")
+
+
+def _cold(device: str, quick: bool) -> Job:
+    few = ("--rounds", "2", "--quick") if quick else ()
+    command = (*_peers("cold"), "--device", device, *few, "--json", "{json}")
+    return Job("cold", "cold.json", command, 30 if quick else 90)
 
 
 def _instrument(target: str, quick: bool, seconds: float, *words: str) -> Job:
     runs = ("--runs", "2", "--seconds", "1") if quick else ()
     command = (*_script("instrument"), *words, *runs, "--json", "{json}")
     return Job("instrument", target, command, 20 if quick else seconds)
+
+
+def _weights(device: str, quick: bool, seconds: float) -> Job:
+    words = ("--images", "200") if quick else ()
+    command = (*_script("any_weights"), "--device", device, *words, "--json", "{json}")
+    return Job("weights", "weights.json", command, seconds)
 
 
 def _plan(name: str, seconds: float) -> Job:
@@ -112,8 +141,19 @@ def _plan(name: str, seconds: float) -> Job:
 
 
 PARTS = {
-    "cuda": ("peers", "conv", "course", "plans", "instrument"),
-    "cpu": ("peers", "infer", "instrument"),
+    "cuda": (
+        "peers",
+        "end-to-end",
+        "one",
+        "cold",
+        "conv",
+        "course",
+        "plans",
+        "streams",
+        "weights",
+        "instrument",
+    ),
+    "cpu": ("peers", "infer", "weights", "instrument", "cold"),
 }
 
 
@@ -268,7 +308,9 @@ def _remember(path: Path, took: dict[str, float]) -> None:
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
-@click.option("--only", metavar="PARTS", help="some of peers,conv,course,plans; infer on a CPU")
+@click.option(
+    "--only", metavar="PARTS", help="some of peers,conv,course,plans,streams; infer on a CPU"
+)
 @click.option("--quick", is_flag=True, help="few samples, to see that all runs; not to be quoted")
 @click.option("--into", type=click.Path(path_type=Path), default=MEASURED, help="folder of devices")
 @click.option("--dry-run", is_flag=True, help="say what would be run, and about how long")

@@ -1,7 +1,8 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
-DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `plans/NAME.json`, `conv/SUITE.json`,
-`course.json` with `course.png`, `infer.json` with `infer.txt`.
+DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
+`cold.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with `course.png`, `infer.json`
+with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
 """
 
 from __future__ import annotations
@@ -134,10 +135,21 @@ def _paths(document: Document) -> Iterator[Path]:
         yield from _of_conv(document)
     elif document["command"] == "compare":
         yield from _of_course(document)
+    elif document["command"] == "weights":
+        for name in document["rows"][0]["plans"]:
+            yield from _of_plan(name, device)
+    elif document["command"] in ("end-to-end", "one"):
+        for row in document["rows"]:
+            if row["maker"] == "lenetgpu":
+                yield from _of_plan(row["plan"], device)
+                yield from (SOURCES / name for name in row.get("sources", ()))
     elif document["command"] == "peers":
         for row in document["rows"]:
             if row["maker"] == "lenetgpu":
                 yield from _of_plan(row["name"].split()[1], device)
+    elif document["command"] == "streams":
+        for sweep in document["sweeps"]:
+            yield from _of_plan(sweep["plan"], device)
     else:
         yield from _of_infer(document, device)
 
@@ -175,7 +187,8 @@ def _either(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _kernels_line(documents: tuple[Document, ...]) -> str:
+def kernels_line(documents: tuple[Document, ...]) -> str:
+    """Whether what `documents` ran is still what the sources are."""
     without = [document for document in documents if not document.get("kernels")]
     if len(without) == len(documents):
         return "kernels not recorded"
@@ -215,4 +228,4 @@ def where(*documents: Document) -> str:
 
 def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:
     """How many samples each row has, and whether the kernels are still those: a line's end."""
-    return f"{_range(list(counts), of)}; {_kernels_line(documents)}."
+    return f"{_range(list(counts), of)}; {kernels_line(documents)}."

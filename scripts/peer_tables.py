@@ -37,7 +37,8 @@ def _libraries(document: Document) -> str:
     return " and ".join(f"{names[k]} {v}" for k, v in document["peers"].items())
 
 
-def _quick(document: Document) -> str:
+def quick(document: Document) -> str:
+    """What a quick run's table begins with, "" for another."""
     return "A quick run, not to be quoted. " if document.get("quick") else ""
 
 
@@ -45,7 +46,7 @@ def _about(document: Document) -> str:
     return f"{where(document)}; {_libraries(document)}; {document['images']:,} digits"
 
 
-def _absent(document: Document) -> str:
+def absent(document: Document) -> str:
     """The last line: who is not in the table."""
     entries = document.get("not_measured") or missing(document["device"]["kind"])
     usual = missing("cpu")[0]["why"]
@@ -77,7 +78,7 @@ def peers_table() -> str:
     document = load(GPU, "peers.json")
     rows = {row["name"]: row for row in document["rows"]}
     lines = [
-        f"{_quick(document)}{_about(document)} "
+        f"{quick(document)}{_about(document)} "
         f"({document.get('data', 'MNIST test images')}) on the device to labels on the "
         "device, one run of interleaved rounds, medians (5th to 95th percentile). "
         f" {how_sure(_counts(document), document)}",
@@ -97,14 +98,14 @@ def peers_table() -> str:
             f"| {row['peer_ms']:.3f} | **{row['times_faster']:.1f}x** (its {precision}) "
             f"| {row['flips']} | {row['relative_error']:.1e}, {error:,.1f}x |"
         )
-    return "\n".join([*lines, "", f"{_shipped(document)} {_absent(document)}"])
+    return "\n".join([*lines, "", f"{_shipped(document)} {absent(document)}"])
 
 
 def contestants_table() -> str:
     """Every contestant of the peers' run."""
     document = load(GPU, "peers.json")
     lines = [
-        f"{_quick(document)}{_about(document)}, the shipped weights, medians of interleaved "
+        f"{quick(document)}{_about(document)}, the shipped weights, medians of interleaved "
         f"rounds. {how_sure(_counts(document), document)}",
         "",
         "| contestant | ms | 5th to 95th percentile |",
@@ -115,7 +116,7 @@ def contestants_table() -> str:
         f"{row['p95_ms']:.4f} |"
         for row in document["rows"]
     ]
-    return "\n".join(lines) + f"\n\n{_absent(document)}"
+    return "\n".join(lines) + f"\n\n{absent(document)}"
 
 
 def _disagreement(document: Document, found: dict[tuple[str, int], float]) -> str:
@@ -173,7 +174,7 @@ def cpu_table() -> str:
     document = load(CPU, "peers.json")
     peer = next(row["peer"] for row in document["rows"] if "peer" in row)
     lines = [
-        f"{_quick(document)}{_about(document)} ({document['data']}, {document['weights']}), host "
+        f"{quick(document)}{_about(document)} ({document['data']}, {document['weights']}), host "
         "memory to labels, medians of interleaved rounds; ours take uint8 pixels, the peers floats "
         f"made ready before. {how_sure(_counts(document), document)}",
         "",
@@ -182,7 +183,7 @@ def cpu_table() -> str:
         "|---|---:|---:|---:|---:|---:|---:|",
         *map(_cpu_row, document["rows"]),
         "",
-        _absent(document),
+        absent(document),
     ]
     return "\n".join(lines)
 

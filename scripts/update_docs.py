@@ -17,32 +17,41 @@ from pathlib import Path
 import click
 import conv_tables
 import course_tables
+import host_tables
 import instrument_table
 import ladder
 import peer_tables
 import plan_tables
 import quoted
+import stream_tables
+import weights_table
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
 SECTIONS: dict[str, Callable[[], str]] = {
     **peer_tables.SECTIONS,
+    **host_tables.SECTIONS,
     **plan_tables.SECTIONS,
     **course_tables.SECTIONS,
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
     **instrument_table.SECTIONS,
+    **stream_tables.SECTIONS,
+    **weights_table.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
     "README.md": FRONT,
     "docs/measured.md": (
         *(name for name in (*peer_tables.SECTIONS, *plan_tables.SECTIONS) if name not in FRONT),
+        *host_tables.SECTIONS,
         *course_tables.SECTIONS,
         *conv_tables.SECTIONS,
         *instrument_table.SECTIONS,
+        *stream_tables.SECTIONS,
         CONTENTS,
     ),
+    "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }

@@ -22,8 +22,10 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.software import software
 from lenetgpu.network import weight_shapes
+from lenetgpu.stages.registry import import_offered
 
 ROOT = Path(__file__).resolve().parent.parent
+import_offered()
 
 
 def outside(variable: str, what: str) -> Path:

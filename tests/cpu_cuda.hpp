@@ -1,7 +1,8 @@
-// A block's threads on a CPU: enough of CUDA for kernels without warp instructions and PTX.
+// A block's threads on a CPU: enough of CUDA for kernels without PTX and with few shuffles.
 // Blocks run one after another; threads all at once where a kernel waits for them, else in turn.
 #include <algorithm>
 #include <barrier>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <memory>
@@ -31,6 +32,7 @@ static bool waits = false;  // whether a kernel of this file has __syncthreads
 using std::fmaf, std::max, std::min;
 inline float fmaxf(float a, float b) { return std::fmax(a, b); }
 inline long long min(long long a, int b) { return std::min<long long>(a, b); }
+inline int __popc(unsigned bits) { return std::popcount(bits); }
 
 #define __global__
 #define __device__
@@ -40,6 +42,23 @@ inline long long min(long long a, int b) { return std::min<long long>(a, b); }
 #define __shared__ static
 #define __constant__ static
 #define __syncthreads() gate->arrive_and_wait()
+
+// What whole blocks of one row of threads say together; every thread must come here.
+static int said[1024];
+
+inline int heard(int value, unsigned from) {
+    said[threadIdx.x] = value;
+    __syncthreads();
+    const int found = said[from];
+    __syncthreads();
+    return found;
+}
+inline int __shfl_sync(unsigned, int value, int lane) {
+    return heard(value, threadIdx.x / 32 * 32 + lane % 32);
+}
+inline int __shfl_up_sync(unsigned, int value, int by) {
+    return heard(value, threadIdx.x - (int(threadIdx.x % 32) < by ? 0 : by));
+}
 
 template <class... A, std::size_t... I>
 void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {

@@ -163,7 +163,8 @@ def test_who_patches_what_judges_is_wrong_and_it_is_put_back(mode, tmp_path, fac
 @pytest.mark.parametrize("what", ["pool1", "conv1", "fc1", "argmax"])
 @pytest.mark.parametrize("images", [1, 70])
 def test_no_variant_of_the_package_is_accused(what, images, facts):
-    assert set(statuses(compared(what, facts, images=images)).values()) == {"right"}
+    found = set(statuses(compared(what, facts, images=images)).values())
+    assert found - {"refused"} == {"right"}
 
 
 def test_a_clock_that_a_call_replaced_is_back_before_the_next_sample(tmp_path, facts):

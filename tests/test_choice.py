@@ -7,16 +7,19 @@ from dataclasses import asdict
 
 import pytest
 
+from lenetgpu.check.fit import Fit
 from lenetgpu.commands import doctor
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.measure import choice
 from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
-from lenetgpu.plan import AUTO_PLANS, auto_plans
+from lenetgpu.plan import AUTO_PLANS, NAMED, auto_plans, resolve, stand_ins
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {
-    "fp32": ["fp32", "cublas"],
+    "fp32": ["fp32", "cublas", "fp16x3", "mma_fp16x3"],
     "fp16x3": ["fp16x3", "mma_fp16x3"],
     "fp16": ["fp16", "mma_fp16", "half"],
     "int8": ["int8"],
@@ -52,8 +55,9 @@ def test_every_batch_lies_in_one_range():
 def test_auto_chooses_among_plans_that_the_device_runs(precision):
     plans = auto_plans("cuda", precision, HOPPER)
     assert list(plans) == ON_HOPPER[precision]
-    for plan in plans.values():
-        assert plan.precision == precision
+    for name, plan in plans.items():
+        assert plan.name == name
+        assert (plan.precision == precision) != (name in stand_ins("cuda", precision))
         assert all(slot.variant.needs.met_by(HOPPER) for slot in plan.slots)
     assert "fp16" not in auto_plans("cuda", "fp16", Gpu(0, "Some Ada", 89))
 
@@ -63,14 +67,99 @@ def test_auto_without_a_plan_says_so():
         auto_plans("cuda", "tf32", HOPPER)
 
 
-def test_a_measured_choice_is_taken_for_its_range_alone():
+@pytest.fixture
+def fitting(monkeypatch):
+    """Errors by plan (None: does not fit; else 1e-7), and what was asked for, instead of runs."""
+    errors, asked = {}, []
+
+    def fit(plan, weights, device, dtype, batch):
+        if batch > errors.get("room", batch):
+            raise MemoryError
+        asked.append((plan.name, dtype, batch))
+        error = errors.get(plan.name, 1e-7)
+        if error is None:
+            raise LenetError(f"plan {plan.name} does not fit")
+        return Fit(plan.name, plan.precision, error, {})
+
+    monkeypatch.setattr(choice, "fit", fit)
+    monkeypatch.setattr(choice, "default_chunk", lambda device: 64 if device == "cpu" else 40_000)
+    return errors, asked
+
+
+def test_a_measured_choice_is_taken_for_its_range_alone(fitting, shipped_weights):
+    _, asked = fitting
     made, _ = remember("fp32", 10_000, "cublas")
     assert remembered(HOPPER, "fp32", 70_000) == made
     assert remembered(HOPPER, "fp32", 100) is None
     assert remembered(Gpu(0, "Another", 90), "fp32", 10_000) is None
-    plan = choose(HOPPER, "fp32", 10_000)
+    plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
     assert plan.name == "auto"
-    assert "gemm" in plan.slots[0].variant.full_name or "cublas" in plan.slots[0].variant.full_name
+    assert "cublas" in plan.slots[0].variant.full_name
+    assert asked == [("cublas", "uint8", 10_000)]
+
+
+def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shipped_weights):
+    errors, asked = fitting
+    remember("int8", 10_000, "int8")
+    remember("fp16", 10_000, "mma_fp16")
+    errors.update(int8=None, mma_fp16=None, fp16=None)
+    notes = []
+    plan = choose(HOPPER, "int8", 10_000, shipped_weights, "float32", notes)
+    assert plan.name == "auto" and plan.slots == resolve("half", "cuda").slots
+    assert notes == [f"plan {name} does not fit" for name in ("int8", "mma_fp16", "fp16")]
+    assert {dtype for _, dtype, _ in asked} == {"float32"}
+
+
+def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shipped_weights):
+    errors, _ = fitting
+    for precision in ("fp16", "fp16x3", "fp32"):
+        remember(precision, 1, "none")
+    errors.update(dict.fromkeys(NAMED))
+    with pytest.raises(LenetError, match="plan fp16 does not.*plan fp16x3 does not.*plan cublas"):
+        choose(HOPPER, "fp16", 1, shipped_weights)
+
+
+@pytest.mark.parametrize(
+    ("errors", "taken"),
+    [
+        ({"fp16x3": 3e-7, "fp32": 8e-7}, "fp16x3"),
+        ({"fp16x3": 8e-7, "fp32": 8e-7}, "fp16x3"),
+        ({"fp16x3": 9e-7, "fp32": 8e-7}, "mma_fp16x3"),
+        ({"fp16x3": 9e-7, "mma_fp16x3": 9e-7, "fp32": 8e-7}, "cublas"),
+        ({"fp16x3": 9e-6, "fp32": None}, "fp16x3"),
+        ({"fp16x3": None, "mma_fp16x3": None, "cublas": None, "fp32": 8e-7}, "fp32"),
+    ],
+)
+def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipped_weights):
+    fitting[0].update(errors)
+    made, path = remember("fp32", 1, "fp16x3")
+    times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "cublas": 3.0, "fp32": 4.0}
+    path.write_text(json.dumps({**asdict(made), "medians_ms": times}))
+    plan = choose(HOPPER, "fp32", 1, shipped_weights)
+    assert plan.slots == resolve(taken, "cuda").slots
+
+
+def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
+    fitting, shipped_weights
+):
+    errors, asked = fitting
+    remember("fp32", 10_000, "cublas")
+    errors["room"] = 3_000
+    plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
+    assert plan.slots == resolve("cublas", "cuda").slots
+    assert asked == [("cublas", "uint8", 2_500)]
+    errors["room"] = 0
+    with pytest.raises(LenetError, match="plan cublas: expected memory for one image"):
+        choose(HOPPER, "fp32", 10_000, shipped_weights)
+
+
+def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):
+    errors, asked = fitting
+    assert choose(None, "fp32", 100, shipped_weights).slots == resolve("fp32", "cpu").slots
+    assert asked == [("fp32", "uint8", 64)]
+    errors["fp32"] = None
+    with pytest.raises(LenetError, match="plan fp32 does not fit"):
+        choose(None, "fp32", 100, shipped_weights)
 
 
 def test_a_damaged_choice_is_measured_again():
@@ -90,7 +179,7 @@ def test_changed_kernels_are_measured_again(monkeypatch):
 def test_doctor_shows_the_choice_and_its_figures():
     remember("fp32", 1, "cublas")
     line = doctor._auto_line(HOPPER, "fp32")
-    assert "cublas for 1 images (cublas 1.000 ms, fp32 2.000 ms)" in line
+    assert "cublas for 1 images (cublas 1.000 ms, fp32 2.000 ms, " in line
     assert "other batches not measured yet" in line
 
 
@@ -107,4 +196,5 @@ def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
     assert found.plan == min(found.medians_ms, key=found.medians_ms.get)
     assert not found.wrong
     monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured again"))
-    assert choose(gpu, precision, 300).slots == auto_plans("cuda", precision, gpu)[found.plan].slots
+    plan = choose(gpu, precision, 2_000, load_weights(assets.default_weights()))
+    assert plan.slots in [found.slots for found in auto_plans("cuda", precision, gpu).values()]

@@ -43,12 +43,13 @@ def test_the_main_job():
     assert result.exit_code == 0
     assert "accuracy 9,822/10,000 = 98.22%" in result.output
     assert "images/s" in result.output
-    for phase in ("import", "compile", "load", "first", "compute"):
+    for phase in ("import", "compile", "load", "pass"):
         assert phase in result.output
 
 
 def test_json_schema():
-    result = run("infer", "--limit", 300, "--device", "cpu", "--timing", "--json", "-")
+    words = ["--device", "cpu", "--plan", "tiled", "--timing", "--json", "-"]
+    result = run("infer", "--limit", 300, *words)
     document = json.loads(result.stdout)
     assert document["schema"] == 1
     assert document["command"] == "infer"
@@ -58,8 +59,8 @@ def test_json_schema():
     assert [name for slot in document["plan"] for name in slot["stages"]] == list(STAGE_NAMES)
     timing = document["timing_ms"]
     assert set(timing) == {
-        "import", "context", "choose", "compile", "verify", "load", "copy", "first", "compute",
-        "end_to_end",
+        "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first",
+        "compute", "end_to_end",
     }  # fmt: skip
     for name in ("compute", "end_to_end"):
         entry = timing[name]
@@ -204,6 +205,7 @@ def test_a_gpu_that_is_not_there(monkeypatch):
 
 def test_a_gpu_without_cupy(monkeypatch):
     gpu = device.Gpu(0, "NVIDIA Test", 90)
+    monkeypatch.setattr(device, "begin", lambda wanted: None)
     monkeypatch.setattr(device, "driver_gpus", lambda: (gpu,))
     monkeypatch.setattr(device, "cupy_installed", lambda: False)
     refused(run("infer", "--device", "cuda"), "expected CuPy", "lenetgpu[cuda13]")
@@ -391,5 +393,5 @@ def test_running_out_of_memory_is_one_sentence(monkeypatch):
     def exhaust(*arguments):
         raise MemoryError("Unable to allocate 730. GiB")
 
-    monkeypatch.setattr(inference, "load_dataset", exhaust)
+    monkeypatch.setattr(inference, "open_source", exhaust)
     refused(run("infer"), "730. GiB")

@@ -59,6 +59,7 @@ def test_the_picture_is_current():
 
 MEASURED = ROOT / "docs" / "measured"
 COURSE_MS = 270
+HOST = ("*/end_to_end.json", "*/one.json", "*/cold.json")
 
 
 def measured(pattern):
@@ -73,11 +74,36 @@ def read(path):
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json",
-             "*/instrument*.json")  # fmt: skip
+             "*/instrument*.json", "*/streams.json", "*/weights.json", *HOST)  # fmt: skip
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
     assert known
+
+
+@measured("*/streams.json")
+def test_streams_were_swept_whole(path):
+    """Every plan and both types by every schedule, and what takes little beside what is bare."""
+    document, sweep = read(path), script("streams_sweep")
+    found = {(s["plan"], s["dtype"], s["images"]): s["rows"] for s in document["sweeps"]}
+    many = {(plan, "uint8", sweep.MANY) for plan in sweep.PLANS[:2]}
+    assert set(found) == many | {(p, t, sweep.IMAGES) for p in sweep.PLANS for t in sweep.TYPES}
+    assert all(row["samples"] >= 5 for rows in found.values() for row in rows)
+    for plan, dtype, images in found:
+        by = {row["way"]: row["median_ms"] for row in found[plan, dtype, images]}
+        floor = max(by["bare copy"], by.get("kernels", 0.0))
+        assert 0.9 * floor < by["auto"] < 1.5 * floor, (plan, dtype, images)
+
+
+@measured("*/weights.json")
+def test_every_plan_was_right_or_refused_with_any_weights(path):
+    document = read(path)
+    assert document["images"] >= 10_000
+    for row in document["rows"]:
+        assert row["plans"]
+        for entry in row["plans"].values():
+            assert entry.get("right") or "float32's" in row["weights"], (row["weights"], entry)
+            assert entry.get("right") or entry["refused"].startswith("weights times 1e")
 
 
 @measured("*/instrument*.json")
@@ -146,6 +172,17 @@ def test_measured_peers_are_right_dated_and_sampled_enough(path):
         assert len(row["samples_ms"]) >= 7
     ours = [row for row in document["rows"] if row["maker"] == "lenetgpu"]
     assert ours and all(row["times_faster"] > 0 for row in ours)
+
+
+@pytest.mark.parametrize("path", [path for kind in HOST for path in MEASURED.glob(kind)])
+def test_measured_hosts_are_right_dated_and_sampled_enough(path):
+    document = read(path)
+    rows = [*document["rows"], *document.get("many", {"rows": ()})["rows"]]
+    assert document["date"] and {"lenetgpu", "torch"} <= {row["maker"] for row in rows}
+    for row in rows:
+        assert row["flips"] <= 20 * row.get("judged", 10_000) / 10_000
+        assert len(row["samples_ms"]) >= 7
+        assert row.get("calls", 2_000) >= 2_000
 
 
 def in_a_tree(tmp_path):

@@ -220,11 +220,8 @@ def test_instructions_of_one_architecture_run_on_no_other(needs, capability, met
     assert needs.met_by(Gpu(0, "x", capability)) == met
 
 
-def test_weights_are_the_four_tensors_and_their_range(weight_file):
-    with h5py.File(weight_file, "r+") as file:
-        file["conv1"].attrs["largest_pooled"] = np.array([3.5])
+def test_weights_are_the_four_tensors(weight_file):
     held = load_weights(weight_file)
-    assert held.largest_pooled == 3.5
     assert {name: tensor.shape for name, tensor in held.tensors.items()} == weight_shapes()
 
 
@@ -299,10 +296,11 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
 
     from lenetgpu.check import warmup
     from lenetgpu.commands import infer
+    from lenetgpu.running import engine
 
     gpu, asked = Gpu(0, "pretended", 90), []
 
-    def refuse(plan, device, dtype, batch):
+    def refuse(plan, weights, device, dtype, batch):
         asked.append((plan.name, device, dtype, batch))
         raise LenetError("plan fp32 is wrong on this device")
 
@@ -313,13 +311,18 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     monkeypatch.setitem(
         sys.modules,
         "lenetgpu.streaming",
-        SimpleNamespace(Streamer=unchecked, host_results=unchecked, pinned_copy=unchecked),
+        SimpleNamespace(
+            Streamer=unchecked,
+            costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
+            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80, taper=1.0),
+            predicted_ms=lambda *_: 0.2,
+        ),
     )
-    monkeypatch.setattr(infer, "choose_device", lambda *_: (gpu, "pretended"))
-    monkeypatch.setattr(infer.gpu_device, "activate", lambda gpu: None)
-    monkeypatch.setattr(infer, "default_chunk", lambda device: 64)
+    monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))
+    monkeypatch.setattr(engine.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(engine, "default_chunk", lambda device, fused: 64)
     monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
-    monkeypatch.setattr(infer, "verify_once", refuse)
+    monkeypatch.setattr(engine, "fit", refuse)
     with pytest.raises(LenetError, match="is wrong on this device"):
         infer.infer(infer.Request(plan="fp32", batch=100, limit=100))
     assert asked[0][:3] == ("fp32", "pretended", "uint8")

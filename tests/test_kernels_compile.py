@@ -14,7 +14,10 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
+from lenetgpu.running.outside import OUTSIDE
 from lenetgpu.stages import variants
+from lenetgpu.stages.fused.resident.resident import DESIGNS
+from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
 BATCHES = (1, 10_000)
 WHOLE = "sm_90a"  # every kernel is compiled for it, a choice for the others
@@ -83,6 +86,7 @@ def chosen(kernels, arch):
 
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
+OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
 
 
 CASES = [
@@ -112,10 +116,10 @@ def test_compiles(variant, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("kernel", [FMA_RATE, MMA_RATE], ids=lambda k: k.entry)
-def test_the_ceilings_compile(kernel, arch):
-    if not nvrtc.supported(arch):
-        pytest.skip(f"NVRTC {nvrtc.version()} does not know {arch}")
+@pytest.mark.parametrize("kernel", OTHERS, ids=lambda k: f"{k.entry}-{k.defines[0][1]}")
+def test_what_is_no_variant_compiles(kernel, arch):
+    if not nvrtc.supported(arch) or not kernel.meant_for(arch):
+        pytest.skip(f"not for {arch}, or NVRTC {nvrtc.version()} does not know it")
     used = compile_kernel(kernel, arch).resources
     assert used.spill_bytes == used.stack_bytes == 0
 
@@ -167,7 +171,7 @@ def test_the_second_compilation_comes_from_the_cache(monkeypatch):
 def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
-    compiled |= {FMA_RATE.source, MMA_RATE.source}
+    compiled |= {kernel.source for kernel in OTHERS}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:
         assert source.with_suffix(".py").is_file()

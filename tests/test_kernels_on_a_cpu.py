@@ -15,17 +15,20 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
+from packed_records import all_shown, wild_cases
 from problems import in_layouts
 
 from lenetgpu import stages
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, reference
+from lenetgpu.files.packed.records import pack
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY
+from lenetgpu.stages.support.unpack import unpack
 
 COMPILER = shutil.which("g++")
 
@@ -55,7 +58,7 @@ def compiled(kernel, folder):
     source, library = folder / f"{name}.cpp", folder / f"{name}.so"
     text = kernel.source.read_text()
     own = text.partition(f"#ifdef ENTRY_{kernel.entry}\n")[2].partition("#endif")[0] or text
-    together = "__syncthreads" in own or "tiled_product" in own
+    together = any(word in own for word in ("__syncthreads", "_sync(", "tiled_product"))
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
@@ -148,3 +151,46 @@ def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
     laid_out = in_layouts(variant, base)
     for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
         assert_right(variant, problem, n, rng)
+
+
+def unpacked(held, begin, size, offsets, base=0):
+    """What the kernel makes of `size` bytes of `held` from `begin` on, each image written whole."""
+    images = Fenced(np, (len(offsets) - 1, 28, 28, 1), "uint8")
+    found = []
+    for poison in (0, 255):
+        images.array[...] = poison
+        unpack(held[begin : begin + size], offsets.astype(np.uint32), images.array, base)
+        found.append(images.array.copy())
+        assert images.intact
+    np.testing.assert_array_equal(*found)
+    return found[0]
+
+
+def digits_and_noise(rng):
+    spots = rng.random((9, 28, 28)) < rng.random((9, 1, 1)) ** 3
+    images = spots * rng.integers(1, 256, (9, 28, 28), dtype=np.uint8)
+    images[0], images[1], images[2] = 0, 255, 0
+    images[2, 27, 27] = 3
+    return images
+
+
+def test_packed_images_are_unpacked(on_a_cpu, rng):
+    images = digits_and_noise(rng)
+    payload, lengths = pack(images)
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
+    found = unpacked(payload, 0, len(payload), offsets)
+    np.testing.assert_array_equal(found[..., 0], images)
+    part = payload[offsets[3] : offsets[6]]
+    found = unpacked(part, 0, len(part), offsets[3:7], int(offsets[3]))
+    np.testing.assert_array_equal(found[..., 0], images[3:6])
+
+
+def test_unpacking_reads_nothing_beside_whatever_it_is_given(on_a_cpu, rng):
+    """Records of noise, cut short, at offsets that are none: what is not theirs is zero."""
+    payload, lengths = pack(digits_and_noise(rng))
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
+    for records, places, base in wild_cases(payload, offsets, rng):
+        held = np.full(3 * 4096 + len(records), 77, np.uint8)
+        held[4096 : 4096 + len(records)] = records
+        found = unpacked(held, 4096, len(records), places, base)
+        np.testing.assert_array_equal(found, all_shown(records, places, base))

@@ -249,7 +249,7 @@ def test_bad_input(arguments, parts, tmp_path, monkeypatch):
 def test_profile_writes_every_form(tmp_path):
     names = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in names.items() for word in (f"--{form}", path)]
-    result = run("profile", "--limit", 200, "--device", "cpu", *options)
+    result = run("profile", "--limit", 200, "--device", "cpu", "--plan", "tiled", *options)
     assert result.exit_code == 0, result.output
     assert "hint:" in result.output
     document = json.loads(names["json"].read_text())

@@ -43,7 +43,7 @@ def test_the_receipt_holds():
 def test_what_is_covered():
     found = {path.relative_to(receipt.ROOT).as_posix() for path in receipt.covered()}
     for name in (
-        "plan", "pipeline", "streaming", "layouts", "problems", "network", "gpu/launch",
+        "plan", "pipeline", "streaming/streamer", "layouts", "problems", "network", "gpu/launch",
         "gpu/graph", "gpu/nvrtc", "check/verify", "check/judge", "measure/choice",
         "stages/registry", "stages/conv/tuned/winograd", "stages/fused/split", "commands/infer",
         "files/weights", "__init__",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any
 
-from lenetgpu.check.truth import reference_stages
+from lenetgpu.check.truth import reference_stages, tensors
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import PRIVATE, to_nhwc
 from lenetgpu.pipeline import Pipeline, Step
@@ -111,8 +111,9 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
     It must leave x, w and what lies beside its output as they were, and its output from when it
     returned (a GPU: from when the current stream was through) on.
     """
-    kept = None if w is None else w.copy()
-    mounted = Mounted(variant, problem, () if w is None else (w,), len(x))
+    held = tensors(w)
+    kept = [one.copy() for one in held]
+    mounted = Mounted(variant, problem, held, len(x))
     fed, out = mounted.input(x.copy()), mounted.output(len(x))
     before = fed.copy()
     mounted.run(fed, out)
@@ -123,7 +124,7 @@ def check_variant(variant: Variant, problem: Any, x: Any, w: Any, expected: Any)
         "writes its output after it has returned": same_bytes(early, out),
         "writes outside its output": not mounted.trespassed(),
         "changes its input": same_bytes(before, fed),
-        "changes its weights": kept is None or same_bytes(kept, w),
+        "changes its weights": all(map(same_bytes, kept, held)),
     }
     caught = next((what for what, innocent in misdeeds.items() if not innocent), None)
     return replace(verdict, passed=False, note=f", {caught}") if caught else verdict
@@ -150,7 +151,7 @@ def first_bad_stage(
 ) -> tuple[str, Verdict] | None:
     """The first stage of `pipeline` that is wrong on the first chunk of host `images`, or None."""
     images = images[: pipeline.chunk]
-    expected = reference_stages(images, weights)
+    expected = reference_stages(images, weights.balanced)
     on_gpu = pipeline.plan.device == "cuda"
     found: dict[str, Any] = {}
 

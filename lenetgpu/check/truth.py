@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.files.weights import Weights
-from lenetgpu.network import CONV_POOL, STAGES
+from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
 from lenetgpu.stages.argmax.reference import reference as argmax_reference
 from lenetgpu.stages.conv.reference import reference as conv_reference
 from lenetgpu.stages.fc.reference import reference as fc_reference
@@ -18,7 +18,12 @@ _CHUNK = 500
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
-    """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,)."""
+    """The float64 truth for one problem of `kind`; x and the result in NHWC, (N, K) or (N,).
+
+    `w` is its weights, a span's of more than one stage the tuple of them.
+    """
+    if kind == FEATURES:
+        return _features(x, w)
     if kind == "conv":
         return conv_reference(x, w, problem)
     if kind == CONV_POOL:
@@ -34,13 +39,32 @@ def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
     return plain[kind](x, problem)
 
 
+def _features(x: Any, w: Any) -> Any:
+    """Images (N, 28, 28, 1) through conv1, pool1, conv2 and pool2: (N, 1024)."""
+    given = iter(w)
+    for stage in STAGES:
+        if stage.name in FEATURE_STAGES:
+            x = reference(stage.kind, x, next(given) if stage.weight else None, stage.problem)
+    return x.reshape(len(x), -1)
+
+
+def tensors(w: Any) -> tuple[Any, ...]:
+    """`w` as `reference` takes it, as a tuple of arrays: none, one, or a span's."""
+    if w is None:
+        return ()
+    return w if isinstance(w, tuple) else (w,)
+
+
 def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
-    """Fresh input in NHWC or (N, K) and weights (None without) for `problem`."""
+    """Fresh input in NHWC or (N, K) and weights (None without, a tuple of a span's)."""
     import numpy as np
 
     shape = (n, *problem.in_shape)
     if kind == "scale":
         return rng.integers(0, 256, shape, dtype=np.uint8), None
+    if kind == FEATURES:
+        drawn = [rng.standard_normal(size).astype(np.float32) for size in weight_shapes().values()]
+        return rng.random(shape).astype(np.float32), tuple(drawn)
     x = rng.standard_normal(shape).astype(np.float32)
     if kind == "argmax":
         x = np.round(x, 1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cache
+from typing import Any
 
 from lenetgpu import store
 from lenetgpu.check.judge import excusable_flips, judge
@@ -15,7 +17,7 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
@@ -40,6 +42,18 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
+@cache
+def _shipped(dtype: str) -> tuple[Any, Weights, Any, Any]:
+    """IMAGES digits as `dtype`, the shipped weights, float64's scores and labels."""
+    import numpy as np
+
+    images = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES])
+    if dtype == "float32":
+        images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
+    weights = load_weights(assets.default_weights())
+    return images, weights, *reference_scores(images, weights)
+
+
 def verify(plan: Plan, dtype: str, batch: int) -> None:
     """Compare `plan` with float64 on IMAGES shipped digits, taken as `dtype` ("uint8", "float32").
 
@@ -47,13 +61,7 @@ def verify(plan: Plan, dtype: str, batch: int) -> None:
     prepared is what such a pass takes; what it chooses by the images of a launch is for IMAGES.
     Raises LenetError where it is wrong.
     """
-    import numpy as np
-
-    images = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:IMAGES])
-    if dtype == "float32":
-        images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
-    weights = load_weights(assets.default_weights())
-    expected, labels = reference_scores(images, weights)
+    images, weights, expected, labels = _shipped(dtype)
     pipeline = Pipeline(plan, weights, max(batch, IMAGES), dtype, batch)
     pipeline.poison()
     if plan.device == "cuda":

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from lenetgpu.check.truth import random_input
+from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.gpu.device import Gpu, activate, current_arch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
@@ -83,5 +83,5 @@ def _run_once(variant: Variant, problem: Any) -> None:
     import numpy as np
 
     x, w = random_input(variant.kind, problem, 1, np.random.default_rng(0))
-    mounted = Mounted(variant, problem, () if w is None else (w,), 1)
+    mounted = Mounted(variant, problem, tensors(w), 1)
     mounted.run(mounted.input(x), mounted.output(1))

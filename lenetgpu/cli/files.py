@@ -36,6 +36,22 @@ def data_convert(source: Path, target: Path) -> None:
     click.echo(f"{target}: {count:,} images")
 
 
+@data.command("pack")
+@click.argument("source", type=FILE)
+@click.argument("target", type=FILE)
+def data_pack(source: Path, target: Path) -> None:
+    """Write the uint8 images and labels of SOURCE to TARGET in a quarter of the bytes, losslessly.
+
+    Every command takes the packed file like any other; docs/packed.md says what is in it.
+    """
+    from lenetgpu.files.packed.write import pack_data
+    from lenetgpu.show.progress import progress_bar
+
+    with progress_bar(True, "images packed") as progress:
+        packed = pack_data(source, target, progress)
+    click.echo(f"{target}: {packed.images:,} images, {packed.said}")
+
+
 @data.command("fetch-mnist")
 @click.argument("folder", type=FILE)
 @click.option("--mirror", multiple=True, help="base address to try instead of the known ones")

@@ -12,7 +12,6 @@ import click
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 FILE = click.Path(path_type=Path)
-_FILE_WIDTH = 250
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
@@ -41,6 +40,21 @@ def overrides(options: dict[str, Any]) -> dict[str, str]:
     return {stage: options[stage] for stage in STAGES if options.get(stage) is not None}
 
 
+class _AutoOrCount(click.ParamType[Any]):
+    """A whole number, or auto: None."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
+        if value is None or value == "auto":
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"expected auto or a whole number, found {value!r}", param, ctx)
+
+
+AUTO_OR_COUNT = _AutoOrCount()
 JSON = click.option("--json", "json_file", type=FILE, help="results to a JSON file, - for stdout")
 CSV = click.option("--csv", "csv_file", type=FILE, help="rows to a CSV file, - for stdout")
 MARKDOWN = click.option("--markdown", type=FILE, help="rows to a Markdown file, - for stdout")
@@ -54,8 +68,9 @@ run_options = together(
     [
         click.argument("data", required=False, type=FILE),
         WEIGHTS,
-        click.option("--batch", default=10_000, show_default=True, help="images in one pass"),
-        click.option("--limit", type=int, help="only the first images of the data set"),
+        click.option("--batch", type=int, help="images in one pass at most  [default: 10000]"),
+        click.option("--limit", type=int, help="only so many images of the data set"),
+        click.option("--skip", default=0, help="not the first N images of the data set"),
         click.option("--plan", default="auto", show_default=True, help="named plan of variants"),
         *(
             click.option(
@@ -67,8 +82,19 @@ run_options = together(
         ),
         click.option("--precision", help="precision that the plan must compute in, as fp32"),
         DEVICE,
-        click.option("--streams", default=1, show_default=True, help="CUDA streams for chunks"),
-        click.option("--chunk", type=int, help="images that pass through all stages together"),
+        click.option("--threads", type=int, help="a CPU's threads  [default: all it may use]"),
+        click.option(
+            "--streams",
+            type=AUTO_OR_COUNT,
+            default="auto",
+            help="auto or N CUDA streams  [default: auto]",
+        ),
+        click.option(
+            "--chunk",
+            type=AUTO_OR_COUNT,
+            default="auto",
+            help="auto or N images that pass through all stages together  [default: auto]",
+        ),
         click.option(
             "--transfers",
             default="device",
@@ -92,14 +118,10 @@ result_options = together(
 
 
 def console(stderr: bool = False) -> Any:
-    """Rich's console, wide where it is no terminal; text is printed as it is, brackets and all."""
-    import sys
+    """Where results for people go: lines at once, tables by Rich, which they import."""
+    from lenetgpu.show.console import Console
 
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _FILE_WIDTH
-    return Console(stderr=stderr, width=width, markup=False, emoji=False)
+    return Console(stderr)
 
 
 def is_stdout(*targets: Path | None) -> bool:

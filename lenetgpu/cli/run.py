@@ -26,7 +26,8 @@ from lenetgpu.cli.options import (
 
 @click.command()
 @run_options
-@click.option("--timing", is_flag=True, help="print a row per stage")
+@click.option("--repeat", default=0, help="pass N more times, for medians and their spread")
+@click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
 @click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
 @JSON
@@ -41,7 +42,10 @@ def infer(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Classify images; DATA is HDF5 or IDX, default: the 10,000 digits that ship."""
+    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    from lenetgpu.gpu.device import begin
+
+    begin(options["device"])
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.document import infer_json
@@ -55,10 +59,7 @@ def infer(
     import_ms = (time.perf_counter() - STARTED) * 1e3
     asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = job.infer(asked, progress)
-    if output is not None:
-        asked_for = outcome.asked if outcome.interrupted else None
-        files.write_labels(output, outcome.labels, outcome.scores, asked_for)
+        outcome = job.infer(asked, progress, output)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
@@ -67,7 +68,7 @@ def infer(
         click.echo(outcome.sentence() + kept, err=True)
         ctx.exit(130)
     if outcome.too_low:
-        found = f"{outcome.correct:,} of {len(outcome.dataset):,} right"
+        found = f"{outcome.correct:,} of {outcome.done:,} right"
         least = f"a share of at least {options['min_accuracy']:g}"
         click.echo(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)

@@ -1,99 +1,106 @@
-"""The main job: images in, labels and an account of the time out."""
+"""The main job: images in, labels and an account of the time out, each image once."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.check.verify import verify_once
-from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.device import choose_device
+from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.dataset import Dataset, load_dataset
-from lenetgpu.files.weights import Weights, load_weights
-from lenetgpu.gpu import device as gpu_device
+from lenetgpu.files.early import read_early
+from lenetgpu.files.output import LabelWriter, open_labels
+from lenetgpu.files.source import Source, open_source
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.choice import choose
-from lenetgpu.measure.document import stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
-from lenetgpu.measure.power import watch_steps
-from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
 from lenetgpu.measure.timing import (
+    MOST,
+    Phases,
     StepTiming,
+    cpu_ms,
     expected,
     profile,
     repeat,
     summarise,
     time_compute,
 )
-from lenetgpu.measure.trace import CpuTracer, GpuTracer
-from lenetgpu.network import CLASSES, IMAGE_SHAPE
-from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, Plan, resolve
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.running.engine import Engine
+from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.show.progress import Tally
 
 if TYPE_CHECKING:
-    from lenetgpu.streaming import Streamer
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.trace import CpuTracer, GpuTracer
 
 _GPU_BUDGET_S, _CPU_BUDGET_S = 0.5, 2.0
-_GPU_LEAST, _CPU_LEAST, _CPU_LEAST_TIMED = 10, 1, 5
-_WARM_BELOW_S = 10.0
-"""A CPU's first pass that took longer is not followed by a warm one, but for stage times."""
+_GPU_LEAST, _CPU_LEAST = 10, 5
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
-_clock = time.perf_counter
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.phases: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        start = _clock()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + (_clock() - start) * 1e3
+WHOLE_BYTES = 256 << 20
+"""Images of up to so many bytes are read whole before they are computed, more of them meanwhile."""
 
 
 @dataclass
 class _Job:
-    """What a run is given, and the clock of its phases."""
+    """What a run is given: its images and what runs them; the writer of labels where there is one.
 
-    request: Request
-    gpu: Gpu | None
-    plan: Plan
-    weights: Weights
-    dataset: Dataset
-    clock: _Clock
+    `images` (N, 28, 28, 1) in host memory, on a GPU page-locked; None where they are read from
+    `source` while they are computed.
+    """
+
+    engine: Engine
+    source: Source
     tally: Tally
+    runner: CpuRunner | GpuRunner
+    images: Any
+    writer: LabelWriter | None = None
 
     @property
-    def batch(self) -> int:
-        return min(self.request.batch, len(self.dataset))
+    def request(self) -> Request:
+        return self.engine.request
 
     @property
-    def dtype(self) -> str:
-        return str(self.dataset.images.dtype)
+    def later(self) -> int:
+        """Passes after those that are repeated: of the stages, and the traced one."""
+        stages = (_PROFILE_REPEATS[self.engine.device] + 1) * self.request.timing
+        return stages + self.request.trace
 
-    def pipeline(self, size: int, chunk: int | None) -> Pipeline:
-        """For passes of up to `size` images; scores only where they are asked for."""
-        request = self.request
-        made = Pipeline(self.plan, self.weights, size, self.dtype, chunk, request.transfers)
-        made.with_scores = request.scores
-        return made
+    def passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
+        """(budget, least, most) of the passes that are repeated: as many as asked, or none.
+
+        Stages take as many beside them as fit into `budget_s`, with the first pass in it.
+        """
+        asked = self.request.repeat
+        if asked or not self.request.timing:
+            return 0.0, asked, asked
+        return max(0.0, budget_s - pass_s), least, MOST
+
+    def pixels(self) -> Any:
+        """The images (N, 28, 28, 1) as pixels in host memory, unpacked where they are packed."""
+        import numpy as np
+
+        if isinstance(self.images, np.ndarray):
+            return self.images
+        return self.source.whole().images
+
+    def run(self, labels: Any) -> None:
+        """A pass over all images whose labels are for nobody."""
+        if self.images is None:
+            self.runner.run_source(self.source, lambda labels, scores: None)
+        else:
+            self.runner.run(self.images, labels)
 
 
 @dataclass
 class _Ran:
     """What there is of a run, filled as it goes, so that Ctrl-C leaves what was done.
 
-    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of warm
-    passes in milliseconds.
+    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of
+    repeated passes in milliseconds.
     """
 
     labels: Any = None
@@ -107,234 +114,226 @@ class _Ran:
     interrupted: bool = False
 
 
-def infer(request: Request, progress: Progress | None = None) -> Outcome:
+def infer(
+    request: Request, progress: Progress | None = None, output: Path | None = None
+) -> Outcome:
     """Classify the data set as the request says; `progress` is told how many images have passed.
 
-    Ctrl-C ends it with what there is, as soon as one image is classified; before that, and when it
-    comes a second time, KeyboardInterrupt is raised. LenetError for bad input, before anything is
-    computed.
+    Labels, with scores where the request wants them, go to `output` where there is one, as they
+    come. Ctrl-C ends it with what there is, as soon as one image is classified; before that, and
+    when it comes a second time, KeyboardInterrupt is raised, and nothing is written. LenetError for
+    bad input, before anything is computed, but for what only reading a large file shows.
     """
-    request.check()
-    clock = _Clock()
-    gpu, why = choose_device(request.device, request.plan)
-    if request.streams > 1 and gpu is None:
-        raise LenetError(f"--streams {request.streams}: expected a GPU, found device cpu ({why})")
-    device = "cpu" if gpu is None else "cuda"
-    plan = resolve(request.plan, device, request.overrides, request.precision, gpu)
-    with clock.phase("load"):
-        weights = load_weights(request.weights or assets.default_weights())
-        dataset = load_dataset(request.data or assets.default_digits()).head(request.limit)
-    if request.min_accuracy is not None and dataset.labels is None:
-        raise LenetError(f"--min-accuracy: expected labels in {dataset.source}, found none")
-    job = _Job(request, gpu, plan, weights, dataset, clock, Tally(len(dataset), progress))
-    if gpu is not None:
-        _wake(job, gpu)
-    ran = _Ran()
-    name = gpu.name if gpu else cpu_name()
+    phases = Phases()
+    engine = Engine(request, phases)
+    set_threads(request.threads)
+    with ExitStack() as stack:
+        with phases.timed("load"):
+            opened = open_source(
+                request.data or assets.default_digits(), request.skip, request.limit
+            )
+            source = stack.enter_context(read_early(opened))
+        if request.min_accuracy is not None and source.labels is None:
+            raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
+        engine.start(source.dtype, len(source))
+        job = _job(engine, source, progress)
+        if output is not None:
+            job.writer = stack.enter_context(open_labels(output, len(source), request.scores))
+        ran = _ran(job)
+        _write(job, ran)
+    return _outcome(job, ran)
+
+
+def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
+    """Everything made ready, and what is read before it is computed read."""
+    request, runner = engine.request, engine.runner(source.dtype, len(source))
+    size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
+    images = None
+    if size <= WHOLE_BYTES or request.timing or request.trace:
+        with engine.phases.timed("load"):
+            images = runner.whole(source)
+    return _Job(engine, source, Tally(len(source), progress), runner, images)
+
+
+def _ran(job: _Job) -> _Ran:
+    """All passes, or what there is of them when Ctrl-C ended them."""
+    ran, gpu, request = _Ran(), job.engine.gpu, job.request
+    name, device = gpu.name if gpu else cpu_name(), job.engine.device
     try:
         if gpu is None:
             _run_cpu(job, ran)
         else:
             _run_gpu(job, gpu, ran)
         if request.roofline:
+            from lenetgpu.measure.document import stage_rows
+            from lenetgpu.measure.roofline import above, ceilings, confirmed
+
             ran.limits = ceilings(device, name)
-            if above(stage_rows(ran.rows, len(dataset), ran.limits)):
+            if above(stage_rows(ran.rows, len(job.source), ran.limits)):
                 ran.limits = confirmed(device, ran.limits)
     except KeyboardInterrupt:
         if not ran.done:
             raise
         ran.interrupted = True
         if request.roofline and ran.limits is None:
+            from lenetgpu.measure.roofline import known
+
             ran.limits = known(device, name)
-    return _outcome(job, ran, why)
+    return ran
 
 
-def _outcome(job: _Job, ran: _Ran, why: str) -> Outcome:
-    """Times of the warm passes, or of the first where there was no other."""
-    first, n = [job.clock.phases["first"]], ran.done
-    whole = ran.end_to_end if job.gpu is not None else ran.compute
+def _outcome(job: _Job, ran: _Ran) -> Outcome:
+    """Times of the repeated passes, or of the one that labelled where there was no other.
+
+    On a GPU that one has no compute time of its own: its copies lie under its kernels.
+    """
+    engine, n = job.engine, ran.done
+    on_cpu, first = engine.gpu is None, [engine.phases["first"]]
+    compute = ran.compute or (first if on_cpu and job.images is not None else [])
+    whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
+    truth = job.source.labels
     return Outcome(
         request=job.request,
-        dataset=job.dataset.head(n),
-        weights=job.weights,
-        plan=job.plan,
-        gpu=job.gpu,
-        why_device=why,
+        data=job.source.source,
+        truth=None if truth is None else truth[:n],
+        weights=engine.weights,
+        plan=engine.plan,
+        gpu=engine.gpu,
+        why_device=engine.why,
         labels=ran.labels[:n],
         scores=None if ran.scores is None else ran.scores[:n],
-        compute=summarise(ran.compute if job.gpu is not None else ran.compute or first),
+        compute=summarise(compute),
         end_to_end=summarise(whole or first),
-        phases=job.clock.phases,
+        phases=engine.phases,
         rows=ran.rows,
         limits=ran.limits,
         trace=[] if ran.tracer is None else ran.tracer.events(),
-        asked=len(job.dataset),
+        asked=len(job.source),
         interrupted=ran.interrupted,
-        cold=not whole,
+        repeated=bool(whole),
+        streams=engine.streams,
+        chunk=job.runner.chunk,
+        model=engine.model,
+        streamed=job.images is None,
+        notes=[*engine.notes, *job.runner.notes],
     )
 
 
-def _wake(job: _Job, gpu: Gpu) -> None:
-    """Make `gpu` current, and let plan `auto` choose on it."""
-    with job.clock.phase("import"):
-        import cupy  # noqa: F401
-    with job.clock.phase("context"):
-        gpu_device.activate(gpu)
-    if job.request.plan == AUTO and not job.request.overrides:
-        with job.clock.phase("choose"):
-            job.plan = choose(gpu, job.plan.precision, job.batch)
+def _classify(job: _Job, ran: _Ran) -> float:
+    """The pass that labels, its results into `ran`: its seconds. What is done stays there.
+
+    Images that are read meanwhile have their labels written meanwhile; their scores go nowhere
+    else.
+    """
+    n, scored, phases = len(job.source), job.request.scores, job.engine.phases
+    ran.labels, ran.scores = job.runner.results(n, scored and job.images is not None)
+
+    def deliver(labels: Any, scores: Any) -> None:
+        ran.labels[ran.done : ran.done + len(labels)] = labels
+        try:
+            if job.writer is not None:
+                job.writer.write(labels, scores)
+            ran.done += len(labels)
+        finally:  # Ctrl-C: what is in the file is done
+            ran.done = max(ran.done, 0 if job.writer is None else job.writer.done)
+
+    with phases.timed("first"):
+        if job.images is None:
+            job.runner.run_source(job.source, deliver, job.tally.passed)
+        else:
+            try:
+                job.runner.run(job.images, ran.labels, ran.scores, job.tally.passed)
+            finally:
+                ran.done = job.runner.done
+    return phases["first"] / 1e3
+
+
+def _write(job: _Job, ran: _Ran) -> None:
+    """The labels that were not written meanwhile, and the file to its place."""
+    if job.writer is None:
+        return
+    left = slice(job.writer.done, ran.done)
+    if left.start < left.stop:
+        job.writer.write(ran.labels[left], None if ran.scores is None else ran.scores[left])
+    job.writer.close(len(job.source) if ran.interrupted else None)
+
+
+def _sampled(job: _Job, measure: Callable[[], float]) -> Callable[[], float]:
+    """`measure`, which tells the tally that all images have passed once more."""
+
+    def sample() -> float:
+        took = measure()
+        job.tally.passed()
+        return took
+
+    return sample
 
 
 def _run_cpu(job: _Job, ran: _Ran) -> None:
     import numpy as np
 
-    request, clock, tally = job.request, job.clock, job.tally
-    with clock.phase("import"):
-        import numba  # noqa: F401
-    images, batch = job.dataset.images, job.batch
-    with clock.phase("compile"):
-        pipeline = job.pipeline(batch, request.chunk)
-        pipeline.run(images[:1])
-    ran.labels = np.empty(len(images), np.int32)
-    ran.scores = np.empty((len(images), CLASSES), np.float32) if request.scores else None
-    repeats = _PROFILE_REPEATS["cpu"]
-    later = (repeats + 1) * request.timing + request.trace
-    least = _CPU_LEAST_TIMED if request.timing else _CPU_LEAST
-    tally.expect(1 + least + later)
-    first_s = _classify_cpu(job, pipeline, ran) / 1e3
-    if first_s > _WARM_BELOW_S and not request.timing:
-        least = 0
-    budget_s = max(0.0, _CPU_BUDGET_S - first_s)
-    tally.expect(expected(first_s, budget_s, least) + later)
-
-    def compute() -> float:
-        took = time_compute(pipeline, images)
-        tally.passed()
-        return took
-
-    repeat(compute, budget_s, least, samples=ran.compute)
-    tally.expect(later)
-    if request.timing:
-        profile(pipeline, images, repeats, ran.rows, tally.passed)
-    if request.trace:
-        ran.tracer = tracer = CpuTracer()
-        tracer.mark(0, None)
-        for lo in range(0, len(images), batch):
-            pipeline.run(images[lo : lo + batch], lambda step, _: tracer.mark(0, step.name))
-            tally.passed(len(images[lo : lo + batch]))
-
-
-def _classify_cpu(job: _Job, pipeline: Pipeline, ran: _Ran) -> float:
-    """The first pass: labels and scores into `ran`, and its milliseconds.
-
-    What was through when something raises is kept.
-    """
-    images, last, through = job.dataset.images, pipeline.steps[-1], 0
-    start = _clock()
-
-    def passed(step: Any, output: Any) -> None:
-        nonlocal through
-        if step is last:
-            job.clock.phases["first"] = (_clock() - start) * 1e3
-            through += len(output)
-            job.tally.passed(len(output))
-
-    for lo in range(0, len(images), pipeline.batch):
-        try:
-            pipeline.run(images[lo : lo + pipeline.batch], passed)
-        finally:
-            ran.labels[lo:through] = pipeline.labels[: through - lo]
-            if ran.scores is not None:
-                ran.scores[lo:through] = pipeline.scores(through - lo)
-            ran.done = through
-    return job.clock.phases["first"]
-
-
-def _check_memory(batch: int, plan: Plan) -> None:
-    """LenetError where the largest activations of an unfused plan do not fit."""
-    if any(slot.variant.raw_images for slot in plan.slots):
+    assert isinstance(job.runner, CpuRunner)
+    pipeline, spare = job.runner.pipeline, np.empty(len(job.source), np.int32)
+    _, least, _ = job.passes(0.0, 0.0, _CPU_LEAST)
+    job.tally.expect(1 + least + job.later)
+    first_s = _classify(job, ran)
+    budget_s, least, most = job.passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
+    if most:
+        job.tally.expect(expected(first_s, budget_s, least, most) + job.later)
+    if job.images is None:
+        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
+        repeat(whole, budget_s, least, most, ran.end_to_end)
         return
-    largest = max(
-        slot.problem.in_shape[0] * slot.problem.in_shape[1] * slot.problem.in_shape[2]
-        for slot in plan.slots
-        if len(slot.problem.in_shape) == 3
-    )
-    needed, free = 2 * 4 * min(batch, default_chunk("cuda")) * largest, gpu_device.free_bytes()
-    if needed > free:
-        raise LenetError(
-            f"--batch {batch}: expected at most {free * batch // needed} images for the GPU's "
-            f"{free / 2**30:.1f} GiB of free memory, found {batch}; take a smaller --batch"
-        )
+    compute = _sampled(job, lambda: time_compute(pipeline, job.images))
+    repeat(compute, budget_s, least, most, ran.compute)
+    job.tally.expect(job.later)
+    if job.request.timing:
+        profile(pipeline, job.images, _PROFILE_REPEATS["cpu"], ran.rows, job.tally.passed)
+    if job.request.trace:
+        from lenetgpu.measure.trace import CpuTracer
+
+        ran.tracer = tracer = CpuTracer()
+        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
 def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
-    request, clock, batch, tally = job.request, job.clock, job.batch, job.tally
-    with clock.phase("import"):
-        import cupy
+    _, least, _ = job.passes(0.0, 0.0, _GPU_LEAST)
+    resident = job.images is not None
+    kinds, warm = 1 + resident, 1 if least and resident else 0
+    job.tally.expect(1 + warm + kinds * least + job.later)
+    first_s = _classify(job, ran)
+    budget_s, least, most = job.passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
+    spare, _ = job.runner.results(len(job.source), False)  # later passes do not write the labels
+    if most:
+        again = expected(first_s, budget_s, least, most)
+        job.tally.expect(warm + kinds * again + job.later)
+        if resident:
+            _compute_on_gpu(job, gpu, ran, (budget_s, least, most))
+        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
+        repeat(whole, budget_s, least, most, ran.end_to_end)
+        job.tally.expect(job.request.trace)
+    if job.request.trace:
+        from lenetgpu.measure.trace import GpuTracer
 
-        from lenetgpu.check.warmup import compile_plan
-        from lenetgpu.streaming import Streamer, host_results, pinned_copy
-    _check_memory(batch, job.plan)
-    size, chunk = batch, request.chunk
-    if request.streams > 1:
-        size = min(batch, request.chunk or -(-batch // (2 * request.streams)))
-        chunk = None
-    passes = {min(images, chunk or default_chunk("cuda")) for images in (size, batch)}
-    with clock.phase("compile"):
-        for images in passes:
-            compile_plan(job.plan, images)
-    with clock.phase("verify"):
-        for images in passes:
-            verify_once(job.plan, gpu.name, job.dtype, images)
-    with clock.phase("load"):
-        streamer = Streamer(lambda images: job.pipeline(images, chunk), size, request.streams)
-        pipeline = job.pipeline(batch, chunk)
-        images = pinned_copy(job.dataset.images)
-        labels, ran.scores = host_results(len(images), request.scores)
-    _classify_gpu(job, streamer, images, labels, ran)
-    with clock.phase("copy"):
-        resident = cupy.empty((len(images), *IMAGE_SHAPE), job.dtype)
-        resident.set(images)
-
-    def compute() -> float:
-        took = time_compute(pipeline, resident)
-        tally.passed()
-        return took
-
-    def end_to_end() -> float:
-        start = _clock()
-        streamer.run(images, labels)
-        took = (_clock() - start) * 1e3
-        tally.passed()
-        return took
-
-    compute()
-    repeat(compute, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.compute)
-    repeat(end_to_end, _GPU_BUDGET_S, _GPU_LEAST, samples=ran.end_to_end)
-    later = _later_on_gpu(request)
-    tally.expect(later)
-    if request.timing:
-        profile(pipeline, resident, _PROFILE_REPEATS["cuda"], ran.rows, tally.passed)
-        watch_steps(ran.rows, pipeline, resident, gpu)
-    if request.trace:
         ran.tracer = tracer = GpuTracer()
-        streamer.run(images, labels, on_chunk=tally.passed, mark=tracer.mark)
+        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
 
 
-def _later_on_gpu(request: Request) -> int:
-    """Passes after those that are repeated: of the stages, and the traced one."""
-    return (_PROFILE_REPEATS["cuda"] + 1) * request.timing + request.trace
+def _compute_on_gpu(job: _Job, gpu: Gpu, ran: _Ran, passes: tuple[float, int, int]) -> None:
+    """Passes from images on the GPU to labels there, and where asked stage by stage."""
+    import cupy
 
+    engine, n = job.engine, len(job.source)
+    with engine.phases.timed("copy"):
+        pipeline = engine.whole_pipeline(job.source.dtype, n)
+        resident = cupy.empty((n, *IMAGE_SHAPE), job.source.dtype)
+        resident.set(job.pixels())
+    compute = _sampled(job, lambda: time_compute(pipeline, resident))
+    compute()
+    repeat(compute, *passes, ran.compute)
+    if job.request.timing:
+        from lenetgpu.measure.power import watch_steps
 
-def _classify_gpu(job: _Job, streamer: Streamer, images: Any, labels: Any, ran: _Ran) -> None:
-    """The first pass: a copy of the labels into `ran`, which later passes do not write."""
-    later = _later_on_gpu(job.request)
-    job.tally.expect(2 + 2 * _GPU_LEAST + later)
-    start = _clock()
-    try:
-        with job.clock.phase("first"):
-            streamer.run(images, labels, ran.scores, job.tally.passed)
-    finally:
-        ran.labels, ran.done = labels.copy(), streamer.done
-    again = expected(_clock() - start, _GPU_BUDGET_S, _GPU_LEAST)
-    job.tally.expect(1 + 2 * again + later)
+        repeats = _PROFILE_REPEATS["cuda"]
+        profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
+        watch_steps(ran.rows, pipeline, resident, gpu)

@@ -9,7 +9,9 @@ from typing import Any
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
-from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.packed.records import said_of
+from lenetgpu.files.packed.source import PackedSource
+from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.stages import Variant, variants
@@ -71,13 +73,16 @@ def _row(v: Variant) -> dict[str, Any]:
 
 def data_rows(path: Path) -> list[tuple[str, str]]:
     """(what, found) rows of an image file."""
-    dataset = load_dataset(path)
+    with open_source(path) as source:
+        dataset = source.whole()
     images = dataset.images
     rows = [
         ("file", dataset.source),
         ("images", f"{len(dataset):,} of {images.shape[1]}x{images.shape[2]}, {images.dtype}"),
         ("values", f"{images.min():g} to {images.max():g}, mean {images.mean():.4g}"),
     ]
+    if isinstance(source, PackedSource):
+        rows.append(("packed", said_of(source.bytes_an_image)))
     if dataset.labels is None:
         rows.append(("labels", "none"))
     else:

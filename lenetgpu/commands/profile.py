@@ -11,4 +11,4 @@ from lenetgpu.show.profile import Profile
 def profile(request: Request, progress: Progress | None = None) -> Profile:
     """Run `request` with stage timing, ceilings and, where asked, a trace; Ctrl-C as in infer."""
     outcome = infer(request, progress)
-    return Profile(outcome, stage_rows(outcome.rows, len(outcome.dataset), outcome.limits))
+    return Profile(outcome, stage_rows(outcome.rows, outcome.done, outcome.limits))

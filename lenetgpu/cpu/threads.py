@@ -1,21 +1,82 @@
-"""Splitting a range over the machine's cores with one shared thread pool."""
+"""Splitting a range over the cores that this process may use, with one shared thread pool."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+_asked: list[int] = []
+
 
 def core_count() -> int:
-    """Cores this process may use."""
+    """Cores this process may use: of its affinity, and no more than its cgroup's quota pays."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return min(cores, _quota() or cores)
+
+
+def thread_count() -> int:
+    """Threads that a CPU variant takes: those of `set_threads`, or as many as there are cores."""
+    return _asked[-1] if _asked else core_count()
+
+
+def set_threads(count: int | None) -> None:
+    """Take `count` threads from now on, None for `core_count`; before any pipeline is made.
+
+    Raises ValueError where there would be none. NumPy's BLAS (plan `unrolled`) has its own.
+    """
+    if count is not None and count < 1:
+        raise ValueError(f"threads: expected at least 1, found {count}")
+    _asked[:] = [] if count is None else [count]
+
+
+@cache
+def _quota(root: Path = Path("/")) -> int | None:
+    """CPUs that the cgroup of this process may use, rounded up, or None; versions 1 and 2."""
+    found = [cpus for folder in _groups(root) if (cpus := _granted(folder)) is not None]
+    return min(found, default=None)
+
+
+def _groups(root: Path) -> Iterator[Path]:
+    """Folders of this process's cgroup and those above it, as far as they can be seen."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        mount = root / "sys/fs/cgroup"
+        if controllers:
+            if "cpu" not in controllers.split(","):
+                continue
+            mount /= "cpu"
+        folder = Path(path)
+        for group in (folder, *folder.parents):
+            yield mount / str(group).lstrip("/")
+
+
+def _granted(folder: Path) -> int | None:
+    """CPUs of one cgroup's quota over its period, rounded up; None where it has none."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        else:
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii").strip()
+                for name in ("quota", "period")
+            )
+        whole, each = int(quota), int(period)
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+    return -(-whole // each) if whole > 0 and each > 0 else None
 
 
 def cpu_name() -> str:
@@ -33,26 +94,29 @@ def cpu_name() -> str:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
+def _pool(threads: int) -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu")
+    return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu")
 
 
-def parallel_ranges(n: int, body: Callable[[int, int], object]) -> None:
-    """Call `body(lo, hi)` over a split of range(n), one part per core; `body` releases the GIL.
+def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) -> None:
+    """Call `body(lo, hi)` over a split of range(n), one part a thread; `body` releases the GIL.
 
-    The calling thread takes the first part. An exception in any part is raised here, Ctrl-C too,
+    A part has `least` items at least: handing it to a thread costs about 0.1 ms. The calling
+    thread takes the first part. An exception in any part is raised here, Ctrl-C too,
     when no part runs any more.
     """
     from concurrent.futures import wait
 
-    parts = min(core_count(), n)
+    threads = thread_count()
+    parts = min(threads, n // least)
     if parts <= 1:
         body(0, n)
         return
     edges = [n * i // parts for i in range(parts + 1)]
-    futures = [_pool().submit(body, edges[i], edges[i + 1]) for i in range(1, parts)]
+    pool = _pool(threads)
+    futures = [pool.submit(body, edges[i], edges[i + 1]) for i in range(1, parts)]
     try:
         body(edges[0], edges[1])
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 from lenetgpu.files import hdf5
 from lenetgpu.files.output import replacing, require_folder
 from lenetgpu.files.source import open_source
-from lenetgpu.files.weights import ATTRIBUTE, load_weights
+from lenetgpu.files.weights import load_weights
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
 
@@ -41,7 +41,7 @@ def convert_data(source: Path, target: Path) -> int:
 
 
 def convert_weights(source: Path, target: Path) -> None:
-    """Write `source`'s four arrays as float32, with what calibration and provenance there is."""
+    """Write `source`'s four arrays as float32, with what provenance there is."""
     import h5py
 
     require_folder(target)
@@ -52,6 +52,4 @@ def convert_weights(source: Path, target: Path) -> None:
             file.create_dataset(name, data=tensor, track_times=False)
         for name, text in hdf5.attributes(source).items():
             file.attrs[name] = text
-        if weights.largest_pooled is not None:
-            file["conv1"].attrs[ATTRIBUTE] = weights.largest_pooled
     write_atomically(target, buffer.getvalue())

@@ -153,28 +153,6 @@ def attributes(path: Path) -> dict[str, str]:
         return {str(key): str(value) for key, value in file.attrs.items()}
 
 
-def read_number(
-    file: h5py.File, name: str, attribute: str, least: float, most: float
-) -> float | None:
-    """Attribute `attribute` of dataset `name`: a number from `least` to `most`, or None without it.
-
-    LenetError where it is something else.
-    """
-    import numpy as np
-
-    attributes = file[name].attrs
-    if attribute not in attributes:
-        return None
-    found = np.asarray(attributes[attribute])
-    value = float(found.item()) if found.size == 1 and found.dtype.kind in "fiu" else float("nan")
-    if not least <= value <= most:
-        raise LenetError(
-            f"{file.filename}: expected attribute {attribute} of /{name} to be a number from "
-            f"{least:g} to {most:g}, found {str(attributes[attribute])[:40]}"
-        )
-    return value
-
-
 def find(
     file: h5py.File,
     name: str,

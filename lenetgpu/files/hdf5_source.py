@@ -17,6 +17,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files.chunks import Chunks, decoded_here
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource, narrowed
+from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
 from lenetgpu.files.reading import BLOCK, Source, check_floats, class_numbers, selected
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
@@ -50,6 +51,10 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
     import h5py
     import numpy as np
 
+    if ATTRIBUTE in file.attrs:
+        packed = PackedSource(path, file, skip, limit)
+        file.close()
+        return packed
     height, width, _ = IMAGE_SHAPE
     expected = (
         f"float or uint8 images of shape (N, {height}, {width}) or "

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
+from lenetgpu.files.scaling import balance
 from lenetgpu.network import weight_shapes
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-ATTRIBUTE = "largest_pooled"
-LARGEST_POOLED = (0.01, 1e4)  # fp16 holds filters scaled by 255 over it
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Weights:
     """The four weight tensors, float32, C-contiguous, by dataset name, and where they came from.
 
-    `largest_pooled` is the largest output of pool1 that calibration met, where the file has it.
+    The network's scores are 2**`exponent` times those that the tensors give.
     """
 
     tensors: dict[str, np.ndarray[Any, Any]]
     source: str
-    largest_pooled: float | None = None
+    exponent: int = 0
 
     def __getitem__(self, name: str) -> np.ndarray[Any, Any]:
         return self.tensors[name]
+
+    @cached_property
+    def balanced(self) -> Weights:
+        """The same network with tensors in the range of every kernel (`files/scaling.py`).
+
+        What a plan is made of; a Pipeline takes them by itself.
+        """
+        tensors, exponent = balance(self.tensors)
+        return Weights(tensors, self.source, self.exponent + exponent)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the tensors, as hex."""
+        found = hashlib.sha256(str(self.exponent).encode())
+        for name, tensor in sorted(self.tensors.items()):
+            found.update(f"{name} {tensor.dtype} {tensor.shape}".encode())
+            found.update(tensor.tobytes())
+        return found.hexdigest()
 
 
 def load_weights(path: Path) -> Weights:
@@ -54,5 +71,4 @@ def load_weights(path: Path) -> Weights:
                     f"found {bad} that are NaN or infinite"
                 )
             tensors[name] = tensor
-        largest = hdf5.read_number(file, "conv1", ATTRIBUTE, *LARGEST_POOLED)
-    return Weights(tensors, str(path), largest)
+    return Weights(tensors, str(path))

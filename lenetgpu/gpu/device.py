@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import importlib.util
+import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from lenetgpu.errors import LenetError
 
@@ -34,28 +36,69 @@ class Gpu:
         return f"sm_{self.compute_capability}{suffix}"
 
 
+def _library() -> str:
+    """The driver's file by its name: a search would run ldconfig, gcc and ld."""
+    return "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+
+
 @cache
-def driver_gpus() -> tuple[Gpu, ...]:
-    """The GPUs the CUDA driver lists, empty where there is no driver or no GPU."""
+def driver() -> Any:
+    """The CUDA driver, initialised, or None where there is none or it finds no GPU."""
     try:
-        driver = ctypes.CDLL("nvcuda.dll" if ctypes.util.find_library("nvcuda") else "libcuda.so.1")
+        library = ctypes.CDLL(_library())
     except OSError:
-        return ()
-    count = ctypes.c_int()
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return None
+    return library if library.cuInit(0) == 0 else None
+
+
+@cache
+def _listed() -> tuple[Gpu, ...]:
+    cuda, count = driver(), ctypes.c_int()
+    if cuda is None or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return ()
     found = []
     for index in range(count.value):
         handle, value = ctypes.c_int(), ctypes.c_int()
         name = ctypes.create_string_buffer(256)
-        driver.cuDeviceGet(ctypes.byref(handle), index)
-        driver.cuDeviceGetName(name, len(name), handle)
+        cuda.cuDeviceGet(ctypes.byref(handle), index)
+        cuda.cuDeviceGetName(name, len(name), handle)
         version = []
         for attribute in (_MAJOR, _MINOR):
-            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
+            cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
             version.append(value.value)
         found.append(Gpu(index, name.value.decode(), 10 * version[0] + version[1]))
     return tuple(found)
+
+
+_listing = threading.Lock()
+_contexts: list[threading.Thread] = []
+
+
+def driver_gpus() -> tuple[Gpu, ...]:
+    """The GPUs the CUDA driver lists, empty where there is no driver or no GPU."""
+    with _listing:
+        return _listed()
+
+
+def begin(wanted: str = "auto") -> None:
+    """Start what `--device wanted` needs, and come back at once: the driver, the GPU's context.
+
+    They are ready in some tenths of a second, while files are read and libraries imported;
+    `driver_gpus` and `activate` wait for what is not. Nothing is started for "cpu"; what fails is
+    said by who needs it.
+    """
+    index = "0" if wanted in ("auto", "cuda") else wanted.removeprefix("cuda:")
+    if index.isascii() and index.isdecimal():
+        thread = threading.Thread(target=_create_context, args=(int(index),))
+        _contexts.append(thread)
+        thread.start()
+
+
+def _create_context(index: int) -> None:
+    if index < len(driver_gpus()):
+        device, context, cuda = ctypes.c_int(), ctypes.c_void_p(), driver()
+        if cuda.cuDeviceGet(ctypes.byref(device), index) == 0:
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
 
 def cupy_installed() -> bool:
@@ -80,9 +123,11 @@ def require_gpu(index: int = 0) -> Gpu:
 
 
 def activate(gpu: Gpu) -> None:
-    """Make `gpu` the current device and create its context."""
+    """Make `gpu` the current device and create its context, or wait for what `begin` started."""
     import cupy
 
+    while _contexts:
+        _contexts.pop().join()
     cupy.cuda.Device(gpu.index).use()
     cupy.cuda.runtime.free(0)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
 class Graph:
     """`calls` calls of `work`, one after the other, recorded on a stream of their own.
 
-    Raises RuntimeError with the reason where something in `work` cannot be recorded. What `work`
-    needs (compiled kernels, workspaces) must be there already.
+    `branches` are other streams that `work` queues on, idle now: in the graph they begin where it
+    begins, and it ends when all of them have. Raises RuntimeError with the reason where something
+    in `work` cannot be recorded. What `work` needs (compiled kernels, workspaces) must be there
+    already: nothing is allocated while it is recorded.
     """
 
-    def __init__(self, work: Callable[[], Any], calls: int) -> None:
+    def __init__(self, work: Callable[[], Any], calls: int, branches: Sequence[Any] = ()) -> None:
         import cupy
 
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -23,13 +25,28 @@ class Graph:
         with self.stream:
             self.stream.begin_capture()
             try:
+                self._order(self.stream, branches)
                 for _ in range(calls):
                     work()
-            except Exception as error:
+                for branch in branches:
+                    self._order(branch, [self.stream])
+            except BaseException as error:
                 self._abandon()
+                if not isinstance(error, Exception):
+                    raise
                 reason = (str(error).splitlines() or [""])[0]
                 raise RuntimeError(reason or type(error).__name__) from error
             self._graph = self.stream.end_capture()
+
+    @staticmethod
+    def _order(before: Any, streams: Sequence[Any]) -> None:
+        """What is queued on `streams` from now on waits for what `before` holds."""
+        import cupy
+
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(before)
+        for stream in streams:
+            stream.wait_event(event)
 
     def _abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -38,6 +55,10 @@ class Graph:
     def launch(self) -> None:
         """Queue all calls on the current stream."""
         self._graph.launch()
+
+    def launch_alone(self) -> None:
+        """Queue all calls on the stream that they were recorded on."""
+        self._graph.launch(self.stream)
 
 
 class TorchGraph:

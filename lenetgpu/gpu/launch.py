@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
-from lenetgpu.gpu.device import current_arch
+from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.nvrtc import Kernel
 
 Dim = tuple[int, ...]
@@ -78,46 +78,56 @@ def function(kernel: Kernel) -> Any:
     return _function(kernel, cupy.cuda.runtime.getDevice())
 
 
+class _Attribute(ctypes.Structure):
+    """`CUlaunchAttribute` of cuda.h, its value a flag."""
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("flag", ctypes.c_int),
+                ("rest", ctypes.c_int * 15)]  # fmt: skip
+
+
+class _Config(ctypes.Structure):
+    """`CUlaunchConfig` of cuda.h."""
+
+    _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
+                ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
+                ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint)]  # fmt: skip
+
+
+_SERIALISED = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
 @cache
 def _can_overlap(arch: str) -> bool:
-    return int(arch[3:].rstrip("a")) >= 90 and importlib.util.find_spec("cuda") is not None
+    return int(arch[3:].rstrip("a")) >= 90 and hasattr(driver(), "cuLaunchKernelEx")
 
 
-@cache
-def _overlapping(grid: Dim, block: Dim, shared: int) -> Any:
-    """A launch configuration whose blocks may start before the kernel before it is over."""
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    ids = driver.CUlaunchAttributeID
-    attribute.id = ids.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = (*grid, 1, 1)[:3]
-    config.blockDimX, config.blockDimY, config.blockDimZ = (*block, 1, 1)[:3]
-    config.sharedMemBytes = shared
-    config.attrs, config.numAttrs = [attribute], 1
-    return config
+def _overlapping(grid: Dim, block: Dim, shared: int, stream: int) -> _Config:
+    """A launch whose blocks may start before the kernel before it is over."""
+    allowed = ctypes.pointer(_Attribute(_SERIALISED, 0, 1))
+    three = ctypes.c_uint * 3
+    grid, block = (*grid, 1, 1)[:3], (*block, 1, 1)[:3]
+    return _Config(three(*grid), three(*block), shared, stream, allowed, 1)
 
 
 def _launch_overlapping(
     function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
 ) -> None:
-    import ctypes
-
     import cupy
-    from cuda.bindings import driver
 
-    config = _overlapping(grid, block, shared)
-    config.hStream = cupy.cuda.get_current_stream().ptr
+    config = _overlapping(grid, block, shared, cupy.cuda.get_current_stream().ptr)
     values = [
         (ctypes.c_uint64(arg.data.ptr) if isinstance(arg, cupy.ndarray) else _plain(arg))
         for arg in args
     ]
     addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    (status,) = driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0)
-    if int(status) != 0:
-        raise LenetError(f"launching a kernel: the driver answers {status.name}")
+    status = driver().cuLaunchKernelEx(
+        ctypes.byref(config), ctypes.c_void_p(function), addresses, None
+    )
+    if status != 0:
+        name = ctypes.c_char_p()
+        driver().cuGetErrorName(status, ctypes.byref(name))
+        said = (name.value or b"error %d" % status).decode()
+        raise LenetError(f"launching a kernel: the driver answers {said}")
 
 
 def _plain(scalar: Any) -> Any:

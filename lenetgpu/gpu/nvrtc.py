@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler
 from lenetgpu.store import cache_dir, write_atomically
 
 INCLUDE_ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-_INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"', re.MULTILINE)
-_NO_CACHE = "--no-cache"
+_INCLUDE = r'(?m)^\s*#include\s+"([^"]+)"'
 _OPTIONS = ("-std=c++17", "-default-device", "--ptxas-options=-v")
-_SOURCE_ERROR = re.compile(r"^(.+?)\((\d+)\): (?:\w+ )?error(?: #[\w-]+)?: (.+)$", re.MULTILINE)
-_TOOL_ERROR = re.compile(r"^\s*(?:ptxas|nvrtc)\b.*?\berror *: (.+)$", re.MULTILINE)
-_LAST_WORDS = re.compile(r"^\s*(?:ptxas|nvrtc) fatal *: (.+)$", re.MULTILINE)
-_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_SOURCE_ERROR = r"(?m)^(.+?)\((\d+)\): (?:\w+ )?error(?: #[\w-]+)?: (.+)$"
+_TOOL_ERROR = r"(?m)^\s*(?:ptxas|nvrtc)\b.*?\berror *: (.+)$"
+_LAST_WORDS = r"(?m)^\s*(?:ptxas|nvrtc) fatal *: (.+)$"
+_ENTRY = r"Compiling entry function '(\w+)'"
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class CompileError(LenetError):
 def _refused(kernel: Kernel, arch: str, status: str, log: str) -> CompileError:
     """The error for NVRTC's `log`: where its first error is, and how many follow."""
     source, what = kernel.source.name, f"{kernel.entry} for {arch}"
-    errors = _SOURCE_ERROR.findall(log)
+    errors = re.findall(_SOURCE_ERROR, log)
     said = [message for _, _, message in errors]
     if errors:
         file, line, _ = errors[0]
         if Path(file).name != source:
             what = f"{kernel.entry} of {source} for {arch}"
         source = f"{Path(file).name}, line {line}"
-    said = said or _TOOL_ERROR.findall(log) or _LAST_WORDS.findall(log) or [status]
+    said = said or re.findall(_TOOL_ERROR, log) or re.findall(_LAST_WORDS, log) or [status]
     more = len(said) - 1
     rest = f" (and {more} more error{'s' * (more > 1)})" if more else ""
     return CompileError(f"{source}, {what}: expected it to compile, found: {said[0]}{rest}", log)
@@ -101,7 +101,7 @@ def source_files(source: Path) -> list[Path]:
         if path in found:
             continue
         found.append(path)
-        for name in _INCLUDE.findall(path.read_text()):
+        for name in re.findall(_INCLUDE, path.read_text()):
             places = (path.parent / name, INCLUDE_ROOT / name)
             todo += [place for place in places if place.is_file()][:1]
     return found
@@ -116,49 +116,26 @@ def source_hash(source: Path) -> str:
     return digest.hexdigest()
 
 
-@cache
-def _nvrtc() -> Any:
-    try:
-        from cuda.bindings import nvrtc
-
-        status = nvrtc.nvrtcVersion()[0]
-    except (ImportError, RuntimeError) as error:
-        raise LenetError(
-            "compiling kernels: expected NVRTC through cuda-bindings, found none "
-            f"({error}); pip install 'lenetgpu[cuda13-ctk]'"
-        ) from error
-    if int(status) != 0:
-        raise LenetError(f"compiling kernels: NVRTC does not answer ({status})")
-    return nvrtc
-
-
-@cache
 def version() -> tuple[int, int]:
     """NVRTC's (major, minor)."""
-    _, major, minor = _nvrtc().nvrtcVersion()
-    return int(major), int(minor)
+    return compiler.current().version
 
 
-@cache
 def _no_cache() -> tuple[str, ...]:
     """The option against NVRTC's own cache, whose hits come without ptxas' report."""
-    nvrtc = _nvrtc()
-    _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
-    status = nvrtc.nvrtcCompileProgram(program, 1, [_NO_CACHE.encode()])[0]
-    nvrtc.nvrtcDestroyProgram(program)
-    return (_NO_CACHE,) if int(status) == 0 else ()
+    return compiler.current().options
 
 
 @cache
 def supported(arch: str) -> bool:
     """Whether this NVRTC compiles for `arch`."""
-    _, archs = _nvrtc().nvrtcGetSupportedArchs()
+    _, archs = compiler.library().nvrtcGetSupportedArchs()
     return int(re.sub(r"\D", "", arch)) in archs
 
 
 def _parse_resources(log: str, kernel: Kernel, arch: str) -> Resources:
     entry, where = kernel.entry, f"{kernel.source.name}, {kernel.entry} for {arch}"
-    compiled = _ENTRY.findall(log)
+    compiled = re.findall(_ENTRY, log)
     if entry not in compiled and "ptxas info" in log:
         raise CompileError(
             f'{where}: expected an extern "C" __global__ function of this name, '
@@ -182,7 +159,7 @@ def _parse_resources(log: str, kernel: Kernel, arch: str) -> Resources:
 
 
 def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, str]:
-    nvrtc = _nvrtc()
+    nvrtc = compiler.library()
 
     def read(size_of: Any, get: Any) -> bytes:
         buffer = b" " * int(size_of(program)[1])
@@ -204,7 +181,7 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 
 
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
-    """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache.
+    """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache, without loading NVRTC.
 
     Raises CompileError where it is not CUDA C++, or LenetError where NVRTC is not installed.
     """
@@ -224,6 +201,8 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
     if cubin.is_file() and facts.is_file():
         stored = json.loads(facts.read_text())
         return Compiled(cubin, Resources(**stored["resources"]), stored["log"])
+    if compiler.outdated():
+        return compile_kernel(kernel, arch)
     binary, log = _run_nvrtc(kernel, arch, options)
     resources = _parse_resources(log, kernel, arch)
     write_atomically(cubin, binary)

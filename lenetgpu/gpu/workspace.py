@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 WORKSPACE_BYTES = 1 << 30
@@ -14,10 +15,17 @@ def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES
 
 
 def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Uninitialised page-locked NumPy array, which the copy engine reads at full speed."""
-    import cupyx
+    """Uninitialised page-locked NumPy array, which the copy engine reads at full speed.
 
-    return cupyx.empty_pinned(shape, dtype)
+    Its memory is the runtime's own (`cudaHostAlloc`) and goes back when nothing views it any more:
+    CuPy's pool would keep it until the process ends.
+    """
+    import numpy as np
+    from cupy.cuda import PinnedMemory, PinnedMemoryPointer
+
+    kind = np.dtype(dtype)
+    memory = PinnedMemory(max(1, prod(shape) * kind.itemsize))
+    return np.ndarray(shape, kind, PinnedMemoryPointer(memory, 0))
 
 
 def copy_to_constant(address: int, array: Any) -> None:

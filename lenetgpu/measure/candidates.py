@@ -109,12 +109,16 @@ def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> lis
 
 
 def default_reference(what: str, device: str, candidates: list[Candidate]) -> str:
-    """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise."""
+    """The plan that `auto` runs, or its variant of the stage; the first candidate otherwise.
+
+    On a CPU, where the first is the serial one, the next plan's variant before it.
+    """
     names = [candidate.name for candidate in candidates]
     if what == PLANS:
         same = list(AUTO_PLANS["fp32"][device])
     else:
-        same = [slot.variant.full_name for slot in resolve(AUTO, device).slots
+        plans = [AUTO, *AUTO_PLANS["fp32"]["cpu"]] if device == "cpu" else [AUTO]
+        same = [slot.variant.full_name for plan in plans for slot in resolve(plan, device).slots
                 if slot.name == what]  # fmt: skip
     return next((name for name in same if name in names), names[0])
 

@@ -13,16 +13,17 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from lenetgpu.check.fit import Fit, fit
 from lenetgpu.check.verify import plan_key, verify_once
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import summarise, time_compute
-from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, Plan, auto_plans, resolve
+from lenetgpu.pipeline import Pipeline, default_chunk
+from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
 from lenetgpu.store import cache_dir, write_atomically
 
 # (largest batch of the range, images it is measured with); the last range has no end
@@ -84,6 +85,8 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     import cupy
     import numpy as np
 
+    from lenetgpu.measure.rounds import interleave
+
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
@@ -117,14 +120,98 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     return choice
 
 
-def choose(gpu: Gpu, precision: str, batch: int) -> Plan:
-    """Plan `auto` for passes of `batch` images on `gpu`, which is current; measured on first use.
+def _ordered(gpu: Gpu | None, precision: str, batch: int) -> dict[str, Plan]:
+    """The right plans at `precision`, the fastest first; on a CPU as they are listed."""
+    if gpu is None:
+        return auto_plans("cpu", precision, None)
+    medians = (remembered(gpu, precision, batch) or measure(gpu, precision, batch)).medians_ms
+    plans = auto_plans("cuda", precision, gpu)
+    return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
 
-    Raises LenetError where no plan is right there.
+
+@dataclass(frozen=True)
+class _Asked:
+    """What plans are held against: the weights, the device's name, the images' type and number."""
+
+    weights: Weights
+    device: str
+    dtype: str
+    batch: int
+
+    def fit(self, plan: Plan) -> Fit:
+        """`fit`; where memory does not suffice, with passes of half as many, and so on."""
+        batch = self.batch
+        while True:
+            try:
+                return fit(plan, self.weights, self.device, self.dtype, batch)
+            except MemoryError:
+                if batch == 1:
+                    raise LenetError(f"plan {plan.name}: expected memory for one image") from None
+                batch = -(-batch // 2)
+
+
+def choose(
+    gpu: Gpu | None,
+    precision: str,
+    batch: int,
+    weights: Weights,
+    dtype: str = "uint8",
+    notes: list[str] | None = None,
+) -> Plan:
+    """Plan `auto` for passes of `batch` images of `dtype` with `weights`, at least as precise.
+
+    On `gpu`, which is current, or on the CPU. The fastest plan that fits the weights
+    (`check/fit.py`), or that of the next more precise precision; `notes` gets a sentence for each
+    that does not fit. Which is fastest is measured on first use. Raises LenetError where none fits.
     """
-    found = remembered(gpu, precision, batch) or measure(gpu, precision, batch)
-    plan = resolve(found.plan, "cuda", None, precision, gpu)
-    return replace(plan, name=AUTO)
+    device = "cpu" if gpu is None else "cuda"
+    asked = _Asked(
+        weights,
+        cpu_name() if gpu is None else gpu.name,
+        dtype,
+        min(batch, default_chunk(device)),
+    )
+    auto_plans(device, precision, gpu)
+    refused: list[str] = []
+    finer = PRECISIONS[: PRECISIONS.index(precision) + 1]
+    for kind in reversed([kind for kind in finer if device in AUTO_PLANS.get(kind, {})]):
+        try:
+            plans = _ordered(gpu, kind, batch)
+            plan = _fastest(plans, kind, device, asked, refused)
+        except LenetError as error:
+            refused.append(str(error))
+            continue
+        if plan is not None:
+            if notes is not None:
+                notes.extend(refused)
+            return replace(plan, name=AUTO)
+    raise LenetError("; ".join(dict.fromkeys(refused)))
+
+
+def _fastest(
+    plans: Mapping[str, Plan], precision: str, device: str, asked: _Asked, refused: list[str]
+) -> Plan | None:
+    """The first of `plans` that fits, stand-ins where they are as exact; why not into `refused`."""
+    for name, plan in plans.items():
+        try:
+            error = asked.fit(plan).error
+        except LenetError as refusal:
+            refused.append(str(refusal))
+            continue
+        if name not in stand_ins(device, precision):
+            return plan
+        if error <= _own_error(plans, precision, device, asked):
+            return plan
+    return None
+
+
+def _own_error(plans: Mapping[str, Plan], precision: str, device: str, asked: _Asked) -> float:
+    """The error of the precision's first plan; infinite where there is none that fits."""
+    first = next((name for name in AUTO_PLANS[precision][device] if name in plans), None)
+    try:
+        return float("inf") if first is None else asked.fit(plans[first]).error
+    except LenetError:
+        return float("inf")
 
 
 def choose_all(gpu: Gpu) -> list[Choice]:

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.launch import Launch
-from lenetgpu.gpu.software import software
-from lenetgpu.measure.comparison import Candidate, Comparison
-from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.statistics import Interval, time_interval, warnings
-from lenetgpu.measure.timing import StepTiming, Summary, summarise
 
 if TYPE_CHECKING:
+    from lenetgpu.gpu.launch import Launch
+    from lenetgpu.measure.comparison import Candidate, Comparison
     from lenetgpu.measure.outcome import Outcome
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.statistics import Interval
+    from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.plan import Plan
 
 SCHEMA = 1
-PHASES = ("import", "context", "choose", "compile", "verify", "load", "copy", "first")
+PHASES = (
+    "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
+)  # fmt: skip
 _GPU_FIELDS = (
     "grid",
     "block",
@@ -42,6 +43,8 @@ def device_json(gpu: Gpu | None) -> dict[str, Any]:
 
 def head(command: str, gpu: Gpu | None) -> dict[str, Any]:
     """What every document begins with: schema, command, date, device and software."""
+    from lenetgpu.gpu.software import software
+
     return {
         "schema": SCHEMA,
         "command": command,
@@ -154,6 +157,8 @@ def stage_rows(
     timings: list[StepTiming], images: int, limits: Ceilings | None
 ) -> list[dict[str, Any]]:
     """The `stages` list of the schema, with each step's share of the sum."""
+    from lenetgpu.measure.timing import summarise
+
     summaries = [summarise(row.samples) for row in timings]
     total = sum(summary.median for summary in summaries) or 1.0
     rows = []
@@ -182,6 +187,9 @@ def candidate_json(
     comparison: Comparison, candidate: Candidate, limits: Ceilings | None
 ) -> dict[str, Any]:
     """One entry of `candidates`: its check, its samples, its ratio to the reference."""
+    from lenetgpu.measure.statistics import time_interval, warnings
+    from lenetgpu.measure.timing import summarise
+
     entry: dict[str, Any] = {
         "name": candidate.name,
         "precision": candidate.precision,
@@ -251,7 +259,7 @@ def plan_json(plan: Plan) -> list[dict[str, Any]]:
 
 def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     """`lenetgpu infer --json`: schema 1."""
-    phases, n = outcome.phases, len(outcome.dataset)
+    phases, n = outcome.phases, outcome.done
     correct = outcome.correct
     timing = {
         "import": import_ms + phases.get("import", 0.0),
@@ -261,12 +269,12 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
     }
     return head("infer", outcome.gpu) | {
         "images": n,
-        "batch": min(outcome.request.batch, n),
+        "batch": min(outcome.batch, n),
         "correct": correct,
         "accuracy": None if correct is None else correct / n,
         "precision": outcome.plan.precision,
         "weights": outcome.weights.source,
-        "data": outcome.dataset.source,
+        "data": outcome.data,
         "plan": plan_json(outcome.plan),
         "timing_ms": timing,
         "images_per_second": outcome.images_per_second,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.dataset import Dataset
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.timing import StepTiming, Summary
-from lenetgpu.measure.trace import TraceEvent
 from lenetgpu.plan import AUTO, Plan
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.roofline import Ceilings
+    from lenetgpu.measure.timing import StepTiming, Summary
+    from lenetgpu.measure.trace import TraceEvent
 
 DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")
@@ -26,17 +27,24 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Request:
-    """What `lenetgpu infer` was asked for."""
+    """What `lenetgpu infer` was asked for.
+
+    `batch` None: DEFAULT_BATCH, and no bound for the chunks of a GPU. `streams` and `chunk` None:
+    chosen. `repeat` passes are timed after the one that labels;
+    `timing` and `roofline` take their own.
+    """
 
     data: Path | None = None
     weights: Path | None = None
-    batch: int = DEFAULT_BATCH
+    batch: int | None = None
     limit: int | None = None
+    skip: int = 0
     plan: str = AUTO
     overrides: dict[str, str] = field(default_factory=dict)
     precision: str | None = None
     device: str = "auto"
-    streams: int = 1
+    threads: int | None = None
+    streams: int | None = None
     chunk: int | None = None
     timing: bool = False
     scores: bool = False
@@ -44,6 +52,11 @@ class Request:
     roofline: bool = False
     trace: bool = False
     min_accuracy: float | None = None
+    repeat: int = 0
+
+    def images_a_pass(self, images: int) -> int:
+        """Images of a pass of the pipeline, of so many in all."""
+        return min(self.batch or DEFAULT_BATCH, images)
 
     def check(self) -> None:
         """LenetError unless the numbers and words are ones that can be run."""
@@ -51,9 +64,13 @@ class Request:
         for option, count in counts.items():
             if count is not None and count < 1:
                 raise LenetError(f"{option}: expected at least 1 image, found {count}")
-        if self.streams < 1:
-            raise LenetError(f"--streams: expected at least 1, found {self.streams}")
-        if self.streams > MOST_STREAMS:
+        for option, count in {"--repeat": self.repeat, "--skip": self.skip}.items():
+            if count < 0:
+                raise LenetError(f"{option}: expected at least 0, found {count}")
+        for option, asked in {"--streams": self.streams, "--threads": self.threads}.items():
+            if asked is not None and asked < 1:
+                raise LenetError(f"{option}: expected at least 1, found {asked}")
+        if self.streams is not None and self.streams > MOST_STREAMS:
             raise LenetError(f"--streams: expected at most {MOST_STREAMS}, found {self.streams}")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
             raise LenetError(
@@ -69,11 +86,14 @@ class Request:
 class Outcome:
     """Labels, scores where asked, and where the time went, in milliseconds.
 
-    Of a run that Ctrl-C ended, `dataset` is the images that were classified, of `asked`.
+    `labels` (done,) int32 of `asked` images, fewer where Ctrl-C ended the run; `truth` (done,) or
+    None where `data` has no labels. `end_to_end` is the pass that labelled, unless passes were
+    repeated; `compute` has no sample then on a GPU, where copies and kernels overlap.
     """
 
     request: Request
-    dataset: Dataset
+    data: str
+    truth: Any
     weights: Weights
     plan: Plan
     gpu: Gpu | None
@@ -88,47 +108,63 @@ class Outcome:
     trace: list[TraceEvent] = field(default_factory=list)
     asked: int = 0
     interrupted: bool = False
-    cold: bool = False
+    repeated: bool = False
+    streams: int = 1
+    chunk: int | None = None
+    """Images of a GPU's chunks, which go round its streams."""
+    model: dict[str, float] | None = None
+    """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
+    streamed: bool = False
+    """Read while it was computed: `end_to_end` is from the file to labels."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def done(self) -> int:
+        """Images that were classified."""
+        return len(self.labels)
 
     @property
     def batch(self) -> int:
         """Images of a pass, the last apart: no more than there are."""
-        return min(self.request.batch, max(self.asked, len(self.dataset)))
+        return self.request.images_a_pass(max(self.asked, self.done))
 
     def ended(self) -> dict[str, Any]:
         """What the JSON says of the run's end: whether Ctrl-C was it, and how far it came.
 
-        `batch` is the real one, which may be more than was done; `cold`: the only pass that was
-        timed is the first.
+        `batch` is the real one, which may be more than was done; `repeated`: times are of passes
+        after the one that labelled; `from`: whether `end_to_end` begins in memory or in the file.
         """
         return {
             "interrupted": self.interrupted,
             "images_asked": self.asked,
-            "images_done": len(self.dataset),
+            "images_done": self.done,
             "batch": self.batch,
-            "cold": self.cold,
+            "streams": self.streams,
+            "chunk": self.chunk,
+            "model_ms": self.model,
+            "repeated": self.repeated,
+            "from": "file" if self.streamed else "memory",
+            "notes": self.notes,
         }
 
     def sentence(self) -> str:
         """How far a run that Ctrl-C ended came."""
-        done = len(self.dataset)
+        done = self.done
         left = f", {self.asked - done:,} not" if done < self.asked else ""
         return f"lenetgpu: interrupted: {done:,} of {self.asked:,} images classified{left}"
 
     @property
     def correct(self) -> int | None:
         """How many labels are right, or None where the data has no labels."""
-        if self.dataset.labels is None:
-            return None
-        return int((self.labels == self.dataset.labels).sum())
+        return None if self.truth is None else int((self.labels == self.truth).sum())
 
     @property
     def too_low(self) -> bool:
         """Whether less than the asked share of the labels is right."""
         least, correct = self.request.min_accuracy, self.correct
-        return least is not None and correct is not None and correct / len(self.dataset) < least
+        return least is not None and correct is not None and correct / self.done < least
 
     @property
     def images_per_second(self) -> float:
         """Images over the median end-to-end time."""
-        return len(self.dataset) / (self.end_to_end.median / 1e3)
+        return self.done / (self.end_to_end.median / 1e3)

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Event, Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvml import MachineState, Monitor, Reading, monitor, spread
 from lenetgpu.layouts import physical_shape
-from lenetgpu.measure.comparison import Candidate, Comparison
-from lenetgpu.measure.rounds import BREAKS, fail
 from lenetgpu.measure.timing import StepTiming, cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline, Step
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.comparison import Candidate, Comparison
 
 WATCHED_S = 2.0
 _WARM_S = 0.2
@@ -135,6 +136,8 @@ def watch_all(
 
 
 def _watch_candidate(candidate: Candidate, gpu: Gpu, seconds: float, cold_l2: bool) -> None:
+    from lenetgpu.measure.rounds import BREAKS, fail
+
     bench = candidate.bench
     if bench is None:
         return

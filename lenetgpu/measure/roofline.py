@@ -109,7 +109,8 @@ def _measure_cpu(name: str) -> Ceilings:
     import numpy as np
 
     from lenetgpu.cpu.threads import parallel_ranges
-    from lenetgpu.cpu.tile import CHANNELS, PIXELS, pack_weights, rows_times_matrix
+    from lenetgpu.cpu.tile import pack_weights, rows_times_matrix
+    from lenetgpu.cpu.vector import CHANNELS, PIXELS
 
     source = np.ones(_CPU_COPY_BYTES, np.uint8)
     target = np.empty_like(source)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from math import ceil
-from typing import Any
+from math import ceil, isnan, nan
+from typing import TYPE_CHECKING, Any
 
-from lenetgpu.gpu.launch import Launch, record
-from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.pipeline import Pipeline, Step
+
+if TYPE_CHECKING:
+    from lenetgpu.gpu.launch import Launch
+    from lenetgpu.gpu.nvml import MachineState
 
 MOST = 200
 """Samples that `repeat` takes at most unless told."""
@@ -25,6 +28,19 @@ def hold_events() -> tuple[Any, Any]:
     import cupy
 
     return cupy.cuda.Event, cupy.cuda.get_elapsed_time
+
+
+class Phases(dict[str, float]):
+    """Milliseconds by the name of what took them; what comes twice is added."""
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time of the block to `name`, also where it raises."""
+        start = _clock()
+        try:
+            yield
+        finally:
+            self[name] = self.get(name, 0.0) + (_clock() - start) * 1e3
 
 
 @dataclass(frozen=True)
@@ -50,10 +66,18 @@ class Summary:
 
 def summarise(samples: list[float]) -> Summary:
     """Summary of samples in milliseconds."""
-    import numpy as np
-
-    p05, median, p95, p99 = np.percentile(samples or [np.nan], [5, 50, 95, 99]).tolist()
+    whole = samples and not any(map(isnan, samples))
+    ordered = sorted(map(float, samples)) if whole else [nan]
+    p05, median, p95, p99 = (_percentile(ordered, share) for share in (0.05, 0.5, 0.95, 0.99))
     return Summary(median, p05, p95, p99, [float(s) for s in samples])
+
+
+def _percentile(ordered: list[float], share: float) -> float:
+    """Linear between neighbours, as NumPy's, whose own imports its masked arrays first."""
+    place = share * (len(ordered) - 1)
+    before = int(place)
+    left, right = ordered[before], ordered[min(before + 1, len(ordered) - 1)]
+    return left + (right - left) * (place - before)
 
 
 def repeat(
@@ -176,6 +200,8 @@ def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch
 
 def _profile_gpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     from cupy.cuda import nvtx
+
+    from lenetgpu.gpu.launch import record
 
     new_event, between = hold_events()
     events = [new_event()]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.measure.document import PHASES, device_json, stage_rows
-from lenetgpu.measure.roofline import above
-from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, as_rich, used
+from lenetgpu.measure.document import PHASES, device_json
+from lenetgpu.measure.outcome import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from lenetgpu.measure.outcome import Outcome
+    from lenetgpu.measure.timing import Summary
+
+_PHASE_NAMES = {"first": "pass"}
 
 
 def _shown(source: str) -> str:
@@ -34,7 +36,16 @@ def describe_device(outcome: Outcome) -> str:
 
 def print_stages(console: Console, outcome: Outcome) -> None:
     """The per-stage table, ending with the residual between its sum and the unprofiled pass."""
-    n = len(outcome.dataset)
+    from lenetgpu.measure.document import stage_rows
+    from lenetgpu.show.tables import (
+        LAUNCH_COLUMNS,
+        MACHINE_COLUMNS,
+        STAGE_COLUMNS,
+        as_rich,
+        used,
+    )
+
+    n = outcome.done
     rows = stage_rows(outcome.rows, n, outcome.limits)
     total = sum(row["median_ms"] for row in rows)
     compute = outcome.compute.median
@@ -54,6 +65,8 @@ def print_stages(console: Console, outcome: Outcome) -> None:
 
 def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) -> None:
     """Say which stages are above the roof that they are judged by, and why that can be."""
+    from lenetgpu.measure.roofline import above
+
     names = above(rows)
     if names and outcome.limits is not None:
         verb = "is" if len(names) == 1 else "are"
@@ -67,19 +80,22 @@ def print_above(console: Console, outcome: Outcome, rows: list[dict[str, Any]]) 
 
 def _images(outcome: Outcome) -> str:
     """How many images, and how many at once where that is not all of them as asked."""
-    n, asked = len(outcome.dataset), outcome.request.batch
+    n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
-    if outcome.batch < outcome.asked:
+    if outcome.chunk is not None and outcome.chunk < outcome.asked:
+        streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
+        return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
+    if outcome.batch < outcome.asked and outcome.chunk is None:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
     return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     """The lines that end `lenetgpu infer`."""
-    n = len(outcome.dataset)
+    n = outcome.done
     console.print(f"device   {describe_device(outcome)}", soft_wrap=True, highlight=False)
     console.print(
-        f"data     {_images(outcome)}, {_shown(outcome.dataset.source)}",
+        f"data     {_images(outcome)}, {_shown(outcome.data)}",
         soft_wrap=True,
         highlight=False,
     )
@@ -92,6 +108,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    for note in outcome.notes:
+        console.print(f"note     {note}", soft_wrap=True, highlight=False)
     if outcome.rows:
         print_stages(console, outcome)
     correct = outcome.correct
@@ -102,9 +120,10 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
             f"accuracy {correct:,}/{n:,} = {correct / n:.2%}", style="bold", highlight=False
         )
     compute, whole = outcome.compute, outcome.end_to_end
-    inner = f", {compute.median:,.2f} ms compute" if compute.samples else ""
+    own = outcome.gpu is not None and bool(compute.samples)
+    inner = f", {compute.median:,.2f} ms compute" if own else ""
     console.print(
-        f"[bold]elapsed  {whole.median:,.2f} ms host to host{inner}[/] "
+        f"[bold]elapsed  {whole.median:,.2f} ms {_ends(outcome)}{inner}[/] "
         f"({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
         markup=True,
         soft_wrap=True,
@@ -114,18 +133,24 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         name: outcome.phases[name] for name in PHASES if name in outcome.phases
     }
     phases["import"] = import_ms + outcome.phases.get("import", 0.0)
-    spent = ", ".join(f"{name} {ms:,.0f}" for name, ms in phases.items())
-    console.print(f"time     {spent}{_compute_last(outcome)}", soft_wrap=True, highlight=False)
+    spent = ", ".join(f"{_PHASE_NAMES.get(name, name)} {ms:,.0f}" for name, ms in phases.items())
+    console.print(f"time     {spent} ms", soft_wrap=True, highlight=False)
+
+
+def _ends(outcome: Outcome) -> str:
+    """Where the elapsed time begins and ends."""
+    return "file to labels" if outcome.streamed else "host to host"
 
 
 def _passes(outcome: Outcome) -> str:
-    """What the times are medians of."""
-    if outcome.cold:
-        return "the first pass alone, cold"
+    """What the times are of: the one pass, or of how many that were repeated the medians."""
+    if not outcome.repeated:
+        return "one pass"
     whole, compute = len(outcome.end_to_end.samples), len(outcome.compute.samples)
-    return f"medians of {whole} and {compute} passes"
+    if outcome.gpu is None:
+        return f"median of {whole} passes, {_spread(outcome.end_to_end)}"
+    return f"medians of {whole} and {compute} passes, {_spread(outcome.end_to_end)}"
 
 
-def _compute_last(outcome: Outcome) -> str:
-    compute = outcome.compute
-    return f", compute {compute.median:,.2f} ms" if compute.samples else " ms"
+def _spread(summary: Summary) -> str:
+    return f"{summary.p05:,.2f} to {summary.p95:,.2f}"

@@ -211,3 +211,41 @@ def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
         axes.set_title(stage, loc="left", fontsize=10)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     _save(figure, path)
+
+
+def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
+    """A pane a plan: milliseconds over images a chunk, a line a number of streams.
+
+    Chunks that taper are left out. The bare copy and the kernels alone are drawn across, the
+    model's schedule is a star.
+    """
+    if not sweeps:
+        raise LenetError("expected a sweep of streams to draw, found none")
+    figure, panes = _figure(3.2 * len(sweeps), 4, panes=len(sweeps))
+    for axes, sweep in zip([panes] if len(sweeps) == 1 else panes, sweeps, strict=True):
+        ways: dict[str, list[dict[str, Any]]] = {}
+        for row in sweep["rows"]:
+            ways.setdefault(row["way"], []).append(row)
+        counts = sorted({row["streams"] for row in ways.get("schedule", [])})
+        for count, colour in zip(counts, itertools.cycle(_COLOURS), strict=False):
+            rows = [row for row in ways["schedule"] if row["streams"] == count]
+            rows = [row for row in rows if row.get("taper", 1) == 1]
+            rows.sort(key=lambda row: row["chunk"])
+            axes.plot([row["chunk"] for row in rows], [row["median_ms"] for row in rows],
+                      marker="o", markersize=3, color=colour, label=f"{count}")  # fmt: skip
+        for name, style in (("bare copy", "--"), ("kernels", ":")):
+            for row in ways.get(name, []):
+                axes.axhline(row["median_ms"], color="#475569", linestyle=style, label=name)
+        for row in ways.get("auto", []):
+            axes.plot(row["chunk"], row["median_ms"], "*", markersize=12, color="#111827",
+                      label="auto")  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_ylim(0)
+        axes.set_xlabel("images a chunk")
+        axes.set_title(f"{sweep['plan']}, {sweep['dtype']}", loc="left", fontsize=10)
+    leftmost = panes if len(sweeps) == 1 else panes[0]
+    leftmost.set_ylabel(f"ms for {sweeps[0]['images']:,} images")
+    figure.legend(*leftmost.get_legend_handles_labels(), loc="outside right upper", fontsize=8,
+                  title="streams", title_fontsize=8)  # fmt: skip
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    _save(figure, path)

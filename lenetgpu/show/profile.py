@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 _COLUMNS = (*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS)
 
 
+def _beside_model(outcome: Outcome) -> str:
+    """What the schedule's model says of a pass, and what it took."""
+    assert outcome.model is not None and outcome.chunk is not None
+    return (
+        f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}, host to host: "
+        f"{outcome.end_to_end.median:.3f} ms, by the model {outcome.model['predicted']:.3f} ms, "
+        f"the bare copy {outcome.model['bare_copy']:.3f} ms"
+    )
+
+
 @dataclass(frozen=True)
 class Profile:
     """An outcome with its stage rows."""
@@ -86,6 +96,10 @@ class Profile:
                 f"(measured {limits.date})",
                 highlight=False,
             )
+        for note in self.outcome.notes:
+            console.print(f"note    {note}", soft_wrap=True, highlight=False)
+        if self.outcome.model is not None:
+            console.print(f"bus     {_beside_model(self.outcome)}", soft_wrap=True, highlight=False)
         if self.rows:
             report.print_stages(console, self.outcome)
         if self.outcome.trace and self.outcome.gpu is not None:

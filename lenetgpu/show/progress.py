@@ -46,20 +46,23 @@ def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[To
 
     None is where stderr is no terminal or it is not wanted. An image counts once a pass.
     """
-    with status_line(enabled) as say:
+    with status_line(enabled, rate=True) as say:
         shown = enabled and sys.stderr.isatty()
         yield (lambda done, total: say(what, done, total)) if shown else None
 
 
 @contextmanager
-def status_line(enabled: bool) -> Iterator[Say]:
-    """Yield `say(text, done, total)`, which shows what is being done where stderr is a terminal."""
+def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
+    """Yield `say(text, done, total)`, which shows what is being done where stderr is a terminal.
+
+    `rate`: with how many parts a second are done, and the time that is left.
+    """
     if not enabled or not sys.stderr.isatty():
         yield lambda text, done=0, total=0: None
         return
     from rich.console import Console
 
-    with _bar(Console(stderr=True)) as bar:
+    with _bar(Console(stderr=True), rate) as bar:
         task = bar.add_task("starting", total=None)
 
         def say(text: str, done: int = 0, total: int = 0) -> None:
@@ -68,9 +71,19 @@ def status_line(enabled: bool) -> Iterator[Say]:
         yield say
 
 
-def _bar(console: Console) -> Progress:
-    """A spinner with what is done and, once a total is known, a bar and its two numbers."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def _bar(console: Console, rate: bool = False) -> Progress:
+    """A spinner with what is done and, once a total is known, a bar and its two numbers.
+
+    `rate`: also how many a second, and the time that is left.
+    """
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Amount(TextColumn):
@@ -78,11 +91,17 @@ def _bar(console: Console) -> Progress:
             known = task.total is not None
             return Text(f"{task.completed:,.0f}/{task.total:,.0f}" if known else "")
 
+    class Rate(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
+
+    more = (Rate(""), TextColumn("left"), TimeRemainingColumn()) if rate else ()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         Amount(""),
         TimeElapsedColumn(),
+        *more,
     )
     return Progress(*columns, console=console, transient=True)

@@ -58,8 +58,8 @@ class Mounted:
     """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
 
     `weights` are float32 host arrays: none, one, or a span's in its order. `state` is what
-    `prepare` made of them (or the array itself, on the device). A `calibrated` variant takes
-    `largest_pooled` after the weights. Arrays passed in and out lie on the variant's device.
+    `prepare` made of them (or the array itself, on the device). Arrays passed in and out lie on the
+    variant's device.
     """
 
     def __init__(
@@ -68,13 +68,11 @@ class Mounted:
         problem: Any,
         weights: Sequence[Any],
         batch: int,
-        largest_pooled: float | None = None,
     ) -> None:
         self.variant, self.problem, self.batch = variant, problem, batch
         self.on_gpu = variant.needs.device == "cuda"
         self.arrays = array_module(variant.needs.device)
-        held = (*weights, largest_pooled) if variant.calibrated else tuple(weights)
-        tensor: Any = held if len(held) > 1 else next(iter(held), None)
+        tensor: Any = tuple(weights) if len(weights) > 1 else next(iter(weights), None)
         if variant.prepare is not None:
             self.state = variant.prepare(tensor, problem, batch)
         else:

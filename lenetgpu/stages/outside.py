@@ -23,6 +23,7 @@ from lenetgpu.stages.registry import (
     Needs,
     TakenError,
     Variant,
+    import_offered,
 )
 from lenetgpu.stages.seal import sealed
 
@@ -42,6 +43,7 @@ def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
         return
     if cupy_installed():
         importlib.import_module("cupy")  # as it is, before a file can put another in its place
+    import_offered()
     before = dict(REGISTRY)
     with sealed() as seal:
         try:
@@ -62,6 +64,7 @@ def load(path: Path) -> list[Variant]:
     LenetError, with file and line, where there is no such file, it cannot be imported, or it
     registers nothing, what is no variant, or a name that is taken; nothing stays registered then.
     """
+    import_offered()
     before = dict(REGISTRY)
     try:
         for file in _files(path):

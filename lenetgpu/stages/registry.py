@@ -2,14 +2,15 @@
 
 A variant is one algorithm for one kind of stage on one kind of device. Its function writes a
 pre-allocated output and returns nothing; what the CLI, the tests and the tables need to know
-about it is data in its registration.
+about it is data in its registration. Which families a module registers is told beside it
+(`offer`), so that a plan is found without importing what it does not run.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -88,8 +89,7 @@ class Variant:
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-      that it takes images as they arrive (uint8 or float32) and needs no input step, `calibrated`
-      that `prepare` takes the largest pooled activation (or None) after the weights.
+      that it takes images as they arrive (uint8 or float32) and needs no input step.
     """
 
     kind: str
@@ -109,7 +109,6 @@ class Variant:
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
     raw_images: bool = False
-    calibrated: bool = False
 
     @property
     def full_name(self) -> str:
@@ -188,19 +187,70 @@ def variant(**fields: Any) -> Callable[[Callable[..., None]], Callable[..., None
     return register
 
 
-def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) -> None:
-    """Import every module of `package`: a new file registers its variants by being there.
+@dataclass(frozen=True)
+class _Offer:
+    """A module that registers variants when it is imported; `families` None: any."""
 
-    The modules of `first` come first, naive to fast: that is the order of `variants`, in which
-    what nobody ranked comes last.
+    rank: tuple[int, ...]
+    kinds: tuple[str, ...]
+    families: frozenset[str] | None
+
+    def may_hold(self, kind: str | None, family: str | None) -> bool:
+        if kind is not None and kind not in self.kinds:
+            return False
+        return family is None or self.families is None or family in self.families
+
+
+_OFFERS: dict[str, _Offer] = {}
+_LAST = (1 << 30,)
+
+
+def offer(
+    package: str, folders: Iterable[str], kinds: str | tuple[str, ...], families: Mapping[str, str]
+) -> None:
+    """Tell of the modules of `package`, to be imported when variants of `kinds` are asked for.
+
+    `families` names the families that a module registers, "" for none, in naive to fast order of
+    the modules: that is the order of `variants`. A module that it does not name comes last and is
+    imported for any: a new file registers its variants by being there.
     """
+    within = _OFFERS[package].rank if package in _OFFERS else (len(_OFFERS),)
+    found = [module.name for module in pkgutil.iter_modules(list(folders))]
+    for place, name in enumerate(dict.fromkeys((*families, *found))):
+        told = frozenset(families[name].split()) if name in families else None
+        _OFFERS[f"{package}.{name}"] = _Offer((*within, place), _tuple(kinds), told)
+
+
+def import_offered(kind: str | None = None, family: str | None = None) -> None:
+    """Import the modules that may register variants of `kind` and `family`; None means any."""
+    done: set[str] = set()
+    while True:
+        todo = [name for name, found in _OFFERS.items() if found.may_hold(kind, family)]
+        todo = [name for name in todo if name not in done]
+        if not todo:
+            return
+        for name in todo:
+            importlib.import_module(name)
+        done.update(todo)
+
+
+def import_all(package: str, folders: Iterable[str], first: Iterable[str] = ()) -> None:
+    """Import every module of `package`, those of `first` first: `offer` without the delay."""
     found = [module.name for module in pkgutil.iter_modules(list(folders))]
     for name in dict.fromkeys((*first, *found)):
         importlib.import_module(f"{package}.{name}")
 
 
-def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
-    """Registered variants by kind, then registration order; of one kind and device where given."""
+def _rank(made: Variant) -> tuple[int, ...]:
+    """Where its module stands among those offered; variants from outside come last."""
+    module = made.run.__module__
+    while module and module not in _OFFERS:
+        module = module.rpartition(".")[0]
+    return _OFFERS[module].rank if module else _LAST
+
+
+def _loaded(kind: str | None, device: str | None) -> list[Variant]:
+    """Registered variants, of one kind and device where given, in order."""
     order = (*KINDS, *SPAN_KINDS, *SUPPORT_KINDS)
     found = []
     for (_, name), candidate in REGISTRY.items():
@@ -208,7 +258,20 @@ def variants(kind: str | None = None, device: str | None = None) -> list[Variant
             continue
         if kind in (None, candidate.kind) and device in (None, candidate.needs.device):
             found.append(candidate)
-    return sorted(found, key=lambda candidate: order.index(candidate.kind))
+    return sorted(found, key=lambda candidate: (order.index(candidate.kind), _rank(candidate)))
+
+
+def variants(kind: str | None = None, device: str | None = None) -> list[Variant]:
+    """All variants by kind, then in their modules' order; of one kind and device where given."""
+    import_offered(kind)
+    return _loaded(kind, device)
+
+
+def _members(kind: str, family: str, device: str) -> list[Variant]:
+    """Variants of `kind` that answer to a name of `family` on `device`."""
+    import_offered(kind, family)
+    prefix = f"{family}."
+    return [v for v in _loaded(kind, device) if any(n.startswith(prefix) for n in v.names)]
 
 
 def families(kind: str, device: str) -> dict[str, list[Variant]]:
@@ -235,8 +298,18 @@ def choices(kind: str, device: str) -> list[str]:
 def find_span(kind: str, name: str, device: str) -> Variant | None:
     """The span variant called `name` (full name or family, now or before) on `device`, or None."""
     family, _, rest = name.partition(".")
-    members = families(kind, device).get(family, [])
-    return next((v for v in members if not rest or name in v.names), None)
+    return next((v for v in _members(kind, family, device) if not rest or name in v.names), None)
+
+
+def _known(kind: str, name: str, device: str) -> Variant | None:
+    """`find` among the variants that are loaded; of another device where there is none for it."""
+    exact = REGISTRY.get((kind, name))
+    if exact is not None and exact.needs.device in (device, "cpu"):
+        return exact
+    members = _members(kind, name, device)
+    if not members and name == "serial":
+        members = _members(kind, name, "cpu")
+    return next((member for member in members if member.default), (*members, exact)[0])
 
 
 def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant:
@@ -245,16 +318,12 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
     On a GPU, `serial` and any CPU variant's full name mean the CPU variant, run with copies.
     Raises LenetError with the valid choices where there is none.
     """
-    exact = REGISTRY.get((kind, name))
-    if exact is not None and exact.needs.device in (device, "cpu"):
-        return exact
-    members = families(kind, device).get(name)
-    if members is None and name == "serial":
-        members = families(kind, "cpu").get(name)
-    if members:
-        return next((member for member in members if member.default), members[0])
+    import_offered(kind, name.partition(".")[0])
+    found = _known(kind, name, device)
+    if found is not None and found.needs.device in (device, "cpu"):
+        return found
     where = f"stage {stage}" if stage else f"a {kind} stage"
-    if exact is not None:
+    if found is not None:
         raise LenetError(
             f"variant {name} of {where} needs a GPU; on this device choose from: "
             f"{', '.join(choices(kind, device))}"

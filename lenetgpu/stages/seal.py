@@ -17,7 +17,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.stages.registry import REGISTRY
+from lenetgpu.stages.registry import REGISTRY, import_offered
 
 _OURS = "lenetgpu"
 _ROOTS = (_OURS, "builtins", "cupy", "cupy_backends", "cupyx", "gc", "math", "numpy", "random",
@@ -186,6 +186,7 @@ def is_guest(name: str) -> bool:
 @contextmanager
 def sealed() -> Iterator[Seal]:
     """A seal in force inside the block; what was replaced meanwhile is put back at its end."""
+    import_offered()
     seal = Seal()
     look: Callable[[], str] = partial(Seal.changed, seal)
     _seals.append(seal)

@@ -1,9 +1,21 @@
 """Convolutions, naive to fast: one file per family."""
 
-from lenetgpu.stages.registry import import_all
+from lenetgpu.network import CONV_POOL
+from lenetgpu.stages.registry import offer
 
-_FIRST = (
-    "serial", "direct", "unrolled", "tiled", "fft", "cublas", "convnet2", "texture", "prefetch",
-    "tuned",
-)  # fmt: skip
-import_all(__name__, __path__, _FIRST)
+_FAMILIES = {
+    "serial": "serial",
+    "direct": "direct tiled",
+    "unrolled": "unrolled",
+    "tiled": "tiled",
+    "fft": "fft",
+    "cublas": "cublas",
+    "convnet2": "convnet2",
+    "texture": "texture",
+    "prefetch": "prefetch",
+    "winograd": "winograd",
+    "tuned": "direct winograd best",
+    "reference": "",
+    "shape": "",
+}
+offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)

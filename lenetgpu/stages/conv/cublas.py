@@ -15,6 +15,7 @@ from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import conv_kernel
 from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.rounding import to_half
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -39,7 +40,8 @@ def _prepare(dtype: str) -> Callable[[Any, Conv, int], _Matrix]:
         item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
         chunk = images_within(batch, item * rows_per_image * problem.depth)
         rows = cupy.empty((chunk * rows_per_image, problem.depth), dtype)
-        filters = cupy.asarray(w).reshape(problem.depth, problem.M).astype(dtype)
+        held = to_half(w) if dtype == "float16" and problem.C == 1 else w
+        filters = cupy.asarray(held).reshape(problem.depth, problem.M).astype(dtype)
         return _Matrix(filters, rows, chunk)
 
     return prepare

@@ -1,5 +1,11 @@
 """Fully connected layers, with ReLU where the stage has one: one file per family."""
 
-from lenetgpu.stages.registry import import_all
+from lenetgpu.stages.registry import offer
 
-import_all(__name__, __path__, ("serial", "tiled", "cublas"))
+_FAMILIES = {
+    "serial": "serial",
+    "tiled": "tiled",
+    "cublas": "blas cublas unrolled",
+    "reference": "",
+}
+offer(__name__, __path__, "fc", _FAMILIES)

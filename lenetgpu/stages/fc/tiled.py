@@ -15,6 +15,8 @@ from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
+_PART = 1 << 23
+"""Multiply-adds that pay for handing them to another thread."""
 
 
 @lazy_njit
@@ -53,7 +55,7 @@ def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
         if problem.relu:
             relu_rows(y, lo, hi)
 
-    parallel_ranges(len(x), images)
+    parallel_ranges(len(x), images, least=-(-_PART // (problem.K * problem.M)))
 
 
 @cache

@@ -1,5 +1,18 @@
 """Variants that cover a span of consecutive stages."""
 
-from lenetgpu.stages.registry import import_all
+from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
+from lenetgpu.stages.registry import offer
 
-import_all(__name__, __path__, ("block", "cuda_cores", "mma", "wgmma"))
+KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
+_FAMILIES = {
+    "block": "block",
+    "cuda_cores": "cuda_cores_fp32 plain",
+    "mma": "mma mma_fp16 mma_fp16x3 mma_split",
+    "wgmma": "fused int8 split wgmma_fp16 wgmma_fp16x3 wgmma_int8",
+    "winograd": "winograd",
+    "resident": "",
+    "outputs": "",
+    "reference": "",
+    "split": "",
+}
+offer(__name__, __path__, KINDS, _FAMILIES)

@@ -1,5 +1,11 @@
 """ReLU and 2x2 mean, naive to fast: one file per family."""
 
-from lenetgpu.stages.registry import import_all
+from lenetgpu.stages.registry import offer
 
-import_all(__name__, __path__, ("serial", "mean", "tiled"))
+_FAMILIES = {
+    "serial": "serial",
+    "mean": "basic fused layout",
+    "tiled": "tiled",
+    "reference": "",
+}
+offer(__name__, __path__, "pool", _FAMILIES)

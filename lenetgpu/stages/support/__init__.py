@@ -1,5 +1,5 @@
 """Steps between stages: pixels to floats, one layout to another."""
 
-from lenetgpu.stages.registry import import_all
+from lenetgpu.stages.registry import offer
 
-import_all(__name__, __path__)
+offer(__name__, __path__, ("scale", "relayout"), {"unpack": "", "reference": ""})

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.stages.fused import split
+from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,7 +70,7 @@ def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     import numpy as np
 
     conv1, conv2, fc1, fc2 = tensors
-    filters1, k1 = _parts(_conv1_matrix(conv1), parts)
+    filters1, k1 = _parts(_conv1_matrix(conv1 if parts == 2 else to_half(conv1)), parts)
     first = fragments(filters1).reshape(parts, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)
     filters2, k2 = _parts(conv2.reshape(25, 32, 64), parts)
     second = fragments(filters2).reshape(parts, 25, 2, parts, 4 // parts, 32, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.network import CLASSES, FEATURE_COUNT
+from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,8 +52,9 @@ def pack_conv1(conv1: Array) -> Array:
     """
     import numpy as np
 
-    scales = np.array([0.25, 0.25 * 256 / 255], np.float32).reshape(2, 1, 1, 1, 1)
-    return np.ascontiguousarray(scales * arrange_conv1(conv1), dtype=np.float16)
+    scales = (0.25, 0.25 * 256 / 255)
+    packed = [arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales]
+    return np.ascontiguousarray(np.stack(packed))
 
 
 def pack_conv2(conv2: Array) -> Array:

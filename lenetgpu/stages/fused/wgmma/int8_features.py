@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.files.calibration import largest_pooled
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize
+from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -36,15 +35,14 @@ def kernel(uint8: bool) -> Kernel:
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    """Without a largest activation (w[4]) it is found on the shipped digits."""
     import cupy
 
-    conv1, conv2, largest = w[0], w[1], w[4]
-    most = largest_pooled(conv1) if largest is None else largest
-    most = most if most > 0 else 1.0
-    whole, scales = quantize(conv2, most)
+    largest = ranges(w[0])
+    whole, scales = quantize(w[1], largest)
     return Packed(
-        cupy.asarray(pack_conv1(conv1, most)), cupy.asarray(pack_conv2(whole)), cupy.asarray(scales)
+        cupy.asarray(pack_conv1(w[0], largest)),
+        cupy.asarray(pack_conv2(whole)),
+        cupy.asarray(scales),
     )
 
 
@@ -59,7 +57,6 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     prepare=_prepare,
     kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
     raw_images=True,
-    calibrated=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.files.scaling import most_pooled
 from lenetgpu.stages.fused.wgmma import fp16_pack
+from lenetgpu.stages.rounding import to_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -12,20 +14,42 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 BYTE_MOST, FILTER_MOST = 255, 127
+_WIDEST = 256  # a filter over its largest output: times 64 of both, fp16 holds it
+_ROUNDING = 1e-9  # of sums in another order
+_LEAST_STEPS = 8  # a channel's 255 then stands for at most an eighth more than it must
 
 
-def quantize(conv2: Array, largest: float) -> tuple[Array, Array]:
-    """(5, 5, 32, 64) filters as int8 and, per output, what four sums of byte products mean."""
+def ranges(conv1: Array) -> Array:
+    """(32,) float64: what 255 stands for in each of pool1's channels, such that no image is cut.
+
+    A white image gives a whole number of steps where that costs little: flat strokes are exact.
+    """
     import numpy as np
 
-    widest = np.abs(conv2).max((0, 1, 2)).astype(np.float64)
+    most = most_pooled(conv1)
+    most = np.where(most > 0, np.maximum(most, np.abs(conv1).max((0, 1, 2)) / _WIDEST), 0.0)
+    white = np.maximum(conv1.astype(np.float64).sum((0, 1, 2)), 0)
+    steps = np.floor(BYTE_MOST * white / np.where(most > 0, most, 1.0) + _ROUNDING)
+    whole = steps >= _LEAST_STEPS
+    return np.where(whole, BYTE_MOST * white / np.where(whole, steps, 1.0), most)
+
+
+def quantize(conv2: Array, largest: Array) -> tuple[Array, Array]:
+    """(5, 5, 32, 64) filters as int8 and, per output, what four sums of byte products mean.
+
+    `largest` (32,) is what the input's 255 stands for.
+    """
+    import numpy as np
+
+    scaled = conv2 * (largest / BYTE_MOST)[:, None]
+    widest = np.abs(scaled).max((0, 1, 2))
     step = np.where(widest > 0, widest, 1.0) / FILTER_MOST
-    whole = np.rint(conv2 / step).astype(np.int8)
-    return whole, (0.25 * step * largest / BYTE_MOST).astype(np.float32)
+    whole = np.clip(to_whole(scaled / step), -FILTER_MOST, FILTER_MOST).astype(np.int8)
+    return whole, (0.25 * step).astype(np.float32)
 
 
-def pack_conv1(conv1: Array, largest: float) -> Array:
-    """fp16's packing with `largest` as 255, channels ordered so that a thread's 8 are adjacent.
+def pack_conv1(conv1: Array, largest: Array) -> Array:
+    """fp16's packing with `largest` (32,) as 255, channels ordered so that a thread's are adjacent.
 
     Column 16a + 8dx + 2q + e is channel 8q + 2a + e.
     """
@@ -33,7 +57,8 @@ def pack_conv1(conv1: Array, largest: float) -> Array:
 
     plane, quad, item = np.meshgrid(np.arange(4), np.arange(4), np.arange(2), indexing="ij")
     order = (8 * quad + 2 * plane + item).reshape(-1)
-    return fp16_pack.pack_conv1(conv1[..., order] * np.float32(BYTE_MOST / largest))
+    scales = np.where(largest > 0, BYTE_MOST / np.where(largest > 0, largest, 1.0), 0.0)
+    return fp16_pack.pack_conv1((conv1 * scales)[..., order].astype(np.float32))
 
 
 def pack_conv2(whole: Array) -> Array:

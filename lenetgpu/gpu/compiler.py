@@ -1,0 +1,117 @@
+"""Which NVRTC there is, remembered: loading it takes longer than taking kernels from the cache.
+
+What its library answered is kept with the library's size and time and those of the folders that
+packages are installed in; where one differs, or there is no such file, the library is asked again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.store import cache_dir, write_atomically
+
+NO_CACHE = "--no-cache"
+_CHOOSES = ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
+_MAPPED = Path("/proc/self/maps")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """NVRTC's (major, minor), and its option against its own cache where it has that one."""
+
+    version: tuple[int, int]
+    options: tuple[str, ...]
+
+
+@cache
+def library() -> Any:
+    """NVRTC's functions; LenetError where there are none."""
+    try:
+        from cuda.bindings import nvrtc
+
+        status = nvrtc.nvrtcVersion()[0]
+    except (ImportError, RuntimeError) as error:
+        raise LenetError(
+            "compiling kernels: expected NVRTC through cuda-bindings, found none "
+            f"({error}); pip install 'lenetgpu[cuda13-ctk]'"
+        ) from error
+    if int(status) != 0:
+        raise LenetError(f"compiling kernels: NVRTC does not answer ({status})")
+    return nvrtc
+
+
+@cache
+def asked() -> Compiler:
+    """What the library itself says; LenetError where there is none."""
+    nvrtc = library()
+    _, major, minor = nvrtc.nvrtcVersion()
+    _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
+    status = nvrtc.nvrtcCompileProgram(program, 1, [NO_CACHE.encode()])[0]
+    nvrtc.nvrtcDestroyProgram(program)
+    found = Compiler((int(major), int(minor)), (NO_CACHE,) if int(status) == 0 else ())
+    _remember(found)
+    return found
+
+
+@cache
+def _remembered() -> Compiler | None:
+    try:
+        said = json.loads(_record().read_text())
+        if said["places"] == _places(said["library"]):
+            return Compiler((said["version"][0], said["version"][1]), tuple(said["options"]))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return None
+
+
+def current() -> Compiler:
+    """What is remembered of the library, else what it says."""
+    return _remembered() or asked()
+
+
+def outdated() -> bool:
+    """Whether the library, which this loads, is another than was remembered; `current` is right
+    from then on.
+    """
+    was = _remembered()
+    if was is None or was == asked():
+        return False
+    _remembered.cache_clear()
+    return True
+
+
+def _record() -> Path:
+    """The file for this Python and what else chooses between libraries."""
+    chosen = [sys.prefix, *(os.environ.get(name) for name in _CHOOSES)]
+    name = hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
+    return cache_dir() / "nvrtc" / f"{name}.json"
+
+
+def _places(file: str) -> list[list[Any]]:
+    """(path, size, time) of the library, (path, time) of the folders that pip writes to."""
+    found = os.stat(file)
+    places: list[list[Any]] = [[file, found.st_size, found.st_mtime_ns]]
+    for folder in sys.path:
+        if folder.endswith(("site-packages", "dist-packages")) and os.path.isdir(folder):
+            places.append([folder, os.stat(folder).st_mtime_ns])
+    return places
+
+
+def _remember(found: Compiler) -> None:
+    """Write it down, where it can be told which file is loaded."""
+    try:
+        lines = _MAPPED.read_text().splitlines()
+        (file,) = {line.split(maxsplit=5)[-1] for line in lines if "libnvrtc.so" in line}
+        places = _places(file)
+    except (OSError, ValueError):
+        return
+    said = {"library": file, "version": found.version, "options": found.options}
+    write_atomically(_record(), json.dumps(said | {"places": places}).encode())

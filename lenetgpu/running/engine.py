@@ -1,0 +1,188 @@
+"""A request made ready: device, plan, weights. The one place that prepares and checks them."""
+
+from __future__ import annotations
+
+from lenetgpu.check.fit import fit
+from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.choice import choose
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import Phases
+from lenetgpu.network import FEATURES
+from lenetgpu.pipeline import Pipeline, default_chunk
+from lenetgpu.plan import AUTO, resolve
+from lenetgpu.running.runners import CpuRunner, GpuRunner
+
+
+class Engine:
+    """What a request asks for, found and checked: `gpu` (None: the CPU), `plan`, `weights`.
+
+    `why` says why that device, `phases` how long each part took, `notes` what the user would not
+    expect, a sentence each. Nothing that needs a GPU or a compiler happens before `start`. Raises
+    LenetError for a request, device, plan or weights that cannot be had.
+    """
+
+    def __init__(self, request: Request, phases: Phases | None = None) -> None:
+        request.check()
+        self.request = request
+        self.phases = Phases() if phases is None else phases
+        self.notes: list[str] = []
+        self.gpu, self.why = choose_device(request.device, request.plan)
+        self._require_device()
+        self.plan = resolve(
+            request.plan, self.device, request.overrides, request.precision, self.gpu
+        )
+        with self.phases.timed("load"):
+            self.weights = load_weights(request.weights or assets.default_weights())
+        self.streams, self.chunk, self.taper = 1, request.chunk, 1.0
+        self.model: dict[str, float] | None = None
+        self._chosen = False
+        self._checked: set[tuple[str, int]] = set()
+
+    def _require_device(self) -> None:
+        """LenetError where an option is of another device."""
+        streams, threads = self.request.streams, self.request.threads
+        if (streams or 1) > 1 and self.gpu is None:
+            raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
+        if threads is not None and self.gpu is not None:
+            raise LenetError(
+                f"--threads {threads}: expected device cpu, found {self.gpu.name} ({self.why})"
+            )
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda"."""
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def _name(self) -> str:
+        return cpu_name() if self.gpu is None else self.gpu.name
+
+    def batch(self, images: int) -> int:
+        """Images of a pass of the pipeline, of so many in all."""
+        return self.request.images_a_pass(images)
+
+    def start(self, dtype: str, images: int) -> None:
+        """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
+
+        The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
+        kernels are compiled, and the plan is held against float64 with these weights. LenetError
+        where memory does not suffice or the plan does not fit the weights or this device.
+        """
+        with self.phases.timed("import"):
+            if self.gpu is None:
+                import numba  # noqa: F401
+            else:
+                import cupy  # noqa: F401
+        batch = self.batch(images)
+        if self.gpu is not None:
+            with self.phases.timed("context"):
+                gpu_device.activate(self.gpu)
+        if not self._chosen and self.request.plan == AUTO and not self.request.overrides:
+            with self.phases.timed("choose"):
+                self.plan = choose(
+                    self.gpu, self.plan.precision, batch, self.weights, dtype, self.notes
+                )
+        self._chosen = True
+        if self.gpu is None:
+            self.check(dtype, batch)
+            return
+        with self.phases.timed("schedule"):
+            self._schedule(self.gpu, dtype, images)
+        self.chunk = self.check(dtype, self.chunk or batch)
+
+    def _schedule(self, gpu: Gpu, dtype: str, images: int) -> None:
+        """How many streams, and images of a chunk: as asked, or by the model of this machine."""
+        request = self.request
+        if request.transfers == "host":
+            self.streams = request.streams or 1
+            self.chunk = request.chunk or self.batch(-(-images // self.streams))
+            return
+        streams, chunk = request.streams, request.chunk
+        if streams is not None and chunk is not None and not request.timing:
+            self.streams, self.chunk = streams, chunk
+        else:
+            self._follow_model(gpu, dtype, images)
+
+    def _follow_model(self, gpu: Gpu, dtype: str, images: int) -> None:
+        from lenetgpu.streaming import best_schedule, costs_of, predicted_ms
+
+        request = self.request
+        try:
+            costs = costs_of(self.plan, self.weights, gpu, dtype)
+        except MemoryError:  # no room to measure for the model in
+            self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
+            return
+        found = best_schedule(images, costs, request.streams, request.chunk)
+        self.streams, self.taper = found.streams, found.taper
+        self.chunk = min(found.chunk, request.batch or found.chunk)
+        self.model = {
+            "predicted": predicted_ms(images, self.streams, self.chunk, costs, self.taper),
+            "bare_copy": costs.bare_copy_ms(images),
+        }
+
+    def check(self, dtype: str, batch: int) -> int:
+        """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
+
+        Where memory does not suffice, for half as many, and so on: how many it suffices for is
+        returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
+        """
+        fused = self.plan.slots[0].variant.kind == FEATURES
+        size = min(batch, default_chunk(self.device, fused))
+        if (dtype, size) in self._checked:
+            return batch
+        if self.gpu is not None:
+            from lenetgpu.check.warmup import compile_plan
+
+            with self.phases.timed("compile"):
+                compile_plan(self.plan, size)
+        try:
+            with self.phases.timed("verify"):
+                fit(self.plan, self.weights, self._name, dtype, size)
+        except MemoryError:
+            if size == 1:
+                raise
+            return self.check(dtype, -(-size // 2))
+        self._checked.add((dtype, size))
+        return batch
+
+    def pipeline(
+        self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
+    ) -> Pipeline:
+        """For passes of up to `size` images; `scores` as here or, where None, as in the request."""
+        request = self.request
+        made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
+        made.with_scores = request.scores if scores is None else scores
+        return made
+
+    def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
+        """For passes of a batch on one stream, checked for them."""
+        batch = self.batch(images)
+        chunk = self.request.chunk
+        self.check(dtype, min(batch, chunk or batch))
+        return self.pipeline(dtype, batch, chunk, scores)
+
+    def runner(
+        self, dtype: str, images: int, scores: bool | None = None, one: bool = False
+    ) -> CpuRunner | GpuRunner:
+        """What takes host images of `dtype` to labels; `start` for as many `images` comes first.
+
+        `one`: single images are to come, and to be answered at the least latency.
+        """
+        if self.gpu is None:
+            with self.phases.timed("compile"):
+                return CpuRunner(
+                    self.pipeline(dtype, self.batch(images), self.request.chunk, scores)
+                )
+        if one:
+            self.check(dtype, 1)
+        with self.phases.timed("load"):
+            return GpuRunner(
+                lambda size: self.pipeline(dtype, size, None, scores),
+                self.chunk or self.batch(images), self.streams, self.gpu.index, one, self.taper,
+            )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Images as callers have them, checked and laid out as the network reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.running.homes import Home, home_of, in_order_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+SLACK = 1000
+"""Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
+_PLAIN = IMAGE_SHAPE[:2]
+_FLOATS = ("float16", "float32", "float64")
+_SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
+_TYPES = "uint8 pixels or floats from 0 to 1 (float16, float32, float64)"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Images as they came: `raw` in any accepted shape and type, a NumPy or a CuPy array.
+
+    `single`: one image without an axis of images. `home` hands answers back.
+    """
+
+    raw: Any
+    home: Home
+    single: bool
+    count: int
+
+    @property
+    def dtype(self) -> str:
+        """What the network reads them as: "uint8" or "float32"."""
+        return "uint8" if self.raw.dtype.name == "uint8" else "float32"
+
+    def pixels(self, copied: bool = False) -> Any:
+        """(N, 28, 28, 1) of `dtype`, contiguous, where the images lie; on the current stream.
+
+        `copied`: never the caller's own memory.
+        """
+        if self.home.on_gpu:
+            import cupy as arrays
+        else:
+            import numpy as arrays
+        make = arrays.array if copied else arrays.ascontiguousarray
+        return make(self.raw, dtype=self.dtype).reshape(self.count, *IMAGE_SHAPE)
+
+
+def take(images: Any, device: str) -> Taken:
+    """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
+
+    Raises LenetError for other shapes and types than the network reads, for images on a GPU that
+    is not `device`, and for floats in host memory that are NaN or not from 0 to 1. Values on a GPU
+    are not looked at: that would wait.
+    """
+    if isinstance(images, list | tuple):
+        raw, home = _listed(images), Home()
+    else:
+        home = home_of(images)
+        if home.on_gpu and device != f"cuda:{home.index}":
+            raise LenetError(
+                f"images: expected them in host memory or on the net's device, {device}, "
+                f"found them on cuda:{home.index}"
+            )
+        _check_type(images)
+        raw = _viewed(home, images)
+    shape = tuple(raw.shape)
+    single = shape == _PLAIN
+    if not (
+        single
+        or (len(shape) == 3 and shape[1:] == _PLAIN)
+        or (len(shape) == 4 and shape[1:] in (IMAGE_SHAPE, (1, *_PLAIN)))
+    ):
+        raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
+    taken = Taken(raw, home, single, 1 if single else shape[0])
+    if not home.on_gpu and taken.dtype != "uint8":
+        _check_values(raw)
+    return taken
+
+
+def _check_type(images: Any) -> None:
+    dtype = getattr(images, "dtype", None)
+    if dtype is None:
+        return
+    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    if name != "uint8" and name not in _FLOATS:
+        raise LenetError(f"images: expected {_TYPES}, found {name}")
+
+
+def _viewed(home: Home, images: Any) -> Any:
+    try:
+        with in_order_of(home.stream()):
+            raw = home.view(images)
+    except LenetError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LenetError(
+            f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
+        ) from error
+    _check_type(raw)
+    return raw
+
+
+def _listed(images: Any) -> Array:
+    """Nested lists as an array; whole numbers in them are pixels."""
+    import numpy as np
+
+    if not len(images):
+        return np.empty((0, *IMAGE_SHAPE), np.uint8)
+    try:
+        raw = np.asarray(images)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise LenetError(
+            "images: expected nested lists of numbers, all rows of a length, found others"
+        ) from error
+    if raw.dtype.kind in "iu" and raw.dtype != np.uint8 and raw.size:
+        low, high = int(raw.min()), int(raw.max())
+        if low < 0 or high > 255:
+            raise LenetError(
+                f"images: expected whole numbers in lists from 0 to 255, found {low} to {high}"
+            )
+        return raw.astype(np.uint8)
+    _check_type(raw)
+    return raw
+
+
+def _check_values(raw: Array) -> None:
+    """LenetError unless these floats are from 0 to 1."""
+    if not raw.size:
+        return
+    low, high = float(raw.min()), float(raw.max())
+    if low >= -1 / SLACK and high <= 1 + 1 / SLACK:
+        return
+    if low != low or high != high:
+        raise LenetError("images: expected floats from 0 to 1, found NaN")
+    raise LenetError(
+        f"images: expected floats from 0 to 1, found {low:g} to {high:g}; whole pixels are uint8"
+    )

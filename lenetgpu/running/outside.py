@@ -1,0 +1,32 @@
+"""Answers to floats on a GPU that are no share of white, without waiting for what they are."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.running.images import SLACK
+
+_THREADS = 128
+OUTSIDE = Kernel(
+    Path(__file__).with_name("outside.cu"),
+    "mark_outside",
+    (("FLOATS", prod(IMAGE_SHAPE)), ("CLASSES", CLASSES), ("SLACK", SLACK), ("THREADS", _THREADS)),
+)
+
+
+def mark_outside(images: Any, labels: Any, scores: Any) -> None:
+    """Label -1 and NaN scores, where there are any, for float32 images that leave 0..1.
+
+    `images` (n, 28, 28, 1), `labels` (n,) int32 and `scores` (n, 10) float32 or None lie on the
+    device; queued on the current stream.
+    """
+    import numpy as np
+
+    held = np.int64(0) if scores is None else scores
+    if len(images):
+        launch(OUTSIDE, (len(images),), (_THREADS,), (images, labels, held))

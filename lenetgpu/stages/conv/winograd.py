@@ -1,0 +1,124 @@
+"""Winograd F(4x4,5x5) on a CPU, around the register tile (Lavin & Gray, arXiv 1509.09308)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.threads import parallel_ranges, thread_count
+from lenetgpu.problems import Conv, ConvPool
+from lenetgpu.stages.registry import cpu, variant
+
+_TAPS, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
+PART = 8
+"""Images that pay for handing them to another thread."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """A workspace of `size` floats for each thread, taken and put back by `run`."""
+
+    size: int
+    free: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        import numpy as np
+
+        for _ in range(thread_count()):
+            self.free.put(aligned_empty((self.size,), np.float32))
+
+    def run(self, n: int, body: Callable[[int, int, int], object]) -> None:
+        """Call `body(address of a room, lo, hi)` over a split of n images, on every thread."""
+
+        def part(lo: int, hi: int) -> None:
+            room = self.free.get()
+            try:
+                body(room.ctypes.data, lo, hi)
+            finally:
+                self.free.put(room)
+
+        parallel_ranges(n, part, least=PART)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Filters at the 64 points as the tile takes them, the geometry, and a room a thread."""
+
+    filters: Any
+    geometry: tuple[int, int, int, int, int]
+    rooms: Rooms
+
+
+def filters_at_points(w: Any) -> Any:
+    """Filters (5, 5, C, M) at the 64 points, transformed in float64, packed for the tile."""
+    import numpy as np
+
+    from lenetgpu.cpu.winograd import pack_points
+    from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+
+    g = filter_transform()
+    values = np.einsum("pk,ql,klcm->pqcm", g, g, w.astype(np.float64), optimize=True)
+    return pack_points(values.reshape(-1, *w.shape[2:]).astype(np.float32))
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why the algorithm or the tile does not apply, or None."""
+    if (problem.R, problem.S, problem.stride, problem.pad) != (_TAPS, _TAPS, 1, 0):
+        return "supports 5x5 filters with stride 1 and no padding"
+    if problem.H != problem.W or problem.OH < 1 or problem.OH % _OUTPUTS:
+        return "supports square maps whose outputs come in fours"
+    if problem.C % _CHANNELS or problem.M % _FILTERS:
+        return f"supports channels in {_CHANNELS}s and filters in {_FILTERS}s"
+    return None
+
+
+def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
+    """Filters and room for `problem`; `means` says whether ReLU and mean follow."""
+    from lenetgpu.cpu.winograd import room_sizes
+
+    sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M
+    return Prepared(filters_at_points(w), (*sizes, int(means)), Rooms(sum(room_sizes(*sizes))))
+
+
+def run(x: Any, w: Prepared, y: Any) -> None:
+    """Images x (N, H, W, C) to y, on every thread."""
+    import numpy as np
+
+    from lenetgpu.cpu.winograd import convolve
+
+    x = np.ascontiguousarray(x, np.float32)
+    ends = x.ctypes.data, w.filters.ctypes.data, y.ctypes.data
+    w.rooms.run(len(x), lambda room, lo, hi: convolve(*ends, room, w.geometry, lo, hi))
+
+
+@variant(
+    kind="conv",
+    family="winograd",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    prepare=lambda w, problem, batch: prepare(w, problem, means=False),
+    supports=refusal,
+    paper="Lavin & Gray, F(4x4)",
+)
+def blocked(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
+    """4x4 outputs from 64 products a channel on the register tile, every core."""
+    run(x, w, y)
+
+
+@variant(
+    kind="conv_pool",
+    family="winograd",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    prepare=lambda w, problem, batch: prepare(w, problem.conv, means=True),
+    supports=lambda problem: refusal(problem.conv),
+    paper="Lavin & Gray, F(4x4); report 3.4.1 on a CPU",
+)
+def pooled(x: Any, w: Prepared, y: Any, problem: ConvPool) -> None:
+    """winograd.blocked with ReLU and mean in its last transform."""
+    run(x, w, y)

@@ -1,0 +1,315 @@
+"""One image from host memory to its label without a launch, by a kernel that stays on the GPU.
+
+The host writes an image into page-locked memory, each row of 28 pixels with the image's tag behind
+it; the kernel waits for a new tag in every row, computes, and writes scores, label and tag to where
+the host watches. Without an image for a while it says that it sleeps, and ends; the host, which
+looks at both, launches it again. So a kernel never outlives its owner by more than that while.
+"""
+
+from __future__ import annotations
+
+import platform
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import current_arch, require_gpu
+from lenetgpu.gpu.launch import function, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.stages.fused.resident import mailbox
+from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, PIXELS, SIDE, Mailbox
+from lenetgpu.stages.fused.resident.pack import pack
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_ARCH = "sm_90a"
+_SHAPES = ((SIDE, SIDE), (PIXELS,), (SIDE, SIDE, 1), (1, SIDE, SIDE))
+_THREADS, _WORK_REGISTERS, _WATCH_REGISTERS = 384, 192, 120
+_LAST_TAG, _LAST_LIFE = 0xFFFFFFFE, 0xFFFFFFFF  # 0 is none
+_SPINS = range(200)  # looks at the answer between two at the rest
+_ROUNDS = 100  # of them before it takes pauses
+_PAUSE_S = 0.001
+_NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PENDING = 600  # cudaErrorNotReady
+
+
+@dataclass(frozen=True)
+class Design:
+    """How many blocks share the work (8 or 16), and how many reads of the mailbox are under way.
+
+    `apart` is the least number of clocks between two of them.
+    """
+
+    blocks: int
+    watches: int = 1
+    apart: int = 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        passes, seen = 16 // self.blocks, 10
+        mail = 28 * 32 + seen * (32 + 4 * SIDE)
+        maps = 32 * (6 * 12 + 4)
+        sums = passes * 2 * 64 + self.blocks * 128
+        filters = 128 // self.blocks * 28 + 4 * (passes * 4 * 25 * 32 if passes > 1 else 1)
+        return -(-(mail + 4 * (maps + sums + filters) + 4 * 8) // 16) * 16
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of this design."""
+        return Kernel(
+            _SOURCE,
+            "resident",
+            (
+                ("BLOCKS", self.blocks),
+                ("THREADS", _THREADS),
+                ("WORK_REGISTERS", _WORK_REGISTERS),
+                ("WATCH_REGISTERS", _WATCH_REGISTERS),
+                ("WATCHES", self.watches),
+                ("APART", self.apart),
+                ("SHARED_BYTES", self.shared_bytes),
+                ("MAIL_AT", mailbox.MAIL_AT),
+                ("ANSWER_AT", mailbox.ANSWER_AT),
+                ("ASLEEP_AT", mailbox.ASLEEP_AT),
+                ("FLOATS_AT", mailbox.FLOATS_AT),
+            ),
+            (_ARCH,),
+        )
+
+
+DESIGNS = (Design(16), Design(8))  # the second where 16 blocks do not fit together
+
+
+class Cluster:
+    """A kernel of `design` on the current GPU, its weights, its stream, the memory it watches."""
+
+    def __init__(self, design: Design, weights: Array) -> None:
+        require_gpu()
+        if current_arch() != _ARCH:
+            raise LenetError(
+                "the resident kernel: expected a GPU of compute capability 9.0, "
+                f"found one for {current_arch()}"
+            )
+        import cupy
+
+        runtime = cupy.cuda.runtime
+        self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._weights = cupy.asarray(weights)
+        cupy.cuda.get_current_stream().synchronize()
+        cupy.cuda.driver.funcSetAttribute(function(design.kernel).ptr, _NON_PORTABLE_CLUSTER, 1)
+        flags = runtime.hostAllocMapped | runtime.hostAllocPortable
+        self.address = runtime.hostAlloc(mailbox.BYTES, flags)
+        self._seen = runtime.pointerGetAttributes(self.address).devicePointer
+
+    def start(self, last: int, life: int, idle_ns: int) -> None:
+        """Queue a life of the kernel that answers what is newer than tag `last`."""
+        import numpy as np
+
+        arguments = (
+            np.uint64(self._seen),
+            self._weights,
+            np.uint32(last),
+            np.uint32(life),
+            np.uint64(idle_ns),
+        )
+        with self._device, self._stream:
+            launch(
+                self._design.kernel,
+                (self._design.blocks,),
+                (_THREADS,),
+                arguments,
+                shared=self._design.shared_bytes,
+            )
+
+    def over(self) -> bool:
+        """Whether nothing of it is on the GPU; LenetError where it broke."""
+        status = self._runtime.streamQuery(self._stream.ptr)
+        if status not in (0, _PENDING):
+            raise LenetError(f"the resident kernel: the GPU answers error {status}")
+        return bool(status == 0)
+
+    def close(self, timeout_s: float) -> None:
+        """Free the shared memory once the kernel is over; LenetError after `timeout_s` of waiting.
+
+        Memory that a kernel may still read stays where it is.
+        """
+        for _ in range(pauses(timeout_s)):
+            if self.over():
+                self._runtime.freeHost(self.address)
+                return
+            Event().wait(_PAUSE_S)
+        raise LenetError(
+            f"the resident kernel: expected it to end within {timeout_s:g} s, found it running"
+        )
+
+
+def pauses(seconds: float) -> int:
+    """How many waits of a millisecond those are, at least one."""
+    return max(1, int(seconds / _PAUSE_S))
+
+
+class Resident:
+    """Labels single images by a kernel that stays on the current GPU, in fp32.
+
+    It ends by itself after `idle_ms` without an image, and costs a launch to come back. While it is
+    there, whatever waits for the whole device (`cudaDeviceSynchronize`, `cudaFree`) waits for that.
+    Threads may share it; they take turns. Raises LenetError where there is no GPU of compute
+    capability 9.0, where the host is no x86-64 (whose stores a device sees in their order), and,
+    here and in `label`, where no answer comes within `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        idle_ms: float = 2.0,
+        timeout_s: float = 1.0,
+        design: Design | None = None,
+    ) -> None:
+        import numpy as np
+
+        if platform.machine() not in ("x86_64", "AMD64"):
+            raise LenetError(
+                f"the resident kernel: expected an x86-64 host, found {platform.machine()}"
+            )
+        if not 0.01 <= idle_ms <= 1000:
+            raise LenetError(f"idle_ms: expected 0.01 to 1000, found {idle_ms:g}")
+        self._turn, self._array, self._uint8 = Lock(), np.ndarray, np.dtype(np.uint8)
+        self._idle_ns, self._timeout_s = int(idle_ms * 1e6), timeout_s
+        self._tag, self._life, self._closed = 0, 0, False
+        packed, self._scale = pack(weights)
+        designs = DESIGNS if design is None else (design,)
+        for last, self.design in enumerate(designs, 1 - len(designs)):
+            try:
+                self._open(Cluster(self.design, packed))
+                return
+            except RuntimeError as error:
+                if last == 0:
+                    raise LenetError(
+                        f"the resident kernel: expected the GPU to take it, found: {error}"
+                    ) from error
+
+    def _open(self, cluster: Cluster) -> None:
+        import numpy as np
+
+        self._cluster = cluster
+        self._end = weakref.finalize(self, cluster.close, self._timeout_s)
+        self._box = Mailbox(cluster.address)
+        self._rows, self._tags, self._words = self._box.pixels, self._box.tags, self._box.words
+        self.label(np.zeros((SIDE, SIDE), np.uint8))
+
+    def __enter__(self) -> Resident:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait until the kernel sleeps, and free its memory; LenetError where it does not end."""
+        with self._turn:
+            self._closed = True
+            self._end()
+
+    def label(self, image: Any) -> int:
+        """The label of `image`: (28, 28) or (784,), uint8 or float32 in 0..1, in host memory.
+
+        Raises LenetError for another image, after `close`, and where the GPU does not answer.
+        """
+        with self._turn:
+            if self._closed:
+                raise LenetError("the resident kernel: expected it open, found it closed")
+            if (
+                type(image) is self._array
+                and image.dtype is self._uint8
+                and image.shape == (SIDE, SIDE)
+            ):
+                self._rows[...] = image
+                kind = 0
+            else:
+                kind = self._write(image)
+            words = self._words
+            self._tag = tag = (self._tag | 1) + 1 + kind if self._tag < _LAST_TAG else 2 + kind
+            self._tags.fill(tag)
+            if words[ASLEEP] == self._life:
+                self._start(tag)
+            for _ in _SPINS:
+                if words[ANSWERED] == tag:
+                    return words[LABEL]
+            return self._wait(tag)
+
+    def _write(self, image: Any) -> int:
+        """Put the pixels of any image into the mailbox; 1 where they are floats."""
+        import numpy as np
+
+        given = np.asarray(image)
+        if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
+            raise LenetError(
+                "an image: expected uint8 or float32 of shape (28, 28) or (784,), "
+                f"found {given.dtype} of shape {given.shape}"
+            )
+        if given.dtype == np.uint8:
+            self._rows[...] = given.reshape(SIDE, SIDE)
+            return 0
+        low, high = given.min(), given.max()
+        if not (low >= 0 and high <= 1):
+            raise LenetError(f"an image: expected floats in 0..1, found {low:g} to {high:g}")
+        self._box.floats[...] = given.reshape(PIXELS)
+        return 1
+
+    def _start(self, tag: int) -> None:
+        life = self._life % _LAST_LIFE + 1
+        self._cluster.start((tag & ~1) - 1, life, self._idle_ns)
+        self._life = life
+
+    def _wait(self, tag: int) -> int:
+        """The label of image `tag`, which may have come when the kernel was falling asleep."""
+        words = self._words
+        for turn in range(_ROUNDS + pauses(self._timeout_s)):
+            if words[ASLEEP] == self._life and words[ANSWERED] != tag:
+                self._start(tag)
+            elif turn >= _ROUNDS:
+                self._cluster.over()
+                Event().wait(_PAUSE_S)
+            for _ in _SPINS:
+                if words[ANSWERED] == tag:
+                    return words[LABEL]
+        raise LenetError(
+            f"the resident kernel: expected an answer within {self._timeout_s:g} s, found none"
+        )
+
+    def scores(self) -> Array:
+        """The ten scores of the image that was labelled last, float32.
+
+        Raises LenetError where they are beyond float32's range.
+        """
+        import numpy as np
+
+        with self._turn:
+            tag, words = self._tag, self._words
+            if self._closed or words[ANSWERED] != tag:
+                raise LenetError("scores: expected a label before, found none")
+            sums = None
+            for _ in range(_ROUNDS * len(_SPINS)):
+                sums = self._box.sums(tag)
+                if sums is not None:
+                    break
+        if sums is None:
+            raise LenetError(f"scores: expected all ten of image {tag}, found some of another")
+        factor, power = self._scale
+        wide = np.ldexp(sums.astype(np.float64), power) * factor
+        found = wide if tag % 2 else wide / PIXEL_SCALE
+        if not (np.abs(found) <= np.finfo(np.float32).max).all():
+            raise LenetError(
+                "scores: expected what float32 holds, "
+                f"found {np.abs(found).max():.3g}; the weights are too large"
+            )
+        return found.astype(np.float32)

@@ -1,0 +1,139 @@
+"""The schedule's figures, measured on the current GPU once per device and kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.check.verify import plan_key
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.measure.timing import cpu_ms, gpu_ms
+from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import Plan
+from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.streaming.cuda import Cuda
+from lenetgpu.streaming.schedule import Costs, Schedule, best_schedule
+from lenetgpu.streaming.streamer import pinned_copy
+
+IMAGES, FEW = 10_000, 2_500
+"""The two sizes that copies and kernels are timed at."""
+_CALLS, _TIMES, _LAUNCHES = 4, 5, 30
+_LONG_MS = 10.0
+"""A sample that took longer is not taken again."""
+
+
+def schedule_for(
+    plan: Plan,
+    weights: Weights,
+    gpu: Gpu,
+    dtype: str,
+    images: int,
+    *,
+    streams: int | None = None,
+    chunk: int | None = None,
+    image_bytes: int | None = None,
+) -> Schedule:
+    """The schedule that the model says takes least for `images` page-locked images of `dtype`.
+
+    `gpu` is current. `streams` and `chunk` are taken as given where they are; `image_bytes` is
+    what an image takes on the bus where it is packed. The figures that the model needs are measured
+    on the first use of `plan` there, and remembered.
+    """
+    costs = costs_of(plan, weights, gpu, dtype)
+    if image_bytes is not None:
+        costs = replace(costs, image_bytes=image_bytes)
+    return best_schedule(images, costs, streams, chunk)
+
+
+def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
+    """The figures of `plan` on `gpu`, which is current, remembered or measured now."""
+    path = _path(plan, gpu, dtype)
+    try:
+        return Costs(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        found = measure_costs(Pipeline(plan, weights, IMAGES, dtype, IMAGES))
+    write_atomically(path, json.dumps(asdict(found)).encode())
+    return found
+
+
+def _path(plan: Plan, gpu: Gpu, dtype: str) -> Path:
+    facts = [gpu.name, gpu.index, plan_key(plan, gpu.name, dtype, IMAGES)]
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    return cache_dir() / "schedule" / f"{key}.json"
+
+
+def measure_costs(pipeline: Pipeline) -> Costs:
+    """Copies and kernels of FEW and of all shipped digits, and a graph with nothing to do.
+
+    `pipeline` takes IMAGES images a pass, on the current GPU.
+    """
+    device = Cuda()
+    host = pinned_copy(_digits(pipeline.input_dtype)[: pipeline.batch])
+    resident = device.empty((len(host), *IMAGE_SHAPE), pipeline.input_dtype)
+    resident.set(host)
+    few, whole = min(FEW, len(host) // 2), len(host)
+
+    def copy(n: int) -> None:
+        device.copy(resident[:n], host[:n], device.current())
+
+    copies = [_each_us(partial(copy, n)) for n in (few, whole)]
+    kernels = [_each_us(partial(pipeline.run, resident[:n])) for n in (few, whole)]
+    image_bytes = host.nbytes // whole
+    copy_us, byte_us = _line(few * image_bytes, whole * image_bytes, copies)
+    chunk_us, image_us = _line(few, whole, kernels)
+    return Costs(
+        1 / (1e3 * byte_us), copy_us, 1e3 * image_us, chunk_us, _call_us(device), image_bytes
+    )
+
+
+def _digits(dtype: str) -> Any:
+    import numpy as np
+
+    images = load_dataset(assets.default_digits()).images[:IMAGES]
+    return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
+
+
+def _line(few: int, whole: int, took: list[float]) -> tuple[float, float]:
+    """(start, slope) of the line through two times, neither below nothing."""
+    slope = max((took[1] - took[0]) / (whole - few), 1e-3 * took[1] / whole)
+    return max(0.0, took[0] - few * slope), slope
+
+
+def _each_us(work: Callable[[], Any]) -> float:
+    """Microseconds of `work` on the GPU, the least of a few; recorded where it can be."""
+    work()
+    try:
+        graph = Graph(work, _CALLS)
+    except RuntimeError:
+        return 1e3 * _least(lambda: gpu_ms(work))
+    with graph.stream:
+        return 1e3 / _CALLS * _least(lambda: gpu_ms(graph.launch))
+
+
+def _least(sample: Callable[[], float]) -> float:
+    first = sample()
+    return first if first > _LONG_MS else min(sample() for _ in range(_TIMES))
+
+
+def _call_us(device: Cuda) -> float:
+    """Microseconds until the host has launched a graph of one small copy and seen its end."""
+    host, there = device.pinned((1,), "int32"), device.empty((1,), "int32")
+
+    graph = Graph(lambda: device.copy(there, host, device.current()), 1)
+
+    def call() -> None:
+        with graph.stream:
+            graph.launch()
+        graph.stream.synchronize()
+
+    return 1e3 * min(cpu_ms(call) for _ in range(_LAUNCHES))

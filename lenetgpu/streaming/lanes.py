@@ -1,0 +1,140 @@
+"""Lanes: a stream each with a pipeline and its images, fed by one stream of copies.
+
+A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
+the bus without a gap; its kernels go to the lane's own stream, and so does the copy of its labels
+where they come of no kernel, which writes them to host memory itself. Events hold both together:
+kernels wait for their copy, a copy for the lane's last kernels.
+
+Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
+kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
+as in a graph, where only edges between two kernels are programmatic (tests/test_gpu_streams.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.pipeline import Observer, Pipeline
+from lenetgpu.streaming.cuda import Device
+from lenetgpu.streaming.packed import Landing, PackedImages
+
+Mark = Callable[[int, str | None], None]
+"""Told the lane and the operation that was just queued on the current stream, or None before."""
+
+
+@dataclass
+class Chunk:
+    """Page-locked images, and where their labels (n,) and scores (n, 10) go.
+
+    Images are an array (n, 28, 28, 1) or `PackedImages`.
+    """
+
+    images: Any
+    labels: Any
+    scores: Any = None
+
+
+@dataclass
+class Lane:
+    """One stream; `copied` and `emptied` say when `images` were written and last read."""
+
+    number: int
+    stream: Any
+    pipeline: Pipeline
+    images: Any
+    copied: Any
+    emptied: Any
+    used: bool = False
+    landing: Landing | None = None
+
+
+class Lanes:
+    """`count` lanes for chunks of up to `chunk` images, used in turn."""
+
+    def __init__(
+        self, device: Device, make_pipeline: Callable[[int], Pipeline], chunk: int, count: int
+    ) -> None:
+        self._device, self._chunk = device, chunk
+        self._copying = device.stream()
+        self._lanes: list[Lane] = []
+        for number in range(count):
+            stream = device.stream()
+            with device.on(stream):
+                pipeline = make_pipeline(chunk)
+                images = device.empty((chunk, *IMAGE_SHAPE), pipeline.input_dtype)
+            stream.synchronize()
+            events = device.event(), device.event()
+            self._lanes.append(Lane(number, stream, pipeline, images, *events))
+        self.dtype, self.with_scores = pipeline.input_dtype, pipeline.with_scores
+
+    @property
+    def streams(self) -> list[Any]:
+        """Every stream that a chunk goes through."""
+        return [self._copying, *(lane.stream for lane in self._lanes)]
+
+    def begin(self) -> None:
+        """Before the first chunk of a pass: no lane has a past to wait for."""
+        for lane in self._lanes:
+            lane.used = False
+
+    def queue(self, turn: int, chunk: Chunk, mark: Mark | None = None, done: Any = None) -> None:
+        """Queue chunk number `turn` of a pass; `done` is then an event after its last copy."""
+        device, lane = self._device, self._lanes[turn % len(self._lanes)]
+        buffer = lane.images[: len(chunk.images)]
+        if lane.used:
+            device.wait(self._copying, lane.emptied)
+        if mark is not None:
+            with device.on(self._copying):
+                mark(lane.number, None)
+        self._copy(lane, chunk.images, buffer)
+        if mark is not None:
+            with device.on(self._copying):
+                mark(lane.number, "images to device")
+        device.record(lane.copied, self._copying)
+        device.wait(lane.stream, lane.copied)
+        with device.on(lane.stream):
+            if lane.landing is not None and isinstance(chunk.images, PackedImages):
+                lane.landing.unpack(chunk.images, buffer)
+                if mark is not None:
+                    mark(lane.number, "unpack")
+            if lane.pipeline.labels_by_kernel:
+                lane.pipeline.labels = device.mapped(chunk.labels)
+            labels = lane.pipeline.run(buffer, None if mark is None else _marker(mark, lane.number))
+            device.record(lane.emptied, lane.stream)
+            lane.used = True
+            self._results(lane, chunk, labels)
+            if mark is not None:
+                mark(lane.number, "labels to host")
+        if done is not None:
+            device.record(done, lane.stream)
+
+    def _copy(self, lane: Lane, images: Any, buffer: Any) -> None:
+        if not isinstance(images, PackedImages):
+            self._device.copy(buffer, images, self._copying)
+            return
+        if lane.landing is None:
+            lane.landing = Landing(self._device, self._chunk)
+        lane.landing.copy(images, self._copying)
+
+    def _results(self, lane: Lane, chunk: Chunk, labels: Any) -> None:
+        if not lane.pipeline.labels_by_kernel:
+            self._device.copy(chunk.labels, labels, lane.stream)
+        if chunk.scores is None:
+            return
+        scores = lane.pipeline.held_scores(len(chunk.images))
+        if lane.pipeline.scores_on_gpu:
+            self._device.copy(chunk.scores, scores, lane.stream)
+        else:
+            chunk.scores[...] = scores
+
+    def wait(self) -> None:
+        """Until every lane has come to its end."""
+        for stream in self.streams:
+            stream.synchronize()
+
+
+def _marker(mark: Mark, lane: int) -> Observer:
+    return lambda step, output: mark(lane, step.name)

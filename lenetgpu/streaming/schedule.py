@@ -1,0 +1,141 @@
+"""How many streams, and chunks of how many images: a model of the bus, the kernels and a launch.
+
+Copies follow each other over the bus, kernels over the GPU. A chunk's kernels wait for its copy, a
+copy for the kernels that last read its lane's images. Small chunks let kernels begin early and end
+soon after the last copy; large ones pay what a copy and a launch cost less often. So where the bus
+is slower chunks best fall towards the end, where the kernels are slower they rise from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import ceil
+
+MOST_STREAMS, MOST_CHUNK = 4, 40_000
+_PARTS = 16
+_FOLLOWED = 32
+"""Chunks that are followed one by one; the rest repeat the last half of them."""
+EVEN = 1.0
+_TAPERS = (2, 3, 4)
+_LEAST = 500
+"""Images of a tapered chunk, at least."""
+_WORTH = 1.005
+"""How much longer the schedule may take that holds the fewest images on the GPU at once."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A machine's figures for one plan and type of pixels.
+
+    The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
+    kernels in ns an image and us a chunk; us that the host takes to launch a recorded pass and to
+    see its end; bytes of an image.
+    """
+
+    bus_gbs: float
+    copy_us: float
+    image_ns: float
+    chunk_us: float
+    call_us: float
+    image_bytes: int
+
+    def copy(self, images: int) -> float:
+        """Microseconds that a chunk's copy takes."""
+        return self.copy_us + images * self.image_bytes / self.bus_gbs / 1e3
+
+    def kernels(self, images: int) -> float:
+        """Microseconds that a chunk's kernels take."""
+        return self.chunk_us + images * self.image_ns / 1e3
+
+    def bare_copy_ms(self, images: int) -> float:
+        """Milliseconds that all images take over the bus in one copy."""
+        return self.copy(images) / 1e3
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Streams, images of the largest chunk, the milliseconds that the model says for them.
+
+    `taper` is how many times the one before it a chunk has, of those that rise or fall.
+    """
+
+    streams: int
+    chunk: int
+    predicted_ms: float = field(compare=False)
+    taper: float = EVEN
+
+
+def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
+    """The images of each chunk, at most `chunk`, together `images`.
+
+    Above 1 they rise to `chunk`, each about `taper` times the one before it; below 1 they fall from
+    it so. They are not cut below _LEAST, of which a rest may be half.
+    """
+    if taper == EVEN:
+        return [min(chunk, images - lo) for lo in range(0, images, chunk)]
+    share = 1 - min(taper, 1 / taper)
+    sizes, left = [], images
+    while left:
+        size = min(left, chunk, max(_LEAST, ceil(share * left)))
+        if left - size < _LEAST // 2 and left <= chunk:
+            size = left
+        sizes.append(size)
+        left -= size
+    return sizes if taper < EVEN else sizes[::-1]
+
+
+def predicted_ms(images: int, streams: int, chunk: int, costs: Costs, taper: float = EVEN) -> float:
+    """Milliseconds from page-locked images to labels in host memory."""
+    chunks = -(-images // chunk)
+    if chunks <= _FOLLOWED:
+        sizes = chunk_sizes(images, chunk, taper)
+        return (costs.call_us + _ends(sizes, streams, costs)) / 1e3
+    half, whole = _FOLLOWED // 2, chunk_sizes(_FOLLOWED * chunk, chunk, taper)
+    most = _ends([chunk] * _FOLLOWED, streams, costs)
+    each = (most - _ends([chunk] * half, streams, costs)) / (_FOLLOWED - half)
+    followed = _ends(whole, streams, costs)
+    return (costs.call_us + followed + (images / chunk - _FOLLOWED) * each) / 1e3
+
+
+def _ends(sizes: list[int], streams: int, costs: Costs) -> float:
+    """Microseconds until the labels of the last chunk are copied."""
+    copied = computed = 0.0
+    lanes = [0.0] * streams
+    for turn, n in enumerate(sizes):
+        lane = turn % streams
+        copied = max(copied, lanes[lane]) + costs.copy(n)
+        computed = max(copied + costs.copy_us, computed) + costs.kernels(n)
+        lanes[lane] = computed + costs.copy_us
+    return computed + costs.copy_us
+
+
+def _sizes(images: int) -> Iterator[int]:
+    """Chunks worth a look: equal parts, and of many images some that a GPU holds."""
+    yield from (-(-images // parts) for parts in range(1, _PARTS + 1))
+    yield from (2_500 << power for power in range(5))
+
+
+def best_schedule(
+    images: int, costs: Costs, streams: int | None = None, chunk: int | None = None
+) -> Schedule:
+    """The schedule that takes least by the model, with `streams` or `chunk` as given.
+
+    A given chunk is not tapered. Of those that take as long to half a percent, the one with the
+    fewest images on the GPU.
+    """
+    counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
+    most = min(images, MOST_CHUNK)
+    sizes = {size for size in _sizes(images) if size <= most} if chunk is None else {chunk}
+    rising = costs.image_ns > costs.image_bytes / costs.bus_gbs
+    tapers = (EVEN, *(float(by) if rising else 1 / by for by in _TAPERS))
+    found = [
+        Schedule(count, size, predicted_ms(images, count, size, costs, taper), taper)
+        for size in sorted(sizes or {most})
+        for count in counts
+        if streams is not None or count <= -(-images // size)
+        for taper in (tapers if chunk is None and size < images else (EVEN,))
+    ]
+    least = min(schedule.predicted_ms for schedule in found)
+    near = [schedule for schedule in found if schedule.predicted_ms <= _WORTH * least]
+    return min(near, key=lambda schedule: (schedule.streams * schedule.chunk, schedule.streams))

@@ -1,0 +1,207 @@
+"""Every plan with weights as nobody trains them, beside float64: right, or refused in a sentence.
+
+Each set of weights goes through each plan that this device runs, on the shipped digits, noise, a
+blank and a white image, each group judged by its own largest score. What neither fits nor is
+refused makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from lenetgpu.check.fit import Group, fit, groups, judge_groups
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.document import head
+from lenetgpu.network import PIXEL_SCALE, STAGES
+from lenetgpu.pipeline import Pipeline, default_chunk
+from lenetgpu.plan import Plan, resolve, runnable_plans
+from lenetgpu.stages.conv.reference import reference as convolve
+from lenetgpu.store import write_atomically
+
+SEED, NOISE, PART = 20_261_122, 64, 1_000
+SLOW = {"serial": 70}
+"""Images that a plan gets at most."""
+Tensors = dict[str, np.ndarray]
+
+
+def sets(shipped: Tensors) -> Iterator[tuple[str, Tensors]]:
+    """(words, tensors) of every set of weights; the same in every run."""
+    rng = np.random.default_rng(SEED)
+
+    def times(factor: float, *names: str) -> Tensors:
+        return {
+            name: (w * np.float64(factor)).astype(np.float32) if name in names or not names else w
+            for name, w in shipped.items()
+        }
+
+    def mixed(low: float, high: float) -> Tensors:
+        return {
+            name: (w * np.exp2(rng.uniform(low, high, w.shape[-1]))).astype(np.float32)
+            for name, w in shipped.items()
+        }
+
+    def drawn(spread: float) -> Tensors:
+        return {
+            name: (rng.standard_normal(w.shape) * np.exp2(rng.uniform(-spread, spread)))
+            .astype(np.float32)
+            for name, w in shipped.items()
+        }  # fmt: skip
+
+    yield "as they ship", shipped
+    for factor in ("1e-6", "1e-3", "30", "1e4"):
+        yield f"times {factor}", times(float(factor))
+    yield "channels times 2^-6 to 2^2", mixed(-6, 2)
+    yield "channels times 2^-30 to 2^30", mixed(-30, 30)
+    yield "random", drawn(0)
+    yield "random, tensors times 2^-8 to 2^8", drawn(8)
+    tiny = times(1e-39, "conv1")
+    yield "conv1 denormal, fc2 times 1e30", tiny | {"fc2": times(1e30, "fc2")["fc2"]}
+    yield "fc1 times 1e30", times(1e30, "fc1")
+    dead = {name: w.copy() for name, w in shipped.items()}
+    dead["conv1"][..., 3], dead["conv2"][..., 5], dead["fc1"][:, 7], dead["fc2"][:, 9] = 0, 0, 0, 0
+    dead["conv1"][..., 4] = -1
+    yield "some filters zero or never awake", dead
+    yield "all zero", times(0)
+    yield "times 1e-12: scores below float32's", times(1e-12)
+    yield "times 1e11: scores beyond float32's", times(1e11)
+
+
+def exact_scores(images: Any, weights: Weights, gpu: Gpu | None) -> Any:
+    """Float64 scores (N, 10) as a NumPy array, on the GPU where there is one."""
+    if gpu is None:
+        return reference_scores(images, weights)[0]
+    import cupy
+
+    held = {name: cupy.asarray(w, cupy.float64) for name, w in weights.tensors.items()}
+    problems = {stage.name: stage.problem for stage in STAGES}
+    found = []
+    for lo in range(0, len(images), PART):
+        x = cupy.asarray(images[lo : lo + PART]).astype(cupy.float64) / PIXEL_SCALE
+        for name in ("conv1", "conv2"):
+            y = cupy.maximum(_convolved(x, held[name], problems[name]), 0)
+            x = y.reshape(len(y), y.shape[1] // 2, 2, y.shape[2] // 2, 2, -1).mean(axis=(2, 4))
+        hidden = cupy.maximum(x.reshape(len(x), -1) @ held["fc1"], 0)
+        found.append((hidden @ held["fc2"]).get())
+    return np.concatenate(found)
+
+
+def _convolved(x: Any, w: Any, problem: Any) -> Any:
+    import cupy
+
+    return convolve(x, w, problem, cupy)
+
+
+def all_groups(count: int) -> tuple[Any, list[Group]]:
+    """Images (N, 28, 28, 1) uint8 and the groups they are in: `count` digits, then the rest."""
+    return groups(load_dataset(assets.default_digits()).images[:count], NOISE)
+
+
+def run(plan: Plan, weights: Weights, images: Any, gpu: Gpu | None) -> tuple[Any, Any]:
+    """Scores (N, 10) and labels (N,) of `images`, poisoned before."""
+    chunk = min(len(images), default_chunk(plan.device))
+    pipeline = Pipeline(plan, weights, len(images), "uint8", chunk)
+    pipeline.poison()
+    if gpu is None:
+        labels = pipeline.run(images).copy()
+    else:
+        import cupy
+
+        labels = pipeline.run(cupy.asarray(images)).get()
+    return pipeline.scores(len(images)), labels
+
+
+def tried(
+    plan: Plan, weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
+) -> dict[str, Any]:
+    """How `plan` did on (images, their groups, float64's scores), or why it is refused."""
+    images, parts, truth = given
+    count = SLOW.get(plan.name, len(images))
+    if count < len(images):
+        images, parts = all_groups(count)
+        truth = exact_scores(images, weights, gpu)
+    batch = min(len(images), default_chunk(plan.device))
+    try:
+        fit(plan, weights, gpu.name if gpu else cpu_name(), "uint8", batch)
+    except LenetError as error:
+        return {"refused": str(error)}
+    found, labels = run(plan, weights, images, gpu)
+    verdicts = judge_groups(parts, found, labels, truth, plan.precision)
+    return {
+        "right": all(v.passed for v in verdicts.values()),
+        "error": _short(max((v.error for v in verdicts.values()), key=lambda e: (e != e, e))),
+        "flips": int(np.count_nonzero(labels != truth.argmax(1))),
+        "groups": {name: _short(verdict.error) for name, verdict in verdicts.items()},
+    }
+
+
+def tried_all(
+    plans: list[Plan], weights: Weights, gpu: Gpu | None, given: tuple[Any, list[Group], Any]
+) -> dict[str, dict[str, Any]]:
+    """`tried` of each plan by its name; those that run the same variants are tried once."""
+    found: dict[str, dict[str, Any]] = {}
+    for plan in plans:
+        same = next((p.name for p in plans if p.name in found and p.slots == plan.slots), None)
+        found[plan.name] = found[same] if same else tried(plan, weights, gpu, given)
+    return found
+
+
+def _short(error: float) -> float:
+    return float(f"{error:.2e}")
+
+
+def _said(entry: dict[str, Any]) -> str:
+    if "refused" in entry:
+        return "refused"
+    flips = f", {entry['flips']} flips" if entry["flips"] else ""
+    return f"{entry['error']:.1e}{flips}" + ("" if entry["right"] else " WRONG")
+
+
+@click.command()
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K")
+@click.option("--images", default=10_000, show_default=True, help="shipped digits to take")
+@click.option("--plans", "wanted", help="a comma list; default: every plan that the device runs")
+@click.option("--json", "target", type=click.Path(path_type=Path))
+def main(device: str, images: int, wanted: str | None, target: Path | None) -> None:
+    """Try every set of weights with every plan and print a line each."""
+    try:
+        gpu, _ = choose_device(device)
+        if gpu is not None:
+            gpu_device.activate(gpu)
+        kind = "cpu" if gpu is None else "cuda"
+        names = wanted.split(",") if wanted else runnable_plans(kind, gpu)
+        plans = [resolve(name, kind, gpu=gpu) for name in names]
+    except LenetError as error:
+        click.echo(f"any_weights: error: {error}", err=True)
+        sys.exit(2)
+    taken, parts = all_groups(images)
+    rows, wrong = [], 0
+    for words, tensors in sets(load_weights(assets.default_weights()).tensors):
+        weights = Weights(tensors, f"weights {words}")
+        given = taken, parts, exact_scores(taken, weights, gpu)
+        entries = tried_all(plans, weights, gpu, given)
+        click.echo(f"{words}: " + "; ".join(f"{n} {_said(e)}" for n, e in entries.items()))
+        wrong += sum("refused" not in entry and not entry["right"] for entry in entries.values())
+        rows.append({"weights": words, "plans": entries})
+    if target is not None:
+        document = head("weights", gpu) | {"images": len(taken), "slow": SLOW, "rows": rows}
+        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

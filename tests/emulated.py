@@ -1,0 +1,161 @@
+"""What the tensor cores' plans compute, in NumPy, from the operands that are packed for them.
+
+Sums are float32 or float64 where the kernels' are fp32: what is compared is the operands' rounding.
+Everything takes balanced tensors (`Weights.balanced`) and gives its scores times 2**exponent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lenetgpu.stages.fused import split
+from lenetgpu.stages.fused.mma import pack as mma
+from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
+from lenetgpu.stages.rounding import to_half
+
+NAMES = ("conv1", "conv2", "fc1", "fc2")
+
+
+def half(x):
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16)
+
+
+def windows(x):
+    """(n, H, W, C) as (n, H - 4, W - 4, 5 * 5 * C)."""
+    found = np.lib.stride_tricks.sliding_window_view(x, (5, 5), axis=(1, 2))
+    return found.transpose(0, 1, 2, 4, 5, 3).reshape(*found.shape[:3], -1)
+
+
+def convolve(x, filters):
+    return windows(x) @ filters.reshape(-1, filters.shape[-1])
+
+
+def quarters(x):
+    """The four places of each 2x2 window, ReLU done."""
+    x = np.maximum(x, 0)
+    return x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]
+
+
+def summed(x):
+    a, b, c, d = quarters(x)
+    return (a + b) + (c + d)
+
+
+def columns_of(packed):
+    """fp16's packed conv1 [K step][half][column][8] as (5, 5, 1, 32) float32."""
+    matrix = packed.transpose(0, 1, 3, 2).reshape(32, 4, 2, 8)[:30].reshape(5, 6, 4, 2, 8)
+    return matrix[:, :5, :, 0].reshape(5, 5, 1, 32).astype(np.float32)
+
+
+def pixels(images):
+    return images.astype(np.float32) / (256 if images.dtype == np.uint8 else 1)
+
+
+def fp16_maps(images, packed):
+    """pool1 as wgmma's fp16 kernels round it: the sums to fp16, then added there."""
+    x = half(pixels(images)).astype(np.float32)
+    sums = convolve(x, columns_of(packed[int(images.dtype == np.uint8)]))
+    a, b, c, d = (half(q) for q in quarters(sums))
+    return (a + c) + (b + d)
+
+
+def fp16_conv2(packed):
+    return packed.reshape(25, 2, 2, 64, 8).transpose(0, 1, 2, 4, 3).reshape(5, 5, 32, 64)
+
+
+def fp16_scores(features, fc1, fc2):
+    """Features (n, 1024) in (4, 4, 64) order; fc1's outputs become fp16, as in all classifiers."""
+    packed = fp16_pack.pack_fc1(fc1).transpose(1, 2, 4, 0, 3).reshape(1024, 128)
+    ordered = half(features)[:, fp16_pack.feature_order()].astype(np.float32)
+    hidden = half(np.maximum(ordered @ packed.astype(np.float32), 0)).astype(np.float32)
+    return hidden @ half(fc2).astype(np.float32)
+
+
+def wgmma_fp16(images, tensors):
+    conv1, conv2, fc1, fc2 = tensors
+    maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
+    sums = convolve(maps, fp16_conv2(fp16_pack.pack_conv2(conv2)).astype(np.float32))
+    features = np.float32(0.25) * summed(sums)
+    return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
+
+
+def mma_fp16(images, tensors):
+    conv1, conv2, fc1, fc2 = tensors
+    packed = mma.pack(tensors, 1)
+    uint8 = images.dtype == np.uint8
+    x = images.astype(np.float32) if uint8 else half(images).astype(np.float32)
+    scale = packed.factors.bytes if uint8 else packed.factors.floats
+    maps = half(np.float32(2 * scale) * summed(convolve(x, to_half(conv1).astype(np.float32))))
+    sums = convolve(maps.astype(np.float32), half(conv2).astype(np.float32))
+    features = np.float32(2 * packed.factors.conv2) * summed(sums)
+    return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
+
+
+def cublas_half(images, tensors):
+    """Activations are fp32 and rounded where a product reads them."""
+    conv1, conv2, fc1, fc2 = tensors
+    x = images.astype(np.float32) / np.float32(255 if images.dtype == np.uint8 else 1)
+    for filters in (to_half(conv1), half(conv2)):
+        maps = convolve(half(x).astype(np.float32), filters.astype(np.float32))
+        x = np.float32(0.25) * summed(maps)
+    return fp16_scores(x.reshape(len(images), -1), fc1, fc2)
+
+
+def wgmma_int8(images, tensors):
+    conv1, conv2, fc1, fc2 = tensors
+    largest = int8_pack.ranges(conv1)
+    packed = int8_pack.pack_conv1(conv1, largest)
+    plane, quad, item = np.meshgrid(np.arange(4), np.arange(4), np.arange(2), indexing="ij")
+    order = np.argsort((8 * quad + 2 * plane + item).reshape(-1))
+    maps = np.rint(fp16_maps(images, packed).astype(np.float32))[..., order]
+    assert maps.max() <= int8_pack.BYTE_MOST, "an image was cut"
+    whole, scales = int8_pack.quantize(conv2, largest)
+    sums = convolve(maps.astype(np.float32), whole.astype(np.float32))
+    return fp16_scores((scales * summed(sums)).reshape(len(images), -1), fc1, fc2)
+
+
+def three_products(x, w, exponent):
+    """`x` times 2**exponent and `w` times its own scale, as hi and lo without lo * lo."""
+    scaled = np.ldexp(x, exponent)
+    high = half(scaled)
+    low = half(scaled - high).astype(np.float64)
+    parts, k = split.halves(w)
+    a, b = parts.astype(np.float64)
+    high = high.astype(np.float64)
+    return np.ldexp(high @ a + high @ b + low @ a, -k - exponent)
+
+
+def fp16x3(images, tensors, rounds_hidden):
+    """`rounds_hidden`: mma.sync's classifier splits fc1's outputs too, wgmma's keeps fp32."""
+    a1, a2, a3 = split.activation_exponents(tensors)
+    conv1, conv2, fc1, fc2 = tensors
+    uint8 = images.dtype == np.uint8
+    maps = three_products(
+        windows(images.astype(np.float64)), conv1.reshape(25, 32), 0 if uint8 else 8
+    )
+    x = summed(maps) / (4 * (255 if uint8 else 1))
+    x = summed(three_products(windows(x), conv2.reshape(800, 64), a1)) / 4
+    hidden = np.maximum(three_products(x.reshape(len(images), -1), fc1, a2), 0)
+    if rounds_hidden:
+        return three_products(hidden, fc2, a3)
+    return hidden.astype(np.float32).astype(np.float64) @ fc2
+
+
+PLANS = {
+    "fp16": ("fp16", wgmma_fp16),
+    "mma_fp16": ("fp16", mma_fp16),
+    "half": ("fp16", cublas_half),
+    "int8": ("int8", wgmma_int8),
+    "fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, False)),
+    "mma_fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, True)),
+}
+"""Plan -> its precision, and the scores (n, 10) of images (n, 28, 28, 1) by balanced tensors."""
+
+
+def scores(plan, images, weights):
+    """What `plan` gives for `weights`, in float32."""
+    balanced = weights.balanced
+    found = PLANS[plan][1](images, [balanced[name] for name in NAMES])
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(found.astype(np.float32), balanced.exponent)

@@ -1,0 +1,199 @@
+"""A GPU that does what it is given late and in any order that streams and events allow.
+
+It stands for `lenetgpu.streaming.cuda.Device`: what waits for too little gives wrong labels, what
+writes to a buffer that is still read does too. Arrays on it are NumPy's.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+
+from lenetgpu.files.packed.records import unpack
+from lenetgpu.network import CLASSES
+from lenetgpu.streaming import Streamer
+
+
+class Stream:
+    def __init__(self, gpu):
+        self.gpu, self.last = gpu, None
+
+    def synchronize(self):
+        self.gpu.finish(self.last)
+
+
+class Event:
+    def __init__(self, gpu):
+        self.gpu, self.at = gpu, None
+
+    def synchronize(self):
+        self.gpu.finish(self.at)
+
+
+class Operation:
+    def __init__(self, work, after):
+        self.work, self.done = work, False
+        self.after = [before for before in after if before is not None]
+
+
+class Graph:
+    def __init__(self, gpu, operations):
+        self.gpu, self.operations, self.stream = gpu, operations, Stream(gpu)
+
+    def launch_alone(self):
+        self.gpu.launches += 1
+        copies = {}
+        for operation in self.operations:
+            before = [copies[at] for at in operation.after if at in copies]
+            assert len(before) == len(operation.after), "waits for what is not in the graph"
+            copies[operation] = Operation(operation.work, before)
+        self.gpu.pending += copies.values()
+        self.stream.last = Operation(lambda: None, copies.values())
+        self.gpu.pending.append(self.stream.last)
+
+
+class PretendedGpu:
+    """`room`: images that all lanes' buffers may hold; `seed`: of the order of what may run."""
+
+    def __init__(self, room=1 << 20, seed=0):
+        self.random, self.pending, self.current = random.Random(seed), [], None
+        self.room, self.taken, self.pinned_bytes = room, 0, 0
+        self.launches = self.released = 0
+        self.recording = None
+        self.page_locked = []
+
+    def stream(self):
+        return Stream(self)
+
+    def event(self):
+        return Event(self)
+
+    @contextmanager
+    def on(self, stream):
+        before, self.current = self.current, stream
+        yield stream
+        self.current = before
+
+    def record(self, event, stream):
+        event.at = stream.last
+
+    def wait(self, stream, event):
+        self.queue(lambda: None, stream, event.at)
+
+    def queue(self, work, stream, *after):
+        operation = Operation(work, [stream.last, *after])
+        stream.last = operation
+        (self.pending if self.recording is None else self.recording).append(operation)
+
+    def finish(self, wanted):
+        while wanted is not None and not wanted.done:
+            self.step()
+
+    def step(self):
+        able = [op for op in self.pending if all(before.done for before in op.after)]
+        chosen = self.random.choice(able)
+        chosen.work()
+        chosen.done = True
+        self.pending.remove(chosen)
+
+    def copy(self, to, source, stream):
+        ends = [(end.ctypes.data, end.nbytes) for end in (to, source)]
+        assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
+        self.queue(lambda: np.copyto(to, source), stream)
+
+    def unpack(self, payload, offsets, base, out):
+        def work():
+            begin, end = (int(offset) - base for offset in offsets[[0, -1]])
+            unpack(payload[begin:end], np.diff(offsets), out, "records")
+
+        self.queue(work, self.current)
+
+    def empty(self, shape, dtype):
+        self.allocate(shape[0])
+        return np.full(shape, 255, dtype)
+
+    def allocate(self, images):
+        if self.taken + images > self.room:
+            raise MemoryError
+        self.taken += images
+
+    def pinned(self, shape, dtype):
+        array = np.zeros(shape, dtype)
+        self.page_locked.append(array)
+        self.pinned_bytes += array.nbytes
+        return array
+
+    def mapped(self, array):
+        assert self.is_pinned(array.ctypes.data, array.nbytes)
+        return array
+
+    def is_pinned(self, address, size):
+        held = [(array.ctypes.data, array.nbytes) for array in self.page_locked]
+        return any(at <= address and address + size <= at + n for at, n in held)
+
+    def record_graph(self, work, streams):
+        assert not self.pending, "recorded while something runs"
+        self.recording, lasts = [], [stream.last for stream in streams]
+        for stream in streams:
+            stream.last = None
+        work()
+        graph, self.recording = Graph(self, self.recording), None
+        for stream, last in zip(streams, lasts, strict=True):
+            stream.last = last
+        return graph
+
+    def lacks_memory(self, error):
+        return isinstance(error, MemoryError)
+
+    def release(self):
+        self.taken = 0
+        self.released += 1
+
+
+class PretendedPipeline:
+    """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
+
+    input_dtype = "uint8"
+    labels_by_kernel = scores_on_gpu = True
+
+    def __init__(self, gpu, size, with_scores=True):
+        self.gpu, self.with_scores = gpu, with_scores
+        self.between = np.zeros(size, np.int32)
+        self.labels = np.full(size, -1, np.int32)
+        self.scores = np.full((size, CLASSES), np.nan, np.float32)
+
+    def run(self, images, observer=None):
+        n, stream, labels = len(images), self.gpu.current, self.labels
+
+        def features():
+            self.between[:n] = images[:, 0, 0, 0]
+
+        def classifier():
+            labels[:n] = self.between[:n]
+            self.scores[:n] = self.between[:n, None] + np.arange(CLASSES)
+
+        for name, work in (("features", features), ("classifier", classifier)):
+            self.gpu.queue(work, stream)
+            if observer is not None:
+                observer(SimpleNamespace(name=name), None)
+        return labels[:n]
+
+    def held_scores(self, n):
+        return self.scores[:n]
+
+
+def streamer_on(gpu, chunk, streams, with_scores=True, taper=1.0):
+    def make(n):
+        return PretendedPipeline(gpu, n, with_scores)
+
+    return Streamer(make, chunk, streams, gpu, taper)
+
+
+def pixels(n, seed=0):
+    """Images (n, 28, 28, 1) uint8 whose first pixels tell them apart from their neighbours."""
+    images = np.zeros((n, 28, 28, 1), np.uint8)
+    images[:, 0, 0, 0] = np.random.default_rng(seed).integers(0, 255, n)
+    return images

@@ -1,0 +1,106 @@
+"""Every plan of the GPU with weights of any scale: right, or refused in a sentence."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lenetgpu.files import assets
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.measure.choice import choose
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import auto_plans, resolve, runnable_plans
+
+pytestmark = pytest.mark.gpu
+DIGITS = 1_000
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = ROOT / "scripts" / "any_weights.py"
+    spec = importlib.util.spec_from_file_location("any_weights", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    import cupy
+
+    cupy.zeros(1)
+    return driver_gpus()[0]
+
+
+@pytest.fixture(scope="module")
+def sets(script):
+    shipped = load_weights(assets.default_weights()).tensors
+    return {name: Weights(tensors, name) for name, tensors in script.sets(shipped)}
+
+
+def test_every_plan_is_right_or_refused_with_any_weights(script, gpu, sets):
+    images, parts = script.all_groups(DIGITS)
+    plans = [resolve(name, "cuda", gpu=gpu) for name in runnable_plans("cuda", gpu)]
+    wrong = {}
+    for name, weights in sets.items():
+        given = images, parts, script.exact_scores(images, weights, gpu)
+        for plan in plans:
+            entry = script.tried(plan, weights, gpu, given)
+            beyond = "float32's" in name
+            if ("refused" in entry) != beyond or not (beyond or entry["right"]):
+                wrong[name, plan.name] = entry
+    assert wrong == {}
+
+
+def test_the_truth_found_on_the_gpu_is_the_reference(script, gpu, sets):
+    images, _ = script.all_groups(70)
+    weights = sets["channels times 2^-6 to 2^2"]
+    expected = script.exact_scores(images, weights, None)
+    found = script.exact_scores(images, weights, gpu)
+    assert np.abs(found - expected).max() <= 1e-12 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["fp16", "mma_fp16", "int8", "fp16x3", "fp32"])
+def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
+    """Once a launch, in whole and in chunks, as scores and not as labels."""
+    import cupy
+
+    from lenetgpu.gpu.graph import Graph
+
+    if name not in runnable_plans("cuda", gpu):
+        pytest.skip(f"{gpu.name} does not run {name}")
+    weights = sets["times 1e-6"]
+    images, _ = script.all_groups(300)
+    pipeline = Pipeline(resolve(name, "cuda", gpu=gpu), weights, len(images), chunk=128)
+    assert pipeline.exponent
+    resident = cupy.asarray(images)
+    graph = Graph(lambda: pipeline.run(resident), 1)
+    pipeline.run(resident)
+    cupy.cuda.runtime.deviceSynchronize()
+    once, labels = pipeline.scores(len(images)), pipeline.labels.get()
+    pipeline.poison()
+    for _ in range(3):
+        graph.launch()
+    cupy.cuda.runtime.deviceSynchronize()
+    np.testing.assert_array_equal(pipeline.scores(len(images)), once)
+    np.testing.assert_array_equal(pipeline.labels.get(), labels)
+    expected = script.exact_scores(images, weights, None)
+    assert np.abs(once - expected).max() <= 4e-2 * np.abs(expected).max()
+
+
+def test_fp32_s_default_is_as_exact_as_fp32(gpu, sets):
+    """Whatever it takes; on a Hopper with the shipped weights that is fp16x3."""
+    from lenetgpu.check.fit import fit
+
+    for name in ("as they ship", "channels times 2^-6 to 2^2", "random"):
+        plan = choose(gpu, "fp32", 10_000, sets[name])
+        taken = [n for n, p in auto_plans("cuda", "fp32", gpu).items() if p.slots == plan.slots]
+        own = fit(resolve("fp32", "cuda"), sets[name], gpu.name, "uint8", 10_000)
+        found = fit(resolve(taken[0], "cuda"), sets[name], gpu.name, "uint8", 10_000)
+        assert found.error <= own.error or taken[0] == "cublas"
+        if gpu.compute_capability == 90 and name == "as they ship":
+            assert taken == ["fp16x3"]

@@ -1,0 +1,344 @@
+"""The library's face on a CPU: what it takes, what it answers, what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import h5py
+import numpy as np
+import pytest
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.running.engine import Engine
+from lenetgpu.running.runners import CpuRunner
+
+N = 40
+
+
+@pytest.fixture(scope="module")
+def net():
+    with LeNet.load(device="cpu") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return np.ascontiguousarray(load_dataset(assets.default_digits()).images[:N, :, :, 0])
+
+
+@pytest.fixture(scope="module")
+def truth(digits):
+    """(scores, labels) in float64."""
+    scores, labels = reference_scores(digits[..., None], load_weights(assets.default_weights()))
+    return scores, labels
+
+
+def test_importing_the_package_is_light():
+    """Nothing but the package's own few lines until the face is asked for; no CuPy for a CPU."""
+    code = (
+        "import sys; before = set(sys.modules); import lenetgpu; "
+        "print(*{name.split('.')[0] for name in set(sys.modules) - before}); "
+        "lenetgpu.LeNet; print(*{'cupy', 'numba', 'h5py', 'torch', 'click'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    light, heavy = done.stdout.splitlines()
+    assert set(light.split()) - sys.stdlib_module_names == {"lenetgpu"}
+    assert heavy == ""
+    with pytest.raises(AttributeError, match="no attribute 'lenet'"):
+        __import__("lenetgpu").lenet  # noqa: B018
+
+
+LAYOUTS = {
+    "(N, 28, 28)": lambda x: x,
+    "(N, 28, 28, 1)": lambda x: x[..., None],
+    "(N, 1, 28, 28)": lambda x: x[:, None],
+    "columns": lambda x: np.asfortranarray(x),
+    "every second": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "read-only": lambda x: np.broadcast_to(x, (1, *x.shape))[0],
+    "lists": lambda x: x.tolist(),
+    "a tuple of arrays": lambda x: tuple(x),
+}
+TYPES = {
+    "uint8": lambda x: x,
+    "float16": lambda x: (x / 255).astype(np.float16),
+    "float32": lambda x: x.astype(np.float32) / np.float32(255),
+    "float64": lambda x: x / 255,
+    "big-endian": lambda x: (x / 255).astype(">f4"),
+    "just outside": lambda x: np.where(x == 255, 1.0005, x / 255),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_shape_and_type_gives_the_scores_of_float64(net, digits, truth, layout, kind):
+    images = LAYOUTS[layout](TYPES[kind](digits))
+    labels, scores = net(images), net.scores(images)
+    assert (labels.dtype, scores.dtype) == (np.int32, np.float32)
+    np.testing.assert_array_equal(labels, truth[1])
+    rounding = 2e-3 if kind in ("float16", "just outside") else 5e-6
+    assert abs(scores - truth[0]).max() <= rounding * abs(truth[0]).max()
+
+
+def test_one_image_has_an_answer_without_an_axis(net, digits, truth):
+    label = net(digits[3])
+    assert isinstance(label, np.int32) and label == truth[1][3]
+    assert net.scores(digits[3]).shape == (10,)
+    labels, likely = net.top(digits[3].tolist(), 2)
+    assert labels.shape == likely.shape == (2,) and labels[0] == label
+    assert net(digits[3:4]).shape == (1,)
+    upside_down = np.ascontiguousarray(digits[3][::-1])
+    assert net(upside_down[::-1]) == truth[1][3] and isinstance(net(upside_down[::-1]), np.int32)
+
+
+@pytest.mark.parametrize("empty", [np.empty((0, 28, 28), np.uint8), np.empty((0, 1, 28, 28)), []])
+def test_no_images_have_an_empty_answer(net, empty):
+    assert net(empty).shape == (0,) and net(empty).dtype == np.int32
+    assert net.scores(empty).shape == net.probabilities(empty).shape == (0, 10)
+    assert [part.shape for part in net.top(empty, 3)] == [(0, 3), (0, 3)]
+
+
+def test_more_images_than_a_batch(digits, truth):
+    with LeNet.load(device="cpu", batch=7) as small:
+        np.testing.assert_array_equal(small(digits), truth[1])
+
+
+def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, truth):
+    raised = np.exp(truth[0] - truth[0].max(axis=1, keepdims=True))
+    expected = raised / raised.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(net.probabilities(digits), expected, rtol=1e-3, atol=1e-7)
+    labels, likely = net.top(digits, 10)
+    assert (labels.dtype, likely.dtype) == (np.int32, np.float32)
+    assert (np.sort(labels, axis=1) == np.arange(10)).all()
+    assert (np.diff(likely, axis=1) <= 0).all()
+    np.testing.assert_array_equal(labels[:, 0], truth[1])
+    np.testing.assert_array_equal(net.top(digits, 3)[1], likely[:, :3])
+    blank, _ = net.top(np.zeros((28, 28), np.uint8), 10)
+    np.testing.assert_array_equal(blank, np.arange(10))
+    for k in (0, 11, 2.5):
+        with pytest.raises(LenetError, match=f"expected 1 to 10 labels, found {k}"):
+            net.top(digits, k)
+
+
+def test_an_answer_stays_when_the_next_call_comes(net, digits):
+    first, sums = net(digits[:20]), net.scores(digits[:20])
+    kept = first.copy(), sums.copy()
+    second, others = net(digits[20:]), net.scores(digits[20:])
+    np.testing.assert_array_equal(first, kept[0])
+    np.testing.assert_array_equal(sums, kept[1])
+    assert not np.shares_memory(first, second) and not np.shares_memory(sums, others)
+
+
+class OnTheGpu:
+    dtype = np.dtype(np.uint8)
+
+    def __dlpack_device__(self):
+        return 2, 1
+
+
+class OnAnFpga(OnTheGpu):
+    def __dlpack_device__(self):
+        return 99, 0
+
+
+class Speaks:
+    """A host array that speaks DLPack and nothing else."""
+
+    def __init__(self, array):
+        self._array, self.dtype = array, array.dtype
+
+    def __dlpack_device__(self):
+        return self._array.__dlpack_device__()
+
+    def __dlpack__(self, **words):
+        return self._array.__dlpack__(**words)
+
+
+def test_whatever_speaks_dlpack_is_read(net, digits, truth):
+    np.testing.assert_array_equal(net(Speaks(digits.copy())), truth[1])
+
+
+REFUSED = {
+    "int64": (np.zeros((2, 28, 28), np.int64), "expected uint8 pixels or floats .*, found int64"),
+    "bool": (np.zeros((2, 28, 28), bool), "found bool"),
+    "complex": (np.zeros((2, 28, 28), complex), "found complex128"),
+    "objects": (np.zeros((2, 28, 28), object), "found object"),
+    "no array": (object(), "found object"),
+    "a file's name": ("digits.h5", "found str"),
+    "flat": (np.zeros((2, 784), np.uint8), r"expected shape \(28, 28\), .*, found \(2, 784\)"),
+    "wide": (np.zeros((2, 28, 29), np.uint8), r"found \(2, 28, 29\)"),
+    "colours": (np.zeros((2, 28, 28, 3), np.uint8), r"found \(2, 28, 28, 3\)"),
+    "a number": (np.uint8(3), r"found \(\)"),
+    "pixels as floats": (np.full((28, 28), 255.0), "floats from 0 to 1, found 255 to 255; whole"),
+    "centred": (np.full((28, 28), -0.5), "found -0.5 to -0.5"),
+    "a little more": (np.full((28, 28), 1.002), "found 1.002 to 1.002"),
+    "NaN": (np.where(np.eye(28) > 0, np.nan, 0.5), "expected floats from 0 to 1, found NaN"),
+    "infinity": (np.full((28, 28), np.inf), "found inf to inf"),
+    "ragged lists": ([[1, 2], [3]], "all rows of a length, found others"),
+    "lists of words": ([["a"] * 28] * 28, "found str"),
+    "lists of truths": ([[True] * 28] * 28, "found bool"),
+    "lists of large numbers": ([[256] * 28] * 28, "in lists from 0 to 255, found 256 to 256"),
+    "lists of floats": ([[2.0] * 28] * 28, "found 2 to 2"),
+    "another device": (OnTheGpu(), "expected them in host memory or on the net's device, cpu, "
+                       "found them on cuda:1"),
+    "no GPU": (OnAnFpga(), "host memory or on an NVIDIA GPU, found DLPack device 99"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
+    images, words = REFUSED[what]
+    with pytest.raises(LenetError, match=words) as found:
+        net(images)
+    assert str(found.value).startswith("images: expected ") and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"device": "cpu", "weights": "none.h5"}, "none.h5"),
+        ({"device": "tpu"}, "device 'tpu'"),
+        ({"device": "cpu", "plan": "course"}, "plan course"),
+        ({"device": "cpu", "precision": "fp16"}, "precision"),
+        ({"device": "cpu", "batch": 0}, "at least 1 image, found 0"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_too(options, words):
+    with pytest.raises(LenetError, match=words):
+        LeNet.load(**options)
+
+
+def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
+    """By a warning, and by infer in a line; asked for by name it would be refused."""
+    from click.testing import CliRunner
+
+    from lenetgpu.cli import main
+    from lenetgpu.plan import resolve
+    from lenetgpu.running import engine
+
+    def gave_way(gpu, precision, batch, weights, dtype, notes):
+        notes.append("plan quick (fp16) does not fit these weights")
+        return resolve("tiled", "cpu")
+
+    monkeypatch.setattr(engine, "choose", gave_way)
+    with pytest.warns(UserWarning, match="plan quick .* does not fit these weights"):
+        assert LeNet.load(device="cpu").plan.name == "tiled"
+    said = CliRunner().invoke(main, ["infer", "--device", "cpu", "--limit", "5"]).output
+    assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
+
+
+@pytest.mark.parametrize("plan", ["auto", "tiled"])
+def test_weights_that_the_plan_does_not_fit_are_refused(tmp_path, plan):
+    path = tmp_path / "large.h5"
+    with h5py.File(assets.default_weights()) as file, h5py.File(path, "w") as large:
+        for name in ("conv1", "conv2", "fc1", "fc2"):
+            large[name] = file[name][()] * np.float32(1e12)
+    with pytest.raises(LenetError, match="expected weights whose scores float32 holds"):
+        LeNet.load(path, plan=plan, device="cpu")
+
+
+def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):
+    sizes = [3, 0, 20, 1, 16]
+    edges = np.cumsum([0, *sizes])
+    batches = [digits[lo:hi] for lo, hi in pairwise(edges)]
+    found = list(net.stream(batches))
+    assert [len(labels) for labels in found] == sizes
+    np.testing.assert_array_equal(np.concatenate(found), truth[1])
+    assert list(net.stream([])) == []
+    assert list(net.stream(digits[:2])) == truth[1][:2].tolist()
+
+
+def test_a_streams_batch_may_be_overwritten_when_the_next_is_asked_for(net, digits, truth):
+    def reused():
+        held = np.empty((8, 28, 28), np.uint8)
+        for lo in range(0, N, 8):
+            held[...] = digits[lo : lo + 8]
+            yield held
+
+    np.testing.assert_array_equal(np.concatenate(list(net.stream(reused()))), truth[1])
+
+
+def test_a_stream_asks_for_a_few_batches_ahead_and_ends_with_its_reader(net, digits):
+    asked = []
+
+    def batches():
+        for lo in range(0, N, 4):
+            asked.append(lo)
+            yield digits[lo : lo + 4]
+
+    stream = net.stream(batches())
+    next(stream)
+    assert asked == [0, 4, 8]
+    stream.close()
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("lenetgpu-stream")]
+
+
+def test_what_a_batch_raises_comes_behind_the_answers_before_it(net, digits, truth):
+    def broken():
+        yield digits[:4]
+        yield digits[4:8]
+        raise OSError("the disk is gone")
+
+    for batches, error in (
+        (broken(), OSError),
+        ([digits[:4], digits[4:8], digits.astype(int), digits[:4]], LenetError),
+    ):
+        found = []
+        with pytest.raises(error):
+            found.extend(net.stream(batches))
+        np.testing.assert_array_equal(np.concatenate(found), truth[1][:8])
+
+
+def test_threads_share_a_net(digits, truth, monkeypatch):
+    """Each has its own images' labels; on a CPU, whose cores one call fills, they take turns."""
+    inside, plain = [], CpuRunner.run
+
+    def run(self, images, labels, *rest):
+        inside.append(threading.get_ident())
+        time.sleep(0.001)
+        plain(self, images, labels, *rest)
+        assert inside[-1] == threading.get_ident()
+
+    with LeNet.load(device="cpu") as shared:
+        monkeypatch.setattr(CpuRunner, "run", run)
+        parts = [slice(lo, lo + 1 + lo % 5) for lo in range(35)]
+        with ThreadPoolExecutor(6) as callers:
+            found = list(callers.map(lambda part: shared(digits[part]), parts))
+        for part, labels in zip(parts, found, strict=True):
+            np.testing.assert_array_equal(labels, truth[1][part])
+        assert len(set(inside)) > 1
+
+
+def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):
+    """With another runner: nobody knows what the first has done."""
+    made, plain = [], Engine.runner
+
+    def runner(self, *asked, **words):
+        made.append(plain(self, *asked, **words))
+        return made[-1]
+
+    monkeypatch.setattr(Engine, "runner", runner)
+    with LeNet.load(device="cpu") as net:
+        with monkeypatch.context() as patch:
+            patch.setattr(CpuRunner, "run", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                net(digits)
+        for _ in range(2):
+            np.testing.assert_array_equal(net(digits), truth[1])
+    assert len(made) == 2
+
+
+def test_a_closed_net_says_so(digits):
+    with LeNet.load(device="cpu") as net:
+        assert repr(net) == "<LeNet plan auto (fp32) on cpu>"
+    with pytest.raises(LenetError, match="expected one that is open, found it closed"):
+        net(digits)

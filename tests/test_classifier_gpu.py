@@ -1,0 +1,276 @@
+"""The library's face on a GPU: arrays that lie there, streams, and what floats must be."""
+
+from __future__ import annotations
+
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from test_kernels_on_a_cpu import compiled, folder, version  # noqa: F401
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.network import CLASSES
+from lenetgpu.running import outside
+from lenetgpu.running.runners import _STAGED
+
+N = 300
+LONG = 1 << 28
+ROUNDING = 2e-3  # plan fp16's
+
+
+@pytest.fixture(scope="module")
+def net():
+    with LeNet.load(device="cuda", plan="fp16", batch=128) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return np.ascontiguousarray(load_dataset(assets.default_digits()).images[:N, :, :, 0])
+
+
+@pytest.fixture(scope="module")
+def truth(digits):
+    return reference_scores(digits[..., None], load_weights(assets.default_weights()))
+
+
+def installed(framework):
+    return pytest.mark.skipif(importlib.util.find_spec(framework) is None, reason=f"no {framework}")
+
+
+@pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+@pytest.mark.parametrize("with_scores", [True, False])
+def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_scores):  # noqa: F811
+    """The kernel, compiled for a CPU: one float of an image is enough, wherever it is."""
+    import ctypes
+
+    def launch(kernel, grid, block, args):
+        run, together = compiled(kernel, folder)
+        held = [ctypes.c_void_p(arg.ctypes.data if arg.ndim else 0) for arg in args]
+        run(grid[0], block[0], 1, together, (ctypes.c_void_p * 3)(*map(ctypes.addressof, held)))
+
+    monkeypatch.setattr(outside, "launch", launch)
+    images = np.random.default_rng(1).random((9, 28, 28, 1), np.float32)
+    images[0].flat[:2] = -0.0009, 1.0009
+    images[1].flat[783], images[3].flat[0], images[4].flat[500] = np.nan, 1.01, -0.01
+    images[6].flat[127], images[7].flat[128] = np.inf, -np.inf
+    labels = np.arange(9, dtype=np.int32)
+    scores = np.ones((9, CLASSES), np.float32) if with_scores else None
+    outside.mark_outside(images, labels, scores)
+    bad = [1, 3, 4, 6, 7]
+    assert [k for k in range(9) if labels[k] != k] == bad and (labels[bad] == -1).all()
+    if with_scores:
+        assert np.isnan(scores[bad]).all() and (np.delete(scores, bad, axis=0) == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [0, 1, 129, N])
+@pytest.mark.parametrize("kind", ["uint8", "float16", "float32", "float64"])
+def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
+    import cupy
+
+    images = cupy.asarray(digits[:n])
+    images = images if kind == "uint8" else (images / 255).astype(kind)
+    labels, scores = net(images), net.scores(images[:, None])
+    assert isinstance(labels, cupy.ndarray) and labels.dtype == np.int32
+    np.testing.assert_array_equal(labels.get(), truth[1][:n])
+    if n:
+        rounding = 4e-3 if kind == "float16" else ROUNDING
+        assert abs(scores.get() - truth[0][:n]).max() <= rounding * abs(truth[0]).max()
+        assert net(images[0]).shape == ()
+
+
+@pytest.mark.gpu
+def test_probabilities_and_the_top_are_made_on_the_gpu(net, digits, truth):
+    import cupy
+
+    images = cupy.asarray(digits)
+    likely = net.probabilities(images)
+    best, chances = net.top(images, 3)
+    assert all(isinstance(found, cupy.ndarray) for found in (likely, best, chances))
+    np.testing.assert_allclose(likely.get().sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(best.get()[:, 0], truth[1])
+    assert (np.diff(chances.get(), axis=1) <= 0).all() and (best.dtype, best.shape) == (
+        "i4",
+        (N, 3),
+    )
+
+
+@pytest.mark.gpu
+def test_the_answer_comes_in_the_order_of_the_callers_stream(net, digits, truth):
+    """Images are written late by the caller's stream; nobody waits until the answer is read."""
+    import cupy
+
+    warm = cupy.zeros((N, 28, 28), np.uint8)
+    net(warm), net.scores(warm)
+    ready, late = cupy.asarray(digits), cupy.zeros((N, 28, 28), np.uint8)
+    work, stream = cupy.zeros(LONG, np.float32), cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        for _ in range(100):
+            work += 1
+        late[...] = ready
+        labels, scores = net(late), net.scores(late)
+        late[...] = 0
+        assert not stream.done, "the call waited"
+        np.testing.assert_array_equal(labels.get(), truth[1])
+        assert abs(scores.get() - truth[0]).max() <= ROUNDING * abs(truth[0]).max()
+
+
+@pytest.mark.gpu
+def test_callers_on_several_streams_take_turns(net, digits, truth):
+    """Nothing but events keeps the second from writing buffers that the first still reads."""
+    import cupy
+
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
+    images = [cupy.asarray(digits[k::4]) for k in range(4)]
+    cupy.cuda.runtime.deviceSynchronize()
+    for _ in range(50):
+        found = []
+        for stream, part in zip(streams, images, strict=True):
+            with stream:
+                found.append(net(part))
+        for k, (stream, labels) in enumerate(zip(streams, found, strict=True)):
+            stream.synchronize()
+            np.testing.assert_array_equal(labels.get(), truth[1][k::4])
+
+
+@pytest.mark.gpu
+def test_floats_on_the_gpu_that_leave_0_to_1_have_no_label(net, digits, truth):
+    import cupy
+
+    images = cupy.asarray(digits / 255, dtype=np.float32)
+    images[5, 3, 3], images[130, 27, 27] = np.nan, 255.0
+    labels, scores = net(images).get(), net.scores(images).get()
+    expected = truth[1].copy()
+    expected[[5, 130]] = -1
+    np.testing.assert_array_equal(labels, expected)
+    assert [k for k in range(N) if np.isnan(scores[k]).any()] == [5, 130]
+    assert (net.top(images, 2)[0][5] == -1).all()
+
+
+@pytest.mark.gpu
+@installed("torch")
+def test_tensors_are_answered_on_their_gpu_in_their_stream(net, digits, truth):
+    import torch
+
+    ready = torch.from_numpy(digits).cuda()
+    late, work = torch.zeros_like(ready), torch.zeros(LONG, device="cuda")
+    for _ in range(2):  # every kernel is loaded
+        work += net(late.copy_(ready)).mul(2).sum()
+    torch.cuda.synchronize()
+    for stream in (torch.cuda.Stream(), torch.cuda.default_stream()):
+        late.zero_()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(100):
+                work += 1
+            late.copy_(ready)
+            labels = net(late)
+            doubled = labels.mul(2)
+            late.zero_()
+            assert not stream.query(), "the call waited"
+            assert labels.device == late.device and labels.dtype == torch.int32
+            np.testing.assert_array_equal(doubled.cpu().numpy(), 2 * truth[1])
+    floats = (ready[:, None].float() / 255).requires_grad_()
+    np.testing.assert_array_equal(net(floats).cpu().numpy(), truth[1])
+    np.testing.assert_array_equal(net(ready.flip(2).flip(2)).cpu().numpy(), truth[1])
+    assert net(ready[0]).shape == () and net(ready[:0]).shape == (0,)
+    assert net(torch.from_numpy(digits)).device.type == "cpu"
+    with LeNet.load(device="cpu") as elsewhere, pytest.raises(LenetError, match="found them on cu"):
+        elsewhere(ready)
+
+
+@pytest.mark.gpu
+@installed("jax")
+def test_arrays_of_jax_are_answered_where_they_lie(net, digits, truth):
+    import jax
+
+    try:
+        (gpu, *_) = jax.devices("gpu")
+    except RuntimeError:
+        pytest.skip("JAX without a GPU")
+    for _ in range(5):
+        images = jax.device_put(digits, gpu)
+        labels = net(images * 1)
+        assert labels.devices() == {gpu}
+        np.testing.assert_array_equal(np.asarray(labels + 1), truth[1] + 1)
+    assert net(images[0]).shape == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [0, 1, 5, N, 4 * _STAGED])
+def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
+    many = np.resize(digits, (n, 28, 28))
+    expected, sums = np.resize(truth[1], n), np.resize(truth[0], (n, CLASSES))
+    for _ in range(4):  # launched, recorded, replayed
+        labels, scores = net(many), net.scores(many)
+        np.testing.assert_array_equal(labels, expected)
+        assert not n or abs(scores - sums).max() <= ROUNDING * abs(sums).max()
+        assert net(many[:1]).tolist() == expected[:1].tolist()
+        assert [net(image) for image in many[:3]] == expected[:3].tolist()
+
+
+@pytest.mark.gpu
+def test_single_images_are_answered_by_the_kernel_that_stays(digits, truth):
+    with LeNet.load(device="cuda", plan="fp16", batch=128, latency=True) as net:
+        for k in range(N):
+            assert net(digits[k]) == truth[1][k]
+        sums = np.stack([net.scores(digits[k]) for k in range(20)])
+        assert abs(sums - truth[0][:20]).max() <= 1e-5 * abs(truth[0]).max()
+        assert net((digits[0] / 255).tolist()) == truth[1][0]
+        assert net(np.where(digits[0] == 255, 1.0005, digits[0] / 255)) == truth[1][0]
+        np.testing.assert_array_equal(net(digits), truth[1])
+        with ThreadPoolExecutor(4) as callers:
+            assert list(callers.map(net, digits)) == truth[1].tolist()
+    with pytest.raises(LenetError, match="closed"):
+        net(digits[0])
+
+
+@pytest.mark.gpu
+def test_infer_of_a_large_file_gives_what_it_gives_of_a_small_one(tmp_path, monkeypatch, digits):
+    """Read through the ring, from .npy and packed; and in chunks on streams as they are chosen."""
+    from lenetgpu.commands import infer as job
+    from lenetgpu.files.packed.write import pack_data
+    from lenetgpu.measure.outcome import Request
+
+    plain, packed = tmp_path / "many.npy", tmp_path / "many.h5"
+    np.save(plain, np.resize(digits, (30_000, 28, 28)))
+    pack_data(plain, packed)
+    found = {}
+    for whole in (job.WHOLE_BYTES, 0):
+        monkeypatch.setattr(job, "WHOLE_BYTES", whole)
+        for path in (plain, packed):
+            asked = Request(data=path, device="cuda", plan="fp16", scores=True, repeat=2)
+            outcome = job.infer(asked, output=tmp_path / "labels.h5")
+            found[path.name, whole] = outcome.labels
+            assert outcome.streamed == (whole == 0)
+            assert len(outcome.end_to_end.samples) == 2
+    for labels in found.values():
+        np.testing.assert_array_equal(labels, found["many.npy", 0])
+    np.testing.assert_array_equal(found["many.npy", 0][:N], found["many.npy", 0][N : 2 * N])
+
+
+@pytest.mark.gpu
+def test_threads_share_a_gpus_net(net, digits, truth):
+    import cupy
+
+    def call(k):
+        part = slice(k % 90, k % 90 + 1 + 7 * (k % 30))
+        if k % 3:
+            return (net(digits[part]) == truth[1][part]).all()
+        with cupy.cuda.Stream(non_blocking=True):
+            return bool((net(cupy.asarray(digits[part])).get() == truth[1][part]).all())
+
+    with ThreadPoolExecutor(6) as callers:
+        assert all(callers.map(call, range(120)))
+    batches = [digits[lo : lo + 9] for lo in range(0, N, 9)]
+    np.testing.assert_array_equal(np.concatenate(list(net.stream(batches))), truth[1])
+    on_gpu = [cupy.asarray(batch) for batch in batches]
+    found = [labels.get() for labels in net.stream(on_gpu)]
+    np.testing.assert_array_equal(np.concatenate(found), truth[1])

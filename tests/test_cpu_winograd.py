@@ -1,0 +1,261 @@
+"""Winograd on a CPU: what it takes, short batches, narrower vectors, plans, Numba's cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lenetgpu.check.judge import check_variant, judge
+from lenetgpu.check.truth import random_input, reference, reference_stages
+from lenetgpu.cpu import threads
+from lenetgpu.cpu.vector import tile_shape
+from lenetgpu.measure.candidates import Candidate, default_reference
+from lenetgpu.network import FEATURES, Features
+from lenetgpu.pipeline import CPU_CHUNK, Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.problems import Conv, ConvPool
+from lenetgpu.stages import find
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.registry import find_span
+
+BLOCKED = find("conv", "winograd", "cpu")
+POOLED = find_span("conv_pool", "winograd", "cpu")
+WHOLE = find_span(FEATURES, "winograd", "cpu")
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 9])
+@pytest.mark.parametrize("side", [8, 12, 16, 20])
+@pytest.mark.parametrize(("channels", "filters"), [(16, 32), (48, 96)])
+def test_other_maps(side, channels, filters, n, rng):
+    """A tile of 8 windows holds 2 to 8 images' worth of them, and one image may fill several."""
+    conv = Conv(side, side, channels, filters, 5, 5)
+    for variant, problem in ((BLOCKED, conv), (POOLED, ConvPool(conv))):
+        x, w = random_input(variant.kind, problem, n, rng)
+        verdict = check_variant(variant, problem, x, w, reference(variant.kind, x, w, problem))
+        assert verdict.passed, f"{verdict} for {problem}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (Conv(12, 12, 32, 64, 3, 3), "5x5 filters with stride 1 and no padding"),
+        (Conv(12, 12, 32, 64, 5, 3), "5x5 filters with stride 1 and no padding"),
+        (Conv(12, 12, 32, 64, 5, 5, stride=2), "5x5 filters with stride 1 and no padding"),
+        (Conv(12, 12, 32, 64, 5, 5, pad=2), "5x5 filters with stride 1 and no padding"),
+        (Conv(12, 16, 32, 64, 5, 5), "square maps whose outputs come in fours"),
+        (Conv(13, 13, 32, 64, 5, 5), "square maps whose outputs come in fours"),
+        (Conv(4, 4, 32, 64, 5, 5), "square maps whose outputs come in fours"),
+        (Conv(28, 28, 1, 32, 5, 5), "channels in 16s and filters in 32s"),
+        (Conv(12, 12, 32, 48, 5, 5), "channels in 16s and filters in 32s"),
+    ],
+)
+def test_what_it_does_not_take(problem, why):
+    assert BLOCKED.refusal(problem) == f"supports {why}"
+    assert POOLED.refusal(ConvPool(problem)) == f"supports {why}"
+
+
+def weights(rng):
+    return random_input(FEATURES, Features(), 1, rng)[1]
+
+
+def test_what_an_image_before_left_does_not_show(rng):
+    """The room of a thread is used again: by fewer images, and after NaN."""
+    w = weights(rng)
+    images = rng.random((8, 28, 28, 1)).astype(np.float32)
+    problem = Features(writes="NC")
+    mounted = Mounted(WHOLE, problem, w, 64)
+    expected = reference(FEATURES, images, w, problem)
+    for before in (np.full((64, 28, 28, 1), np.nan, np.float32), 3e4 * images):
+        mounted.run(before, np.empty((len(before), 1024), np.float32))
+        for n in (1, 2, 7):
+            y = np.full((n, 1024), np.nan, np.float32)
+            mounted.run(images[:n], y)
+            assert judge(y, expected[:n], "fp32").passed
+
+
+def test_bytes_and_floats_are_the_same_pixels(rng):
+    w = weights(rng)
+    pixels = rng.integers(0, 256, (5, 28, 28, 1), dtype=np.uint8)
+    mounted = Mounted(WHOLE, Features(writes="NC"), w, 5)
+    expected = reference(FEATURES, pixels / 255.0, w, Features())
+    floats = (pixels / np.float32(255)).astype(np.float32)
+    for images in (
+        pixels,
+        floats,
+        floats.astype(np.float64),
+        pixels[::-1][::-1],
+        pixels.repeat(2, 0)[::2],
+    ):
+        y = np.full((5, 1024), np.nan, np.float32)
+        mounted.run(images, y)
+        assert judge(y, expected, "fp32").passed
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_any_number_of_threads(count, rng):
+    w = weights(rng)
+    x = rng.random((67, 28, 28, 1)).astype(np.float32)
+    expected = reference(FEATURES, x, w, Features())
+    made = Mounted(WHOLE, Features(writes="NC"), w, 67)
+    threads.set_threads(count)
+    try:
+        for mounted in (made, Mounted(WHOLE, Features(writes="NC"), w, 67)):
+            y = np.full((67, 1024), np.nan, np.float32)
+            mounted.run(x, y)
+            assert judge(y, expected, "fp32").passed
+            assert mounted.state.rooms.free.qsize() in (count, made.state.rooms.free.qsize())
+    finally:
+        threads.set_threads(None)
+
+
+def test_zero_filters_and_blank_images(rng):
+    first, second, *rest = weights(rng)
+    first, second = first.copy(), second.copy()
+    first[..., ::2] = 0
+    second[..., 1::3] = 0
+    second[:, :, ::5] = 0
+    w = (first, second, *rest)
+    x = rng.random((6, 28, 28, 1)).astype(np.float32)
+    x[::2] = 0
+    verdict = check_variant(WHOLE, Features(writes="NC"), x, w, reference(FEATURES, x, w, None))
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("power", [-60, -20, 20, 40])
+def test_weights_of_any_size(power, rng):
+    """Sums of products of four tensors stay in fp32's range; pixels are at most 1."""
+    w = tuple(np.ldexp(one, power // 2).astype(np.float32) for one in weights(rng))
+    x = rng.random((4, 28, 28, 1)).astype(np.float32)
+    verdict = check_variant(WHOLE, Features(writes="NC"), x, w, reference(FEATURES, x, w, None))
+    assert verdict.passed, verdict
+
+
+def test_the_default_plan_of_a_cpu(shipped_weights, rng):
+    plan = resolve("auto", "cpu")
+    assert [slot.variant.full_name for slot in plan.slots[:2]] == [
+        "winograd.features",
+        "tiled.blocked",
+    ]
+    assert resolve("tiled", "cpu").slots[0].name == "conv1"
+    images = rng.integers(0, 256, (CPU_CHUNK + 9, 28, 28, 1), dtype=np.uint8)
+    pipeline = Pipeline(plan, shipped_weights, len(images))
+    assert pipeline.chunk == len(images) > CPU_CHUNK
+    assert Pipeline(resolve("tiled", "cpu"), shipped_weights, len(images)).chunk == CPU_CHUNK
+    pipeline.poison()
+    truth = reference_stages(images, shipped_weights)
+    np.testing.assert_array_equal(pipeline.run(images), truth["argmax"])
+    assert judge(pipeline.scores(len(images)), truth["fc2"], "fp32").passed
+
+
+def names(overrides):
+    return [(s.name, s.variant.full_name) for s in resolve("fp32", "cpu", overrides).slots]
+
+
+def test_a_later_stage_switched_leaves_the_span_whole():
+    assert names({"fc1": "serial"})[:2] == [
+        ("conv1+pool1+conv2+pool2", "winograd.features"),
+        ("fc1", "serial.loops"),
+    ]
+    assert [name for name, _ in names({"pool1": "serial"})][:4] == [
+        "conv1", "pool1", "conv2", "pool2",
+    ]  # fmt: skip
+    assert ("conv2+pool2", "winograd.pooled") in names({"conv2": "winograd"})
+    assert ("conv2", "winograd.blocked") in names({"conv2": "winograd.blocked"})
+
+
+def test_a_stage_is_compared_with_the_next_plans_variant():
+    listed = [Candidate(name, list) for name in ("serial.loops", "tiled.blocked")]
+    assert default_reference("conv2", "cpu", listed) == "tiled.blocked"
+    assert default_reference("conv2", "cpu", listed[:1]) == "serial.loops"
+
+
+@pytest.mark.parametrize(
+    ("features", "shape"),
+    [
+        ({"avx512f", "avx2", "avx"}, (16, 2, 8)),
+        ({"avx2", "avx", "fma"}, (8, 2, 4)),
+        ({"sse2"}, (4, 2, 4)),
+        (set(), (4, 2, 4)),
+    ],
+)
+def test_a_tile_fills_the_registers(features, shape):
+    assert tile_shape(features) == shape
+
+
+NARROW = """
+import json, sys
+import numpy as np
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.warmup import network_problems
+from lenetgpu.cpu.vector import WIDTH
+from lenetgpu.stages import variants
+found = {}
+for variant in variants(device="cpu"):
+    if variant.family in ("tiled", "winograd"):
+        for problem in network_problems(variant):
+            x, w = random_input(variant.kind, problem, 5, np.random.default_rng(1))
+            verdict = check_variant(variant, problem, x, w, reference(variant.kind, x, w, problem))
+            found[f"{variant.full_name} {problem}"] = verdict.passed
+print(json.dumps([WIDTH, found]))
+"""
+SSE = "+64bit,+sse,+sse2"
+AVX2 = SSE + ",+sse3,+ssse3,+sse4.1,+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+cx16"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64")
+@pytest.mark.parametrize(("name", "features", "width"), [("x86-64", SSE, 4), ("haswell", AVX2, 8)])
+def test_narrower_vectors_are_right(name, features, width, tmp_path):
+    """As Numba compiles for another processor; this one must have what it is asked for."""
+    from llvmlite.binding import get_host_cpu_features
+
+    there = get_host_cpu_features()
+    if lacking := [word for word in features.replace("+", "").split(",") if not there.get(word)]:
+        pytest.skip(f"this processor lacks {', '.join(lacking)}")
+    asked = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
+    done = subprocess.run(
+        [sys.executable, "-c", NARROW], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | asked | {"NUMBA_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found, right = json.loads(done.stdout)
+    assert found == width
+    assert len(right) >= 7 and all(right.values()), right
+
+
+CACHED = """
+import numpy as np
+from lenetgpu.cpu.tile import pack_weights, rows_times_matrix as kernel
+y = np.empty(2, np.float32)
+kernel(np.ones(2, np.float32), pack_weights(np.ones((1, 1, 1), np.float32)), y,
+       (1, 0, 0, 1, 1, 2, 1), 0, 1)
+assert y.tolist() == [1, 1], y
+stats = kernel.stats
+print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def test_what_is_cached_is_stale_when_a_file_that_emits_changes(tmp_path):
+    """Numba looks at the file of the function only; `vector.py` emits what is in it."""
+    package = tmp_path / "lenetgpu"
+    shutil.copytree(ROOT / "lenetgpu" / "cpu", package / "cpu", ignore=lambda *_: ["__pycache__"])
+    (package / "__init__.py").touch()
+    found = []
+    for change in ("", "", "\n# changed\n"):
+        with (package / "cpu" / "vector.py").open("a") as file:
+            file.write(change)
+        done = subprocess.run(
+            [sys.executable, "-c", CACHED], cwd=tmp_path, capture_output=True, text=True,
+            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": "."},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split())
+    assert found == [["0", "1"], ["1", "0"], ["0", "1"]]

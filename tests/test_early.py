@@ -1,0 +1,81 @@
+"""Small files are read while other things are done; what goes wrong comes up where it is read."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import early
+from lenetgpu.files.early import read_early
+from lenetgpu.files.reading import MemorySource, Source
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (9, 28, 28, 1), dtype=np.uint8)
+
+
+class Held(Source):
+    """Images that come when `may_read` is set; `calls` says what was asked of it."""
+
+    def __init__(self, error=None):
+        super().__init__("held", "uint8", np.arange(9), range(9))
+        self.may_read, self.calls, self.error = threading.Event(), [], error
+
+    def _fill(self, first, out):
+        assert self.may_read.wait(10)
+        self.calls.append((first, len(out)))
+        if self.error is not None:
+            raise self.error
+        out[...] = IMAGES[first : first + len(out)]
+
+    def close(self):
+        self.calls.append("closed")
+
+
+def test_it_is_read_once_from_when_it_is_opened():
+    held = Held()
+    with read_early(held) as source:
+        assert held.calls == [] and len(source) == 9 and source.dtype == "uint8"
+        assert source.labels.tolist() == list(range(9))
+        timer = threading.Timer(0.05, held.may_read.set)
+        timer.start()
+        part = np.empty((4, 28, 28, 1), np.uint8)
+        source.read(3, part)
+        timer.join()
+        np.testing.assert_array_equal(part, IMAGES[3:7])
+        np.testing.assert_array_equal(source.whole().images, IMAGES)
+        assert held.calls == [(0, 9)]
+    assert held.calls == [(0, 9), "closed"]
+
+
+def test_what_goes_wrong_comes_up_where_it_is_read_each_time():
+    held = Held(LenetError("held: expected 9 images, found 3"))
+    held.may_read.set()
+    with read_early(held) as source:
+        for _ in range(2):
+            with pytest.raises(LenetError, match="found 3"):
+                source.read(0, np.empty((1, 28, 28, 1), np.uint8))
+        with pytest.raises(LenetError, match="found 3"):
+            source.whole()
+    assert held.calls[-1] == "closed"
+
+
+def test_it_is_closed_when_it_is_read():
+    held = Held()
+    source = read_early(held)
+    threading.Timer(0.05, held.may_read.set).start()
+    source.close()
+    assert held.calls == [(0, 9), "closed"]
+
+
+def test_large_files_and_arrays_are_read_where_they_are_wanted(monkeypatch):
+    memory = MemorySource(IMAGES, None, "memory")
+    assert read_early(memory) is memory
+    monkeypatch.setattr(early, "MOST_BYTES", IMAGES.nbytes - 1)
+    held = Held()
+    assert read_early(held) is held
+    monkeypatch.setattr(early, "MOST_BYTES", IMAGES.nbytes)
+    held.may_read.set()
+    read_early(held).close()
+    assert held.calls == [(0, 9), "closed"]

@@ -1,0 +1,118 @@
+"""Plans held against float64 with the weights at hand: passed, refused, remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lenetgpu.check import fit as module
+from lenetgpu.check.fit import fit, judge_groups
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
+from lenetgpu.plan import resolve
+from lenetgpu.stages import find
+
+PLAN = resolve("unrolled", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def times(weights, factor):
+    tensors = {name: w * np.float32(factor) for name, w in weights.tensors.items()}
+    return Weights(tensors, f"weights times {factor}")
+
+
+def changed(run):
+    """The plan with a last product that `run` computes."""
+    variant = replace(find("fc", "blas.numpy", "cpu"), run=run)
+    slots = [replace(s, variant=variant) if s.name == "fc2" else s for s in PLAN.slots]
+    return replace(PLAN, slots=tuple(slots))
+
+
+def test_a_plan_that_fits_says_how_well(shipped_weights):
+    found = fit(PLAN, shipped_weights, "this one")
+    assert (found.plan, found.precision) == ("unrolled", "fp32")
+    assert set(found.groups) == {"digits", "noise", "a white image", "a blank image"}
+    assert 0 < found.error <= max(found.groups.values()) <= 1e-5
+    assert found.groups["a blank image"] == 0
+
+
+def test_it_is_measured_once_for_each_device_weights_and_type(shipped_weights, monkeypatch):
+    ran = []
+    real = module.measure
+    monkeypatch.setattr(module, "measure", lambda *a: ran.append(a) or real(*a))
+    first = fit(PLAN, shipped_weights, "this one")
+    assert fit(PLAN, shipped_weights, "this one") == first
+    same = Weights({n: w.copy() for n, w in shipped_weights.tensors.items()}, "elsewhere")
+    assert fit(PLAN, same, "this one") == first and len(ran) == 1
+    fit(PLAN, shipped_weights, "another")
+    fit(PLAN, times(shipped_weights, 2), "this one")
+    fit(PLAN, shipped_weights, "this one", "float32")
+    monkeypatch.setattr(module, "_sources", lambda: "others")
+    fit(PLAN, shipped_weights, "this one")
+    assert len(ran) == 5
+
+
+def test_a_damaged_record_is_measured_again(shipped_weights, own_cache):
+    found = fit(PLAN, shipped_weights, "this one")
+    (record,) = (own_cache / "fits").glob("*.json")
+    for text in ("{", json.dumps({"plan": "x"})):
+        record.write_text(text)
+        assert fit(PLAN, shipped_weights, "this one") == found
+    assert json.loads(record.read_text())["plan"] == "unrolled"
+
+
+@pytest.mark.parametrize(
+    ("what", "where"),
+    [(slice(0, 64), "digits"), (slice(64, 68), "noise"), (slice(68, 69), "a white image"),
+     (slice(69, 70), "a blank image")],
+)  # fmt: skip
+def test_each_group_is_looked_at_by_itself(what, where, shipped_weights, own_cache):
+    def run(x, w, y, problem):
+        np.matmul(x, w, out=y)
+        if len(y) > 6:
+            y[what.start : what.stop] += np.float32(1e-3)
+        else:  # the images behind the first chunk of 64
+            y[max(what.start - 64, 0) : what.stop - 64] += np.float32(1e-3) * (what.start >= 64)
+
+    with pytest.raises(LenetError, match=rf"unrolled \(fp32\) does not fit.*1e-05.*on {where}, f"):
+        fit(changed(run), shipped_weights, "this one")
+    assert not list(own_cache.glob("fits/*"))
+
+
+def test_scores_that_are_nan_do_not_fit(shipped_weights):
+    def run(x, w, y, problem):
+        np.matmul(x, w, out=y)
+        y[3, 3] = np.nan
+
+    with pytest.raises(LenetError, match="on digits, found nan, 1 outputs NaN, infinite"):
+        fit(changed(run), shipped_weights, "this one")
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1e-12, r"\de-4\d"), (1e11, r"\de\+4\d")])
+def test_scores_that_float32_does_not_hold_are_refused(factor, found, shipped_weights):
+    weights = times(shipped_weights, factor)
+    with pytest.raises(LenetError, match=f"expected weights whose scores float32.*{found} at most"):
+        fit(PLAN, weights, "this one")
+
+
+def test_weights_of_nothing_but_zeros_fit(shipped_weights):
+    assert fit(PLAN, times(shipped_weights, 0), "this one").error == 0
+
+
+def test_labels_may_differ_only_where_the_scores_are_near():
+    expected = np.tile(np.arange(10.0), (2, 1))
+    expected[1, 8] = 8.999
+    parts = [("these", slice(0, 2))]
+    near = judge_groups(parts, expected, np.array([9, 8]), expected, "fp16")["these"]
+    assert near.passed
+    far = judge_groups(parts, expected, np.array([8, 9]), expected, "fp16")["these"]
+    assert not far.passed and "1 labels differ" in str(far)
+    assert not judge_groups(parts, expected, np.array([9, 8]), expected, "fp32")["these"].passed

@@ -1,0 +1,197 @@
+"""Schedules on a GPU: graphs of copies and kernels, the ring, one image, lack of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.streaming import (
+    OneImage,
+    Streamer,
+    host_results,
+    pinned_copy,
+    predicted_ms,
+    schedule_for,
+)
+
+pytestmark = pytest.mark.gpu
+PLANS = ["fp16", "int8", "fp16x3", "fp32", "mma_fp16", "tiled"]
+N = 3_210
+
+
+def resolved(plan):
+    try:
+        return resolve(plan, "cuda", gpu=driver_gpus()[0])
+    except LenetError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return np.ascontiguousarray(load_dataset(assets.default_digits()).images)
+
+
+def on_device(plan, weights, images):
+    """Labels and scores of one pass over images that lie on the device."""
+    import cupy
+
+    pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
+    labels = pipeline.run(cupy.asarray(images)).get()
+    return labels, pipeline.scores(len(images))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_replays_follow_the_images(plan, dtype, digits, shipped_weights):
+    """Other images in the same memory each time: a kernel that did not wait would show."""
+    chosen = resolved(plan)
+    images = digits[:N]
+    if dtype == "float32":
+        images = images.astype(np.float32) / np.float32(PIXEL_SCALE)
+    expected, values = on_device(chosen, shipped_weights, images)
+    streamer = Streamer(lambda n: Pipeline(chosen, shipped_weights, n, dtype), 500, 3)
+    held, (labels, scores) = pinned_copy(images), host_results(N, with_scores=True)
+    generator = np.random.default_rng(0)
+    for _ in range(12):
+        order = generator.permutation(N)
+        held[...] = images[order]
+        labels[:], scores[:] = -1, np.nan
+        streamer.run(held, labels, scores)
+        np.testing.assert_array_equal(labels, expected[order])
+        np.testing.assert_allclose(scores, values[order], rtol=1e-3, atol=1e-3)
+    assert streamer.not_recorded == ""
+    assert len([graph for graph in streamer._graphs.values() if graph is not None]) == 1
+
+
+def edges(streamer, images, labels):
+    """(from, to, programmatic) of a recorded pass, by the kinds of its nodes."""
+    import cupy
+    from cuda.bindings import driver
+
+    from lenetgpu.gpu.graph import Graph
+    from lenetgpu.streaming.lanes import Chunk
+
+    runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
+    lanes, whole = streamer._ready(), Chunk(images, labels)
+    with stream:
+        runtime.streamBeginCapture(stream.ptr, runtime.streamCaptureModeRelaxed)
+        Graph._order(stream, lanes.streams)
+        lanes.begin()
+        for turn, part in enumerate(streamer._chunks(whole)):
+            lanes.queue(turn, part)
+        for lane in lanes.streams:
+            Graph._order(lane, [stream])
+        graph = driver.CUgraph(runtime.streamEndCapture(stream.ptr))
+    *_, count = driver.cuGraphGetEdges(graph)
+    status, before, after, data, _ = driver.cuGraphGetEdges(graph, count)
+    assert int(status) == 0 and count > 0
+
+    def kind(node):
+        status, found = driver.cuGraphNodeGetType(node)
+        assert int(status) == 0
+        return found.name.removeprefix("CU_GRAPH_NODE_TYPE_")
+
+    def programmatic(edge):
+        return edge.type not in (0, b"\0", b"")
+
+    found = [
+        (kind(a), kind(b), programmatic(e)) for a, b, e in zip(before, after, data, strict=True)
+    ]
+    driver.cuGraphDestroy(graph)
+    return found
+
+
+@pytest.mark.parametrize("plan", ["fp16", "int8", "fp16x3"])
+def test_only_kernels_overlap_kernels_in_a_graph(plan, digits, shipped_weights):
+    """A kernel whose copy is before it waits for all of it: only classifiers begin early."""
+    chosen = resolved(plan)
+    streamer = Streamer(lambda n: Pipeline(chosen, shipped_weights, n), 500, 2)
+    labels, _ = host_results(N, with_scores=False)
+    found = edges(streamer, pinned_copy(digits[:N]), labels)
+    chunks = -(-N // 500)
+    assert found.count(("KERNEL", "KERNEL", True)) == chunks
+    assert {edge[:2] for edge in found if edge[2]} == {("KERNEL", "KERNEL")}
+    assert found.count(("MEMCPY", "KERNEL", False)) >= chunks
+
+
+def test_pageable_arrays_and_a_source_give_the_same_labels(digits, shipped_weights):
+    class Source:
+        def __len__(self):
+            return len(digits)
+
+        def read(self, lo, out):
+            out[...] = digits[lo : lo + len(out)]
+
+    plan = resolved("tiled")
+    expected, values = on_device(plan, shipped_weights, digits)
+    streamer = Streamer(lambda n: Pipeline(plan, shipped_weights, n), 700, 2)
+    labels = np.full(len(digits), -1, np.int32)
+    scores = np.full((len(digits), 10), np.nan, np.float32)
+    streamer.run(digits, labels, scores)
+    np.testing.assert_array_equal(labels, expected)
+    np.testing.assert_allclose(scores, values, rtol=1e-4, atol=1e-4)
+    found = []
+    streamer.run_source(Source(), lambda labels, scores: found.append(labels.copy()))
+    np.testing.assert_array_equal(np.concatenate(found), expected)
+    assert streamer.done == len(digits)
+
+
+def test_lack_of_memory_makes_chunks_smaller(digits, shipped_weights):
+    """CuPy's pool is given less than the lanes want; later it is as it was."""
+    import cupy
+
+    pool, plan = cupy.get_default_memory_pool(), resolved("tiled")
+    expected, _ = on_device(plan, shipped_weights, digits[:N])
+    pool.free_all_blocks()
+    images, (labels, _) = pinned_copy(digits[:N]), host_results(N, with_scores=False)
+    pool.set_limit(size=pool.used_bytes() + (200 << 20))
+    try:
+        streamer = Streamer(lambda n: Pipeline(plan, shipped_weights, n), 4_096, 2)
+        assert 1 < streamer.chunk < 4_096 and "did not hold chunks of 4,096" in streamer.shrunk
+        for _ in range(3):
+            labels[:] = -1
+            streamer.run(images, labels)
+            np.testing.assert_array_equal(labels, expected)
+    finally:
+        pool.set_limit(size=0)
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+@pytest.mark.parametrize("plan", ["fp16", "int8", "fp16x3", "fp32", "tiled"])
+def test_one_image_has_the_label_of_many(plan, mapped, digits, shipped_weights):
+    chosen = resolved(plan)
+    expected, values = on_device(chosen, shipped_weights, digits[:300])
+    one = OneImage(lambda n: Pipeline(chosen, shipped_weights, n), mapped)
+    assert [one.label(image) for image in digits[:300]] == expected.tolist()
+    one.label(digits[7, :, :, 0])
+    np.testing.assert_allclose(one.scores(), values[7], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("plan", ["fp16", "fp16x3"])
+def test_the_model_predicts_what_a_pass_takes(plan, digits, shipped_weights):
+    """Within 30 % of the schedule it takes, and of two others."""
+    from lenetgpu.measure.timing import cpu_ms
+    from lenetgpu.streaming import costs_of
+
+    chosen, gpu = resolved(plan), driver_gpus()[0]
+    costs = costs_of(chosen, shipped_weights, gpu, "uint8")
+    best = schedule_for(chosen, shipped_weights, gpu, "uint8", len(digits))
+    images, (labels, _) = pinned_copy(digits), host_results(len(digits), with_scores=False)
+
+    def make(n):
+        made = Pipeline(chosen, shipped_weights, n)
+        made.with_scores = False
+        return made
+
+    for streams, chunk in ((best.streams, best.chunk), (1, 10_000), (2, 5_000)):
+        streamer = Streamer(make, chunk, streams)
+        took = sorted(cpu_ms(lambda s=streamer: s.run(images, labels)) for _ in range(40))[20]
+        assert took == pytest.approx(predicted_ms(len(digits), streams, chunk, costs), rel=0.3)

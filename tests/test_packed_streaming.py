@@ -1,0 +1,148 @@
+"""Packed images over lanes, graphs and the ring, on a GPU that is pretended: the same labels."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from pretended_gpu import PretendedGpu, pixels, streamer_on
+from test_streaming import assert_right, pinned, results
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.packed.records import pack
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.source import open_source
+from lenetgpu.network import CLASSES
+from lenetgpu.streaming import PackedImages, packed_images
+from lenetgpu.streaming import ring as ring_module
+
+
+def digits(n, seed=0):
+    """Images that their first pixels tell apart, of lengths that differ."""
+    images = pixels(n, seed)
+    rng = np.random.default_rng(seed + 1)
+    images[:, 3:9, 4:9, 0] = rng.integers(0, 2, (n, 6, 5))
+    return images
+
+
+def packed_on(gpu, images, before=0):
+    """Packed in page-locked memory, behind `before` images that are none of them."""
+    payload, lengths = pack(np.concatenate([images[:before], images]))
+    offsets = np.append(0, lengths.cumsum()).astype(np.uint32)
+    return packed_images(pinned(gpu, payload), pinned(gpu, offsets))[before:]
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
+    gpu = PretendedGpu(seed=seed)
+    streamer = streamer_on(gpu, 4, streams)
+    images = digits(31)
+    packed, (labels, scores) = packed_on(gpu, images, before=3), results(gpu, 31)
+    for again in range(4):
+        labels[...], scores[...] = -1, np.nan
+        streamer.run(packed, labels, scores)
+        assert_right(images, labels, scores)
+        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+
+
+def test_a_graph_is_not_taken_for_records_of_other_lengths():
+    """In the same arrays: as many images, packed to more bytes, or to as many in another order."""
+    gpu = PretendedGpu()
+    streamer = streamer_on(gpu, 4, 2)
+    few, many = pixels(10), np.maximum(digits(10, seed=5), 1)
+    packed, (labels, _) = packed_on(gpu, many), results(gpu, 10)
+    mixed = np.concatenate([few[:5], many[:5]])
+    for images in (few, few, many, few, many, many, mixed, mixed, mixed[::-1], mixed[::-1], mixed):
+        payload, lengths = pack(images)
+        packed.payload[: len(payload)] = payload
+        packed.offsets[1:] = lengths.cumsum()
+        labels[...] = -1
+        streamer.run(packed, labels)
+        assert_right(images, labels)
+    assert gpu.launches == 7
+
+
+def test_what_is_not_page_locked_goes_through_the_ring(monkeypatch):
+    monkeypatch.setattr(ring_module, "SLOT_BYTES", 4 * 28 * 28)
+    gpu = PretendedGpu()
+    images = digits(31)
+    images[9:15] = np.random.default_rng(1).integers(1, 256, (6, 28, 28, 1))  # no slot's records
+    payload, lengths = pack(images)
+    packed = packed_images(payload, np.append(0, lengths.cumsum()).astype(np.uint32))
+    labels = np.full(31, -1, np.int32)
+    streamer_on(gpu, 5, 2).run(packed, labels)
+    assert_right(images, labels)
+
+
+@pytest.fixture
+def file(tmp_path):
+    images = np.concatenate([digits(700), np.full((300, 28, 28, 1), 7, np.uint8), digits(200)])
+    with h5py.File(tmp_path / "x.h5", "w") as plain:
+        plain["x"] = images
+    pack_data(tmp_path / "x.h5", tmp_path / "packed.h5")
+    return tmp_path / "packed.h5", images
+
+
+def streamed(path, skip=0, limit=None, chunk=90):
+    """Labels and scores of a file, and what was unpacked of its images on the GPU."""
+    gpu, unpacked = PretendedGpu(), []
+    plainly = gpu.unpack
+
+    def unpack(payload, offsets, base, out):
+        unpacked.append(len(out))
+        plainly(payload, offsets, base, out)
+
+    gpu.unpack = unpack
+    labels, scores = [], []
+    with open_source(path, skip, limit) as source:
+        streamer = streamer_on(gpu, chunk, 2)
+        streamer.run_source(source, lambda a, b: (labels.extend(a), scores.extend(b.copy())))
+    return np.array(labels), np.array(scores).reshape(-1, CLASSES), sum(unpacked)
+
+
+@pytest.mark.parametrize(("skip", "limit"), [(0, None), (130, 1), (250, 500), (1199, None)])
+def test_a_packed_file_goes_over_the_bus_packed(file, skip, limit):
+    path, images = file
+    labels, scores, unpacked = streamed(path, skip, limit)
+    chosen = images[skip : None if limit is None else skip + limit]
+    assert_right(chosen, labels, scores)
+    assert 0 < unpacked <= len(chosen)
+    if limit is None and not skip:
+        assert unpacked < 1200  # white ones are larger packed than not
+
+
+def test_a_damaged_block_is_a_sentence(file):
+    path, _ = file
+    with h5py.File(path, "a") as damaged:
+        damaged["records"][9000] ^= 1
+    with pytest.raises(LenetError, match="block .* to have the checksum"):
+        streamed(path)
+
+
+def test_arrays_that_are_no_records_are_refused_in_a_sentence():
+    payload, lengths = pack(digits(3)[..., 0])
+    offsets = np.append(0, lengths.cumsum()).astype(np.uint32)
+    assert len(packed_images(payload, offsets)) == 3
+    for wrong in (
+        (payload.astype(np.int8), offsets),
+        (payload[::2], offsets),
+        (payload, offsets.astype(np.int64)),
+        (payload, offsets[:1]),
+        (payload, offsets[::-1].copy()),
+        (payload, offsets + np.uint32(1)),
+        (payload, offsets * np.uint32(0)),
+        (payload[:-1], offsets),
+    ):
+        with pytest.raises(LenetError, match="^packed images: expected .* found"):
+            packed_images(*wrong)
+
+
+def test_pipelines_of_floats_take_none():
+    gpu = PretendedGpu()
+    streamer = streamer_on(gpu, 4, 1)
+    streamer._lanes.dtype = "float32"
+    packed, (labels, _) = packed_on(gpu, digits(5)), results(gpu, 5)
+    assert isinstance(packed, PackedImages)
+    with pytest.raises(LenetError, match="images: expected float32"):
+        streamer.run(packed, labels)

@@ -1,0 +1,305 @@
+"""The resident kernel and its host side: arithmetic and protocol without a GPU, and with one.
+
+The kernel is compiled as C++ with fibers for threads (cpu_cluster.hpp) and runs in a thread
+of its own over the memory that the package's host side writes and watches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import threading
+from threading import Event
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_kernels_on_a_cpu import build, version
+
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import reference_stages
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.stages.fused.resident import mailbox, resident
+from lenetgpu.stages.fused.resident.mailbox import ANSWERED
+from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
+
+needs_a_compiler = pytest.mark.skipif(version() < 11, reason="no g++ 11")
+HEADERS = ("barrier", "cluster", "global", "host", "registers", "shared")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """The kernel of a design as a function of this machine."""
+    folder = tmp_path_factory.mktemp("resident")
+    (folder / "gpu" / "ptx").mkdir(parents=True)
+    for name in HEADERS:
+        (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_cluster.hpp"\n')
+    for name in ("cpu_cluster.hpp", "cpu_cuda.hpp"):
+        shutil.copy(ROOT / "tests" / name, folder)
+    libraries = {}
+
+    def library(design):
+        if design not in libraries:
+            kernel = design.kernel
+            text = kernel.source.read_text()
+            assert "extern __shared__ float4 memory[];" in text
+            text = text.replace(
+                "extern __shared__ float4 memory[];", "float4* memory = cpu::memory();"
+            )
+            lines = ['#include "cpu_cluster.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
+            lines += [text, RUN]
+            source = folder / f"resident{design.blocks}.cpp"
+            source.write_text("\n".join(lines))
+            build(
+                "-shared",
+                f"-I{folder}",
+                f"-I{INCLUDE_ROOT}",
+                source,
+                "-o",
+                source.with_suffix(".so"),
+            )
+            libraries[design] = ctypes.CDLL(str(source.with_suffix(".so")))
+        return libraries[design]
+
+    return library
+
+
+RUN = """
+extern "C" bool run(unsigned char* host, const float* weights, unsigned last, unsigned life,
+                    unsigned long long idle, unsigned seed) {
+    return cpu::run(BLOCKS, THREADS, SHARED_BYTES, seed,
+                    [=] { resident(host, weights, last, life, idle); });
+}
+"""
+
+
+class OnACpu:
+    """What `resident.Cluster` is on a GPU; lives come one after the other, as on a stream."""
+
+    library = None
+    seed = 0
+
+    def __init__(self, design, weights):
+        self.weights = weights
+        self.memory = np.full(mailbox.BYTES + 64, 255, np.uint8)
+        self.address = -(-self.memory.ctypes.data // 64) * 64
+        self.call = self.library(design).run
+        self.call.restype = ctypes.c_bool
+        self.lives, self.ends = [], []
+
+    def start(self, last, life, idle_ns):
+        before = self.lives[-1] if self.lives else None
+        arguments = (
+            ctypes.c_void_p(self.address),
+            ctypes.c_void_p(self.weights.ctypes.data),
+            ctypes.c_uint32(last),
+            ctypes.c_uint32(life),
+            ctypes.c_uint64(idle_ns),
+            ctypes.c_uint32(self.seed + life),
+        )
+
+        def live():
+            if before is not None:
+                before.join()
+            self.ends.append(self.call(*arguments))
+
+        self.lives.append(threading.Thread(target=live))
+        self.lives[-1].start()
+
+    def over(self):
+        return not any(life.is_alive() for life in self.lives)
+
+    def close(self, timeout_s):
+        for life in self.lives:
+            life.join()
+        assert all(self.ends), "threads of the kernel wait for each other"
+
+
+@pytest.fixture
+def on_a_cpu(compiled, monkeypatch, rng):
+    monkeypatch.setattr(OnACpu, "library", staticmethod(compiled))
+    monkeypatch.setattr(OnACpu, "seed", int(rng.integers(1 << 30)))
+    monkeypatch.setattr(resident, "Cluster", OnACpu)
+
+
+def truth(image, weights):
+    return reference_stages(image.reshape(1, 28, 28, 1), weights)["fc2"][0]
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
+def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
+    """Noise as bytes and as floats, by random weights, with a sleep between."""
+    weights = load_weights(weight_file)
+    image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
+    noise = rng.random(784, np.float32)
+    with Resident(weights, idle_ms=10, timeout_s=120, design=design) as net:
+        for given in (image, noise, image[::-1]):
+            expected = truth(given, weights)
+            label = net.label(given)
+            assert judge(net.scores(), expected, "fp32").passed
+            assert label == expected.argmax()
+            Event().wait(0.05)
+        assert net._life > 1
+
+
+@needs_a_compiler
+def test_weights_of_any_size_give_scores_or_a_sentence(on_a_cpu, shipped_weights, rng):
+    """Scaled far beyond fp32's products, a channel at a time too; a map that is off."""
+    image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
+    tensors = {name: tensor.copy() for name, tensor in shipped_weights.tensors.items()}
+    tensors["conv1"] *= np.float32(1e-30)
+    tensors["conv2"] *= np.exp2(rng.integers(-6, 3, 64)).astype(np.float32)
+    tensors["conv2"][..., 5] = 0
+    tensors["fc2"] *= np.float32(1e30)
+    weights = Weights(tensors, "scaled")
+    expected = truth(image, weights)
+    with Resident(weights, idle_ms=10, timeout_s=120, design=DESIGNS[0]) as net:
+        assert net.label(image) == expected.argmax()
+        assert judge(net.scores(), expected, "fp32").passed
+        net._scale = (net._scale[0], net._scale[1] + 200)
+        with pytest.raises(LenetError, match="expected what float32 holds, found .*too large"):
+            net.scores()
+
+
+@needs_a_compiler
+def test_an_image_that_is_half_written_waits(on_a_cpu, shipped_weights, rng):
+    """Rows with the new tag come one by one, the first and the last early: no answer before all."""
+    image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
+    with Resident(shipped_weights, idle_ms=1000, timeout_s=120, design=DESIGNS[0]) as net:
+        words, box = net._words, net._box
+        net._tag = tag = net._tag + 2
+        for row in rng.permutation(28):
+            assert words[ANSWERED] != tag
+            box.pixels[row] = image[row]
+            box.tags[row] = tag
+            Event().wait(0.002)
+        assert net._wait(tag) == truth(image, shipped_weights).argmax()
+
+
+class Still(OnACpu):
+    """Memory, and nobody who answers."""
+
+    def __init__(self, design, weights):
+        self.memory = np.zeros(mailbox.BYTES, np.uint8)
+        self.address = self.memory.ctypes.data
+        self.lives, self.ends = [], []
+
+    def start(self, last, life, idle_ns):
+        words = self.memory.view(np.uint32)
+        words[ANSWERED], words[mailbox.LABEL] = words[mailbox.ROW_BYTES // 4 - 1], 7
+
+
+@pytest.fixture
+def net(monkeypatch, shipped_weights):
+    """A Resident whose answer is 7 whenever it is launched, which is once."""
+    monkeypatch.setattr(resident, "Cluster", Still)
+    return Resident(shipped_weights, timeout_s=0.01)
+
+
+BAD = {
+    "float64": (np.zeros((28, 28)), "found float64 of shape (28, 28)"),
+    "a batch": (np.zeros((2, 28, 28), np.uint8), "found uint8 of shape (2, 28, 28)"),
+    "another size": (np.zeros((28, 27), np.uint8), "found uint8 of shape (28, 27)"),
+    "255": (np.full((28, 28), 255, np.float32), "expected floats in 0..1, found 255 to 255"),
+    "negative": (np.full(784, -0.5, np.float32), "expected floats in 0..1, found -0.5 to -0.5"),
+    "NaN": (np.full(784, np.nan, np.float32), "expected floats in 0..1, found nan to nan"),
+}
+
+
+@pytest.mark.parametrize(("image", "said"), BAD.values(), ids=BAD)
+def test_what_is_no_image_is_refused(image, said, net):
+    with pytest.raises(LenetError, match=re.escape(said)):
+        net.label(image)
+
+
+def test_scores_come_after_a_label_only(net):
+    with pytest.raises(LenetError, match="expected an answer within 0.01 s, found none"):
+        net.label(np.ones((28, 28), np.uint8))
+    with pytest.raises(LenetError, match="expected a label before"):
+        net.scores()
+
+
+def test_what_is_closed_says_so_and_closes_twice(net):
+    net.close()
+    net.close()
+    with pytest.raises(LenetError, match="expected it open, found it closed"):
+        net.label(np.zeros((28, 28), np.uint8))
+    with pytest.raises(LenetError, match="expected a label before"):
+        net.scores()
+
+
+@pytest.mark.parametrize("idle_ms", [0, -1, 1e4, float("nan")])
+def test_an_idle_time_out_of_range_is_refused(idle_ms, shipped_weights):
+    with pytest.raises(LenetError, match=r"idle_ms: expected 0\.01 to 1000, found"):
+        Resident(shipped_weights, idle_ms=idle_ms)
+
+
+def test_hosts_of_another_order_of_stores_are_refused(monkeypatch, shipped_weights):
+    monkeypatch.setattr(resident.platform, "machine", lambda: "aarch64")
+    with pytest.raises(LenetError, match="expected an x86-64 host, found aarch64"):
+        Resident(shipped_weights)
+
+
+class Refused(Still):
+    taken = ()
+
+    def __init__(self, design, weights):
+        if design.blocks not in self.taken:
+            raise RuntimeError(f"no room for {design.blocks}")
+        super().__init__(design, weights)
+
+
+def test_eight_blocks_where_sixteen_do_not_fit_and_a_sentence_where_none_do(
+    monkeypatch, shipped_weights
+):
+    monkeypatch.setattr(resident, "Cluster", Refused)
+    with pytest.raises(LenetError, match="expected the GPU to take it, found: no room for 8"):
+        Resident(shipped_weights)
+    monkeypatch.setattr(Refused, "taken", (8,))
+    assert Resident(shipped_weights).design.blocks == 8
+    with pytest.raises(LenetError, match="found: no room for 16"):
+        Resident(shipped_weights, design=DESIGNS[0])
+
+
+class Broken:
+    """What `Cluster` asks of CuPy's runtime, of a stream that answers `status`."""
+
+    def __init__(self, status):
+        self.status, self.freed = status, []
+
+    def streamQuery(self, stream):
+        return self.status
+
+    def freeHost(self, address):
+        self.freed.append(address)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(700, "the GPU answers error 700"), (600, "expected it to end within 0.01 s")],
+)
+def test_memory_that_a_kernel_may_read_is_not_freed(status, said):
+    cluster = object.__new__(resident.Cluster)
+    cluster._runtime, cluster._stream, cluster.address = Broken(status), SimpleNamespace(ptr=1), 2
+    with pytest.raises(LenetError, match=said):
+        cluster.close(0.01)
+    assert cluster._runtime.freed == []
+    cluster._runtime.status = 0
+    cluster.close(0.01)
+    assert cluster._runtime.freed == [2]
+
+
+def test_another_gpu_or_none_is_refused(monkeypatch, shipped_weights):
+    if not driver_gpus():
+        with pytest.raises(LenetError, match="expected an NVIDIA GPU and its driver, found none"):
+            Resident(shipped_weights)
+    monkeypatch.setattr(resident, "require_gpu", lambda: None)
+    monkeypatch.setattr(resident, "current_arch", lambda: "sm_89")
+    with pytest.raises(LenetError, match=r"capability 9\.0, found one for sm_89"):
+        Resident(shipped_weights)

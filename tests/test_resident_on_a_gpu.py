@@ -1,0 +1,118 @@
+"""The resident kernel on a GPU: right, asleep and back, shared, beside others, outlived."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import reference_stages
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
+
+pytestmark = pytest.mark.gpu
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def hopper():
+    if driver_gpus()[0].compute_capability != 90:
+        pytest.skip("no GPU of compute capability 9.0")
+
+
+@pytest.fixture(scope="module")
+def digits(shipped_weights):
+    """(COUNT, 28, 28) uint8 images, and their scores (COUNT, 10) in float64."""
+    images = load_dataset(assets.default_digits()).images[:COUNT].reshape(COUNT, 28, 28)
+    truth = reference_stages(images.reshape(COUNT, 28, 28, 1), shipped_weights)["fc2"]
+    return np.ascontiguousarray(images), truth
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_digits(design, dtype, hopper, digits, shipped_weights):
+    images, truth = digits
+    given = images if dtype == "uint8" else (images / 255).astype(np.float32)
+    found = np.empty((COUNT, 10), np.float32)
+    with Resident(shipped_weights, design=design) as net:
+        for n, image in enumerate(given):
+            assert net.label(image) == truth[n].argmax()
+            found[n] = net.scores()
+    assert judge(found, truth, "fp32").passed
+
+
+def test_it_comes_back_from_sleep(hopper, digits, shipped_weights):
+    images, truth = digits
+    with Resident(shipped_weights, idle_ms=1) as net:
+        for n in range(20):
+            before = net._life
+            Event().wait(0.02)
+            assert net.label(images[n]) == truth[n].argmax()
+            assert net._life == before + 1
+
+
+def test_images_that_come_as_it_falls_asleep(hopper, digits, shipped_weights, rng):
+    """Thousands of times within the tenth of a millisecond around its sleep."""
+    images, truth = digits
+    pauses = rng.integers(0, 2000, 5000)
+    with Resident(shipped_weights, idle_ms=0.05) as net:
+        for n, pause in enumerate(pauses):
+            for _ in range(pause):
+                pass
+            assert net.label(images[n % COUNT]) == truth[n % COUNT].argmax()
+        assert net._life > 100
+
+
+def test_threads_share_it(hopper, digits, shipped_weights):
+    images, truth = digits
+    with Resident(shipped_weights) as net, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(net.label, [*images] * 5))
+    assert found == [*truth.argmax(1)] * 5
+
+
+def test_the_rest_of_the_process_goes_on_beside_it(hopper, digits, shipped_weights):
+    """Kernels beside it, memory freed, the device waited for; two of them at once."""
+    import cupy
+
+    images, truth = digits
+    with Resident(shipped_weights) as net, Resident(shipped_weights, design=DESIGNS[1]) as second:
+        for n in range(50):
+            assert net.label(images[n]) == second.label(images[n]) == truth[n].argmax()
+            total = cupy.arange(100_000, dtype=cupy.int64).sum()
+            assert int(total) == 4_999_950_000
+            del total
+            cupy.get_default_memory_pool().free_all_blocks()
+            cupy.cuda.runtime.deviceSynchronize()
+
+
+OWNER = """
+import numpy as np
+from lenetgpu.files import assets
+from lenetgpu.files.weights import load_weights
+from lenetgpu.stages.fused.resident import Resident
+
+net = Resident(load_weights(assets.default_weights()), idle_ms=1000)
+print("alive", flush=True)
+while True:
+    net.label(np.zeros((28, 28), np.uint8))
+"""
+
+
+def test_it_ends_with_its_owner(hopper, digits, shipped_weights):
+    """Killed in the middle of an image; what comes after has the GPU at once."""
+    images, truth = digits
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], cwd=ROOT, stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"alive\n"
+    owner.kill()
+    owner.wait(timeout=30)
+    with Resident(shipped_weights, timeout_s=1) as net:
+        assert net.label(images[0]) == truth[0].argmax()

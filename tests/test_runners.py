@@ -1,0 +1,109 @@
+"""Runners of host images: a GPU's on one that is pretended, a CPU's slices."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pretended_gpu import PretendedGpu, PretendedPipeline, pixels
+
+from lenetgpu import streaming
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.reading import MemorySource
+from lenetgpu.files.source import open_source
+from lenetgpu.network import CLASSES
+from lenetgpu.running import runners
+from lenetgpu.running.runners import GpuRunner
+from lenetgpu.streaming import Streamer
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    made = PretendedGpu()
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda index: nullcontext()))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(streaming, "Streamer", partial(Streamer, device=made))
+    monkeypatch.setattr(
+        streaming,
+        "host_results",
+        lambda n, scored: (
+            made.pinned((n,), "int32"), made.pinned((n, CLASSES), "float32") if scored else None
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(runners, "pinned_empty", made.pinned)
+    return made
+
+
+def runner_on(gpu, size=4, streams=2, scores=True):
+    def make(n):
+        gpu.allocate(n)
+        return PretendedPipeline(gpu, n, scores)
+
+    return GpuRunner(make, size, streams, 0, False, 1.0)
+
+
+def expected(images):
+    labels = images[:, 0, 0, 0].astype(np.int32)
+    return labels, labels[:, None] + np.arange(CLASSES)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 6, 40])
+def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monkeypatch, n):
+    """Staged ones are recorded at their second pass, and answers are not views of what is held."""
+    monkeypatch.setattr(runners, "_STAGED", 5)
+    runner, kept = runner_on(gpu), []
+    for seed in range(4):
+        images = pixels(n, seed=seed)
+        labels, scores = runner.answer(images, True)
+        np.testing.assert_array_equal(labels, expected(images)[0])
+        np.testing.assert_array_equal(scores, expected(images)[1])
+        kept.append((labels, labels.copy()))
+    for labels, copy in kept:
+        np.testing.assert_array_equal(labels, copy)
+    assert gpu.launches == (3 if 0 < n <= 5 else 0)
+
+
+def test_a_source_is_read_whole_into_page_locked_memory_or_in_order_by_parts(gpu):
+    runner, images = runner_on(gpu), pixels(30)
+    source = MemorySource(images, None, "memory")
+    whole = runner.whole(source)
+    assert any(whole is held for held in gpu.page_locked) and (whole == images).all()
+    labels, scores = runner.results(30, True)
+    told = []
+    runner.run(whole, labels, scores, told.append)
+    assert (labels == expected(images)[0]).all() and sum(told) == runner.done == 30
+    found = []
+    runner.run_source(source, lambda labels, scores: found.append((labels.copy(), scores.copy())))
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in found]), labels)
+    np.testing.assert_array_equal(np.concatenate([part[1] for part in found]), scores)
+
+
+def test_a_lack_of_memory_is_a_note(gpu):
+    gpu.room = 6
+    runner = runner_on(gpu, size=8, streams=1, scores=False)
+    assert runner.chunk < 8
+    (note,) = runner.notes
+    assert note.startswith("the GPU's memory did not hold chunks of 8 images")
+    assert runner_on(gpu, size=1, streams=1).notes == []
+
+
+def test_a_packed_source_is_held_packed(gpu, tmp_path):
+    images = pixels(600)
+    np.save(tmp_path / "plain.npy", images[..., 0])
+    pack_data(tmp_path / "plain.npy", tmp_path / "packed.h5")
+    runner = runner_on(gpu)
+    with open_source(tmp_path / "packed.h5", skip=100, limit=450) as source:
+        held = runner.whole(source)
+    assert isinstance(held, streaming.PackedImages) and len(held) == 450
+    assert held.payload.nbytes < images[100:550].nbytes / 4
+    assert any(held.payload.base is raw for raw in gpu.page_locked)
+    found = np.empty((450, 28, 28, 1), np.uint8)
+    held.read(0, found)
+    np.testing.assert_array_equal(found, images[100:550])
+    labels, _ = runner.results(450, False)
+    runner.run(held, labels)
+    np.testing.assert_array_equal(labels, expected(images[100:550])[0])

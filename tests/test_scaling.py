@@ -1,0 +1,202 @@
+"""Weights of any scale: evened out exactly, and every plan's packed operands hold them.
+
+The plans of the tensor cores are computed here from their packed operands (emulated.py), so that
+what can be wrong without a GPU is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from emulated import PLANS, scores
+
+from lenetgpu.check.fit import groups, judge_groups
+from lenetgpu.check.truth import reference_scores, reference_stages
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.scaling import LEVELS, balance, most_pooled
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.network import weight_shapes
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.stages.rounding import to_half, to_whole
+
+
+def any_weights():
+    path = ROOT / "scripts" / "any_weights.py"
+    spec = importlib.util.spec_from_file_location("any_weights", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SETS = {
+    name: Weights(tensors, name)
+    for name, tensors in any_weights().sets(load_weights(assets.default_weights()).tensors)
+}
+FP16_MOST = 65504
+HELD = [name for name in SETS if "float32's" not in name]
+
+
+@pytest.fixture(scope="module")
+def given():
+    """Images, their groups, and float64's scores by set of weights, found as they are asked for."""
+    images, parts = groups(load_dataset(assets.default_digits()).images[:32], 4)
+    truth = {}
+
+    def scores_of(name):
+        if name not in truth:
+            truth[name] = reference_scores(images, SETS[name])[0]
+        return truth[name]
+
+    return images, parts, scores_of
+
+
+def assert_within(verdicts):
+    assert {name: str(v) for name, v in verdicts.items() if not v.passed} == {}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", HELD)
+def test_packed_operands_hold_any_weights(name, plan, given):
+    images, parts, truth = given
+    found = scores(plan, images, SETS[name])
+    assert_within(judge_groups(parts, found, found.argmax(1), truth(name), PLANS[plan][0]))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_packed_operands_hold_float_images(plan, given):
+    images, parts, truth = given
+    found = scores(plan, images.astype(np.float32) / np.float32(255), SETS["as they ship"])
+    precision = PLANS[plan][0]
+    expected = truth("as they ship")
+    assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
+
+
+@pytest.mark.parametrize("plan", ["unrolled", "tiled"])
+@pytest.mark.parametrize("name", HELD)
+def test_plans_of_the_cpu_hold_any_weights(name, plan, given):
+    images, parts, truth = given
+    pipeline = Pipeline(resolve(plan, "cpu"), SETS[name], len(images))
+    pipeline.poison()
+    labels = pipeline.run(images)
+    found = pipeline.scores(len(images))
+    assert_within(judge_groups(parts, found, labels, truth(name), "fp32"))
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_evened_out_weights_are_the_same_network(name, given):
+    images, _, truth = given
+    held = SETS[name].balanced
+    again, _ = reference_scores(images[::7], held)
+    expected = truth(name)[::7]
+    error = np.abs(np.ldexp(again, held.exponent) - expected).max()
+    assert error <= 1e-12 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_no_activation_leaves_its_level(name, given):
+    """Not with any image of 0..1, of which those that wake a channel most are tried."""
+    held = SETS[name].balanced
+    taps = held["conv1"][:, :, 0].transpose(2, 0, 1) > 0
+    most = np.tile(taps, (1, 6, 6))[:, :28, :28, None].astype(np.float32)
+    images = np.concatenate([given[0].astype(np.float32) / 255, most])
+    found = reference_stages(images, held)
+    assert 2.0 ** max(LEVELS) < FP16_MOST
+    for stage, level in zip(("pool1", "pool2", "fc1"), LEVELS, strict=True):
+        assert found[stage].max() <= 2.0**level
+    for tensor in held.tensors.values():
+        assert np.abs(tensor).max(initial=0) < FP16_MOST
+        assert np.isfinite(tensor).all() and tensor.dtype == np.float32
+
+
+def test_channels_come_out_alike_whatever_powers_of_two_they_had(shipped_weights, rng):
+    """And so plans compute the same to the bit, times what is left."""
+    e1, e2, e3 = (rng.integers(-40, 40, count) for count in (32, 64, 128))
+    w = shipped_weights
+    moved = {
+        "conv1": np.ldexp(w["conv1"], e1),
+        "conv2": np.ldexp(np.ldexp(w["conv2"], -e1[:, None]), e2),
+        "fc1": np.ldexp(w["fc1"].reshape(16, 64, 128), -e2[:, None]).reshape(1024, 128),
+        "fc2": np.ldexp(w["fc2"], -e3[:, None]) * np.float32(2.0**-30),
+    }
+    moved["fc1"] = np.ldexp(moved["fc1"], e3)
+    found, plain = Weights(moved, "moved").balanced, w.balanced
+    shift = None
+    for name in weight_shapes():
+        ratio = found[name][plain[name] != 0] / plain[name][plain[name] != 0]
+        if name == "fc2":
+            shift = math.log2(ratio[0])
+        assert (ratio == ratio[0]).all() and (name == "fc2" or ratio[0] == 1)
+    assert found.exponent + shift == plain.exponent - 30
+    assert found.exponent and not plain.exponent
+    images = load_dataset(assets.default_digits()).images[:9]
+    a, b = (Pipeline(resolve("unrolled", "cpu"), held, 9) for held in (w, Weights(moved, "moved")))
+    np.testing.assert_array_equal(a.run(images), b.run(images))
+    np.testing.assert_array_equal(np.ldexp(a.scores(9), -30), b.scores(9))
+
+
+def test_what_is_even_stays(shipped_weights):
+    once = shipped_weights.balanced
+    tensors, exponent = balance(once.tensors)
+    assert exponent == 0
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, once[name])
+
+
+def test_channels_that_never_wake_are_zeros_with_what_they_meet():
+    name = "some filters zero or never awake"
+    held = SETS[name].balanced
+    assert SETS[name]["conv1"][..., 4].any() and SETS[name]["conv2"][:, :, 4].any()
+    for channel in (3, 4):
+        assert not held["conv1"][..., channel].any() and not held["conv2"][:, :, channel].any()
+    assert not held["fc1"].reshape(16, 64, 128)[:, 5].any()
+    assert not held["fc2"][7].any() and not held["fc2"][:, 9].any()
+
+
+def test_the_largest_pooled_output_is_reached_and_never_passed(rng):
+    conv1 = rng.standard_normal((5, 5, 1, 32))
+    most = most_pooled(conv1)
+    reached = np.zeros(32)
+    for subset in range(1, 16):
+        taps = np.zeros((32, 6, 6))
+        for window in range(4):
+            if subset >> window & 1:
+                y, x = divmod(window, 2)
+                taps[:, y : y + 5, x : x + 5] += conv1[:, :, 0].transpose(2, 0, 1)
+        images = np.zeros((32, 28, 28, 1))
+        images[:, :6, :6, 0] = taps > 0
+        weights = {n: np.zeros(s) for n, s in weight_shapes().items()} | {"conv1": conv1}
+        pooled = reference_stages(images, Weights(weights, ""))["pool1"][:, 0, 0]
+        reached = np.maximum(reached, np.diagonal(pooled))
+        assert (pooled <= most * (1 + 1e-12)).all()
+    np.testing.assert_allclose(reached, most, rtol=1e-12)
+
+
+def test_scores_are_undone_for_every_run_and_chunk(given):
+    images = given[0]
+    weights = SETS["times 1e-6"]
+    expected = reference_scores(images, weights)[0]
+    pipeline = Pipeline(resolve("unrolled", "cpu"), weights, len(images), chunk=16)
+    assert pipeline.exponent
+    for count in (len(images), 40, 1):
+        pipeline.run(images[:count])
+        error = np.abs(pipeline.scores(count) - expected[:count]).max()
+        assert error <= 1e-5 * np.abs(expected).max()
+
+
+def test_whole_and_half_filters_keep_their_sums(rng):
+    filters = rng.uniform(-100, 100, (5, 5, 3, 40))
+    whole = to_whole(filters)
+    assert (whole == np.rint(whole)).all() and (np.abs(whole - filters) <= 1).all()
+    assert (np.abs((whole - filters).sum((0, 1))) <= 0.5 + 1e-9).all()
+    half = to_half(filters.astype(np.float32))
+    assert half.dtype == np.float16 and half.shape == filters.shape
+    exact = filters.astype(np.float32).astype(np.float64)
+    wrong = np.abs((half - exact).sum((0, 1)))
+    nearest = np.abs((exact.astype(np.float16) - exact).sum((0, 1)))
+    assert wrong.mean() < 0.05 * nearest.mean()

@@ -1,0 +1,179 @@
+"""The model that chooses streams and chunks, against what was measured by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+
+from lenetgpu.streaming import costs as costs_module
+from lenetgpu.streaming.schedule import (
+    MOST_CHUNK,
+    Costs,
+    _ends,
+    best_schedule,
+    chunk_sizes,
+    predicted_ms,
+)
+
+# an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
+INT8 = Costs(bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, call_us=12, image_bytes=784)
+FP16 = replace(INT8, image_ns=9.2)
+SLOW = replace(INT8, image_ns=52.0)
+
+
+@pytest.mark.parametrize(
+    ("costs", "streams", "chunk", "measured"), [(INT8, 3, 4_000, 0.196), (FP16, 5, 2_000, 0.218)]
+)
+def test_the_model_says_what_was_measured(costs, streams, chunk, measured):
+    """One captured graph on an H100, by hand; the model is fitted to neither."""
+    assert predicted_ms(10_000, streams, chunk, costs) == pytest.approx(measured, rel=0.1)
+
+
+def test_a_million_images_are_predicted():
+    """Three streams of 20,000 on an H200: 15.0 ms, the bus 14.2."""
+    costs = replace(FP16, bus_gbs=55.2)
+    assert predicted_ms(1_000_000, 3, 20_000, costs) == pytest.approx(15.0, rel=0.05)
+
+
+def test_the_model_worked_out_by_hand():
+    """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
+    costs = Costs(bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, call_us=10, image_bytes=100)
+    one = 10 + (2 + 6) + 2 + (3 + 12) + 2
+    assert predicted_ms(6, 1, 6, costs) == pytest.approx(one / 1e3)
+    # copied at 5, kernels 7 to 16; the second copy at 10 and 18 + 5 = 23, kernels to 25 and 34
+    assert predicted_ms(6, 2, 3, costs) == pytest.approx((10 + 25 + 2) / 1e3)
+    assert predicted_ms(6, 1, 3, costs) == pytest.approx((10 + 34 + 2) / 1e3)
+    assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)
+
+
+def test_of_schedules_that_take_as_long_the_smallest_is_taken():
+    for costs in (INT8, FP16, SLOW):
+        best = best_schedule(1_000_000, costs)
+        for streams, chunk in ((1, 40_000), (3, 20_000), (2, 40_000), (2, 2_500), (3, 5_000)):
+            if predicted_ms(1_000_000, streams, chunk, costs) <= best.predicted_ms:
+                assert best.streams * best.chunk <= streams * chunk
+            assert best.predicted_ms <= 1.005 * predicted_ms(1_000_000, streams, chunk, costs)
+    assert best_schedule(1_000_000, FP16).chunk < MOST_CHUNK
+    same = replace(FP16, copy_us=0, chunk_us=0, call_us=0, image_ns=1e-3)
+    assert best_schedule(10_000, same).streams == 1
+
+
+def test_one_stream_adds_what_two_overlap():
+    one = predicted_ms(10_000, 1, 5_000, FP16)
+    two = predicted_ms(10_000, 2, 5_000, FP16)
+    parts = 2 * (FP16.copy(5_000) + FP16.kernels(5_000)) / 1e3
+    assert one > parts > two
+    assert one - two == pytest.approx(FP16.kernels(5_000) / 1e3, rel=0.1)
+
+
+@pytest.mark.parametrize("costs", [INT8, FP16, SLOW])
+@pytest.mark.parametrize("images", [1, 9, 100, 2_000, 10_000, 60_000, 1_000_000])
+def test_the_best_is_not_beaten_by_any_other(costs, images):
+    best = best_schedule(images, costs)
+    assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs, best.taper)
+    assert (best.taper > 1) == (costs is SLOW) or best.taper == 1
+    assert 1 <= best.chunk <= min(images, MOST_CHUNK)
+    assert best.streams <= -(-images // best.chunk)
+    for streams in (1, 2, 3, 4):
+        for chunk in (100, 1_000, 2_000, 2_500, 4_000, 5_000, 10_000, 20_000, 40_000):
+            if chunk <= images:
+                assert best.predicted_ms <= 1.02 * predicted_ms(images, streams, chunk, costs)
+
+
+@pytest.mark.parametrize(("costs", "share"), [(INT8, 1.35), (FP16, 1.45)])
+def test_the_bus_is_the_floor_where_kernels_are_faster(costs, share):
+    assert best_schedule(10_000, costs).predicted_ms < share * costs.bare_copy_ms(10_000)
+    assert best_schedule(1_000_000, costs).predicted_ms < 1.05 * costs.bare_copy_ms(1_000_000)
+
+
+def test_kernels_are_the_floor_where_the_bus_is_faster():
+    best = best_schedule(1_000_000, SLOW)
+    assert 1e6 * 52e-6 < best.predicted_ms < 1.05 * 1e6 * 52e-6
+
+
+def test_few_images_are_one_chunk():
+    assert (best_schedule(1, FP16).streams, best_schedule(1, FP16).chunk) == (1, 1)
+    assert best_schedule(200, FP16).streams == 1
+
+
+def test_what_is_asked_for_is_kept():
+    assert best_schedule(10_000, FP16, streams=7).streams == 7
+    assert best_schedule(10_000, FP16, chunk=123).chunk == 123
+    both = best_schedule(10_000, FP16, streams=2, chunk=3_000)
+    assert (both.streams, both.chunk) == (2, 3_000)
+    assert both.predicted_ms == predicted_ms(10_000, 2, 3_000, FP16)
+
+
+def test_long_passes_are_followed_as_short_ones_are():
+    """What is extrapolated past some chunks agrees with following each."""
+    for costs in (INT8, FP16, SLOW):
+        for taper in (1.0, 2.0, 0.5):
+            whole = (costs.call_us + _ends(chunk_sizes(1_000_000, 5_000, taper), 3, costs)) / 1e3
+            found = predicted_ms(1_000_000, 3, 5_000, costs, taper)
+            assert found == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("taper", [1.0, 2.0, 3.0, 4.0, 0.5, 0.25])
+@pytest.mark.parametrize("chunk", [1, 77, 500, 4_000, 40_000])
+@pytest.mark.parametrize("images", [0, 1, 499, 501, 700, 10_000, 123_457])
+def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
+    sizes = chunk_sizes(images, chunk, taper)
+    assert sum(sizes) == images and all(0 < size <= chunk for size in sizes)
+    if taper == 1.0:
+        assert len(set(sizes[:-1])) <= 1 and len(sizes) == -(-images // chunk)
+    else:
+        assert sizes == sorted(sizes, reverse=taper < 1)
+        assert chunk < 1_000 or all(size >= min(250, images) for size in sizes)
+
+
+def test_chunks_rise_by_the_taper():
+    assert chunk_sizes(10_000, 4_000, 0.5) == [4_000, 3_000, 1_500, 750, 500, 250]
+    assert chunk_sizes(10_000, 5_000, 4.0) == [312, 938, 3_750, 5_000]
+
+
+def test_tapered_chunks_hide_the_first_copy_of_slow_kernels():
+    """Within 1.1 of what they take alone, where even chunks take more."""
+    kernels = 10_000 * SLOW.image_ns / 1e6
+    best = best_schedule(10_000, SLOW)
+    even = min(predicted_ms(10_000, 2, chunk, SLOW) for chunk in range(500, 10_001, 500))
+    assert kernels < best.predicted_ms < 1.11 * kernels < even
+
+
+def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):
+    asked, plan = [], SimpleNamespace()
+    gpu = SimpleNamespace(name="pretended", index=0)
+    monkeypatch.setattr(costs_module, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(costs_module, "plan_key", lambda plan, *facts: "-".join(map(str, facts)))
+    monkeypatch.setattr(costs_module, "Pipeline", lambda *asked: asked)
+
+    def measure(pipeline):
+        asked.append(pipeline[3])
+        return FP16
+
+    monkeypatch.setattr(costs_module, "measure_costs", measure)
+    for dtype in ("uint8", "float32", "uint8"):
+        assert costs_module.costs_of(plan, None, gpu, dtype) == FP16
+    assert asked == ["uint8", "float32"]
+    for path in (tmp_path / "schedule").iterdir():
+        path.write_text("{")
+    costs_module.costs_of(plan, None, gpu, "uint8")
+    assert asked == ["uint8", "float32", "uint8"]
+    kept = [
+        json.loads(p.read_text()) for p in (tmp_path / "schedule").iterdir() if p.stat().st_size > 1
+    ]
+    assert kept == [asdict(FP16)]
+    found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, chunk=2_000)
+    assert found == best_schedule(10_000, FP16, chunk=2_000)
+    found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, image_bytes=204)
+    assert found.predicted_ms == best_schedule(10_000, replace(FP16, image_bytes=204)).predicted_ms
+
+
+def test_a_line_through_two_times():
+    start, slope = costs_module._line(2_500, 10_000, [30.0, 104.0])
+    assert slope == pytest.approx(74 / 7_500) and start == pytest.approx(30 - 2_500 * slope)
+    start, slope = costs_module._line(2_500, 10_000, [30.0, 20.0])
+    assert start >= 0 and slope > 0
+    assert costs_module._line(2_500, 10_000, [10.0, 104.0])[0] == 0

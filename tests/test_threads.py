@@ -1,0 +1,115 @@
+"""How many threads: affinity, the cgroup's quota, --threads; and what is worth another thread."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from lenetgpu.cpu import threads
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    monkeypatch.setattr(threads, "core_count", lambda: 3)
+    yield
+    threads.set_threads(None)
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+V1 = {"proc/self/cgroup": "9:cpuset:/set\n1:cpuacct,cpu:/a/b\n0::/\n"}
+V2 = {"proc/self/cgroup": "0::/a/b\n"}
+GROUPS = [
+    ({}, None),
+    (V2, None),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "200000 100000\n"}, 2),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n"}, 2),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "1000 100000\n"}, 1),
+    # one above it has less, and one that this container sees as the root
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "max 100000\n", "sys/fs/cgroup/a/cpu.max": "300000 100000"},
+     3),
+    (V2 | {"sys/fs/cgroup/a/b/cpu.max": "700000 100000\n",
+           "sys/fs/cgroup/a/cpu.max": "500000 100000"}, 5),
+    (V2 | {"sys/fs/cgroup/cpu.max": "400000 100000\n"}, 4),
+    (V2 | {"sys/fs/cgroup/cpu.max": "nonsense\n"}, None),
+    (V1, None),
+    (V1 | {"sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us": "-1\n",
+           "sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us": "100000\n"}, None),
+    (V1 | {"sys/fs/cgroup/cpu/a/b/cpu.cfs_quota_us": "250000\n",
+           "sys/fs/cgroup/cpu/a/b/cpu.cfs_period_us": "100000\n"}, 3),
+    (V1 | {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
+           "sys/fs/cgroup/cpu/cpu.cfs_period_us": "25000\n"}, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "cpus"), GROUPS)
+def test_a_cgroups_quota_is_found(files, cpus, tmp_path):
+    assert threads._quota(tree(tmp_path, files)) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 5), (2, 2), (9, 5)])
+def test_cores_are_those_of_the_affinity_that_the_quota_pays(quota, cores, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(5)), raising=False)
+    monkeypatch.setattr(threads, "_quota", lambda: quota)
+    assert threads.core_count() == cores
+
+
+def split(n: int, least: int = 1) -> list[tuple[int, int, str]]:
+    found = []
+    threads.parallel_ranges(
+        n, lambda lo, hi: found.append((lo, hi, threading.current_thread().name)), least
+    )
+    return sorted(found)
+
+
+def test_as_many_threads_as_are_asked_for(asked):
+    assert threads.thread_count() == 3
+    assert [(lo, hi) for lo, hi, _ in split(9)] == [(0, 3), (3, 6), (6, 9)]
+    threads.set_threads(1)
+    assert threads.thread_count() == 1
+    assert split(9) == [(0, 9, "MainThread")]
+    threads.set_threads(5)
+    assert [(lo, hi) for lo, hi, _ in split(10)] == [(i, i + 2) for i in range(0, 10, 2)]
+    threads.set_threads(None)
+    assert len(split(9)) == 3
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_threads_are_refused(count, asked):
+    with pytest.raises(ValueError, match=f"threads: expected at least 1, found {count}"):
+        threads.set_threads(count)
+    assert threads.thread_count() == 3
+
+
+@pytest.mark.parametrize(("n", "parts"), [(0, 1), (1, 1), (7, 1), (8, 2), (11, 2), (12, 3)])
+def test_a_part_has_the_least_that_it_is_worth(n, parts, asked):
+    found = split(n, least=4)
+    assert len(found) == parts
+    assert [lo for lo, _, _ in found[1:]] == [hi for _, hi, _ in found[:-1]]
+    assert (found[0][0], found[-1][1]) == (0, n)
+    assert parts == 1 or all(hi - lo >= 4 for lo, hi, _ in found)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_a_process_bound_to_one_core_has_one():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from lenetgpu.cpu.threads import core_count; print(core_count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
