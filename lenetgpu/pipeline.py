@@ -244,32 +244,40 @@ class Pipeline:
         self._scores.fill(float("nan"))
         self.labels.fill(-1)
 
-    def _output(self, place: tuple[str, int] | str, step: Step, lo: int, n: int) -> Any:
+    @property
+    def labels_by_kernel(self) -> bool:
+        """Whether a kernel writes the labels, so that a GPU writes them wherever it can reach."""
+        last = self.steps[-1]
+        return last.device == "cuda" and last.mounted is not None
+
+    def _output(self, place: tuple[str, int] | str, step: Step, part: slice, labels: Any) -> Any:
+        n = part.stop - part.start
         if place == "labels":
-            labels = self.labels[lo : lo + n]
             if not self._classifies(step):
-                return labels
-            return labels, (self._scores[lo : lo + n] if self.with_scores else None)
+                return labels[part]
+            return labels[part], (self._scores[part] if self.with_scores else None)
         if place == "scores":
-            return self._scores[lo : lo + n]
+            return self._scores[part]
         layout, shape = step.writes
         assert isinstance(place, tuple)
         return self._arenas[place].view(physical_shape(layout, n, shape), step.dtype)
 
-    def run(self, x: Any, observer: Observer | None = None) -> Any:
+    def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
         """Labels of `x` (n, 28, 28, 1) on the plan's device: an int32 view of its label buffer.
 
+        Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
         On a GPU the work is queued on the current stream; the host does not wait for it.
         `observer(step, output)` is called after each step is queued.
         """
         n = len(x)
         if n > self.batch:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
+        into = self.labels if labels is None else labels
         for lo in range(0, n, self.chunk):
             count = min(self.chunk, n - lo)
-            current = x[lo : lo + count]
+            current, part = x[lo : lo + count], slice(lo, lo + count)
             for step, place in zip(self.steps, self._places, strict=True):
-                out = self._output(place, step, lo, count)
+                out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
                 step.run(current.reshape(shape), out)
                 if observer is not None:
@@ -277,13 +285,7 @@ class Pipeline:
                 current = out
             if self.exponent and (self.with_scores or "scores" in self._places):
                 self._rescale(lo, count)
-        return self.labels[:n]
-
-    @property
-    def labels_by_kernel(self) -> bool:
-        """Whether a kernel writes `labels`, which may then be any memory that a GPU writes to."""
-        last = self.steps[-1]
-        return last.device == "cuda" and last.mounted is not None
+        return into[:n]
 
     @property
     def scores_on_gpu(self) -> bool:

@@ -55,7 +55,7 @@ class Device(Protocol):
         """An uninitialised page-locked array in host memory."""
 
     def mapped(self, array: Any) -> Any:
-        """A page-locked array as the device sees it, where it lies."""
+        """A page-locked array as kernels see it, where it lies."""
 
     def is_pinned(self, address: int, size: int) -> bool:
         """Whether host memory is page-locked, at its first byte and its last of `size`."""
@@ -131,7 +131,7 @@ class Cuda:
         return pinned_empty(shape, dtype)
 
     def mapped(self, array: Any) -> Any:
-        """A page-locked array as the device sees it, where it lies."""
+        """A page-locked array as kernels see it, where it lies."""
         cuda = self._cupy.cuda
         memory = cuda.UnownedMemory(
             array.ctypes.data, array.nbytes, array, self._runtime.getDevice()

@@ -1,9 +1,9 @@
 """Lanes: a stream each with a pipeline and its images, fed by one stream of copies.
 
 A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
-the bus without a gap; its kernels go to the lane's own stream, and so does the copy of its labels
-where they come of no kernel, which writes them to host memory itself. Events hold both together:
-kernels wait for their copy, a copy for the lane's last kernels.
+the bus without a gap; its kernels go to the lane's own stream and write its labels where the host
+reads them. Events hold both together: kernels wait for their copy, a copy for the lane's last
+kernels.
 
 Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
 kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
@@ -100,14 +100,7 @@ class Lanes:
                 lane.landing.unpack(chunk.images, buffer)
                 if mark is not None:
                     mark(lane.number, "unpack")
-            if lane.pipeline.labels_by_kernel:
-                lane.pipeline.labels = device.mapped(chunk.labels)
-            labels = lane.pipeline.run(buffer, None if mark is None else _marker(mark, lane.number))
-            device.record(lane.emptied, lane.stream)
-            lane.used = True
-            self._results(lane, chunk, labels)
-            if mark is not None:
-                mark(lane.number, "labels to host")
+            self._run(lane, buffer, chunk, mark)
         if done is not None:
             device.record(done, lane.stream)
 
@@ -117,18 +110,26 @@ class Lanes:
             return
         if lane.landing is None:
             lane.landing = Landing(self._device, self._chunk)
-        lane.landing.copy(images, self._copying)
+        lane.landing.copy(images, self._copying, lane.stream)
 
-    def _results(self, lane: Lane, chunk: Chunk, labels: Any) -> None:
-        if not lane.pipeline.labels_by_kernel:
+    def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
+        """Kernels, which write the labels to host memory where a kernel writes them at all."""
+        observer = None if mark is None else _marker(mark, lane.number)
+        direct = lane.pipeline.labels_by_kernel
+        there = self._device.mapped(chunk.labels) if direct else None
+        labels = lane.pipeline.run(buffer, observer, there)
+        self._device.record(lane.emptied, lane.stream)
+        lane.used = True
+        if not direct:
             self._device.copy(chunk.labels, labels, lane.stream)
-        if chunk.scores is None:
-            return
-        scores = lane.pipeline.held_scores(len(chunk.images))
-        if lane.pipeline.scores_on_gpu:
-            self._device.copy(chunk.scores, scores, lane.stream)
-        else:
-            chunk.scores[...] = scores
+        if chunk.scores is not None:
+            scores = lane.pipeline.held_scores(len(chunk.images))
+            if lane.pipeline.scores_on_gpu:
+                self._device.copy(chunk.scores, scores, lane.stream)
+            else:
+                chunk.scores[...] = scores
+        if mark is not None and not (direct and chunk.scores is None):
+            mark(lane.number, "labels to host")
 
     def wait(self) -> None:
         """Until every lane has come to its end."""
