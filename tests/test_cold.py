@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import ctypes.util
 import gc
@@ -17,11 +18,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu import __main__, cli
+from lenetgpu.commands import infer
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.measure.outcome import Request
 from lenetgpu.show.console import Console
 from lenetgpu.stages import registry
 
@@ -201,7 +205,9 @@ def test_the_compiler_is_asked_once_for_its_version(start):
 
 
 def _another_size(start, monkeypatch):
+    then = start.file.stat().st_mtime_ns
     start.file.write_text("a longer library")
+    os.utime(start.file, ns=(then, then))
 
 
 def _another_time(start, monkeypatch):
@@ -423,6 +429,60 @@ def test_lines_are_printed_without_rich(monkeypatch, terminal, bold):
     console.print("[bold]took 3[/] (once)", markup=True, highlight=False)
     want = ["a [thing] is 7", bold.format("right"), bold.format("took 3") + " (once)"]
     assert stream.getvalue().splitlines() == want
+
+
+@pytest.fixture
+def collecting():
+    """The collector as it was, afterwards; what was frozen is not any more."""
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.parametrize(("words", "looks"), [(["infer"], False), (["profile"], True), ([], True)])
+def test_a_short_process_does_not_look_for_garbage(monkeypatch, collecting, words, looks):
+    found, at_exit = [], []
+    monkeypatch.setattr(sys, "argv", ["lenetgpu", *words])
+    monkeypatch.setattr(cli, "main", lambda: found.append(gc.isenabled()))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    __main__.main()
+    assert found == [looks]
+    assert at_exit == ([] if looks else [gc.freeze])
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_garbage_is_looked_for_from_when_images_are_computed(monkeypatch, collecting, looked):
+    frozen, states = gc.get_freeze_count(), []
+    compute = infer._ran
+    monkeypatch.setattr(infer, "_ran", lambda job: states.append(gc.isenabled()) or compute(job))
+    if not looked:
+        gc.disable()
+    infer.infer(Request(device="cpu", plan="serial", limit=2))
+    assert states == [True]
+    assert (gc.get_freeze_count() == frozen) == looked
+
+
+GUEST = """
+from lenetgpu.stages.registry import cpu, variant
+@variant(kind="argmax", family="guest", reads="NC", writes="N", needs=cpu())
+def best(x, y, problem):
+    "Of a guest."
+    y[...] = x.argmax(1)
+"""
+
+
+def test_a_guests_departure_leaves_every_variant_there(tmp_path):
+    guest = tmp_path / "guest.py"
+    guest.write_text(GUEST)
+    code = f"""
+from pathlib import Path
+from lenetgpu.stages import outside, variants
+with outside.loaded((Path({str(guest)!r}),)) as found:
+    print(len(found), len(variants()))
+print(0, len(variants()))
+"""
+    count = len(registry.variants())
+    assert fresh(code) == [f"1 {count + 1}", f"0 {count}"]
 
 
 @pytest.mark.gpu
