@@ -85,10 +85,14 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     import cupy
     import numpy as np
 
+    from lenetgpu.check.warmup import kernels_of
+    from lenetgpu.gpu.nvrtc import compile_together
     from lenetgpu.measure.rounds import interleave
 
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
+    size = min(images, default_chunk("cuda"))
+    compile_together((k for plan in plans.values() for k in kernels_of(plan, size)), gpu.arch)
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
     weights = load_weights(assets.default_weights())
     resident = cupy.asarray(digits)
