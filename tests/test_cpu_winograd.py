@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages import find
 from lenetgpu.stages.emitted import addresses, native
+from lenetgpu.stages.fused.winograd import features
 from lenetgpu.stages.fused.winograd.kernel import FEATURES as FEATURE_KERNEL
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import find_span
@@ -314,6 +316,15 @@ def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
     monkeypatch.setattr(code.llvmlite, "__version__", "0")
     keys.add(code.key(kernel, b""))
     assert len(keys) == 7
+
+
+def test_the_networks_kernel_depends_on_the_network(monkeypatch, rng):
+    asked = []
+    monkeypatch.setattr(features, "native", lambda kernel, *sources: asked.append(sources))
+    Mounted(WHOLE, Features(writes="NC"), weights(rng), 1)
+    assert [{Path(one).name for one in sources} for sources in asked] == [
+        {"kernel.py", "network.py"}
+    ]
 
 
 def test_the_sources_are_the_files_that_emit():

@@ -159,7 +159,7 @@ def products(
     """y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS], 64 points p.
 
     `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters); `rows` of the pixels
-    are filled, a multiple of PIXELS, and `filters` is one of CHANNELS.
+    are filled, and what makes them a multiple of PIXELS; `filters` is one of CHANNELS.
     """
     x, w, y = ends
     with v.loop(POINTS * POINTS) as point:
@@ -194,7 +194,7 @@ def _convolve(
             image = v.at(x, (v.product(b.add(start, i), width, width, channels), FLOAT))
             into = v.at(values, (v.product(i, each, channels), FLOAT))
             transform(v, image, into, room, tiles, width, channels, pixels)
-        rows = v.whole(v.product(count, each), PIXELS)
+        rows = v.product(count, each)
         products(v, (values, w, results), rows, pixels, channels, filters)
         with v.loop(count) as i:
             at = v.at(results, (v.product(i, each, filters), FLOAT))

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 @cache
-def native(kernel: Emitted, source: str = "") -> Native:
-    """`kernel` as a function of integers; `source` is the file that emits it, if not of cpu/.
+def native(kernel: Emitted, *sources: str) -> Native:
+    """`kernel` as a function of integers; `sources` are the files beside cpu/ that it is made of.
 
     What the cache folder holds is compiled anew where it is damaged.
     """
     from lenetgpu.cpu import native as code
 
-    beside = Path(source).read_bytes() if source else b""
+    beside = b"".join(Path(source).read_bytes() for source in sources)
     path = cache_dir() / f"cpu-{code.key(kernel, beside)}.o"
     found = _kept(path)
     if found is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu import network
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
 from lenetgpu.stages.emitted import addresses, native
@@ -28,7 +29,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     from lenetgpu.cpu.tile import pack_weights
     from lenetgpu.stages.fused.winograd import kernel
 
-    run = native(kernel.FEATURES, kernel.__file__)
+    run = native(kernel.FEATURES, kernel.__file__, network.__file__)
     return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), Rooms(kernel.ROOM), run)
 
 

@@ -23,8 +23,6 @@ TILES = _SECOND.OH // OUTPUTS
 EACH = TILES * TILES
 ROWS = IMAGES * EACH
 assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
-
-
 HALF, VALUES, PRODUCTS = room_sizes(TILES, WIDTH, MAPS, FILTERS)
 ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
 """Floats of a thread's room: pixels, their pooled map, and what `room_sizes` says of conv2."""
@@ -73,7 +71,7 @@ def _features(
             _first(v, b.select(of_bytes, room, image), w1, pooled_map)
             into = v.at(values, (i, FLOAT * EACH * MAPS))
             transform(v, pooled_map, into, half, tiles, width, maps, pixels)
-        rows = v.whole(v.product(count, EACH), PIXELS)
+        rows = v.product(count, EACH)
         products(v, (values, w2, results), rows, pixels, maps, filters)
         with v.loop(count) as i:
             at = v.at(results, (i, FLOAT * EACH * FILTERS))
