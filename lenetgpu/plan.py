@@ -60,7 +60,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
         "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
     },
     "fp32": {
-        "cpu": {**_FAST_CPU, "conv": "tiled", SPANS[0].name: "winograd"},
+        "cpu": {**_FAST_CPU, "conv": "tiled", SPANS[0].name: "winograd", "argmax": "numpy"},
         "cuda": _spanned("cuda_cores_fp32"),
     },
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},

@@ -1,8 +1,8 @@
 """Images in page-locked host memory to labels in host memory, beside the bare copy and PyTorch.
 
-Ours go as `infer` takes them: streams and chunks chosen by the model of `lenetgpu.streaming`. The
-bare copy is one of the same bytes to the device, waited for. All are checked against float64, then
-timed by the host's clock in interleaved rounds, a sample of several passes.
+Ours go as `infer` takes them, as pixels and packed: streams and chunks chosen by the model of
+`lenetgpu.streaming`. The bare copy is one of the pixels to the device, waited for. All are checked
+against float64, then timed by the host's clock in interleaved rounds, a sample of several passes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from beside import OURS, PLANS, Contestant, missing, summary, torch_version, wit
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.packed.records import pack
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -31,7 +32,13 @@ from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.store import write_atomically
-from lenetgpu.streaming import Streamer, host_results, schedule_for
+from lenetgpu.streaming import (
+    Streamer,
+    host_results,
+    packed_images,
+    pinned_copy,
+    schedule_for,
+)
 
 SAMPLE_MS, MOST_PASSES = 5.0, 50
 MANY, MANY_ROUNDS = 1_000_000, 9
@@ -68,12 +75,23 @@ def bare_copy(images: Any) -> Contestant:
     return Contestant(COPY, BUS, "", run, same, keep=(there, images))
 
 
-def ours(weights: Weights, images: Any, gpu: Gpu, say: Say) -> Iterator[Contestant]:
+def packed_of(images: Any) -> Any:
+    """The same images as packed records (docs/packed.md), in page-locked memory."""
+    payload, lengths = pack(np.asarray(images))
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
+    return packed_images(pinned_copy(payload), pinned_copy(offsets))
+
+
+def ours(
+    weights: Weights, images: Any, gpu: Gpu, say: Say, packed: bool = False
+) -> Iterator[Contestant]:
     """The fused plans, each with the streams and chunks that the model chooses for `images`."""
+    taken = packed_of(images) if packed else images
+    size = taken.payload.nbytes // len(images) if packed else None
     for name in PLANS:
         try:
             plan = resolve(name, "cuda", gpu=gpu)
-            chosen = schedule_for(plan, weights, gpu, "uint8", len(images))
+            chosen = schedule_for(plan, weights, gpu, "uint8", len(images), image_bytes=size)
         except LenetError as error:
             say(f"{OURS} {name}: {error}")
             continue
@@ -82,7 +100,7 @@ def ours(weights: Weights, images: Any, gpu: Gpu, say: Say) -> Iterator[Contesta
         labels, _ = host_results(len(images), False)
 
         def run(streamer: Streamer = streamer, labels: Any = labels) -> None:
-            streamer.run(images, labels)
+            streamer.run(taken, labels)
 
         def answer(run: Callable[[], None] = run, labels: Any = labels) -> Any:
             for _ in range(3):  # launched, recorded, replayed
@@ -90,7 +108,8 @@ def ours(weights: Weights, images: Any, gpu: Gpu, say: Say) -> Iterator[Contesta
                 run()
             return labels.copy()
 
-        one = Contestant(f"{OURS} {name}", OURS, name, run, answer, keep=(streamer, labels))
+        words = f"{OURS} {name}{', packed' if packed else ''}"
+        one = Contestant(words, OURS, name, run, answer, keep=(streamer, labels, taken))
         one.facts |= {"plan": name, "streams": streamer.streams, "chunk": streamer.chunk}
         one.facts["predicted_ms"] = chosen.predicted_ms
         yield one
@@ -184,6 +203,7 @@ def main(
     images = pinned_times(np.ascontiguousarray(dataset.images), len(dataset))
     absent = missing("cuda")
     contestants = [bare_copy(images), *ours(weights, images, gpu, click.echo)]
+    contestants += ours(weights, images, gpu, click.echo, packed=True)
     if lacking := without("torch"):
         from lenetgpu.check.truth import reference_scores
 

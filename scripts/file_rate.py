@@ -115,6 +115,7 @@ def infer(path: Path, device: str, more: tuple[str, ...]) -> dict[str, Any]:
         [*command, "--no-progress", "--json", "-", *more], capture_output=True, text=True
     )
     took = time.perf_counter() - start
+    print(f"infer took {took:.2f} s", file=sys.stderr)
     if done.returncode:
         raise click.ClickException(f"infer: expected labels, found: {done.stderr.strip()[-400:]}")
     found = json.loads(done.stdout)

@@ -10,8 +10,9 @@ from measured import CPU, GPU, kernels_line, load, there, where
 def _cell(entry: dict[str, Any]) -> str:
     if "refused" in entry:
         return "refused"
-    flips = f", {entry['flips']} other labels" if entry["flips"] else ""
-    return f"{entry['error']:.0e}{flips}" + ("" if entry["right"] else " **wrong**")
+    flips = f", {entry['flips']}" if entry["flips"] else ""
+    error = f"{entry['error']:.0e}" if entry["error"] else "0"
+    return error + flips + ("" if entry["right"] else " **wrong**")
 
 
 def table(folder: str) -> str:

@@ -33,6 +33,9 @@ using std::fmaf, std::max, std::min;
 inline float fmaxf(float a, float b) { return std::fmax(a, b); }
 inline long long min(long long a, int b) { return std::min<long long>(a, b); }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return ((unsigned long long)high << 32 | low) >> by % 32;
+}
 
 #define __global__
 #define __device__
@@ -42,6 +45,7 @@ inline int __popc(unsigned bits) { return std::popcount(bits); }
 #define __shared__ static
 #define __constant__ static
 #define __syncthreads() gate->arrive_and_wait()
+#define __syncwarp() gate->arrive_and_wait()
 
 // What whole blocks of one row of threads say together; every thread must come here.
 static int said[1024];

@@ -6,10 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from lenetgpu.files.packed.records import LONGEST
+
 
 def shown(record):
     """The image of any bytes: what is not there is zero, what is outside the image is not drawn."""
-    image = np.zeros((28, 28), np.uint8)
+    image, record = np.zeros((28, 28), np.uint8), record[:LONGEST]
 
     def byte(i):
         return int(record[i]) if i < len(record) else 0

@@ -161,7 +161,7 @@ class PretendedPipeline:
     """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
 
     input_dtype = "uint8"
-    labels_by_kernel = scores_on_gpu = True
+    scores_on_gpu = True
 
     def __init__(self, gpu, size, with_scores=True):
         self.gpu, self.with_scores = gpu, with_scores

@@ -110,6 +110,15 @@ def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shi
     assert {dtype for _, dtype, _ in asked} == {"float32"}
 
 
+def test_a_plan_that_is_wrong_on_the_device_is_said_too(fitting, shipped_weights):
+    made, path = remember("fp16", 1, "half")
+    facts = {"medians_ms": {"half": 1.0}, "wrong": {"fp16": "plan fp16 is wrong"}}
+    path.write_text(json.dumps(asdict(made) | facts))
+    notes = []
+    assert choose(HOPPER, "fp16", 1, shipped_weights, notes=notes)
+    assert notes == ["plan fp16 is wrong"]
+
+
 def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shipped_weights):
     errors, _ = fitting
     for precision in ("fp16", "fp16x3", "fp32"):

@@ -16,7 +16,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import CLASSES
 from lenetgpu.running import outside
-from lenetgpu.running.runners import _STAGED
+from lenetgpu.running.runners import _STAGES
 
 N = 300
 LONG = 1 << 28
@@ -208,7 +208,7 @@ def test_arrays_of_jax_are_answered_where_they_lie(net, digits, truth):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("n", [0, 1, 5, N, 4 * _STAGED])
+@pytest.mark.parametrize("n", [0, 1, 5, N, 4 * _STAGES[0], 2 * _STAGES[1]])
 def test_host_images_are_answered_in_host_memory(net, digits, truth, n):
     many = np.resize(digits, (n, 28, 28))
     expected, sums = np.resize(truth[1], n), np.resize(truth[0], (n, CLASSES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import ctypes.util
 import gc
@@ -17,11 +18,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu import __main__, cli
+from lenetgpu.commands import infer
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
-from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
+from lenetgpu.gpu.nvrtc import (
+    CompileError,
+    Kernel,
+    Resources,
+    compile_kernel,
+    compile_together,
+)
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import summarise
 from lenetgpu.show.console import Console
 from lenetgpu.stages import registry
 
@@ -201,7 +212,9 @@ def test_the_compiler_is_asked_once_for_its_version(start):
 
 
 def _another_size(start, monkeypatch):
+    then = start.file.stat().st_mtime_ns
     start.file.write_text("a longer library")
+    os.utime(start.file, ns=(then, then))
 
 
 def _another_time(start, monkeypatch):
@@ -266,6 +279,36 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert made == [(13, 5), (13, 6)] and later.loads == 1
     assert json.loads(compiler._record().read_text())["version"] == [13, 6]
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
+    nvrtc.source_hash.cache_clear()
+
+
+def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
+    start(5)
+    source, both, made = tmp_path / "kernel.cu", threading.Barrier(2, timeout=10), []
+    source.write_text("// nothing")
+
+    def run(kernel, arch, options):
+        made.append(kernel.entry)
+        if kernel.entry == "wrong":
+            raise CompileError("wrong: expected it to compile")
+        if kernel.entry in ("a", "b"):
+            both.wait()
+        return b"cubin", ""
+
+    monkeypatch.setattr(nvrtc.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    compile_kernel(Kernel(source, "known"), "sm_80")
+    other = Kernel(source, "other", only=("sm_90a",))
+    absent = Kernel(tmp_path / "nowhere.cu", "absent")
+    names = ("a", "known", "b", "wrong", "a")
+    compile_together([*(Kernel(source, name) for name in names), other, absent], "sm_80")
+    assert sorted(made) == ["a", "b", "known", "wrong"]
+    with pytest.raises(CompileError, match="expected it to compile"):
+        compile_kernel(Kernel(source, "wrong"), "sm_80")
+    compile_kernel(Kernel(source, "a"), "sm_80")
+    assert made.count("a") == 1
     nvrtc.source_hash.cache_clear()
 
 
@@ -384,7 +427,8 @@ def test_infer_leaves_alone_what_it_does_not_need(plan):
     loaded_by("--device", "cpu", "--plan", plan)  # compiles, and checks the plan
     loaded = loaded_by("--device", "cpu", "--plan", plan)
     assert "numpy" in loaded and loaded & (NEVER | {"cupy", "cuda"}) == set()
-    unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software"}
+    unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
+              "lenetgpu.measure.roofline", "lenetgpu.show.tables"}  # fmt: skip
     assert loaded & unused == set()
 
 
@@ -394,7 +438,7 @@ def test_infer_on_a_gpu_loads_no_compiler_and_no_science():
     loaded = loaded_by("--device", "cuda")
     assert "cupy" in loaded
     assert {name for name in loaded if name.startswith(("cupyx.scipy", "cuda.bindings"))} == set()
-    assert loaded & (NEVER - {"cupyx"}) == set()
+    assert loaded & (NEVER - {"cupyx"} | {"numpy.ma", "numba"}) == set()
 
 
 def test_images_of_idx_files_are_read_without_hdf5(tmp_path):
@@ -423,6 +467,71 @@ def test_lines_are_printed_without_rich(monkeypatch, terminal, bold):
     console.print("[bold]took 3[/] (once)", markup=True, highlight=False)
     want = ["a [thing] is 7", bold.format("right"), bold.format("took 3") + " (once)"]
     assert stream.getvalue().splitlines() == want
+
+
+@pytest.fixture
+def collecting():
+    """The collector as it was, afterwards; what was frozen is not any more."""
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.parametrize(("words", "looks"), [(["infer"], False), (["profile"], True), ([], True)])
+def test_a_short_process_does_not_look_for_garbage(monkeypatch, collecting, words, looks):
+    found, at_exit = [], []
+    monkeypatch.setattr(sys, "argv", ["lenetgpu", *words])
+    monkeypatch.setattr(cli, "main", lambda: found.append(gc.isenabled()))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    __main__.main()
+    assert found == [looks]
+    assert at_exit == ([] if looks else [gc.freeze])
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_garbage_is_looked_for_from_when_images_are_computed(monkeypatch, collecting, looked):
+    frozen, states = gc.get_freeze_count(), []
+    compute = infer._ran
+    monkeypatch.setattr(infer, "_ran", lambda job: states.append(gc.isenabled()) or compute(job))
+    if not looked:
+        gc.disable()
+    infer.infer(Request(device="cpu", plan="serial", limit=2))
+    assert states == [True]
+    assert (gc.get_freeze_count() == frozen) == looked
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 99, 1000])
+def test_percentiles_are_numpys(rng, count):
+    """Whose own import its masked arrays, a tenth of a short process."""
+    samples = rng.standard_normal(count).tolist()
+    found = summarise(samples)
+    wanted = np.percentile(samples, [5, 50, 95, 99])
+    np.testing.assert_allclose([found.p05, found.median, found.p95, found.p99], wanted, rtol=1e-12)
+    for none in ([], [*samples, float("nan")]):
+        assert np.isnan([summarise(none).p05, summarise(none).median, summarise(none).p99]).all()
+
+
+GUEST = """
+from lenetgpu.stages.registry import cpu, variant
+@variant(kind="argmax", family="guest", reads="NC", writes="N", needs=cpu())
+def best(x, y, problem):
+    "Of a guest."
+    y[...] = x.argmax(1)
+"""
+
+
+def test_a_guests_departure_leaves_every_variant_there(tmp_path):
+    guest = tmp_path / "guest.py"
+    guest.write_text(GUEST)
+    code = f"""
+from pathlib import Path
+from lenetgpu.stages import outside, variants
+with outside.loaded((Path({str(guest)!r}),)) as found:
+    print(len(found), len(variants()))
+print(0, len(variants()))
+"""
+    count = len(registry.variants())
+    assert fresh(code) == [f"1 {count + 1}", f"0 {count}"]
 
 
 @pytest.mark.gpu

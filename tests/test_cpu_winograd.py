@@ -1,13 +1,13 @@
-"""Winograd on a CPU: what it takes, short batches, narrower vectors, plans, Numba's cache."""
+"""Winograd on a CPU: what it takes, short batches, narrower vectors, plans, cached machine code."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,14 +15,21 @@ from conftest import ROOT
 
 from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
+from lenetgpu.cpu import native as code
 from lenetgpu.cpu import threads
-from lenetgpu.cpu.vector import tile_shape
+from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.native import Emitted
+from lenetgpu.cpu.vector import WIDTH, tile_shape
+from lenetgpu.errors import LenetError
 from lenetgpu.measure.candidates import Candidate, default_reference
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages import find
+from lenetgpu.stages.emitted import addresses, native
+from lenetgpu.stages.fused.winograd import features
+from lenetgpu.stages.fused.winograd.kernel import FEATURES as FEATURE_KERNEL
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import find_span
 
@@ -180,10 +187,10 @@ def test_a_stage_is_compared_with_the_next_plans_variant():
 @pytest.mark.parametrize(
     ("features", "shape"),
     [
-        ({"avx512f", "avx2", "avx"}, (16, 2, 8)),
-        ({"avx2", "avx", "fma"}, (8, 2, 4)),
-        ({"sse2"}, (4, 2, 4)),
-        (set(), (4, 2, 4)),
+        ("+avx2,+avx512f,+avx,+fma", (16, 2, 8)),
+        ("+avx,+avx2,+fma,-avx512f", (8, 2, 4)),
+        ("+sse2,-avx,-avx512f", (4, 2, 4)),
+        ("", (4, 2, 4)),
     ],
 )
 def test_a_tile_fills_the_registers(features, shape):
@@ -223,7 +230,7 @@ def test_narrower_vectors_are_right(name, features, width, tmp_path):
     asked = {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
     done = subprocess.run(
         [sys.executable, "-c", NARROW], cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | asked | {"NUMBA_CACHE_DIR": str(tmp_path)},
+        env=os.environ | asked | {"LENETGPU_CACHE": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found, right = json.loads(done.stdout)
@@ -231,31 +238,117 @@ def test_narrower_vectors_are_right(name, features, width, tmp_path):
     assert len(right) >= 7 and all(right.values()), right
 
 
-CACHED = """
+def emitted():
+    """A kernel that writes the float at x, plus one, to y."""
+
+    def emit(v, x, y):
+        v.store(v.add(v.load(x), v.all(1.0)), y)
+
+    return Emitted("plus_one", 2, emit)
+
+
+def plus_one(kernel):
+    x, y = (aligned_empty((WIDTH,), np.float32) for _ in range(2))
+    x[:], y[:] = 1, np.nan
+    native(kernel)(*addresses(x, y))
+    return y.tolist()
+
+
+@pytest.fixture
+def compiled(monkeypatch, tmp_path):
+    """A cache folder of its own, and how often something was compiled."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    seen, plain = [], code.machine_code
+
+    def machine_code(kernel):
+        seen.append(kernel.name)
+        return plain(kernel)
+
+    monkeypatch.setattr(code, "machine_code", machine_code)
+    return seen
+
+
+def test_machine_code_is_kept_and_loaded(compiled, tmp_path):
+    for _ in range(2):
+        native.cache_clear()
+        assert plus_one(emitted()) == [2.0] * WIDTH
+    assert compiled == ["plus_one"]
+    (kept,) = tmp_path.glob("cpu-*.o")
+    assert code.opened(kept.read_bytes()) is not None
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:40] + bytes(8)])
+def test_damaged_machine_code_is_compiled_anew(damage, compiled, tmp_path):
+    """Loaded as it is it would end the process."""
+    native.cache_clear()
+    plus_one(emitted())
+    (kept,) = tmp_path.glob("cpu-*.o")
+    kept.write_bytes(damage(kept.read_bytes()))
+    native.cache_clear()
+    assert plus_one(emitted()) == [2.0] * WIDTH
+    assert len(compiled) == 2
+    assert code.opened(kept.read_bytes()) is not None
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(compiled, monkeypatch):
+    def refuse(path, data):
+        raise LenetError("no place")
+
+    monkeypatch.setattr("lenetgpu.stages.emitted.write_atomically", refuse)
+    native.cache_clear()
+    assert plus_one(emitted()) == [2.0] * WIDTH
+
+
+def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):
+    """The files that emit, LLVM, the processor with its features, and the kernel's name."""
+    kernel = emitted()
+    keys = {
+        code.key(kernel, b""),
+        code.key(kernel, b"a file beside"),
+        code.key(FEATURE_KERNEL, b""),
+    }
+    monkeypatch.setattr(code, "_sources", lambda: b"others")
+    keys.add(code.key(kernel, b""))
+    monkeypatch.setattr(code, "processor", lambda: ("another", "+sse"))
+    keys.add(code.key(kernel, b""))
+    monkeypatch.setattr(code, "processor", lambda: ("another", "+sse,+sse2"))
+    keys.add(code.key(kernel, b""))
+    monkeypatch.setattr(code.llvmlite, "__version__", "0")
+    keys.add(code.key(kernel, b""))
+    assert len(keys) == 7
+
+
+def test_the_networks_kernel_depends_on_the_network(monkeypatch, rng):
+    asked = []
+    monkeypatch.setattr(features, "native", lambda kernel, *sources: asked.append(sources))
+    Mounted(WHOLE, Features(writes="NC"), weights(rng), 1)
+    assert [{Path(one).name for one in sources} for sources in asked] == [
+        {"kernel.py", "network.py"}
+    ]
+
+
+def test_the_sources_are_the_files_that_emit():
+    sources = code._sources()
+    for name in ("vector", "tile", "winograd", "native"):
+        assert (ROOT / "lenetgpu" / "cpu" / f"{name}.py").read_bytes() in sources
+
+
+FREE = """
+import sys
 import numpy as np
-from lenetgpu.cpu.tile import pack_weights, rows_times_matrix as kernel
-y = np.empty(2, np.float32)
-kernel(np.ones(2, np.float32), pack_weights(np.ones((1, 1, 1), np.float32)), y,
-       (1, 0, 0, 1, 1, 2, 1), 0, 1)
-assert y.tolist() == [1, 1], y
-stats = kernel.stats
-print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+from lenetgpu.files import assets
+from lenetgpu.files.weights import load_weights
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+weights = load_weights(assets.default_weights())
+Pipeline(resolve("fp32", "cpu"), weights, 3).run(np.zeros((3, 28, 28, 1), np.uint8))
+print("numba" in sys.modules)
 """
 
 
-def test_what_is_cached_is_stale_when_a_file_that_emits_changes(tmp_path):
-    """Numba looks at the file of the function only; `vector.py` emits what is in it."""
-    package = tmp_path / "lenetgpu"
-    shutil.copytree(ROOT / "lenetgpu" / "cpu", package / "cpu", ignore=lambda *_: ["__pycache__"])
-    (package / "__init__.py").touch()
-    found = []
-    for change in ("", "", "\n# changed\n"):
-        with (package / "cpu" / "vector.py").open("a") as file:
-            file.write(change)
-        done = subprocess.run(
-            [sys.executable, "-c", CACHED], cwd=tmp_path, capture_output=True, text=True,
-            env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": "."},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        found.append(done.stdout.split())
-    assert found == [["0", "1"], ["1", "0"], ["0", "1"]]
+def test_the_default_plan_of_a_cpu_needs_no_numba():
+    """Its import and its first call cost more than ten thousand images."""
+    done = subprocess.run(
+        [sys.executable, "-c", FREE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr

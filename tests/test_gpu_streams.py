@@ -116,7 +116,7 @@ def test_only_kernels_overlap_kernels_in_a_graph(plan, digits, shipped_weights):
     labels, _ = host_results(N, with_scores=False)
     found = edges(streamer, pinned_copy(digits[:N]), labels)
     chunks = -(-N // 500)
-    assert found.count(("KERNEL", "KERNEL", True)) == chunks
+    assert found.count(("KERNEL", "KERNEL", True)) >= chunks
     assert {edge[:2] for edge in found if edge[2]} == {("KERNEL", "KERNEL")}
     assert found.count(("MEMCPY", "KERNEL", False)) >= chunks
 

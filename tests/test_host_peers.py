@@ -89,6 +89,16 @@ def test_a_pinned_array_repeats_the_images(script, monkeypatch):
     np.testing.assert_array_equal(found, images[[0, 1, 2, 0, 1, 2, 0, 1]])
 
 
+def test_packed_images_are_the_same_images(script, monkeypatch):
+    module = script("end_to_end")
+    monkeypatch.setattr(module, "pinned_copy", np.array)
+    images = np.random.default_rng(0).integers(0, 2, (5, 28, 28, 1), dtype=np.uint8)
+    found = module.packed_of(images)
+    out = np.empty_like(images)
+    found.read(0, out)
+    np.testing.assert_array_equal(out, images)
+
+
 def test_every_call_has_the_next_digit_and_its_label_is_looked_at(script):
     module = script("one_image")
     images, truth = np.arange(5), np.array([3, 1, 4, 1, 5])

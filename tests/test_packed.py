@@ -15,7 +15,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import open_hdf5
+from lenetgpu.files.hdf5 import open_file
 from lenetgpu.files.packed import source as form
 from lenetgpu.files.packed.records import LONGEST, SHORTEST, check_records, pack, unpack
 from lenetgpu.files.packed.write import pack_data
@@ -494,7 +494,7 @@ def test_datasets_of_another_form(few, name):
 def test_a_dataset_that_ends_beyond_the_file(many):
     """Of a file that became shorter when HDF5 had looked at it, which looks too."""
     path, _, _ = many
-    with open_hdf5(path) as file:
+    with open_file(path) as file:
         with path.open("r+b") as shorter:
             shorter.truncate(path.stat().st_size - 1)
         with pytest.raises(LenetError, match="/records .* items, which end beyond the file"):

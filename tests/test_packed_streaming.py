@@ -63,6 +63,40 @@ def test_a_graph_is_not_taken_for_records_of_other_lengths():
     assert gpu.launches == 7
 
 
+@pytest.mark.parametrize("made", [pinned, packed_on])
+def test_the_arrays_of_the_last_replay_are_known_without_asking(made, monkeypatch):
+    gpu, asked = PretendedGpu(), []
+    plainly = gpu.is_pinned
+    monkeypatch.setattr(gpu, "is_pinned", lambda *at: asked.append(at) or plainly(*at))
+    streamer, images = streamer_on(gpu, 4, 2), digits(10)
+    given, (labels, scores) = made(gpu, images), results(gpu, 10)
+    for sums in (None, scores, None, scores):
+        for _ in range(5):
+            labels[...], before = -1, len(asked)
+            streamer.run(given, labels, sums)
+            assert_right(images, labels)
+        assert len(asked) == before
+    for other in (labels.copy(), labels[:]):
+        other[...], before = -1, len(asked)
+        streamer.run(given, other)
+        assert_right(images, other)
+        assert len(asked) > before
+
+
+def test_a_recorded_pass_goes_with_its_lanes():
+    """Chunks become smaller: what was recorded writes to buffers that are gone."""
+    gpu = PretendedGpu()
+    streamer, images = streamer_on(gpu, 4, 2), digits(10)
+    packed, (labels, _) = packed_on(gpu, images), results(gpu, 10)
+    for launches in (0, 1, 2):
+        streamer.run(packed, labels)
+        assert gpu.launches == launches
+    streamer._halve()
+    streamer.run(packed, labels)
+    assert gpu.launches == 2
+    assert_right(images, labels)
+
+
 def test_what_is_not_page_locked_goes_through_the_ring(monkeypatch):
     monkeypatch.setattr(ring_module, "SLOT_BYTES", 4 * 28 * 28)
     gpu = PretendedGpu()

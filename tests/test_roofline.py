@@ -68,11 +68,11 @@ def test_the_products_count_a_multiplication_and_an_addition(monkeypatch):
 
     done = []
 
-    def rows_times_matrix(x, w, out, geometry, lo, hi):
+    def run(lines, ends, geometry, lo, hi):
         passes, depth, pixels, channels = hi - lo, geometry[3], geometry[5], geometry[6]
-        assert out.size == passes * pixels * channels
-        assert (x.size, w.size) == (pixels * depth, depth * channels)
-        done.append(2 * out.size * depth)
+        assert geometry[0] == passes and geometry[1:3] == (0, 0) and geometry[4] == depth
+        assert lines.weights.size == depth * channels
+        done.append(2 * passes * pixels * channels * depth)
 
     def timer(work, times=1):
         work()
@@ -80,7 +80,7 @@ def test_the_products_count_a_multiplication_and_an_addition(monkeypatch):
 
     monkeypatch.setattr(roofline, "_CPU_COPY_BYTES", 1 << 10)
     monkeypatch.setattr(roofline, "cpu_ms", timer)
-    monkeypatch.setattr(tile, "rows_times_matrix", rows_times_matrix)
+    monkeypatch.setattr(tile.Lines, "run", run)
     found = ceilings("cpu", "test")
     assert found.fma_tflops == pytest.approx(sum(done) / 26 / 1e-3 / 1e12)
     assert len(done) == 26 * core_count()

@@ -51,10 +51,11 @@ def expected(images):
     return labels, labels[:, None] + np.arange(CLASSES)
 
 
-@pytest.mark.parametrize("n", [0, 1, 5, 6, 40])
+@pytest.mark.parametrize("n", [0, 1, 5, 6, 9, 10, 40])
 def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monkeypatch, n):
     """Staged ones are recorded at their second pass, and answers are not views of what is held."""
-    monkeypatch.setattr(runners, "_STAGED", 5)
+    monkeypatch.setattr(runners, "_STAGES", (5, 9))
+    monkeypatch.setattr(runners, "_COPIED_AT_ONCE", 2)
     runner, kept = runner_on(gpu), []
     for seed in range(4):
         images = pixels(n, seed=seed)
@@ -64,7 +65,7 @@ def test_few_images_go_through_staged_arrays_and_many_through_the_ring(gpu, monk
         kept.append((labels, labels.copy()))
     for labels, copy in kept:
         np.testing.assert_array_equal(labels, copy)
-    assert gpu.launches == (3 if 0 < n <= 5 else 0)
+    assert gpu.launches == (3 if 0 < n <= 9 else 0)
 
 
 def test_a_source_is_read_whole_into_page_locked_memory_or_in_order_by_parts(gpu):

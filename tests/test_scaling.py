@@ -77,6 +77,19 @@ def test_packed_operands_hold_float_images(plan, given):
     assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
 
 
+@pytest.mark.parametrize("plan", PLANS)
+def test_digits_half_as_bright_are_as_right(plan, given):
+    """And floats do not mind a sixteenth, the network having no biases."""
+    images = given[0][:32]
+    for most in (128,) if plan == "int8" else (128, 16):
+        dim = np.rint(images * (most / 255)).astype(np.uint8)
+        expected, _ = reference_scores(dim, SETS["as they ship"])
+        found = scores(plan, dim, SETS["as they ship"])
+        parts = [("dim digits", slice(None))]
+        precision = PLANS[plan][0]
+        assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
+
+
 @pytest.mark.parametrize("plan", ["unrolled", "tiled"])
 @pytest.mark.parametrize("name", HELD)
 def test_plans_of_the_cpu_hold_any_weights(name, plan, given):

@@ -46,34 +46,45 @@ def warm_up(gpu: Gpu | None) -> tuple[int, float]:
     if gpu is not None:
         activate(gpu)
     ready = [v for v in variants(device=device) if gpu is None or v.needs.met_by(gpu)]
+    wanted: list[Kernel] = []
     for variant in ready:
         for problem in network_problems(variant):
             if gpu is None:
                 _run_once(variant, problem)
             elif variant.kernels is not None:
                 for batch in BATCHES:
-                    compile_all(variant.kernels(problem, batch))
+                    wanted += variant.kernels(problem, batch)
+    if gpu is not None:
+        compile_all(tuple(wanted))
     return len(ready), time.perf_counter() - start
 
 
 def compile_plan(plan: Plan, batch: int) -> None:
     """Compile and load what `plan` launches for passes of up to `batch` images."""
+    compile_all(kernels_of(plan, batch))
+
+
+def kernels_of(plan: Plan, batch: int) -> tuple[Kernel, ...]:
+    """What passes of up to `batch` images launch, that of turning pixels to floats included."""
+    found: list[Kernel] = []
     for slot in plan.slots:
         if slot.variant.kernels is not None:
-            compile_all(slot.variant.kernels(slot.problem, batch))
-    if plan.slots[0].variant.raw_images:
-        return
-    scale = Scale(*IMAGE_SHAPE, dtype="uint8")
-    for support in variants("scale", "cuda"):
-        if support.kernels is not None:
-            compile_all(support.kernels(scale, batch))
+            found += slot.variant.kernels(slot.problem, batch)
+    if not plan.slots[0].variant.raw_images:
+        scale = Scale(*IMAGE_SHAPE, dtype="uint8")
+        for support in variants("scale", "cuda"):
+            if support.kernels is not None:
+                found += support.kernels(scale, batch)
+    return tuple(found)
 
 
 def compile_all(kernels: tuple[Kernel, ...]) -> None:
     """Compile and load those of `kernels` that the current device launches."""
     from lenetgpu.gpu.launch import function
+    from lenetgpu.gpu.nvrtc import compile_together
 
     arch = current_arch()
+    compile_together(kernels, arch)
     for kernel in kernels:
         if kernel.meant_for(arch):
             function(kernel)

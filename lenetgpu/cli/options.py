@@ -40,21 +40,18 @@ def overrides(options: dict[str, Any]) -> dict[str, str]:
     return {stage: options[stage] for stage in STAGES if options.get(stage) is not None}
 
 
-class _AutoOrCount(click.ParamType[Any]):
+def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
     """A whole number, or auto: None."""
-
-    name = "N"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
-        if value is None or value == "auto":
-            return None
-        try:
-            return int(value)
-        except ValueError:
-            self.fail(f"expected auto or a whole number, found {value!r}", param, ctx)
+    if value == "auto":
+        return None
+    try:
+        return int(value)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"expected auto or a whole number, found {value!r}", ctx, param
+        ) from error
 
 
-AUTO_OR_COUNT = _AutoOrCount()
 JSON = click.option("--json", "json_file", type=FILE, help="results to a JSON file, - for stdout")
 CSV = click.option("--csv", "csv_file", type=FILE, help="rows to a CSV file, - for stdout")
 MARKDOWN = click.option("--markdown", type=FILE, help="rows to a Markdown file, - for stdout")
@@ -85,13 +82,15 @@ run_options = together(
         click.option("--threads", type=int, help="a CPU's threads  [default: all it may use]"),
         click.option(
             "--streams",
-            type=AUTO_OR_COUNT,
+            metavar="N",
+            callback=_auto_or_count,
             default="auto",
             help="auto or N CUDA streams  [default: auto]",
         ),
         click.option(
             "--chunk",
-            type=AUTO_OR_COUNT,
+            metavar="N",
+            callback=_auto_or_count,
             default="auto",
             help="auto or N images that pass through all stages together  [default: auto]",
         ),

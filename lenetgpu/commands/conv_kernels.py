@@ -10,8 +10,6 @@ from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.stages import Variant
 
-_COMPILE_THREADS = 16
-
 
 def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:
     """What the variants will launch, so far as they say."""
@@ -25,21 +23,10 @@ def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[
 
 def compile_all(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
     """Compile every kernel of the shapes at once, by as many threads as help."""
-    import os
-    from concurrent.futures import ThreadPoolExecutor
-
     from lenetgpu.gpu.device import current_arch
-    from lenetgpu.gpu.nvrtc import CompileError, compile_kernel
+    from lenetgpu.gpu.nvrtc import compile_together
 
     arch = current_arch()
     wanted = list(dict.fromkeys(_kernels(shapes, chosen, arch)))
-
-    def one(kernel: Kernel) -> None:
-        try:
-            compile_kernel(kernel, arch)
-        except CompileError:
-            return  # said again, and listed, where the variant is built
-
     say(f"compiling {len(wanted)} kernels")
-    with ThreadPoolExecutor(min(_COMPILE_THREADS, os.cpu_count() or 1)) as pool:
-        list(pool.map(one, wanted))
+    compile_together(wanted, arch)  # what fails is said, and listed, where the variant is built

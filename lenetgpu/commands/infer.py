@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -137,6 +138,9 @@ def infer(
             raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
         engine.start(source.dtype, len(source))
         job = _job(engine, source, progress)
+        if not gc.isenabled():  # see __main__.py
+            gc.freeze()
+            gc.enable()
         if output is not None:
             job.writer = stack.enter_context(open_labels(output, len(source), request.scores))
         ran = _ran(job)

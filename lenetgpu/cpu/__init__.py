@@ -1,1 +1,1 @@
-"""What CPU variants share: threads, lazy compilation, the register-tile microkernel."""
+"""What CPU variants share: threads, compilation, vectors, the register tile, Winograd."""

@@ -4,25 +4,30 @@ One tile is P output pixels by V vectors of channels, held in registers for the 
 Its depth runs over `rows` filter rows; within one row the products of all filter columns and
 input channels are contiguous in an NHWC image, so the inner loop is a broadcast-multiply-add
 with no index arithmetic. A fully connected layer is the case of one row whose pixels are images.
-Importing this module imports Numba.
+Importing this module imports llvmlite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
-from lenetgpu.cpu.jit import njit
 from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.native import Emitted, Native
 from lenetgpu.cpu.vector import (
     CHANNELS,
     FLOAT,
     PIXELS,
     VECTOR_BYTES,
     VECTORS,
+    WIDTH,
     Vectors,
-    kernel,
+    f32,
+    i64,
     mean,
 )
 
@@ -39,101 +44,115 @@ def _sums(
         for slot in own:
             builder.store(v.zero, slot)
     with v.loop(rows) as row:
-        tops = [v.at(pixel, (row.index, row_bytes)) for pixel in pixels]
-        filters = v.at(w, (builder.mul(row.index, depth), FLOAT * CHANNELS))
+        tops = [v.at(pixel, (row, row_bytes)) for pixel in pixels]
+        filters = v.at(w, (builder.mul(row, depth), FLOAT * CHANNELS))
         with v.loop(depth) as step:
-            at = v.at(filters, (step.index, FLOAT * CHANNELS))
+            at = v.at(filters, (step, FLOAT * CHANNELS))
             weights = [v.load(v.at(at, (i, VECTOR_BYTES))) for i in range(VECTORS)]
             for top, own in zip(tops, slots, strict=True):
-                value = v.spread(v.at(top, (step.index, FLOAT)))
+                value = v.spread(v.at(top, (step, FLOAT)))
                 for slot, weight in zip(own, weights, strict=True):
                     builder.store(v.fma(value, weight, builder.load(slot)), slot)
     return [[builder.load(slot) for slot in own] for own in slots]
 
 
-def _make_tile(pixels: int) -> Any:
-    def tile(
-        v: Vectors, x: Any, w: Any, y: Any, rows: Any, x_row: Any, depth: Any, *pitches: Any
-    ) -> None:
-        """y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m]."""
-        x_pixel, y_pixel = (v.builder.mul(pitch, v.number(FLOAT)) for pitch in pitches)
-        row_bytes = v.builder.mul(x_row, v.number(FLOAT))
-        starts = [v.at(x, (x_pixel, p)) for p in range(pixels)]
-        for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, depth)):
-            for i, value in enumerate(sums):
-                v.store(value, v.at(y, (y_pixel, p), (i, VECTOR_BYTES)))
+def tile(v: Vectors, pixels: int, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
+    """y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
-    return kernel(tile)
-
-
-wide_tile = _make_tile(PIXELS)
-_half_tile = _make_tile(_HALF)
-_narrow_tile = _make_tile(1)
+    `ends` are the addresses of x, w and y, `shape` is (rows, x_row, depth, x_pixel, y_pixel) and,
+    where sums are to be bounded below, a vector of that bound.
+    """
+    x, w, y = ends
+    rows, x_row, depth, x_pixel, y_pixel, *floor = shape
+    pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
+    starts = [v.at(x, (pitch, p)) for p in range(pixels)]
+    for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, depth)):
+        for i, value in enumerate(sums):
+            bounded = v.bounded(value, floor[0]) if floor else value
+            v.store(bounded, v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES)))
 
 
-def _windows(
-    v: Vectors, x: Any, w: Any, y: Any, rows: Any, x_row: Any, depth: Any, *pitches: Any
-) -> None:
-    """ReLU and mean of a tile of 2 x _HALF pixels: y[p, m] for _HALF / 2 windows."""
-    x_pixel, y_pixel = (v.builder.mul(pitch, v.number(FLOAT)) for pitch in pitches)
-    row_bytes = v.builder.mul(x_row, v.number(FLOAT))
-    starts = [v.at(x, (row_bytes, r), (x_pixel, p)) for r in range(2) for p in range(_HALF)]
-    sums = _sums(v, starts, w, rows, row_bytes, depth)
+def windows(v: Vectors, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
+    """ReLU and mean of a `tile` of 2 x PIXELS / 2 pixels: y[p, m] for PIXELS / 4 windows."""
+    x, w, y = ends
+    rows, x_row, depth, x_pixel, y_pixel = shape
+    pitch, row_bytes = v.product(x_pixel, FLOAT), v.product(x_row, FLOAT)
+    starts = [v.at(x, (row_bytes, r), (pitch, p)) for r in range(2) for p in range(_HALF)]
+    sums = _sums(v, starts, w, v.number(rows), row_bytes, v.number(depth))
     for p in range(_HALF // 2):
         window = sums[2 * p], sums[2 * p + 1], sums[_HALF + 2 * p], sums[_HALF + 2 * p + 1]
         for i, four in enumerate(zip(*window, strict=True)):
-            v.store(mean(v, list(four)), v.at(y, (y_pixel, p), (i, VECTOR_BYTES)))
+            out = v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES))
+            v.store(mean(v, list(four)), out)
 
 
-windows_tile = kernel(_windows)
+def _copy(v: Vectors, x: Any, y: Any, count: Any) -> None:
+    """`count` floats, one by one."""
+    with v.loop(count) as i:
+        source, target = (
+            v.builder.inttoptr(v.at(end, (i, FLOAT)), f32.as_pointer()) for end in (x, y)
+        )
+        v.builder.store(v.builder.load(source, align=FLOAT), target, align=FLOAT)
 
 
-@njit
-def rows_times_matrix(
-    x: np.ndarray,
-    w: np.ndarray,
-    y: np.ndarray,
-    geometry: tuple[int, int, int, int, int, int, int],
-    lo: int,
-    hi: int,
+def _rows_times_matrix(
+    v: Vectors, x: Any, w: Any, y: Any, lo: Any, hi: Any, relu: Any, *sizes: Any
 ) -> None:
-    """Fill output lines lo..hi of y (float32, flat) from x (float32, flat) and packed weights.
+    """Output lines lo..hi, every block of channels, in tiles that get narrower at a line's end."""
+    lines, x_image, x_line, x_pixel, x_row, line_pixels, channels, blocks, rows, depth = sizes
+    b = v.builder
+    with b.goto_entry_block():
+        room = b.ptrtoint(b.alloca(f32, size=PIXELS * CHANNELS), i64)
+    lowest = ir.Constant(v.type, [float("-inf")] * WIDTH)
+    floor = b.select(b.icmp_signed("!=", relu, v.number(0)), v.zero, lowest)
+    with v.steps(lo, hi, 1) as line, v.loop(blocks) as block:
+        image, row = b.sdiv(line, lines), b.srem(line, lines)
+        start = v.at(x, (v.product(image, x_image), FLOAT), (v.product(row, x_line), FLOAT))
+        line_y = v.at(y, (v.product(line, line_pixels, channels), FLOAT))
+        packed = v.at(w, (v.product(block, rows, depth), FLOAT * CHANNELS))
+        left = b.sub(channels, v.product(block, CHANNELS))
+        whole = b.icmp_signed(">=", left, v.number(CHANNELS))
+        pitch = b.select(whole, channels, v.number(CHANNELS))
+        done: Any = v.number(0)
+        for pixels in (PIXELS, _HALF, 1):
+            end = b.sub(line_pixels, v.number(pixels - 1))
+            with v.steps(done, end, pixels) as pixel:
+                out = v.at(line_y, (v.product(pixel, channels), FLOAT), (block, FLOAT * CHANNELS))
+                at = v.at(start, (v.product(pixel, x_pixel), FLOAT))
+                ends = at, packed, b.select(whole, out, room)
+                tile(v, pixels, ends, (rows, x_row, depth, x_pixel, pitch, floor))
+                with b.if_then(b.not_(whole)), v.loop(pixels) as p:
+                    source = v.at(room, (p, FLOAT * CHANNELS))
+                    _copy(v, source, v.at(out, (v.product(p, channels), FLOAT)), left)
+            done = b.add(
+                done, v.product(b.sdiv(b.sub(line_pixels, done), v.number(pixels)), pixels)
+            )
 
-    `w` is (blocks, rows, depth, CHANNELS), zero-padded in its last axis. `geometry` is
-    (lines per image, x elements per image, x elements per line, x elements per pixel,
-    x elements per filter row, pixels per line, output channels).
-    """
-    lines, x_image, x_line, x_pixel, x_row, line_pixels, channels = geometry
-    blocks, rows, depth, _ = w.shape
-    scratch = np.empty(PIXELS * CHANNELS, np.float32)
-    for line in range(lo, hi):
-        x0 = np.int64(x.ctypes.data) + 4 * ((line // lines) * x_image + (line % lines) * x_line)
-        y0 = np.int64(y.ctypes.data) + 4 * line * line_pixels * channels
-        for block in range(blocks):
-            w0 = np.int64(w.ctypes.data) + 4 * block * rows * depth * CHANNELS
-            full = (block + 1) * CHANNELS <= channels
-            pixel = 0
-            while pixel < line_pixels:
-                left = line_pixels - pixel
-                count = PIXELS if left >= PIXELS else (_HALF if left >= _HALF else 1)
-                out = y0 + 4 * (pixel * channels + block * CHANNELS)
-                step = channels
-                if not full:
-                    out = np.int64(scratch.ctypes.data)
-                    step = CHANNELS
-                at = x0 + 4 * pixel * x_pixel
-                if count == PIXELS:
-                    wide_tile((at, w0, out, rows, x_row, depth, x_pixel, step))
-                elif count == _HALF:
-                    _half_tile((at, w0, out, rows, x_row, depth, x_pixel, step))
-                else:
-                    _narrow_tile((at, w0, out, rows, x_row, depth, x_pixel, step))
-                if not full:
-                    for p in range(count):
-                        for m in range(channels - block * CHANNELS):
-                            index = (line * line_pixels + pixel + p) * channels + block * CHANNELS
-                            y[index + m] = scratch[p * CHANNELS + m]
-                pixel += count
+
+ROWS_TIMES_MATRIX = Emitted("rows_times_matrix", 16, _rows_times_matrix)
+Geometry = tuple[int, int, int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """ROWS_TIMES_MATRIX with weights (blocks, rows, depth, CHANNELS), padded in the last axis."""
+
+    weights: np.ndarray
+    kernel: Native
+
+    def run(
+        self, ends: Sequence[int], geometry: Geometry, lo: int, hi: int, relu: bool = False
+    ) -> None:
+        """Fill output lines lo..hi of y from x, whose addresses (float32) are `ends`.
+
+        `relu` bounds the sums by 0.
+
+        `geometry` is (lines per image, x elements per image, x elements per line, x elements per
+        pixel, x elements per filter row, pixels per line, output channels).
+        """
+        x, y = ends
+        these = x, self.weights.ctypes.data, y, lo, hi, int(relu)
+        self.kernel(*these, *geometry, *self.weights.shape[:3])
 
 
 def pack_weights(w: np.ndarray) -> np.ndarray:

@@ -1,40 +1,45 @@
-"""LLVM vectors inside Numba: how wide they are here, and what is emitted of them.
+"""LLVM vectors: how wide they are here, and what kernels of the CPU are emitted of.
 
-Numba's own vectoriser keeps no tile in registers, so the kernels of this folder are emitted.
-Addresses are 64-bit integers, arrays float32. Importing this module imports Numba.
+No compiler that Python brings keeps a tile in registers, so the tile and the loops around it are
+emitted. Addresses and counts are 64-bit integers, arrays float32. Importing this module imports
+llvmlite.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import cgutils, config, types
-from numba.extending import intrinsic
 
 FLOAT = 4
 f32, i64 = ir.FloatType(), ir.IntType(64)
 
 
-def host_features() -> set[str]:
-    """What the processor that Numba compiles for can: this one, or NUMBA_CPU_FEATURES."""
-    asked: str | None = vars(config)["CPU_FEATURES"]
-    if asked is not None:
-        return {word[1:] for word in asked.split(",") if word.startswith("+")}
-    return {name for name, there in llvm.get_host_cpu_features().items() if there}
+def processor() -> tuple[str, str]:
+    """Name and features of the processor to compile for, as LLVM says them: this one's.
+
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, which Numba hears too, name another.
+    """
+    name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
+    features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
+    return name, features
 
 
-def tile_shape(features: set[str]) -> tuple[int, int, int]:
+def tile_shape(features: str) -> tuple[int, int, int]:
     """(vector width, vectors, pixels) whose sums and operands fill the vector registers."""
-    if "avx512f" in features:
+    there = features.split(",")
+    if "+avx512f" in there:
         return 16, 2, 8
-    if "avx" in features:
+    if "+avx" in there:
         return 8, 2, 4
     return 4, 2, 4
 
 
-WIDTH, VECTORS, PIXELS = tile_shape(host_features())
+WIDTH, VECTORS, PIXELS = tile_shape(processor()[1])
 CHANNELS = WIDTH * VECTORS
 VECTOR_BYTES = FLOAT * WIDTH
 
@@ -46,16 +51,15 @@ class Vectors:
         self.builder = builder
         self.type = ir.VectorType(f32, WIDTH)
         self.zero = ir.Constant(self.type, None)
-        declare: Any = cgutils.get_or_insert_function
-        kind = ir.FunctionType(self.type, [self.type] * 3)
         # a fused multiply-add where the processor has one
-        self._fma = declare(builder.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
+        kind = ir.FunctionType(self.type, [self.type] * 3)
+        self._fma = ir.Function(builder.module, kind, f"llvm.fmuladd.v{WIDTH}f32")
 
     def at(self, base: Any, *terms: tuple[Any, Any]) -> Any:
         """`base` plus the products of `terms`, (count, bytes) each; numbers are Python's or i64."""
         for count, size in terms:
             both = isinstance(count, int) and isinstance(size, int)
-            step = self.number(count * size) if both else self._product(count, size)
+            step = self.number(count * size) if both else self.product(count, size)
             base = self.builder.add(base, step)
         return base
 
@@ -63,13 +67,10 @@ class Vectors:
         """A Python integer as an i64; an i64 as it is."""
         return ir.Constant(i64, number) if isinstance(number, int) else number
 
-    def _product(self, count: Any, size: Any) -> Any:
-        return self.builder.mul(self.number(count), self.number(size))
-
     def slots(self, count: int) -> list[Any]:
         """`count` vectors of the stack, that the compiler keeps in registers where it can."""
-        allocate: Any = cgutils.alloca_once
-        return [allocate(self.builder, self.type) for _ in range(count)]
+        with self.builder.goto_entry_block():
+            return [self.builder.alloca(self.type) for _ in range(count)]
 
     def load(self, address: Any) -> Any:
         """The vector at `address`."""
@@ -121,34 +122,54 @@ class Vectors:
         """a * b."""
         return b if a == 1 else self.builder.fmul(self.all(a), b)
 
+    def bounded(self, a: Any, floor: Any) -> Any:
+        """max(a, floor), NaN where a is."""
+        return self.builder.select(self.builder.fcmp_ordered("<", a, floor), floor, a)
+
     def rectified(self, a: Any) -> Any:
         """max(a, 0), NaN where a is."""
-        negative = self.builder.fcmp_ordered("<", a, self.zero)
-        return self.builder.select(negative, self.zero, a)
+        return self.bounded(a, self.zero)
+
+    @contextmanager
+    def steps(self, low: Any, high: Any, step: int) -> Iterator[Any]:
+        """Repeat what is emitted inside for low, low + step, ... below high; gives the number."""
+        builder = self.builder
+        before = builder.block
+        head, body, behind = (builder.append_basic_block() for _ in range(3))
+        builder.branch(head)
+        builder.position_at_end(head)
+        index = builder.phi(i64)
+        index.add_incoming(self.number(low), before)
+        builder.cbranch(builder.icmp_signed("<", index, self.number(high)), body, behind)
+        builder.position_at_end(body)
+        yield index
+        index.add_incoming(builder.add(index, self.number(step)), builder.block)
+        builder.branch(head)
+        builder.position_at_end(behind)
 
     def loop(self, count: Any) -> Any:
-        """A context that repeats what is emitted in it; its `index` counts from 0."""
-        emitted: Any = cgutils.for_range(self.builder, self.number(count))
-        return emitted
+        """`steps` of 1 from 0 up to `count`."""
+        return self.steps(0, count, 1)
+
+    def least(self, a: Any, b: Any) -> Any:
+        """The smaller of two integers."""
+        first, second = self.number(a), self.number(b)
+        return self.builder.select(self.builder.icmp_signed("<", first, second), first, second)
+
+    def whole(self, count: Any, size: int) -> Any:
+        """`count` rounded up to a multiple of `size`, a power of two."""
+        more = self.builder.add(count, self.number(size - 1))
+        return self.builder.and_(more, self.number(-size))
+
+    def product(self, first: Any, *others: Any) -> Any:
+        """The product of integers, Python's or i64."""
+        found = self.number(first)
+        for other in others:
+            found = self.builder.mul(found, self.number(other))
+        return found
 
 
 def mean(v: Vectors, four: list[Any]) -> Any:
     """The mean of four vectors' ReLU."""
     a, b, c, d = map(v.rectified, four)
     return v.scaled(0.25, v.add(v.add(a, b), v.add(c, d)))
-
-
-def kernel(emit: Any) -> Any:
-    """An intrinsic for compiled code: of a tuple of 64-bit integers, `emit(vectors, *them)`."""
-
-    @intrinsic  # type: ignore[misc, untyped-decorator, unused-ignore]
-    def emitted(typingctx, arguments):  # type: ignore[no-untyped-def]
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            unpack: Any = cgutils.unpack_tuple
-            emit(Vectors(builder), *unpack(builder, args[0]))
-            return context.get_dummy_value()
-
-        of: Any = types.UniTuple
-        return types.void(of(types.int64, len(arguments))), codegen
-
-    return emitted

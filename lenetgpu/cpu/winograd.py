@@ -2,7 +2,7 @@
 
 A 5x5 convolution's 4x4 outputs are the product of 64 numbers, the polynomials through an 8x8
 window at 0, +-1, +-2, +-1/2 and infinity along either axis, with the filters' 64 at the same
-points (Lavin & Gray, arXiv 1509.09308). Importing this module imports Numba.
+points (Lavin & Gray, arXiv 1509.09308). Importing this module imports llvmlite.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from lenetgpu.cpu.jit import njit
 from lenetgpu.cpu.memory import aligned_empty
-from lenetgpu.cpu.tile import pack_weights, wide_tile
-from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, WIDTH, Vectors, kernel, mean
+from lenetgpu.cpu.native import Emitted
+from lenetgpu.cpu.tile import pack_weights, tile
+from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, WIDTH, Vectors, mean
 
 PAIRS = (1.0, 2.0, 0.5)
 OUTPUTS, POINTS = 4, 8
@@ -62,7 +62,7 @@ def of_points(v: Vectors, m: list[Any]) -> list[Any]:
     return found
 
 
-def _transform(
+def transform(
     v: Vectors, x: Any, y: Any, room: Any, tiles: Any, width: Any, channels: Any, pixels: Any
 ) -> None:
     """An image (.., width, channels) to y (64, pixels, channels), tiles x tiles of its windows.
@@ -75,25 +75,23 @@ def _transform(
     line = builder.mul(width, pixel)
     plane = builder.mul(pixels, pixel)
     with v.loop(tiles) as row:
-        top = v.at(x, (builder.mul(row.index, line), OUTPUTS))
+        top = v.at(x, (builder.mul(row, line), OUTPUTS))
         with v.loop(builder.mul(width, vectors)) as column:
-            here = (column.index, VECTOR_BYTES)
+            here = (column, VECTOR_BYTES)
             window = [v.load(v.at(top, here, (line, k))) for k in range(POINTS)]
             for k, value in enumerate(at_points(v, window)):
                 v.store(value, v.at(room, here, (line, k)))
         with v.loop(POINTS) as point, v.loop(tiles) as tile, v.loop(vectors) as vector:
-            here = (vector.index, VECTOR_BYTES)
-            left = v.at(room, (point.index, line), (builder.mul(tile.index, pixel), OUTPUTS), here)
+            here = (vector, VECTOR_BYTES)
+            left = v.at(room, (point, line), (builder.mul(tile, pixel), OUTPUTS), here)
             window = [v.load(v.at(left, (pixel, k))) for k in range(POINTS)]
-            at = builder.add(builder.mul(row.index, tiles), tile.index)
-            out = v.at(y, (builder.mul(point.index, plane), POINTS), (at, pixel), here)
+            at = builder.add(builder.mul(row, tiles), tile)
+            out = v.at(y, (builder.mul(point, plane), POINTS), (at, pixel), here)
             for k, value in enumerate(at_points(v, window)):
                 v.store(value, v.at(out, (plane, k)))
 
 
-def _finish(
-    v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, pixels: Any
-) -> None:
+def finish(v: Vectors, means: bool, x: Any, y: Any, tiles: Any, channels: Any, pixels: Any) -> None:
     """Products x (64, pixels, channels) of an image to its outputs y, or those' ReLU and mean.
 
     `x` is where the image's first tile begins; y is (4 * tiles, 4 * tiles, channels), and half as
@@ -107,15 +105,15 @@ def _finish(
     line = builder.mul(builder.mul(tiles, pixel), v.number(side))
     room = v.slots(POINTS * OUTPUTS)
     with v.loop(tiles) as row, v.loop(tiles) as tile, v.loop(vectors) as vector:
-        here = (vector.index, VECTOR_BYTES)
-        at = builder.add(builder.mul(row.index, tiles), tile.index)
+        here = (vector, VECTOR_BYTES)
+        at = builder.add(builder.mul(row, tiles), tile)
         first = v.at(x, (at, pixel), here)
         for k in range(POINTS):
             across = [v.load(v.at(first, (plane, POINTS * k + q))) for q in range(POINTS)]
             for j, value in enumerate(of_points(v, across)):
                 builder.store(value, room[OUTPUTS * k + j])
-        corner = v.at(y, (builder.mul(row.index, line), side), here)
-        corner = v.at(corner, (builder.mul(tile.index, pixel), side))
+        corner = v.at(y, (builder.mul(row, line), side), here)
+        corner = v.at(corner, (builder.mul(tile, pixel), side))
         columns = (
             of_points(v, [builder.load(room[OUTPUTS * k + j]) for k in range(POINTS)])
             for j in range(OUTPUTS)
@@ -130,20 +128,8 @@ def _finish(
                 v.store(value, v.at(corner, (line, i), (pixel, j)))
 
 
-def _outputs(v: Vectors, *arguments: Any) -> None:
-    _finish(v, False, *arguments)
-
-
-def _pooled(v: Vectors, *arguments: Any) -> None:
-    _finish(v, True, *arguments)
-
-
-transform = kernel(_transform)
-outputs = kernel(_outputs)
-pooled = kernel(_pooled)
 IMAGES = 4
 """Images whose windows one product takes: operands and results stay in a core's own cache."""
-Geometry = tuple[int, int, int, int, int]
 
 
 def room_sizes(tiles: int, width: int, channels: int, filters: int) -> tuple[int, int, int]:
@@ -167,49 +153,62 @@ def pack_points(w: np.ndarray) -> np.ndarray:
     return packed
 
 
-@njit
-def products_at_points(
-    x: Any, w: Any, y: Any, rows: Any, pixels: Any, channels: Any, filters: Any
+def products(
+    v: Vectors, ends: tuple[Any, Any, Any], rows: Any, pixels: Any, channels: Any, filters: Any
 ) -> None:
     """y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS], 64 points p.
 
-    Addresses of x (64, pixels, channels), packed w, y (64, pixels, filters); `rows` of the pixels
-    are filled, a multiple of PIXELS, and `filters` is one of CHANNELS.
+    `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters); `rows` of the pixels
+    are filled, and what makes them a multiple of PIXELS; `filters` is one of CHANNELS.
     """
-    for point in range(POINTS * POINTS):
-        values = x + 4 * point * pixels * channels
-        sums = y + 4 * point * pixels * filters
-        for block in range(0, filters, CHANNELS):
-            packed = w + 4 * (point * filters + block) * channels
-            for row in range(0, rows, PIXELS):
-                at, out = values + 4 * row * channels, sums + 4 * (row * filters + block)
-                wide_tile((at, packed, out, 1, 0, channels, channels, filters))
+    x, w, y = ends
+    with v.loop(POINTS * POINTS) as point:
+        values = v.at(x, (v.product(point, pixels, channels), FLOAT))
+        sums = v.at(y, (v.product(point, pixels, filters), FLOAT))
+        packed = v.at(w, (v.product(point, filters, channels), FLOAT))
+        with v.steps(0, filters, CHANNELS) as block, v.steps(0, rows, PIXELS) as row:
+            own = v.at(packed, (v.product(block, channels), FLOAT))
+            at = v.at(values, (v.product(row, channels), FLOAT))
+            out = v.at(sums, (v.product(row, filters), FLOAT), (block, FLOAT))
+            shape = v.number(1), v.number(0), v.number(channels), channels, filters
+            tile(v, PIXELS, (at, own, out), shape)
 
 
-@njit
-def convolve(x: Any, w: Any, y: Any, room: Any, geometry: Geometry, lo: int, hi: int) -> None:
-    """Images lo..hi of x (N, H, W, C), convolved, to y; all four are addresses.
+def _convolve(
+    v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, means: bool, *sizes: Any
+) -> None:
+    """Images lo..hi of x (N, H, W, C), convolved, to y, with ReLU and 2x2 mean or without.
 
-    `geometry` is that of `room_sizes` with a fifth entry: not 0 if ReLU and 2x2 mean follow.
+    `sizes` are those of `room_sizes`, whose floats lie at `room`.
     """
-    tiles, width, channels, filters, means = geometry
-    each = tiles * tiles
-    pixels = -(-IMAGES * each // PIXELS) * PIXELS
-    values = room + 4 * POINTS * width * channels
-    products = values + 4 * POINTS * POINTS * pixels * channels
+    tiles, width, channels, filters = sizes
+    b = v.builder
+    each = v.product(tiles, tiles)
+    pixels = v.whole(v.product(each, IMAGES), PIXELS)
+    values = v.at(room, (v.product(width, channels), POINTS * FLOAT))
+    results = v.at(values, (v.product(pixels, channels), POINTS * POINTS * FLOAT))
     side = OUTPUTS // 2 if means else OUTPUTS
-    for start in range(lo, hi, IMAGES):
-        count = min(IMAGES, hi - start)
-        for i in range(count):
-            image = x + 4 * (start + i) * width * width * channels
-            at = values + 4 * i * each * channels
-            transform((image, at, room, tiles, width, channels, pixels))
-        rows = -(-count * each // PIXELS) * PIXELS
-        products_at_points(values, w, products, rows, pixels, channels, filters)
-        for i in range(count):
-            at = products + 4 * i * each * filters
-            out = y + 4 * (start + i) * each * side * side * filters
-            if means:
-                pooled((at, out, tiles, filters, pixels))
-            else:
-                outputs((at, out, tiles, filters, pixels))
+    with v.steps(lo, hi, IMAGES) as start:
+        count = v.least(IMAGES, b.sub(hi, start))
+        with v.loop(count) as i:
+            image = v.at(x, (v.product(b.add(start, i), width, width, channels), FLOAT))
+            into = v.at(values, (v.product(i, each, channels), FLOAT))
+            transform(v, image, into, room, tiles, width, channels, pixels)
+        rows = v.product(count, each)
+        products(v, (values, w, results), rows, pixels, channels, filters)
+        with v.loop(count) as i:
+            at = v.at(results, (v.product(i, each, filters), FLOAT))
+            place = v.product(b.add(start, i), each, filters)
+            finish(v, means, at, v.at(y, (place, side * side * FLOAT)), tiles, filters, pixels)
+
+
+def _plain(v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any) -> None:
+    _convolve(v, x, w, y, room, lo, hi, False, *sizes)
+
+
+def _pooled(v: Vectors, x: Any, w: Any, y: Any, room: Any, lo: Any, hi: Any, *sizes: Any) -> None:
+    _convolve(v, x, w, y, room, lo, hi, True, *sizes)
+
+
+CONVOLVE = Emitted("winograd", 10, _plain)
+CONVOLVE_POOL = Emitted("winograd_pooled", 10, _pooled)

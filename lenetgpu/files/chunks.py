@@ -47,9 +47,10 @@ class Chunks:
     """The chunks of a dataset that `decoded_here` accepts, called `where` in messages."""
 
     def __init__(self, item: h5py.Dataset, where: str) -> None:
-        self._item, self._where = item, where
+        self._item, self._where, self._dtype = item.id, where, item.dtype
+        self._check_size = hdf5.size_check(item.file)
         self.shape: tuple[int, ...] = item.chunks
-        self.bytes: int = prod(self.shape) * item.dtype.itemsize
+        self.bytes: int = prod(self.shape) * self._dtype.itemsize
         self._filters = _filters(item)
 
     def read(self, corner: tuple[int, ...]) -> Array:
@@ -65,7 +66,7 @@ class Chunks:
                 data = self._inflated(data, self._deflated_from(index, mask), corner)
             else:
                 data = self._unshuffled(data, corner)
-        chunk: Array = self._sized(data, corner).view(self._item.dtype)
+        chunk: Array = self._sized(data, corner).view(self._dtype)
         return chunk.reshape(self.shape)
 
     def _stored(self, corner: tuple[int, ...]) -> tuple[Array, int]:
@@ -77,14 +78,14 @@ class Chunks:
 
         room = np.empty(self.bytes + self.bytes // 16 + 4096, np.uint8)
         try:
-            mask, found = self._item.id.read_direct_chunk(corner, out=room)
+            mask, found = self._item.read_direct_chunk(corner, out=room)
         except ValueError as error:
             expected = f"of at most {len(room):,} bytes in the file"
             raise self.refuse(corner, expected, "more") from error
         except (RuntimeError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise self.refuse(corner, "stored", f"one that cannot be read ({reason})") from error
-        hdf5.require_size(self._item.file)
+        self._check_size()
         return room[: len(found)], int(mask)
 
     def _deflated_from(self, index: int, mask: int) -> int:
@@ -121,7 +122,7 @@ class Chunks:
     def _unshuffled(self, data: Array, corner: tuple[int, ...]) -> Array:
         import numpy as np
 
-        size = self._item.dtype.itemsize
+        size = self._dtype.itemsize
         if size == 1:
             return data
         planes = self._sized(data, corner).reshape(size, -1)

@@ -129,12 +129,22 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]
 
 def require_size(file: h5py.File) -> None:
     """LenetError where a file is shorter than it was opened; HDF5 reads zeros past its end."""
-    opened, found = file.id.get_filesize(), os.fstat(file.id.get_vfd_handle()).st_size
-    if found < opened:
-        raise LenetError(
-            f"{file.filename}: expected a file of {opened:,} bytes, "
-            f"found {found:,}: the file became shorter while it was read"
-        )
+    size_check(file)()
+
+
+def size_check(file: h5py.File) -> Callable[[], None]:
+    """`require_size` for many times, without HDF5's lock, while the file is open."""
+    opened, handle, path = file.id.get_filesize(), file.id.get_vfd_handle(), file.filename
+
+    def check() -> None:
+        found = os.fstat(handle).st_size
+        if found < opened:
+            raise LenetError(
+                f"{path}: expected a file of {opened:,} bytes, "
+                f"found {found:,}: the file became shorter while it was read"
+            )
+
+    return check
 
 
 def attributes(path: Path) -> dict[str, str]:

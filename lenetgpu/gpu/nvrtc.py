@@ -6,9 +6,12 @@ NVRTC's version, so that a changed header never meets an old binary.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +21,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler
 from lenetgpu.store import cache_dir, write_atomically
 
+_THREADS = 16
 INCLUDE_ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = r'(?m)^\s*#include\s+"([^"]+)"'
@@ -180,6 +184,38 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
         nvrtc.nvrtcDestroyProgram(program)
 
 
+def _place(kernel: Kernel, arch: str) -> tuple[Path, list[str]]:
+    """Where the cubin of a kernel whose source is there belongs, and the options that make it."""
+    folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
+    options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
+    options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
+    named = [option for option in options if not option.startswith("-I")]
+    key = hashlib.sha256(
+        json.dumps([source_hash(kernel.source), kernel.entry, named, version()]).encode()
+    ).hexdigest()[:32]
+    name = f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}.cubin"
+    return cache_dir() / "kernels" / name, options
+
+
+def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
+    """Compile those of `kernels` that are meant for `arch` and not cached, by threads.
+
+    One that does not compile is left to who takes it with `compile_kernel`, which says why.
+    """
+    meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
+    todo = [kernel for kernel in meant if not _place(kernel, arch)[0].is_file()]
+    if len(todo) < 2:
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(kernel: Kernel) -> None:
+        with contextlib.suppress(CompileError):
+            compile_kernel(kernel, arch)
+
+    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+        list(pool.map(one, todo))
+
+
 def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
     """Compile `kernel` for `arch` ("sm_90a"), or take it from the cache, without loading NVRTC.
 
@@ -189,14 +225,7 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
         raise CompileError(
             f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
         )
-    folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
-    options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
-    options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
-    named = [option for option in options if not option.startswith("-I")]
-    key = hashlib.sha256(
-        json.dumps([source_hash(kernel.source), kernel.entry, named, version()]).encode()
-    ).hexdigest()[:32]
-    cubin = cache_dir() / "kernels" / f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}.cubin"
+    cubin, options = _place(kernel, arch)
     facts = cubin.with_suffix(".json")
     if cubin.is_file() and facts.is_file():
         stored = json.loads(facts.read_text())

@@ -85,10 +85,14 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     import cupy
     import numpy as np
 
+    from lenetgpu.check.warmup import kernels_of
+    from lenetgpu.gpu.nvrtc import compile_together
     from lenetgpu.measure.rounds import interleave
 
     images = measured_with(batch)
     plans = auto_plans("cuda", precision, gpu)
+    size = min(images, default_chunk("cuda"))
+    compile_together((k for plan in plans.values() for k in kernels_of(plan, size)), gpu.arch)
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
     weights = load_weights(assets.default_weights())
     resident = cupy.asarray(digits)
@@ -120,12 +124,16 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     return choice
 
 
-def _ordered(gpu: Gpu | None, precision: str, batch: int) -> dict[str, Plan]:
-    """The right plans at `precision`, the fastest first; on a CPU as they are listed."""
+def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) -> dict[str, Plan]:
+    """The right plans at `precision`, the fastest first; on a CPU as they are listed.
+
+    What is wrong on the device is said in `refused`.
+    """
     if gpu is None:
         return auto_plans("cpu", precision, None)
-    medians = (remembered(gpu, precision, batch) or measure(gpu, precision, batch)).medians_ms
-    plans = auto_plans("cuda", precision, gpu)
+    found = remembered(gpu, precision, batch) or measure(gpu, precision, batch)
+    refused += found.wrong.values()
+    plans, medians = auto_plans("cuda", precision, gpu), found.medians_ms
     return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
 
 
@@ -176,7 +184,7 @@ def choose(
     finer = PRECISIONS[: PRECISIONS.index(precision) + 1]
     for kind in reversed([kind for kind in finer if device in AUTO_PLANS.get(kind, {})]):
         try:
-            plans = _ordered(gpu, kind, batch)
+            plans = _ordered(gpu, kind, batch, refused)
             plan = _fastest(plans, kind, device, asked, refused)
         except LenetError as error:
             refused.append(str(error))

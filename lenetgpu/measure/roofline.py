@@ -17,6 +17,7 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
+from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import cache_dir, write_atomically
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -109,7 +110,7 @@ def _measure_cpu(name: str) -> Ceilings:
     import numpy as np
 
     from lenetgpu.cpu.threads import parallel_ranges
-    from lenetgpu.cpu.tile import pack_weights, rows_times_matrix
+    from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
     from lenetgpu.cpu.vector import CHANNELS, PIXELS
 
     source = np.ones(_CPU_COPY_BYTES, np.uint8)
@@ -122,16 +123,16 @@ def _measure_cpu(name: str) -> Ceilings:
     depth, passes = 128, 4000
     x = np.ones(PIXELS * depth, np.float32)
     w = pack_weights(np.ones((1, depth, CHANNELS), np.float32))
+    lines = Lines(w, native(ROWS_TIMES_MATRIX))
     geometry = (passes, 0, 0, depth, depth, PIXELS, CHANNELS)
     outputs = [np.empty(passes * PIXELS * CHANNELS, np.float32) for _ in range(core_count())]
 
+    def part(lo: int, hi: int) -> None:
+        for output in outputs[lo:hi]:
+            lines.run(addresses(x, output), geometry, 0, passes)
+
     def multiply() -> None:
-        parallel_ranges(
-            len(outputs),
-            lambda lo, hi: [
-                rows_times_matrix(x, w, outputs[i], geometry, 0, passes) for i in range(lo, hi)
-            ],
-        )
+        parallel_ranges(len(outputs), part)
 
     flop = 2 * len(outputs) * passes * PIXELS * CHANNELS * depth
     return Ceilings(name, copy_gbs, flop / _timed("cpu", multiply) / 1e12, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.errors import LenetError
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import pinned_empty
@@ -21,11 +22,10 @@ _WARM_IMAGES = 4
 _OFFSET_BYTES = 4  # of where a packed image begins
 _SLICE_BYTES = 32 << 20
 """Images that are read ahead on a CPU, in bytes at most; there are two such buffers."""
-_STAGED = 1024
-"""Images that go through page-locked arrays of a runner's; more go through the streamer's ring."""
-
-
-_NOTHING_STAGED: tuple[Any, Any, Any] = (None, None, None)
+_STAGES = (1_024, 10_000)
+"""Images that go through page-locked arrays of a runner's, of the first length that holds them;
+more go through the streamer's ring."""
+_COPIED_AT_ONCE = 1_000
 
 
 class Runner(ABC):
@@ -196,7 +196,8 @@ class GpuRunner(Runner):
 
         from lenetgpu.streaming import Streamer, host_results
 
-        self._gpu, self._staged, self._dtype = cupy.cuda.Device(index), _NOTHING_STAGED, ""
+        self._gpu, self._dtype = cupy.cuda.Device(index), ""
+        self._staged: dict[int, tuple[Any, Any, Any]] = {}
         self._one: Any = None
         self._label = np.int32
 
@@ -270,11 +271,15 @@ class GpuRunner(Runner):
                 labels[0] = self._one.label(images[0])
                 if with_scores:
                     scores[0] = self._one.scores()
-        elif n > _STAGED:
+        elif n > _STAGES[-1]:
             self.run(images, labels, scores)
         elif n:
-            held, found, sums = self._stage(with_scores)
-            held[:n] = images
+            held, found, sums = self._stage(n, with_scores)
+
+            def copy(lo: int, hi: int) -> None:
+                held[lo:hi] = images[lo:hi]
+
+            parallel_ranges(n, copy, _COPIED_AT_ONCE)
             self.run(held[:n], found[:n], sums[:n] if with_scores else None)
             labels[:] = found[:n]
             if with_scores:
@@ -288,11 +293,11 @@ class GpuRunner(Runner):
         with self._gpu:
             return self._label(self._one.label(image))
 
-    def _stage(self, with_scores: bool) -> tuple[Any, Any, Any]:
-        """Page-locked images, labels and, where wanted, scores, made at the first call."""
-        from lenetgpu.streaming import host_results
-
-        if self._staged[0] is None:
-            images = pinned_empty((_STAGED, *IMAGE_SHAPE), self._dtype)
-            self._staged = (images, *host_results(_STAGED, with_scores))
-        return self._staged
+    def _stage(self, n: int, with_scores: bool) -> tuple[Any, Any, Any]:
+        """Page-locked images, labels and, where wanted, scores for `n`, kept from call to call."""
+        room = next(room for room in _STAGES if n <= room)
+        if room not in self._staged:
+            with self._gpu:
+                images = pinned_empty((room, *IMAGE_SHAPE), self._dtype)
+            self._staged[room] = (images, *self.results(room, with_scores))
+        return self._staged[room]

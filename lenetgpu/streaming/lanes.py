@@ -110,7 +110,7 @@ class Lanes:
             return
         if lane.landing is None:
             lane.landing = Landing(self._device, self._chunk)
-        lane.landing.copy(images, self._copying)
+        lane.landing.copy(images, self._copying, lane.stream)
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Kernels, which write the labels to host memory where a kernel writes them at all."""

@@ -80,6 +80,12 @@ def packed_images(payload: Any, offsets: Any) -> PackedImages:
     return PackedImages(payload, offsets)
 
 
+def arrays_of(images: Any) -> tuple[Any, ...]:
+    """The arrays that images lie in: themselves, or those of packed ones."""
+    packed = isinstance(images, PackedImages)
+    return (images.payload, images.offsets) if packed else (images,)
+
+
 @runtime_checkable
 class PackedReadable(Protocol):
     """A source that has its images packed: a file of them, or `PackedImages`."""
@@ -112,12 +118,14 @@ class Landing:
         self._payload = device.empty((chunk * LONGEST,), "uint8")
         self._offsets = device.empty((chunk + 1,), "uint32")
 
-    def copy(self, images: PackedImages, stream: Any) -> None:
-        """Queue the copies of up to `chunk` images."""
+    def copy(self, images: PackedImages, stream: Any, own: Any) -> None:
+        """Queue the copies of up to `chunk` images: records on `stream`.
+
+        Offsets go beside them on the lane's `own`, which comes to them when it read the last ones.
+        """
         begin, end = images.ends
-        offsets = self._offsets[: len(images) + 1]
-        self._device.copy(offsets, images.offsets, stream)
         self._device.copy(self._payload[: end - begin], images.payload[begin:end], stream)
+        self._device.copy(self._offsets[: len(images) + 1], images.offsets, own)
 
     def unpack(self, images: PackedImages, out: Any) -> None:
         """Queue the kernel that writes their pixels to `out` (n, 28, 28, 1) on the device."""

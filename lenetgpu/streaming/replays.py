@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
-from weakref import ref
 
 from lenetgpu.streaming.cuda import Recording
 from lenetgpu.streaming.lanes import Chunk
-from lenetgpu.streaming.packed import PackedImages
+from lenetgpu.streaming.same import Same, same_as
 
 _GRAPHS = 4
 """Graphs that are kept, those that were used last."""
@@ -23,7 +21,7 @@ class Replays:
     def __init__(self) -> None:
         self.refusal = ""
         self._graphs: OrderedDict[Key, Recording | None] = OrderedDict()
-        self._last: tuple[Recording, list[Any]] | None = None
+        self._last: Same | None = None
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -35,19 +33,21 @@ class Replays:
 
     def again(self, whole: Chunk) -> Recording | None:
         """The graph that was found last, where `whole` is of the very arrays that it was for."""
-        if self._last is None:
+        if self._last is None or not self._last.holds(whole):
             return None
-        graph, arrays = self._last
-        images, labels, scores = (array() for array in arrays)
-        same = images is whole.images and labels is whole.labels and scores is whole.scores
-        return graph if same else None
+        return self._last.graph
 
     def has(self, key: Key) -> bool:
         """Whether there is a graph of arrays that lie there."""
         return self._graphs.get(key) is not None
 
-    def find(self, key: Key, whole: Chunk, record: Callable[[], Recording]) -> Recording | None:
-        """The graph of `whole`, made by `record` where these arrays come a second time, or None."""
+    def find(
+        self, key: Key, whole: Chunk, sizes: list[int], record: Callable[[], Recording]
+    ) -> Recording | None:
+        """The graph of `whole` in chunks of `sizes`, or None.
+
+        `record` makes it where these arrays come a second time.
+        """
         if self.refusal:
             return None
         if key not in self._graphs:
@@ -62,16 +62,5 @@ class Replays:
             return None
         self._graphs[key] = graph
         self._graphs.move_to_end(key)
-        self._remember(graph, whole)
+        self._last = same_as(whole, graph, sizes)
         return graph
-
-    def _remember(self, graph: Recording, whole: Chunk) -> None:
-        """Not of packed images, whose chunks may begin elsewhere in the same arrays."""
-        self._last = None
-        if not isinstance(whole.images, PackedImages):
-            arrays = (whole.images, whole.labels, whole.scores)
-            self._last = graph, [_nothing if array is None else ref(array) for array in arrays]
-
-
-def _nothing() -> None:
-    """What is not there, asked for as a weak reference is."""

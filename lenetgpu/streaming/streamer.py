@@ -18,7 +18,7 @@ from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda, Device, Recording
 from lenetgpu.streaming.lanes import Chunk, Lanes, Mark
-from lenetgpu.streaming.packed import PackedImages
+from lenetgpu.streaming.packed import PackedImages, arrays_of
 from lenetgpu.streaming.replays import Key, Replays
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
 from lenetgpu.streaming.schedule import EVEN, chunk_sizes
@@ -39,12 +39,6 @@ def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
     """Pinned label and score arrays for `n` images; no scores unless asked."""
     labels = pinned_empty((n,), "int32")
     return labels, pinned_empty((n, CLASSES), "float32") if with_scores else None
-
-
-def _held(images: Any) -> tuple[Any, ...]:
-    """The arrays that images lie in."""
-    packed = isinstance(images, PackedImages)
-    return (images.payload, images.offsets) if packed else (images,)
 
 
 def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -112,7 +106,7 @@ class Streamer:
             self._replay(again, whole, on_chunk)
             return
         self._check(whole)
-        arrays = [array for array in (*_held(images), labels, scores) if array is not None]
+        arrays = [array for array in (*arrays_of(images), labels, scores) if array is not None]
         places = tuple(array.ctypes.data for array in arrays)
         key = (len(images), *places, *self._edges(images))
         known = self._replays.has(key)
@@ -230,7 +224,8 @@ class Streamer:
         """Replay the graph of these arrays; False where there is none."""
         if len(whole.images) > MOST_RECORDED * self.chunk:
             return False
-        graph = self._replays.find(key, whole, lambda: self._recorded(whole))
+        sizes = self._sizes(whole.images)
+        graph = self._replays.find(key, whole, sizes, lambda: self._recorded(whole))
         if graph is not None:
             self._replay(graph, whole, on_chunk)
         return graph is not None
@@ -251,9 +246,11 @@ class Streamer:
         """Where packed images' chunks begin and end: of others no graph has the copies."""
         if not isinstance(images, PackedImages):
             return []
-        sizes = chunk_sizes(len(images), self.chunk, self.taper)
-        edges: list[int] = images.offsets[[0, *accumulate(sizes)]].tolist()
+        edges: list[int] = images.offsets[[0, *accumulate(self._sizes(images))]].tolist()
         return edges
+
+    def _sizes(self, images: Any) -> list[int]:
+        return chunk_sizes(len(images), self.chunk, self.taper)
 
     def _recorded(self, whole: Chunk) -> Recording:
         """A pass as one graph; RuntimeError where it cannot be recorded."""

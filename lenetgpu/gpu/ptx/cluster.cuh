@@ -41,19 +41,6 @@ __device__ __forceinline__ void store_cluster(u32 to, float2 v, u32 bar) {
         "f"(v.x), "f"(v.y), "r"(bar)
         : "memory");
 }
-__device__ __forceinline__ void store_cluster4(u32 to, float v, u32 bar) {
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to),
-        "f"(v), "r"(bar)
-        : "memory");
-}
-__device__ __forceinline__ void store_cluster16(u32 to, uint4 v, u32 bar) {
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, "
-        "[%5];" ::"r"(to),
-        "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(bar)
-        : "memory");
-}
 // Every thread of the cluster waits for all; barriers set up before `barrier_init_fence` are seen.
 __device__ __forceinline__ void cluster_start() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::

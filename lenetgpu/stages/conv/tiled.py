@@ -7,25 +7,27 @@ from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
+from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import cpu, variant
 
 
 @dataclass
 class _Packed:
-    weights: Any
+    lines: Any
     padded: Any
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     import numpy as np
 
-    from lenetgpu.cpu.tile import pack_weights
+    from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
 
     padded = None
     if problem.pad:
         h, wide = problem.H + 2 * problem.pad, problem.W + 2 * problem.pad
         padded = np.zeros((batch, h, wide, problem.C), np.float32)
-    return _Packed(pack_weights(w.reshape(problem.R, problem.S * problem.C, problem.M)), padded)
+    packed = pack_weights(w.reshape(problem.R, problem.S * problem.C, problem.M))
+    return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padded)
 
 
 @variant(
@@ -39,7 +41,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
 )
 def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
     """Register tiles of pixels x channels, vector fused multiply-adds, every core."""
-    from lenetgpu.cpu.tile import rows_times_matrix
+    import numpy as np
 
     n, pad, stride = len(x), problem.pad, problem.stride
     if pad:
@@ -50,8 +52,6 @@ def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
     geometry = (
         problem.OH, height * line, stride * line, stride * channels, line, problem.OW, problem.M,
     )  # fmt: skip
-    x_flat, y_flat = x.reshape(-1), y.reshape(-1)
-    parallel_ranges(
-        n * problem.OH,
-        lambda lo, hi: rows_times_matrix(x_flat, w.weights, y_flat, geometry, lo, hi),
-    )
+    x = np.ascontiguousarray(x, np.float32)
+    ends = addresses(x, y)
+    parallel_ranges(n * problem.OH, lambda lo, hi: w.lines.run(ends, geometry, lo, hi))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
+from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import cpu, variant
+
+if TYPE_CHECKING:
+    from lenetgpu.cpu.native import Native
 
 _TAPS, _OUTPUTS, _CHANNELS, _FILTERS = 5, 4, 16, 32
 PART = 8
@@ -45,11 +49,12 @@ class Rooms:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Filters at the 64 points as the tile takes them, the geometry, and a room a thread."""
+    """Filters at the 64 points as the tile takes them, `room_sizes`' sizes, a room a thread."""
 
     filters: Any
-    geometry: tuple[int, int, int, int, int]
+    sizes: tuple[int, int, int, int]
     rooms: Rooms
+    kernel: Native
 
 
 def filters_at_points(w: Any) -> Any:
@@ -77,21 +82,21 @@ def refusal(problem: Conv) -> str | None:
 
 def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
     """Filters and room for `problem`; `means` says whether ReLU and mean follow."""
-    from lenetgpu.cpu.winograd import room_sizes
+    from lenetgpu.cpu.winograd import CONVOLVE, CONVOLVE_POOL, room_sizes
 
     sizes = problem.OH // _OUTPUTS, problem.W, problem.C, problem.M
-    return Prepared(filters_at_points(w), (*sizes, int(means)), Rooms(sum(room_sizes(*sizes))))
+    rooms = Rooms(sum(room_sizes(*sizes)))
+    kernel = native(CONVOLVE_POOL if means else CONVOLVE)
+    return Prepared(filters_at_points(w), sizes, rooms, kernel)
 
 
 def run(x: Any, w: Prepared, y: Any) -> None:
     """Images x (N, H, W, C) to y, on every thread."""
     import numpy as np
 
-    from lenetgpu.cpu.winograd import convolve
-
     x = np.ascontiguousarray(x, np.float32)
-    ends = x.ctypes.data, w.filters.ctypes.data, y.ctypes.data
-    w.rooms.run(len(x), lambda room, lo, hi: convolve(*ends, room, w.geometry, lo, hi))
+    ends = addresses(x, w.filters, y)
+    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*ends, room, lo, hi, *w.sizes))
 
 
 @variant(

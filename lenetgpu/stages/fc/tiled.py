@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
+from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -19,18 +19,10 @@ _PART = 1 << 23
 """Multiply-adds that pay for handing them to another thread."""
 
 
-@lazy_njit
-def relu_rows(y, lo, hi):  # type: ignore[no-untyped-def]
-    """max(y, 0) in place on rows lo..hi."""
-    for n in range(lo, hi):
-        for m in range(y.shape[1]):
-            y[n, m] = y[n, m] if y[n, m] > 0 else 0
-
-
 def _pack(w: Any, problem: Fc, batch: int) -> Any:
-    from lenetgpu.cpu.tile import pack_weights
+    from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
 
-    return pack_weights(w.reshape(1, problem.K, problem.M))
+    return Lines(pack_weights(w.reshape(1, problem.K, problem.M)), native(ROWS_TIMES_MATRIX))
 
 
 @variant(
@@ -44,16 +36,13 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
 )
 def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Register tiles of images x outputs, vector fused multiply-adds, every core."""
-    from lenetgpu.cpu.tile import rows_times_matrix
+    import numpy as np
 
-    x_flat, y_flat = x.reshape(-1), y.reshape(-1)
+    x = np.ascontiguousarray(x, np.float32)
 
     def images(lo: int, hi: int) -> None:
         geometry = (1, 0, 0, problem.K, problem.K, hi - lo, problem.M)
-        part = x_flat[lo * problem.K : hi * problem.K]
-        rows_times_matrix(part, w, y_flat[lo * problem.M : hi * problem.M], geometry, 0, 1)
-        if problem.relu:
-            relu_rows(y, lo, hi)
+        w.run(addresses(x[lo:hi], y[lo:hi]), geometry, 0, 1, problem.relu)
 
     parallel_ranges(len(x), images, least=-(-_PART // (problem.K * problem.M)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.files.packed.records import FIRST_BITS, MASK_BYTES, SPAN_BITS
+from lenetgpu.files.packed.records import FIRST_BITS, LONGEST, MASK_BYTES, SPAN_BITS
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import IMAGE_SHAPE
@@ -21,6 +21,7 @@ KERNEL = Kernel(
         ("MASK_BYTES", MASK_BYTES),
         ("SPAN_BITS", SPAN_BITS),
         ("FIRST_BITS", FIRST_BITS),
+        ("LONGEST", LONGEST),
     ),
 )
 

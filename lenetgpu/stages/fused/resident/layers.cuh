@@ -1,6 +1,7 @@
 // The layers of the resident kernel, each by warps 0 to 7 of a block and for one image.
 #pragma once
 #include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/send.cuh"
 #include "gpu/ptx/shared.cuh"
 
 using ptx::u32;

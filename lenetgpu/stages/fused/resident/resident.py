@@ -40,6 +40,7 @@ _ROUNDS = 100  # of them before it takes pauses
 _PAUSE_S = 0.001
 _NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _PENDING = 600  # cudaErrorNotReady
+_FIRST = -1  # a stream whose blocks come before those of ordinary streams that wait
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Cluster:
 
         runtime = cupy.cuda.runtime
         self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
         self._weights = cupy.asarray(weights)
         cupy.cuda.get_current_stream().synchronize()
         cupy.cuda.driver.funcSetAttribute(function(design.kernel).ptr, _NON_PORTABLE_CLUSTER, 1)

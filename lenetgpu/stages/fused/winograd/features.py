@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from lenetgpu import network
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
+from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import cpu, variant
+
+if TYPE_CHECKING:
+    from lenetgpu.cpu.native import Native
 
 
 @dataclass(frozen=True)
@@ -17,13 +22,15 @@ class Packed:
     conv1: Any
     conv2: Any
     rooms: Rooms
+    kernel: Native
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     from lenetgpu.cpu.tile import pack_weights
-    from lenetgpu.stages.fused.winograd.kernel import ROOM
+    from lenetgpu.stages.fused.winograd import kernel
 
-    return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), Rooms(ROOM))
+    run = native(kernel.FEATURES, kernel.__file__, network.__file__)
+    return Packed(pack_weights(w[0][:, :, 0]), filters_at_points(w[1]), Rooms(kernel.ROOM), run)
 
 
 @variant(
@@ -40,8 +47,7 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean behind both, every core."""
     import numpy as np
 
-    from lenetgpu.stages.fused.winograd.kernel import features as of_images
-
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
-    ends = x.ctypes.data, x.itemsize, w.conv1.ctypes.data, w.conv2.ctypes.data, y.ctypes.data
-    w.rooms.run(len(x), lambda room, lo, hi: of_images(*ends, room, lo, hi))
+    weights_and_output = addresses(w.conv1, w.conv2, y)
+    ends = *addresses(x), x.itemsize, *weights_and_output
+    w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*ends, room, lo, hi))

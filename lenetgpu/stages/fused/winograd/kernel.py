@@ -1,14 +1,14 @@
-"""What one thread computes of conv1 to pool2 on a CPU. Importing this module imports Numba."""
+"""What one thread computes of conv1 to pool2 on a CPU. Importing this module imports llvmlite."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from lenetgpu.cpu.jit import njit
-from lenetgpu.cpu.tile import windows_tile
-from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, Vectors, kernel
+from lenetgpu.cpu.native import Emitted
+from lenetgpu.cpu.tile import windows
+from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, Vectors
 from lenetgpu.cpu.vector import WIDTH as VECTOR
-from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, pooled, products_at_points, room_sizes, transform
+from lenetgpu.cpu.winograd import IMAGES, OUTPUTS, finish, products, room_sizes, transform
 from lenetgpu.network import FEATURE_COUNT, PIXEL_SCALE, stage
 from lenetgpu.problems import Conv
 
@@ -23,8 +23,6 @@ TILES = _SECOND.OH // OUTPUTS
 EACH = TILES * TILES
 ROWS = IMAGES * EACH
 assert ROWS % PIXELS == 0 and IMAGE % VECTOR == 0
-
-
 HALF, VALUES, PRODUCTS = room_sizes(TILES, WIDTH, MAPS, FILTERS)
 ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
 """Floats of a thread's room: pixels, their pooled map, and what `room_sizes` says of conv2."""
@@ -33,48 +31,52 @@ ROOM = IMAGE + MAP + HALF + VALUES + PRODUCTS
 def _unscale(v: Vectors, x: Any, y: Any) -> None:
     """An image's bytes to floats in 0..1."""
     with v.loop(IMAGE // VECTOR) as part:
-        pixels = v.bytes(v.at(x, (part.index, VECTOR)))
-        v.store(v.scaled(1 / PIXEL_SCALE, pixels), v.at(y, (part.index, FLOAT * VECTOR)))
+        pixels = v.bytes(v.at(x, (part, VECTOR)))
+        v.store(v.scaled(1 / PIXEL_SCALE, pixels), v.at(y, (part, FLOAT * VECTOR)))
 
 
-unscale = kernel(_unscale)
-
-
-@njit
-def first(x: Any, w: Any, y: Any) -> None:
+def _first(v: Vectors, x: Any, w: Any, y: Any) -> None:
     """conv1, ReLU and mean of an image (28, 28): the map (12, 12, 32)."""
     columns = PIXELS // 2
-    for block in range(MAPS // CHANNELS):
-        filters = w + 4 * block * TAPS * TAPS * CHANNELS
-        for row in range(WIDTH):
-            for column in range(0, 2 * WIDTH, columns):
-                at = x + 4 * (2 * row * LINE + column)
-                out = y + 4 * ((row * WIDTH + column // 2) * MAPS + block * CHANNELS)
-                windows_tile((at, filters, out, TAPS, LINE, TAPS, 1, MAPS))
+    line, pixel = FLOAT * LINE, FLOAT * MAPS
+    shape = TAPS, LINE, TAPS, 1, MAPS
+    with v.loop(MAPS // CHANNELS) as block, v.loop(WIDTH) as row:
+        filters = v.at(w, (block, FLOAT * TAPS * TAPS * CHANNELS))
+        with v.steps(0, 2 * WIDTH, columns) as column:
+            at = v.at(x, (row, 2 * line), (column, FLOAT))
+            out = v.at(y, (row, WIDTH * pixel), (column, pixel // 2), (block, FLOAT * CHANNELS))
+            windows(v, (at, filters, out), shape)
 
 
-@njit
-def features(x: Any, size: Any, w1: Any, w2: Any, y: Any, room: Any, lo: Any, hi: Any) -> None:
-    """Images lo..hi of x (N, 28, 28) to their features y (N, 1024); addresses, all of them.
+def _features(
+    v: Vectors, x: Any, size: Any, w1: Any, w2: Any, y: Any, room: Any, *part: Any
+) -> None:
+    """Images x (N, 28, 28) to their features y (N, 1024), those that `part` (lo, hi) says.
 
-    `size` is a pixel's in bytes: 1 for bytes, 4 for floats in 0..1.
+    `size` is a pixel's in bytes: 1 for bytes, 4 for floats in 0..1. ROOM floats lie at `room`.
     """
-    pooled_map = room + 4 * IMAGE
-    half = pooled_map + 4 * MAP
-    values = half + 4 * HALF
-    products = values + 4 * VALUES
-    for start in range(lo, hi, IMAGES):
-        count = min(IMAGES, hi - start)
-        for i in range(count):
-            image = x + size * (start + i) * IMAGE
-            if size == 1:
-                unscale((image, room))
-                image = room
-            first(image, w1, pooled_map)
-            at = values + 4 * i * EACH * MAPS
-            transform((pooled_map, at, half, TILES, WIDTH, MAPS, ROWS))
-        rows = -(-count * EACH // PIXELS) * PIXELS
-        products_at_points(values, w2, products, rows, ROWS, MAPS, FILTERS)
-        for i in range(count):
-            at = products + 4 * i * EACH * FILTERS
-            pooled((at, y + 4 * (start + i) * FEATURE_COUNT, TILES, FILTERS, ROWS))
+    b, (lo, hi) = v.builder, part
+    pooled_map = v.at(room, (IMAGE, FLOAT))
+    half = v.at(pooled_map, (MAP, FLOAT))
+    values = v.at(half, (HALF, FLOAT))
+    results = v.at(values, (VALUES, FLOAT))
+    tiles, width, maps, filters, pixels = map(v.number, (TILES, WIDTH, MAPS, FILTERS, ROWS))
+    with v.steps(lo, hi, IMAGES) as start:
+        count = v.least(IMAGES, b.sub(hi, start))
+        with v.loop(count) as i:
+            image = v.at(x, (v.product(size, b.add(start, i)), IMAGE))
+            of_bytes = b.icmp_signed("==", size, v.number(1))
+            with b.if_then(of_bytes):
+                _unscale(v, image, room)
+            _first(v, b.select(of_bytes, room, image), w1, pooled_map)
+            into = v.at(values, (i, FLOAT * EACH * MAPS))
+            transform(v, pooled_map, into, half, tiles, width, maps, pixels)
+        rows = v.product(count, EACH)
+        products(v, (values, w2, results), rows, pixels, maps, filters)
+        with v.loop(count) as i:
+            at = v.at(results, (i, FLOAT * EACH * FILTERS))
+            out = v.at(y, (b.add(start, i), FLOAT * FEATURE_COUNT))
+            finish(v, True, at, out, tiles, filters, pixels)
+
+
+FEATURES = Emitted("winograd_features", 8, _features)
