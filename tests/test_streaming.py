@@ -148,17 +148,20 @@ def test_a_traced_pass_is_launched_and_says_where_it_is(reaches_host):
 
 def test_what_cannot_be_recorded_is_launched():
     class Unrecorded(PretendedGpu):
+        tried = 0
+
         def record_graph(self, work, streams):
+            self.tried += 1
             raise RuntimeError("not permitted")
 
     gpu = Unrecorded()
     streamer = streamer_on(gpu, 4, 2)
     images, (labels, _) = pinned(gpu, pixels(10)), results(gpu, 10)
-    for _ in range(3):
+    for _ in range(4):
         labels[...] = -1
         streamer.run(images, labels)
         assert_right(images, labels)
-    assert streamer.not_recorded == "not permitted"
+    assert streamer.not_recorded == "not permitted" and gpu.tried == 1
 
 
 @pytest.mark.parametrize("locked", [(), ("images",), ("images", "labels"), ("labels", "scores")])
