@@ -767,8 +767,8 @@ def test_a_packed_file_with_a_wrong_end(tmp_path, digits):
     for data, message in (
         (whole[:-5], "found a damaged file"),
         (whole[:-8] + bytes(8), "found a damaged file"),
-        (gzip.compress(plain + b"!"), "found more"),
-        (gzip.compress(plain[:-1]), "found 47,823"),
+        (gzip.compress(plain + b"!", mtime=0), "found more"),
+        (gzip.compress(plain[:-1], mtime=0), "found 47,823"),
     ):
         path.write_bytes(data)
         assert message in refusals(path)
