@@ -16,7 +16,7 @@ from conftest import ROOT
 from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
-from lenetgpu.cpu import threads
+from lenetgpu.cpu import threads, vector
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.vector import WIDTH, tile_shape
@@ -195,6 +195,16 @@ def test_a_stage_is_compared_with_the_next_plans_variant():
 )
 def test_a_tile_fills_the_registers(features, shape):
     assert tile_shape(features) == shape
+
+
+def test_a_system_that_does_not_tell_has_no_features(monkeypatch):
+    def refuse():
+        raise RuntimeError("failed to get host cpu features.")
+
+    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
+    monkeypatch.setattr(vector.llvm, "get_host_cpu_features", refuse)
+    assert vector.processor()[1] == ""
+    assert tile_shape("") == (4, 2, 4)
 
 
 NARROW = """

@@ -25,8 +25,15 @@ def processor() -> tuple[str, str]:
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES, which Numba hears too, name another.
     """
     name = os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name()
-    features = os.environ.get("NUMBA_CPU_FEATURES") or llvm.get_host_cpu_features().flatten()
-    return name, features
+    return name, os.environ.get("NUMBA_CPU_FEATURES") or _features()
+
+
+def _features() -> str:
+    try:
+        found: str = llvm.get_host_cpu_features().flatten()
+    except RuntimeError:  # LLVM cannot tell on this system
+        return ""
+    return found
 
 
 def tile_shape(features: str) -> tuple[int, int, int]:
