@@ -33,9 +33,8 @@ class Replays:
 
     def again(self, whole: Chunk) -> Recording | None:
         """The graph that was found last, where `whole` is of the very arrays that it was for."""
-        if self._last is None or not self._last.holds(whole):
-            return None
-        return self._last.graph
+        last = self._last
+        return last.graph if last is not None and last.holds(whole) else None
 
     def has(self, key: Key) -> bool:
         """Whether there is a graph of arrays that lie there."""
@@ -44,9 +43,9 @@ class Replays:
     def find(
         self, key: Key, whole: Chunk, sizes: list[int], record: Callable[[], Recording]
     ) -> Recording | None:
-        """The graph of `whole` in chunks of `sizes`, or None.
+        """The graph of `whole`, made by `record` where these arrays come a second time, or None.
 
-        `record` makes it where these arrays come a second time.
+        `sizes` is how many images each of its chunks has.
         """
         if self.refusal:
             return None

@@ -224,8 +224,9 @@ class Streamer:
         """Replay the graph of these arrays; False where there is none."""
         if len(whole.images) > MOST_RECORDED * self.chunk:
             return False
-        sizes = self._sizes(whole.images)
-        graph = self._replays.find(key, whole, sizes, lambda: self._recorded(whole))
+        graph = self._replays.find(
+            key, whole, self._sizes(whole.images), lambda: self._recorded(whole)
+        )
         if graph is not None:
             self._replay(graph, whole, on_chunk)
         return graph is not None
