@@ -162,6 +162,7 @@ inline unsigned __reduce_max_sync(unsigned, unsigned v) {
     const unsigned* all = cpu::exchange(v);
     return *std::max_element(all, all + 32);
 }
+#undef __syncwarp
 inline void __syncwarp() { cpu::exchange(0); }
 
 namespace ptx {

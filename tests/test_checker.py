@@ -84,7 +84,7 @@ def test_only_low_precision_excuses_a_flip_and_only_where_scores_are_near():
 
 def test_the_first_bad_stage_is_named(shipped_weights, rng):
     images = rng.integers(0, 256, (8, 28, 28, 1), dtype=np.uint8)
-    pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 8)
+    pipeline = Pipeline(resolve("unrolled", "cpu"), shipped_weights, 8)
     assert first_bad_stage(pipeline, images, shipped_weights) is None
     step = next(step for step in pipeline.steps if step.stages == ("fc1",))
     step.mounted.state = step.mounted.state * np.float32(1.001)

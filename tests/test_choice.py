@@ -167,7 +167,9 @@ def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):
     assert choose(None, "fp32", 100, shipped_weights).slots == resolve("fp32", "cpu").slots
     assert asked == [("fp32", "uint8", 64)]
     errors["fp32"] = None
-    with pytest.raises(LenetError, match="plan fp32 does not fit"):
+    assert choose(None, "fp32", 100, shipped_weights).slots == resolve("tiled", "cpu").slots
+    errors["tiled"] = None
+    with pytest.raises(LenetError, match="plan tiled does not fit"):
         choose(None, "fp32", 100, shipped_weights)
 
 

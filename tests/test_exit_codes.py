@@ -74,6 +74,6 @@ def test_a_comparison_fails_where_something_is_wrong_or_lost(wrong, lost, failed
 )
 def test_an_accuracy_that_is_just_met_is_enough(least, correct, low, monkeypatch):
     outcome = Outcome.__new__(Outcome)
-    outcome.request, outcome.dataset = Request(min_accuracy=least), range(10)
+    outcome.request, outcome.labels = Request(min_accuracy=least), range(10)
     monkeypatch.setattr(Outcome, "correct", correct)
     assert outcome.too_low == low
