@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 
 import numpy as np
@@ -133,6 +134,19 @@ def test_processor_time_is_the_childs_and_bytecode_lies_apart(script, tmp_path, 
     assert process.sample() >= process.spent[0] > 20
     assert process.said == "7999998000000\n"
     assert list((tmp_path / "bytecode").rglob("colorsys*.pyc"))
+
+
+def test_the_floor_of_a_cpu_is_what_its_plan_imports(script, tmp_path):
+    """No library that `infer` itself leaves alone."""
+    *_, libraries = script("cold_start").floors(tmp_path, "cpu")
+    wanted = set(libraries.name.removeprefix("import ").split(", "))
+    code = (
+        "import sys; from lenetgpu.cli import main\n"
+        "try: main(['infer', '--device', 'cpu', '--no-progress', '--limit', '3'])\n"
+        "finally: print('loaded', *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert wanted - set(ran.stdout.rpartition("loaded ")[2].split()) == set()
 
 
 @pytest.mark.parametrize(
