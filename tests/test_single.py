@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lenetgpu.running import images as module
+from lenetgpu.running.homes import Home
 from lenetgpu.running.single import Single
 from lenetgpu.stages.fused import resident
 
@@ -62,3 +65,24 @@ def test_a_label_waits_for_the_scores_of_the_image_before(current, monkeypatch):
         labels, scores = scored.result()
     assert labels.tolist() == [3]
     assert scores.tolist() == [[3.0] * 10]
+
+
+def test_images_are_viewed_on_their_own_gpu(current, monkeypatch):
+    """CuPy refuses to enter a stream of a GPU that is not the current one."""
+    held = np.zeros((3, 28, 28), np.uint8)
+
+    @contextmanager
+    def stream():
+        assert current[-1] == 1
+        yield
+
+    class There(Home):
+        index = 1
+
+        def stream(self):
+            assert current[-1] == 1
+            return stream()
+
+    monkeypatch.setattr(module, "home_of", lambda images: There())
+    assert module.take(held, "cuda:1").raw is held
+    assert current == [0]
