@@ -90,8 +90,7 @@ class LeNet:
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        if threads is not None:
-            set_threads(threads)
+        set_threads(threads)
         with _current(engine):
             engine.start("uint8", batch)
             for note in engine.notes:

@@ -15,6 +15,7 @@ import pytest
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.truth import reference_scores
+from lenetgpu.cpu.threads import core_count, set_threads, thread_count
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -214,6 +215,19 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
 def test_what_cannot_be_loaded_is_refused_too(options, words):
     with pytest.raises(LenetError, match=words):
         LeNet.load(**options)
+
+
+def test_threads_are_those_of_the_last_load():
+    """None takes all again; a load that is refused changes nothing."""
+    try:
+        LeNet.load(device="cpu", threads=1)
+        with pytest.raises(LenetError):
+            LeNet.load(device="tpu", threads=2)
+        assert thread_count() == 1
+        LeNet.load(device="cpu")
+        assert thread_count() == core_count()
+    finally:
+        set_threads(None)
 
 
 def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
