@@ -124,8 +124,9 @@ def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, trut
     np.testing.assert_array_equal(net.top(digits, 3)[1], likely[:, :3])
     blank, _ = net.top(np.zeros((28, 28), np.uint8), 10)
     np.testing.assert_array_equal(blank, np.arange(10))
-    for k in (0, 11, 2.5):
-        with pytest.raises(LenetError, match=f"expected 1 to 10 labels, found {k}"):
+    np.testing.assert_array_equal(net.top(digits, np.int64(3))[0], labels[:, :3])
+    for k in (0, 11, 2.5, True, "a", None):
+        with pytest.raises(LenetError, match=f"k: expected 1 to 10 labels, found {k!r}"):
             net.top(digits, k)
 
 
@@ -210,6 +211,10 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": "cpu", "plan": "course"}, "plan course"),
         ({"device": "cpu", "precision": "fp16"}, "precision"),
         ({"device": "cpu", "batch": 0}, "at least 1 image, found 0"),
+        ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
+        ({"device": "cpu", "batch": True}, "batch: expected a whole number of images, found True"),
+        ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
+        ({"device": 3}, "device: expected auto, cpu, cuda or cuda:K, found 3"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_too(options, words):
