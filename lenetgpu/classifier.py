@@ -17,8 +17,9 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,16 @@ class LeNet:
         is wrong here or does not fit the weights.
         """
         file = None if weights is None else Path(weights)
+        if not isinstance(device, str):
+            raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")
+        batch = _whole("batch: expected a whole number of images", batch)
+        if threads is not None:
+            threads = _whole("threads: expected a whole number", threads)
         request = Request(
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        if threads is not None:
-            set_threads(threads)
+        set_threads(threads)
         with _current(engine):
             engine.start("uint8", batch)
             for note in engine.notes:
@@ -135,8 +140,10 @@ class LeNet:
 
         Equal scores are in the order of their labels. LenetError unless `k` is from 1 to 10.
         """
-        if not (isinstance(k, int) and 1 <= k <= CLASSES):
-            raise LenetError(f"k: expected 1 to {CLASSES} labels, found {k}")
+        expected = f"k: expected 1 to {CLASSES} labels"
+        k = _whole(expected, k)
+        if not 1 <= k <= CLASSES:
+            raise LenetError(f"{expected}, found {k}")
         labels, likely = self._answer(
             images, True, lambda arrays, labels, scores: _top(arrays, scores, k)
         )
@@ -261,6 +268,14 @@ class LeNet:
     def _require_open(self) -> None:
         if self._closed:
             raise LenetError("net: expected one that is open, found it closed")
+
+
+def _whole(expected: str, value: Any) -> int:
+    """`value` as an int; LenetError, which begins with `expected`, where it is no whole number."""
+    with suppress(TypeError):
+        if not isinstance(value, bool):
+            return index(value)
+    raise LenetError(f"{expected}, found {value!r}")
 
 
 def _current(engine: Engine) -> AbstractContextManager[Any]:

@@ -109,7 +109,7 @@ def theirs(folder: Path, device: str, weights: Path) -> Iterator[Contestant]:
 
 def floors(folder: Path, device: str) -> Iterator[Contestant]:
     """The interpreter, and what has to be imported whatever is done."""
-    libraries = "import numpy, h5py, numba"
+    libraries = "import numpy, h5py, llvmlite"
     if device == "cuda":
         libraries = "import numpy, h5py, cupy; cupy.cuda.runtime.free(0)"
     for name, code in (("Python alone", "pass"), (libraries, libraries)):

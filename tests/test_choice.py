@@ -15,7 +15,10 @@ from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.measure import choice
 from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
+from lenetgpu.measure.outcome import Request
 from lenetgpu.plan import AUTO_PLANS, NAMED, auto_plans, resolve, stand_ins
+from lenetgpu.running import engine
+from lenetgpu.running.engine import Engine
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {
@@ -209,3 +212,16 @@ def test_the_fastest_is_taken_and_remembered(precision, monkeypatch):
     monkeypatch.setattr(choice, "measure", lambda *_: pytest.fail("measured again"))
     plan = choose(gpu, precision, 2_000, load_weights(assets.default_weights()))
     assert plan.slots in [found.slots for found in auto_plans("cuda", precision, gpu).values()]
+
+
+def test_auto_with_a_stage_overridden_does_not_give_way(monkeypatch):
+    """docs/weights.md says so: what was asked for runs, or nothing does."""
+
+    def unfit(plan, *asked):
+        raise LenetError(f"plan {plan.name} does not fit")
+
+    monkeypatch.setattr(engine, "fit", unfit)
+    monkeypatch.setattr(engine, "choose", None)
+    asked = Engine(Request(device="cpu", overrides={"conv2": "fft"}))
+    with pytest.raises(LenetError, match="plan auto.* does not fit"):
+        asked.start("uint8", 9)

@@ -15,6 +15,7 @@ import pytest
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.truth import reference_scores
+from lenetgpu.cpu.threads import core_count, set_threads, thread_count
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -123,8 +124,9 @@ def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, trut
     np.testing.assert_array_equal(net.top(digits, 3)[1], likely[:, :3])
     blank, _ = net.top(np.zeros((28, 28), np.uint8), 10)
     np.testing.assert_array_equal(blank, np.arange(10))
-    for k in (0, 11, 2.5):
-        with pytest.raises(LenetError, match=f"expected 1 to 10 labels, found {k}"):
+    np.testing.assert_array_equal(net.top(digits, np.int64(3))[0], labels[:, :3])
+    for k in (0, 11, 2.5, True, "a", None):
+        with pytest.raises(LenetError, match=f"k: expected 1 to 10 labels, found {k!r}"):
             net.top(digits, k)
 
 
@@ -209,11 +211,28 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": "cpu", "plan": "course"}, "plan course"),
         ({"device": "cpu", "precision": "fp16"}, "precision"),
         ({"device": "cpu", "batch": 0}, "at least 1 image, found 0"),
+        ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
+        ({"device": "cpu", "batch": True}, "batch: expected a whole number of images, found True"),
+        ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
+        ({"device": 3}, "device: expected auto, cpu, cuda or cuda:K, found 3"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_too(options, words):
     with pytest.raises(LenetError, match=words):
         LeNet.load(**options)
+
+
+def test_threads_are_those_of_the_last_load():
+    """None takes all again; a load that is refused changes nothing."""
+    try:
+        LeNet.load(device="cpu", threads=1)
+        with pytest.raises(LenetError):
+            LeNet.load(device="tpu", threads=2)
+        assert thread_count() == 1
+        LeNet.load(device="cpu")
+        assert thread_count() == core_count()
+    finally:
+        set_threads(None)
 
 
 def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):

@@ -422,11 +422,12 @@ def loaded_by(*words):
     return set(ran.stderr.rpartition("loaded ")[2].split())
 
 
-@pytest.mark.parametrize("plan", ["serial", "fp32"])
+@pytest.mark.parametrize("plan", ["serial", "fp32", "auto"])
 def test_infer_leaves_alone_what_it_does_not_need(plan):
     loaded_by("--device", "cpu", "--plan", plan)  # compiles, and checks the plan
     loaded = loaded_by("--device", "cpu", "--plan", plan)
     assert "numpy" in loaded and loaded & (NEVER | {"cupy", "cuda"}) == set()
+    assert ("numba" in loaded) == (plan == "serial")
     unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
               "lenetgpu.measure.roofline", "lenetgpu.show.tables"}  # fmt: skip
     assert loaded & unused == set()

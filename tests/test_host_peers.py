@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.streaming.schedule import EVEN, Schedule
 
 NAMES = ("peers", "device_peers", "end_to_end", "one_image", "cold_start", "cpu_peers", "beside",
          "host_tables", "peer_tables", "measured")  # fmt: skip
@@ -99,6 +102,22 @@ def test_packed_images_are_the_same_images(script, monkeypatch):
     np.testing.assert_array_equal(out, images)
 
 
+def test_ours_has_the_whole_schedule_that_the_model_chose(script, monkeypatch):
+    module = script("end_to_end")
+    chosen = Schedule(3, 2_000, 0.1, 0.25)
+
+    def streamer(make, chunk, streams=1, device=None, taper=EVEN):
+        return SimpleNamespace(chunk=chunk, streams=streams, taper=taper)
+
+    monkeypatch.setattr(module, "resolve", lambda name, device, gpu: None)
+    monkeypatch.setattr(module, "schedule_for", lambda *found, image_bytes: chosen)
+    monkeypatch.setattr(module, "host_results", lambda n, with_scores: (np.empty(n, "i4"), None))
+    monkeypatch.setattr(module, "Streamer", streamer)
+    for one in module.ours(None, np.empty((9, 28, 28, 1), np.uint8), None, print):
+        made = one.keep[0]
+        assert Schedule(made.streams, made.chunk, 0.1, made.taper) == chosen
+
+
 def test_every_call_has_the_next_digit_and_its_label_is_looked_at(script):
     module = script("one_image")
     images, truth = np.arange(5), np.array([3, 1, 4, 1, 5])
@@ -133,6 +152,19 @@ def test_processor_time_is_the_childs_and_bytecode_lies_apart(script, tmp_path, 
     assert process.sample() >= process.spent[0] > 20
     assert process.said == "7999998000000\n"
     assert list((tmp_path / "bytecode").rglob("colorsys*.pyc"))
+
+
+def test_the_floor_of_a_cpu_is_what_its_plan_imports(script, tmp_path):
+    """No library that `infer` itself leaves alone."""
+    *_, libraries = script("cold_start").floors(tmp_path, "cpu")
+    wanted = set(libraries.name.removeprefix("import ").split(", "))
+    code = (
+        "import sys; from lenetgpu.cli import main\n"
+        "try: main(['infer', '--device', 'cpu', '--no-progress', '--limit', '3'])\n"
+        "finally: print('loaded', *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert wanted - set(ran.stdout.rpartition("loaded ")[2].split()) == set()
 
 
 @pytest.mark.parametrize(
@@ -178,6 +210,7 @@ def test_the_tables_say_what_the_files_say(script, monkeypatch, tmp_path):
     spread, how = "**0.1600** | 0.1500 to 0.1700", "2 x 5,000 | 0.200 | 3 | 4.00x torch |"
     for ratio in ("1.25x", "80.0%"):
         assert f"| lenetgpu fp16 | {spread} | {ratio} | {how}" in text
+    assert "replayed as one CUDA graph, where `infer` runs once" in text
     assert "Not measured yet" in sections["one"]()
 
     ways = [ROW | {"name": "slow", "calls": 4_000, "judged": 4_000, "call_median_ms": 0.03,

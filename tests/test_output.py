@@ -21,6 +21,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import output
 from lenetgpu.files.convert import convert_data
 from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import Source
 
 ENDINGS = [".npy", ".csv", ".json", ".h5"]
@@ -227,6 +228,32 @@ def test_convert_on_a_full_disk(tmp_path, rng, small_files):
     assert "\n" not in str(e.value)
     assert target.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.h5", "x.npy"]
+
+
+@pytest.mark.parametrize(
+    ("count", "pixel"), [(20_000, 0), (300, 1)], ids=["the file itself", "the records before it"]
+)
+def test_pack_on_a_full_disk(tmp_path, small_files, count, pixel):
+    """Blank images are 80 kB of records in a file of more than 100 kB."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (old[1], old[1]))
+    np.save(tmp_path / "x.npy", np.full((count, 28, 28), pixel, np.uint8))
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    target = tmp_path / "x.h5"
+    target.write_text("old")
+    with pytest.raises(LenetError) as caught:
+        pack_data(tmp_path / "x.npy", target)
+    assert str(caught.value) == f"{target}: expected a place to write to, found: File too large"
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.h5", "x.npy"]
+
+
+def test_an_error_of_several_lines_is_said_by_its_first(tmp_path):
+    for error in (OSError(28, "No space\nHDF5: 12 more lines"), RuntimeError("No space\nat 7")):
+        with pytest.raises(LenetError) as caught, output.replacing(tmp_path / "x.h5"):
+            raise error
+        assert str(caught.value).endswith("x.h5: expected a place to write to, found: No space")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

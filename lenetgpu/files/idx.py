@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
-from lenetgpu.files.inflate import broken, is_packed, unpacking
+from lenetgpu.files.inflate import broken, is_gzip, unpacking
 from lenetgpu.files.reading import Source, class_numbers, selected
 from lenetgpu.network import IMAGE_SHAPE
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
 KEPT_BYTES = 256 << 20
-"""What a packed source keeps at most of images that another thread has read past."""
+"""What a gzip file's source keeps at most of images that another thread has read past."""
 _STEP = 4 << 20
 
 
@@ -59,8 +59,8 @@ class _Header:
             raise self.refuse(path, None if found > self.bytes else found)
 
 
-class PackedSource(Source):
-    """Images of an IDX file packed by gzip, which can only be inflated from its start on.
+class GzipSource(Source):
+    """Images of an IDX file of gzip, which can only be inflated from its start on.
 
     Reads are to come about in order. Of what a read goes past, KEPT_BYTES are kept for the thread
     that asks for it later; a read further back begins anew at the start of the file.
@@ -152,25 +152,25 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     """Images of an IDX file, with the labels of the file beside it, by MNIST's naming."""
     import numpy as np
 
-    packed = is_packed(path)
+    gzipped = is_gzip(path)
     try:
         with unpacking(path) as file:
             header = _Header(path, file, IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
     except broken() as error:
         raise _damaged(path, "images", error) from error
-    if not packed:
+    if not gzipped:
         header.check_length(path, path.stat().st_size - header.length)
     chosen = selected(path, header.count, skip, limit)
     beside = _label_file(path)
     labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
-    if packed:
-        return PackedSource(path, header, labels, chosen)
+    if gzipped:
+        return GzipSource(path, header, labels, chosen)
     where = f"{path}: expected the images"
     return RawSource(OpenFile(path), where, header.length, np.dtype(np.uint8), labels, chosen)
 
 
 def _label_file(images: Path) -> Path | None:
-    """The label file beside an image file, by MNIST's naming, packed or not."""
+    """The label file beside an image file, by MNIST's naming, `.gz` or not."""
     if "images" not in images.name:
         return None
     for rank_from, rank_to in (("idx3", "idx1"), ("", "")):
@@ -188,7 +188,7 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
     """The labels (n,) int64 of the images chosen; there must be `count` in all."""
     import numpy as np
 
-    packed = is_packed(path)
+    gzipped = is_gzip(path)
     labels = np.empty(len(chosen), np.int64)
     done = -chosen.start
     try:
@@ -198,7 +198,7 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
                 raise LenetError(
                     f"{path}: expected {count:,} labels for {images.name}, found {header.count:,}"
                 )
-            if not packed:
+            if not gzipped:
                 header.check_length(path, path.stat().st_size - header.length)
                 file.seek(chosen.start, 1)
                 done = 0

@@ -28,15 +28,15 @@ def broken() -> tuple[type[Exception], ...]:
     return (OSError, EOFError, zlib.error, _modules()[0].error)
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a file is packed by gzip."""
+def is_gzip(path: Path) -> bool:
+    """Whether a file is gzip's."""
     with path.open("rb") as file:
         return file.read(2) == GZIP_MAGIC
 
 
 def unpacking(path: Path) -> BinaryIO:
-    """A file opened for reading what is in it, packed by gzip or not."""
-    if not is_packed(path):
+    """A file opened for reading what is in it, inflated where it is gzip's."""
+    if not is_gzip(path):
         return path.open("rb")
     opened: BinaryIO = _modules()[1].GzipFile(path)
     return opened

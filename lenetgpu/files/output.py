@@ -112,7 +112,8 @@ def _put(made: Path, path: Path) -> None:
 
 
 def _no_place(path: Path, error: Exception) -> LenetError:
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["?"])[0]
+    words = getattr(error, "strerror", None) or str(error)
+    reason = (words.splitlines() or ["?"])[0]
     return LenetError(f"{path}: expected a place to write to, found: {reason}")
 
 

@@ -75,9 +75,7 @@ class Engine:
         where memory does not suffice or the plan does not fit the weights or this device.
         """
         with self.phases.timed("import"):
-            if self.gpu is None:
-                import numba  # noqa: F401
-            else:
+            if self.gpu is not None:
                 import cupy  # noqa: F401
         batch = self.batch(images)
         if self.gpu is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ def _check_type(images: Any) -> None:
 
 def _viewed(home: Home, images: Any) -> Any:
     try:
-        with in_order_of(home.stream()):
+        with _current(home), in_order_of(home.stream()):
             raw = home.view(images)
     except LenetError:
         raise
@@ -106,6 +107,16 @@ def _viewed(home: Home, images: Any) -> Any:
         ) from error
     _check_type(raw)
     return raw
+
+
+def _current(home: Home) -> AbstractContextManager[Any]:
+    """A block in which the images' GPU is current: CuPy enters no other's streams."""
+    if not home.on_gpu:
+        return nullcontext()
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(home.index)
+    return device
 
 
 def _listed(images: Any) -> Array:

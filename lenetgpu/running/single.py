@@ -56,7 +56,8 @@ class Single:
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""
-        return self._label(self._resident.label(image))
+        with self._turn:
+            return self._label(self._resident.label(image))
 
     def answer(self, pixels: Any, with_scores: bool) -> tuple[Any, Any]:
         """Labels (1,) int32 and scores (1, 10) float32, or None, of `pixels` (1, 28, 28, 1).

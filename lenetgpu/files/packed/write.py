@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.output import require_folder
+from lenetgpu.files.hdf5 import new_hdf5
+from lenetgpu.files.output import replacing, require_folder
 from lenetgpu.files.packed import source as form
 from lenetgpu.files.packed.records import pack, said_of
 from lenetgpu.files.source import open_source
@@ -54,32 +53,11 @@ def pack_data(
                 f"{path}: expected uint8 pixels, which packing keeps as they are, "
                 f"found {source.dtype}"
             )
-        with _replacing(target) as name, tempfile.TemporaryFile(dir=target.parent) as spool:
+        with replacing(target) as made, tempfile.TemporaryFile(dir=made.parent) as spool:
             index = _spooled(source, spool, progress)
-            _write(name, spool, index)
+            with made.open("w+b") as handle:
+                _write(handle, spool, index)
         return Packed(len(source), target.stat().st_size)
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[str]:
-    """The name of a file beside `target` that takes its place at the end, or goes."""
-    place = target.resolve()
-    name = ""
-    try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=".lenetgpu.", suffix=".h5")
-        os.close(handle)
-        yield name
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(name).chmod(0o666 & ~mask)
-        Path(name).replace(place)
-    except BaseException as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        if not isinstance(error, (OSError, RuntimeError)):  # h5py has both for a full disk
-            raise
-        reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["?"])[0]
-        raise LenetError(f"{target}: expected a place to write to, found: {reason}") from error
 
 
 def _spooled(
@@ -115,11 +93,10 @@ def _spooled(
     return made if labels is None else made | {form.LABELS: labels}
 
 
-def _write(name: str, spool: BinaryIO, index: dict[str, Any]) -> None:
-    import h5py
+def _write(handle: IO[bytes], spool: BinaryIO, index: dict[str, Any]) -> None:
     import numpy as np
 
-    with h5py.File(name, "w") as file:
+    with new_hdf5(handle) as (file, check):
         file.attrs[form.ATTRIBUTE] = np.uint32(form.VERSION)
         file.attrs[form.BLOCK_ATTRIBUTE] = np.uint32(form.BLOCK)
         for dataset, values in index.items():
@@ -130,3 +107,4 @@ def _write(name: str, spool: BinaryIO, index: dict[str, Any]) -> None:
         for at in range(0, total, _COPIED):
             part = np.frombuffer(spool.read(_COPIED), np.uint8)
             records[at : at + len(part)] = part
+            check()
