@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.workspace import lacks_memory
 
 STARTED = time.perf_counter()
 
@@ -27,9 +28,6 @@ class Group(click.Group):
             message = str(error)
         except click.UsageError as error:
             message = error.format_message()
-        except MemoryError as error:
-            reason = str(error).splitlines()[0] if str(error) else "no more memory"
-            message = f"memory: expected enough for this job, found: {reason}; take less at once"
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -37,6 +35,11 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("lenetgpu: interrupted", err=True)
             ctx.exit(130)
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            reason = str(error).splitlines()[0] if str(error) else "no more memory"
+            message = f"memory: expected enough for this job, found: {reason}; take less at once"
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
 

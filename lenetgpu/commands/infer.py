@@ -136,7 +136,7 @@ def infer(
             source = stack.enter_context(read_early(opened))
         if request.min_accuracy is not None and source.labels is None:
             raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
-        engine.start(source.dtype, len(source))
+        engine.start(source.dtype, len(source), source)
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()
@@ -192,6 +192,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
     On a GPU that one has no compute time of its own: its copies lie under its kernels.
     """
     engine, n = job.engine, ran.done
+    feed = engine.feed(job.source.dtype)
     on_cpu, first = engine.gpu is None, [engine.phases["first"]]
     compute = ran.compute or (first if on_cpu and job.images is not None else [])
     whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
@@ -215,9 +216,9 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         asked=len(job.source),
         interrupted=ran.interrupted,
         repeated=bool(whole),
-        streams=engine.streams,
+        streams=feed.streams,
         chunk=job.runner.chunk,
-        model=engine.model,
+        model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
     )

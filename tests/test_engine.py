@@ -1,0 +1,206 @@
+"""How a request is made ready on a GPU that is pretended: memory, schedules, several threads."""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lenetgpu.check import warmup
+from lenetgpu.commands.infer import infer
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.source import open_source
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.measure.outcome import Request
+from lenetgpu.running import engine as engine_module
+from lenetgpu.running.engine import Engine
+from lenetgpu.streaming import Costs, best_schedule
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, by name and status."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class CUDADriverError(CUDARuntimeError):
+    pass
+
+
+class NVRTCError(CUDARuntimeError):
+    pass
+
+
+REFUSALS = [MemoryError, lambda: CUDARuntimeError(2), lambda: CUDADriverError(2)]
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """What `fit` is asked for; more images than `room` are refused as `refusal` says."""
+    asked = SimpleNamespace(room=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
+
+    def fit(plan, weights, device, dtype, size):
+        asked.alive.append(sum(ref() is not None for ref in asked.held))
+        asked.sizes.append((dtype, size))
+        buffer = np.empty(size)
+        asked.held.append(weakref.ref(buffer))
+        if size > asked.room:
+            raise asked.refusal()
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setattr(engine_module, "choose_device", lambda *_: (Gpu(0, "pretended", 90), "so"))
+    monkeypatch.setattr(engine_module.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(engine_module, "default_chunk", lambda device, fused: 40_000)
+    monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
+    monkeypatch.setattr(engine_module, "fit", fit)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (MemoryError(), True),
+        (CUDARuntimeError(2), True),
+        (CUDADriverError(2), True),
+        (CUDARuntimeError(700), False),
+        (NVRTCError(2), False),
+        (LenetError("full"), False),
+    ],
+)
+def test_a_refusal_of_memory_is_known_whoever_refused(error, lacks):
+    assert lacks_memory(error) == lacks
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_was_tried_is_let_go_before_less_is_tried(fits, refusal):
+    fits.room, fits.refusal = 30, refusal
+    engine = Engine(Request(plan="fp32"))
+    assert engine.check("uint8", 100) == 25
+    assert fits.sizes == [("uint8", 100), ("uint8", 50), ("uint8", 25)]
+    assert fits.alive == [0, 0, 0]
+    assert engine.check("uint8", 25) == 25 and len(fits.sizes) == 3
+
+
+@pytest.mark.parametrize("refusal", [*REFUSALS, lambda: CUDARuntimeError(700)])
+def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits, refusal):
+    fits.room, fits.refusal = 0, refusal
+    size = 1 if lacks_memory(refusal()) else 8
+    with pytest.raises((MemoryError, CUDARuntimeError)):
+        Engine(Request(plan="fp32")).check("uint8", size)
+    assert len(fits.sizes) == 1
+
+
+@pytest.mark.parametrize(
+    ("room", "chunk", "taken"), [(1_000, None, None), (1_000, 60, 60), (70, None, 50), (20, 60, 15)]
+)
+def test_a_whole_pipeline_takes_chunks_that_memory_holds(fits, monkeypatch, room, chunk, taken):
+    fits.room, made = room, []
+    monkeypatch.setattr(Engine, "pipeline", lambda self, *asked: made.append(asked))
+    Engine(Request(plan="fp32", batch=100, chunk=chunk)).whole_pipeline("uint8", 1_000, True)
+    assert made == [("uint8", 100, taken, True)]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
+    def refuse(*asked):
+        raise refusal()
+
+    monkeypatch.setattr("lenetgpu.streaming.costs_of", refuse)
+    engine = Engine(Request(plan="fp32", batch=100))
+    engine.start("uint8", 1_000)
+    assert fits.sizes == [("uint8", 100)] and engine.feed("uint8").model is None
+
+
+def fed(monkeypatch):
+    """(size, streams, taper) of each runner, with no GPU that runs it."""
+    made = []
+    monkeypatch.setattr(
+        engine_module,
+        "GpuRunner",
+        lambda make, size, streams, index, one, taper: made.append((size, streams, taper)),
+    )
+    return made
+
+
+def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
+    """A runner of the first type that is made later goes by what was checked for it."""
+    costs = {"uint8": Costs(50, 1, 2, 5, 3, 10, 784), "float32": Costs(50, 1, 2, 5, 3, 10, 3_136)}
+    monkeypatch.setattr(
+        "lenetgpu.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
+    )
+    made, engine = fed(monkeypatch), Engine(Request(plan="fp32"))
+    engine.start("uint8", 10_000)
+    engine.runner("uint8", 10_000)
+    before = engine.feed("uint8")
+    fits.room = 200
+    engine.start("float32", 10_000)
+    assert engine.feed("float32").chunk <= 200 < before.chunk
+    engine.runner("uint8", 10_000)
+    engine.runner("float32", 10_000)
+    assert made[0] == made[1] == (before.chunk, before.streams, before.taper) != made[2]
+    assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
+    assert ("uint8", before.chunk) in fits.sizes
+
+
+@pytest.mark.parametrize(("limit", "packed"), [(10_000, True), (10_000, False), (3, True)])
+def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
+    fits, monkeypatch, tmp_path, limit, packed
+):
+    """Of a few the blocks that are read hold more than they do: no more than pixels take."""
+    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784)
+    monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
+    if packed:
+        pack_data(path, tmp_path / "packed.h5")
+        path = tmp_path / "packed.h5"
+    engine = Engine(Request(plan="fp32", limit=limit))
+    with open_source(path, limit=limit) as source:
+        engine.start(source.dtype, len(source), source)
+        room = source.room(0, limit) if packed and limit > 256 else 784 * limit
+    each = -(-room // limit)
+    assert (each < 400) == (packed and limit > 256)
+    expected = best_schedule(limit, replace(costs, image_bytes=each))
+    feed = engine.feed("uint8")
+    assert (feed.streams, feed.chunk, feed.taper) == (
+        expected.streams, expected.chunk, expected.taper
+    )  # fmt: skip
+    copy = replace(costs, image_bytes=each).bare_copy_ms(limit)
+    assert feed.model == {"predicted": expected.predicted_ms, "bare_copy": copy}
+    models = []
+    monkeypatch.setattr(
+        Engine, "runner", lambda self, dtype, images: models.append(self.feed(dtype).model) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        infer(Request(path, plan="fp32", limit=limit))
+    assert models == [feed.model]
+
+
+def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch):
+    """One image is checked once, and nobody's time is lost or counted for another."""
+    inside, most, plain = [], [], engine_module.fit
+
+    def slowly(*asked):
+        inside.append(1)
+        time.sleep(0.02)
+        most.append(len(inside))
+        inside.pop()
+        plain(*asked)
+
+    made, engine = fed(monkeypatch), Engine(Request(plan="fp32", streams=2, chunk=50))
+    engine.start("uint8", 100)
+    fits.sizes.clear()
+    monkeypatch.setattr(engine_module, "fit", slowly)
+    with ThreadPoolExecutor(4) as callers:
+        list(callers.map(lambda _: engine.runner("uint8", 100, False, True), range(4)))
+    assert fits.sizes == [("uint8", 1)] and most == [1]
+    assert made == [(50, 2, 1.0)] * 4
