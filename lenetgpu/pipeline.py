@@ -267,12 +267,14 @@ class Pipeline:
 
         Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
         On a GPU the work is queued on the current stream; the host does not wait for it.
-        `observer(step, output)` is called after each step is queued.
+        `observer(step, output)` is called after each step is queued; at the last one a chunk's
+        scores are those of `weights`.
         """
         n = len(x)
         if n > self.batch:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
         into = self.labels if labels is None else labels
+        held = "scores" in self._places
         for lo in range(0, n, self.chunk):
             count = min(self.chunk, n - lo)
             current, part = x[lo : lo + count], slice(lo, lo + count)
@@ -280,11 +282,11 @@ class Pipeline:
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
                 step.run(current.reshape(shape), out)
+                if self.exponent and (self.with_scores or held) and place == "labels":
+                    self._rescale(lo, count)
                 if observer is not None:
                     observer(step, out)
                 current = out
-            if self.exponent and (self.with_scores or "scores" in self._places):
-                self._rescale(lo, count)
         return into[:n]
 
     @property
