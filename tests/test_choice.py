@@ -74,7 +74,7 @@ def fitting(monkeypatch):
 
     def fit(plan, weights, device, dtype, batch):
         if batch > errors.get("room", batch):
-            raise MemoryError
+            raise errors.get("refusal", MemoryError)
         asked.append((plan.name, dtype, batch))
         error = errors.get(plan.name, 1e-7)
         if error is None:
@@ -148,10 +148,18 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
     assert plan.slots == resolve(taken, "cuda").slots
 
 
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, by name and status."""
+
+    status = 2
+
+
+@pytest.mark.parametrize("refusal", [MemoryError, CUDARuntimeError])
 def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
-    fitting, shipped_weights
+    refusal, fitting, shipped_weights
 ):
     errors, asked = fitting
+    errors["refusal"] = refusal
     remember("fp32", 10_000, "cublas")
     errors["room"] = 3_000
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)

@@ -387,11 +387,18 @@ def test_a_cache_that_cannot_be_used_is_done_without(tmp_path, monkeypatch):
     assert blocked.read_text() == ""
 
 
-def test_running_out_of_memory_is_one_sentence(monkeypatch):
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, by name and status."""
+
+    status = 2
+
+
+@pytest.mark.parametrize("error", [MemoryError, CUDARuntimeError])
+def test_running_out_of_memory_is_one_sentence(error, monkeypatch):
     from lenetgpu.commands import infer as inference
 
     def exhaust(*arguments):
-        raise MemoryError("Unable to allocate 730. GiB")
+        raise error("Unable to allocate 730. GiB")
 
     monkeypatch.setattr(inference, "open_source", exhaust)
-    refused(run("infer"), "730. GiB")
+    refused(run("infer"), "memory: expected", "730. GiB")

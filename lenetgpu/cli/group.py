@@ -27,9 +27,6 @@ class Group(click.Group):
             message = str(error)
         except click.UsageError as error:
             message = error.format_message()
-        except MemoryError as error:
-            reason = str(error).splitlines()[0] if str(error) else "no more memory"
-            message = f"memory: expected enough for this job, found: {reason}; take less at once"
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
@@ -37,6 +34,13 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("lenetgpu: interrupted", err=True)
             ctx.exit(130)
+        except Exception as error:
+            from lenetgpu.gpu.workspace import lacks_memory
+
+            if not lacks_memory(error):
+                raise
+            reason = str(error).splitlines()[0] if str(error) else "no more memory"
+            message = f"memory: expected enough for this job, found: {reason}; take less at once"
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
 

@@ -13,6 +13,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import OUT_OF_MEMORY
 
 Dim = tuple[int, ...]
 _PLAIN_SHARED_BYTES = 48 << 10
@@ -127,7 +128,8 @@ def _launch_overlapping(
         name = ctypes.c_char_p()
         driver().cuGetErrorName(status, ctypes.byref(name))
         said = (name.value or b"error %d" % status).decode()
-        raise LenetError(f"launching a kernel: the driver answers {said}")
+        sentence = f"launching a kernel: the driver answers {said}"
+        raise MemoryError(sentence) if status == OUT_OF_MEMORY else LenetError(sentence)
 
 
 def _plain(scalar: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Device and pinned host memory, workspace sizes, and cuBLAS at full fp32 precision."""
+"""Device and pinned host memory, what its refusal looks like, and workspace sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from typing import Any
 
 WORKSPACE_BYTES = 1 << 30
 CONSTANT_BYTES = 64 << 10
+OUT_OF_MEMORY = 2
+"""`cudaErrorMemoryAllocation` of the runtime, `CUDA_ERROR_OUT_OF_MEMORY` of the driver."""
+_CUDA_ERRORS = {"CUDARuntimeError", "CUDADriverError"}
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory was refused: the host's, page-locked or a GPU's.
+
+    CuPy's own refusal is a MemoryError; those of the runtime and the driver are known by name, so
+    that nobody imports CuPy to ask.
+    """
+    if isinstance(error, MemoryError):
+        return True
+    status: object = getattr(error, "status", None)
+    return type(error).__name__ in _CUDA_ERRORS and status == OUT_OF_MEMORY
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:

@@ -21,6 +21,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
@@ -152,10 +153,12 @@ class _Asked:
         while True:
             try:
                 return fit(plan, self.weights, self.device, self.dtype, batch)
-            except MemoryError:
+            except Exception as error:
+                if not lacks_memory(error):
+                    raise
                 if batch == 1:
                     raise LenetError(f"plan {plan.name}: expected memory for one image") from None
-                batch = -(-batch // 2)
+            batch = -(-batch // 2)
 
 
 def choose(

@@ -10,6 +10,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
@@ -115,7 +116,9 @@ class Engine:
         request = self.request
         try:
             costs = costs_of(self.plan, self.weights, gpu, dtype)
-        except MemoryError:  # no room to measure for the model in
+        except Exception as error:  # no room to measure for the model in
+            if not lacks_memory(error):
+                raise
             self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
             return
         found = best_schedule(images, costs, request.streams, request.chunk)
@@ -141,15 +144,21 @@ class Engine:
 
             with self.phases.timed("compile"):
                 compile_plan(self.plan, size)
-        try:
-            with self.phases.timed("verify"):
-                fit(self.plan, self.weights, self._name, dtype, size)
-        except MemoryError:
-            if size == 1:
-                raise
+        if not self._fits(dtype, size):  # out of the except block, which keeps what was tried
             return self.check(dtype, -(-size // 2))
         self._checked.add((dtype, size))
         return batch
+
+    def _fits(self, dtype: str, size: int) -> bool:
+        """Hold the plan against float64; False where memory does not suffice for so many images."""
+        try:
+            with self.phases.timed("verify"):
+                fit(self.plan, self.weights, self._name, dtype, size)
+        except Exception as error:
+            if size == 1 or not lacks_memory(error):
+                raise
+            return False
+        return True
 
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None

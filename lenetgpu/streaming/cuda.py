@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.gpu.workspace import lacks_memory, pinned_empty
 from lenetgpu.stages.support.unpack import unpack
 
 
@@ -70,7 +70,7 @@ class Device(Protocol):
         """Give the memory that nobody holds back to the driver."""
 
 
-_MEMORY_ALLOCATION, _PAGE_LOCKED = 2, 1
+_PAGE_LOCKED = 1
 
 
 class Cuda:
@@ -150,9 +150,7 @@ class Cuda:
 
     def lacks_memory(self, error: BaseException) -> bool:
         """Whether `error` says that memory was refused, on the device or page-locked."""
-        if isinstance(error, self._cupy.cuda.memory.OutOfMemoryError):
-            return True
-        return getattr(error, "status", None) == _MEMORY_ALLOCATION
+        return lacks_memory(error)
 
     def release(self) -> None:
         """Give the memory that nobody holds back to the driver."""

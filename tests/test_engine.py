@@ -1,0 +1,104 @@
+"""How a request is made ready on a GPU that is pretended: memory, schedules, several threads."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lenetgpu.check import warmup
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.measure.outcome import Request
+from lenetgpu.running import engine as engine_module
+from lenetgpu.running.engine import Engine
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, by name and status."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class CUDADriverError(CUDARuntimeError):
+    pass
+
+
+class NVRTCError(CUDARuntimeError):
+    pass
+
+
+REFUSALS = [MemoryError, lambda: CUDARuntimeError(2), lambda: CUDADriverError(2)]
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """What `fit` is asked for; more images than `room` are refused as `refusal` says."""
+    asked = SimpleNamespace(room=1 << 30, refusal=MemoryError, sizes=[], alive=[], held=[])
+
+    def fit(plan, weights, device, dtype, size):
+        asked.alive.append(sum(ref() is not None for ref in asked.held))
+        asked.sizes.append((dtype, size))
+        buffer = np.empty(size)
+        asked.held.append(weakref.ref(buffer))
+        if size > asked.room:
+            raise asked.refusal()
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setattr(engine_module, "choose_device", lambda *_: (Gpu(0, "pretended", 90), "so"))
+    monkeypatch.setattr(engine_module.gpu_device, "activate", lambda gpu: None)
+    monkeypatch.setattr(engine_module, "default_chunk", lambda device, fused: 40_000)
+    monkeypatch.setattr(warmup, "compile_plan", lambda plan, images: None)
+    monkeypatch.setattr(engine_module, "fit", fit)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (MemoryError(), True),
+        (CUDARuntimeError(2), True),
+        (CUDADriverError(2), True),
+        (CUDARuntimeError(700), False),
+        (NVRTCError(2), False),
+        (LenetError("full"), False),
+    ],
+)
+def test_a_refusal_of_memory_is_known_whoever_refused(error, lacks):
+    assert lacks_memory(error) == lacks
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_what_was_tried_is_let_go_before_less_is_tried(fits, refusal):
+    fits.room, fits.refusal = 30, refusal
+    engine = Engine(Request(plan="fp32"))
+    assert engine.check("uint8", 100) == 25
+    assert fits.sizes == [("uint8", 100), ("uint8", 50), ("uint8", 25)]
+    assert fits.alive == [0, 0, 0]
+    assert engine.check("uint8", 25) == 25 and len(fits.sizes) == 3
+
+
+@pytest.mark.parametrize("refusal", [*REFUSALS, lambda: CUDARuntimeError(700)])
+def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits, refusal):
+    fits.room, fits.refusal = 0, refusal
+    size = 1 if lacks_memory(refusal()) else 8
+    with pytest.raises((MemoryError, CUDARuntimeError)):
+        Engine(Request(plan="fp32")).check("uint8", size)
+    assert len(fits.sizes) == 1
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
+    def refuse(*asked):
+        raise refusal()
+
+    monkeypatch.setattr("lenetgpu.streaming.costs_of", refuse)
+    engine = Engine(Request(plan="fp32", batch=100))
+    engine.start("uint8", 1_000)
+    assert fits.sizes == [("uint8", 100)] and engine.model is None
