@@ -93,6 +93,16 @@ def test_no_memory_for_one_image_and_what_is_no_lack_of_it_are_raised(fits, refu
     assert len(fits.sizes) == 1
 
 
+@pytest.mark.parametrize(
+    ("room", "chunk", "taken"), [(1_000, None, None), (1_000, 60, 60), (70, None, 50), (20, 60, 15)]
+)
+def test_a_whole_pipeline_takes_chunks_that_memory_holds(fits, monkeypatch, room, chunk, taken):
+    fits.room, made = room, []
+    monkeypatch.setattr(Engine, "pipeline", lambda self, *asked: made.append(asked))
+    Engine(Request(plan="fp32", batch=100, chunk=chunk)).whole_pipeline("uint8", 1_000, True)
+    assert made == [("uint8", 100, taken, True)]
+
+
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
     def refuse(*asked):

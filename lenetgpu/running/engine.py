@@ -173,8 +173,9 @@ class Engine:
         """For passes of a batch on one stream, checked for them."""
         batch = self.batch(images)
         chunk = self.request.chunk
-        self.check(dtype, min(batch, chunk or batch))
-        return self.pipeline(dtype, batch, chunk, scores)
+        asked = min(batch, chunk or batch)
+        held = self.check(dtype, asked)
+        return self.pipeline(dtype, batch, chunk if held == asked else held, scores)
 
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
