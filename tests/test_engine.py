@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.measure.outcome import Request
 from lenetgpu.running import engine as engine_module
 from lenetgpu.running.engine import Engine
+from lenetgpu.streaming import Costs
 
 
 class CUDARuntimeError(RuntimeError):
@@ -111,4 +114,56 @@ def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
     monkeypatch.setattr("lenetgpu.streaming.costs_of", refuse)
     engine = Engine(Request(plan="fp32", batch=100))
     engine.start("uint8", 1_000)
-    assert fits.sizes == [("uint8", 100)] and engine.model is None
+    assert fits.sizes == [("uint8", 100)] and engine.feed("uint8").model is None
+
+
+def fed(monkeypatch):
+    """(size, streams, taper) of each runner, with no GPU that runs it."""
+    made = []
+    monkeypatch.setattr(
+        engine_module,
+        "GpuRunner",
+        lambda make, size, streams, index, one, taper: made.append((size, streams, taper)),
+    )
+    return made
+
+
+def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
+    """A runner of the first type that is made later goes by what was checked for it."""
+    costs = {"uint8": Costs(50, 1, 2, 5, 3, 10, 784), "float32": Costs(50, 1, 2, 5, 3, 10, 3_136)}
+    monkeypatch.setattr(
+        "lenetgpu.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
+    )
+    made, engine = fed(monkeypatch), Engine(Request(plan="fp32"))
+    engine.start("uint8", 10_000)
+    engine.runner("uint8", 10_000)
+    before = engine.feed("uint8")
+    fits.room = 200
+    engine.start("float32", 10_000)
+    assert engine.feed("float32").chunk <= 200 < before.chunk
+    engine.runner("uint8", 10_000)
+    engine.runner("float32", 10_000)
+    assert made[0] == made[1] == (before.chunk, before.streams, before.taper) != made[2]
+    assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
+    assert ("uint8", before.chunk) in fits.sizes
+
+
+def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch):
+    """One image is checked once, and nobody's time is lost or counted for another."""
+    inside, most, plain = [], [], engine_module.fit
+
+    def slowly(*asked):
+        inside.append(1)
+        time.sleep(0.02)
+        most.append(len(inside))
+        inside.pop()
+        plain(*asked)
+
+    made, engine = fed(monkeypatch), Engine(Request(plan="fp32", streams=2, chunk=50))
+    engine.start("uint8", 100)
+    fits.sizes.clear()
+    monkeypatch.setattr(engine_module, "fit", slowly)
+    with ThreadPoolExecutor(4) as callers:
+        list(callers.map(lambda _: engine.runner("uint8", 100, False, True), range(4)))
+    assert fits.sizes == [("uint8", 1)] and most == [1]
+    assert made == [(50, 2, 1.0)] * 4

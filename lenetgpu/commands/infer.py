@@ -192,6 +192,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
     On a GPU that one has no compute time of its own: its copies lie under its kernels.
     """
     engine, n = job.engine, ran.done
+    feed = engine.feed(job.source.dtype)
     on_cpu, first = engine.gpu is None, [engine.phases["first"]]
     compute = ran.compute or (first if on_cpu and job.images is not None else [])
     whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
@@ -215,9 +216,9 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         asked=len(job.source),
         interrupted=ran.interrupted,
         repeated=bool(whole),
-        streams=engine.streams,
+        streams=feed.streams,
         chunk=job.runner.chunk,
-        model=engine.model,
+        model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
     )

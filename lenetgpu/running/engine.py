@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
 from lenetgpu.check.fit import fit
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
@@ -19,13 +25,43 @@ from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def _in_turn(
+    method: Callable[Concatenate[Engine, _Asked], _Answer],
+) -> Callable[Concatenate[Engine, _Asked], _Answer]:
+    """`method`, for one thread after the other."""
+
+    @wraps(method)
+    def turn(self: Engine, /, *asked: _Asked.args, **words: _Asked.kwargs) -> _Answer:
+        with self._turn:
+            return method(self, *asked, **words)
+
+    return turn
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How host images of one type go to the GPU: streams, images of a chunk, how these taper.
+
+    `model` is what the schedule's model says of it in milliseconds, None where it was not asked. On
+    a CPU there is one stream, and `chunk` is what was asked for.
+    """
+
+    streams: int
+    chunk: int | None
+    taper: float = 1.0
+    model: dict[str, float] | None = None
+
 
 class Engine:
     """What a request asks for, found and checked: `gpu` (None: the CPU), `plan`, `weights`.
 
     `why` says why that device, `phases` how long each part took, `notes` what the user would not
     expect, a sentence each. Nothing that needs a GPU or a compiler happens before `start`. Raises
-    LenetError for a request, device, plan or weights that cannot be had.
+    LenetError for a request, device, plan or weights that cannot be had. Threads take turns in it.
     """
 
     def __init__(self, request: Request, phases: Phases | None = None) -> None:
@@ -40,8 +76,8 @@ class Engine:
         )
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
-        self.streams, self.chunk, self.taper = 1, request.chunk, 1.0
-        self.model: dict[str, float] | None = None
+        self._turn = threading.RLock()
+        self._feeds: dict[str, Feed] = {}
         self._chosen = False
         self._checked: set[tuple[str, int]] = set()
 
@@ -68,6 +104,11 @@ class Engine:
         """Images of a pass of the pipeline, of so many in all."""
         return self.request.images_a_pass(images)
 
+    def feed(self, dtype: str) -> Feed:
+        """What the last `start` for images of `dtype` came to."""
+        return self._feeds.get(dtype, Feed(1, self.request.chunk))
+
+    @_in_turn
     def start(self, dtype: str, images: int) -> None:
         """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
 
@@ -94,23 +135,20 @@ class Engine:
             self.check(dtype, batch)
             return
         with self.phases.timed("schedule"):
-            self._schedule(self.gpu, dtype, images)
-        self.chunk = self.check(dtype, self.chunk or batch)
+            feed = self._scheduled(self.gpu, dtype, images)
+        self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
 
-    def _schedule(self, gpu: Gpu, dtype: str, images: int) -> None:
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Feed:
         """How many streams, and images of a chunk: as asked, or by the model of this machine."""
         request = self.request
         if request.transfers == "host":
-            self.streams = request.streams or 1
-            self.chunk = request.chunk or self.batch(-(-images // self.streams))
-            return
-        streams, chunk = request.streams, request.chunk
-        if streams is not None and chunk is not None and not request.timing:
-            self.streams, self.chunk = streams, chunk
-        else:
-            self._follow_model(gpu, dtype, images)
+            streams = request.streams or 1
+            return Feed(streams, request.chunk or self.batch(-(-images // streams)))
+        if request.streams is not None and request.chunk is not None and not request.timing:
+            return Feed(request.streams, request.chunk)
+        return self._by_model(gpu, dtype, images)
 
-    def _follow_model(self, gpu: Gpu, dtype: str, images: int) -> None:
+    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> Feed:
         from lenetgpu.streaming import best_schedule, costs_of, predicted_ms
 
         request = self.request
@@ -119,16 +157,16 @@ class Engine:
         except Exception as error:  # no room to measure for the model in
             if not lacks_memory(error):
                 raise
-            self.streams, self.chunk = request.streams or 1, self.batch(request.chunk or images)
-            return
+            return Feed(request.streams or 1, self.batch(request.chunk or images))
         found = best_schedule(images, costs, request.streams, request.chunk)
-        self.streams, self.taper = found.streams, found.taper
-        self.chunk = min(found.chunk, request.batch or found.chunk)
-        self.model = {
-            "predicted": predicted_ms(images, self.streams, self.chunk, costs, self.taper),
+        chunk = min(found.chunk, request.batch or found.chunk)
+        model = {
+            "predicted": predicted_ms(images, found.streams, chunk, costs, found.taper),
             "bare_copy": costs.bare_copy_ms(images),
         }
+        return Feed(found.streams, chunk, found.taper, model)
 
+    @_in_turn
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
 
@@ -177,6 +215,7 @@ class Engine:
         held = self.check(dtype, asked)
         return self.pipeline(dtype, batch, chunk if held == asked else held, scores)
 
+    @_in_turn
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:
@@ -191,8 +230,9 @@ class Engine:
                 )
         if one:
             self.check(dtype, 1)
+        feed = self.feed(dtype)
         with self.phases.timed("load"):
             return GpuRunner(
                 lambda size: self.pipeline(dtype, size, None, scores),
-                self.chunk or self.batch(images), self.streams, self.gpu.index, one, self.taper,
+                feed.chunk or self.batch(images), feed.streams, self.gpu.index, one, feed.taper,
             )  # fmt: skip
