@@ -6,19 +6,24 @@ import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lenetgpu.check import warmup
+from lenetgpu.commands.infer import infer
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.source import open_source
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.measure.outcome import Request
 from lenetgpu.running import engine as engine_module
 from lenetgpu.running.engine import Engine
-from lenetgpu.streaming import Costs
+from lenetgpu.streaming import Costs, best_schedule
 
 
 class CUDARuntimeError(RuntimeError):
@@ -146,6 +151,38 @@ def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     assert made[0] == made[1] == (before.chunk, before.streams, before.taper) != made[2]
     assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
     assert ("uint8", before.chunk) in fits.sizes
+
+
+@pytest.mark.parametrize(("limit", "packed"), [(10_000, True), (10_000, False), (3, True)])
+def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
+    fits, monkeypatch, tmp_path, limit, packed
+):
+    """Of a few the blocks that are read hold more than they do: no more than pixels take."""
+    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784)
+    monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
+    if packed:
+        pack_data(path, tmp_path / "packed.h5")
+        path = tmp_path / "packed.h5"
+    engine = Engine(Request(plan="fp32", limit=limit))
+    with open_source(path, limit=limit) as source:
+        engine.start(source.dtype, len(source), source)
+        room = source.room(0, limit) if packed and limit > 256 else 784 * limit
+    each = -(-room // limit)
+    assert (each < 400) == (packed and limit > 256)
+    expected = best_schedule(limit, replace(costs, image_bytes=each))
+    feed = engine.feed("uint8")
+    assert (feed.streams, feed.chunk, feed.taper) == (
+        expected.streams, expected.chunk, expected.taper
+    )  # fmt: skip
+    copy = replace(costs, image_bytes=each).bare_copy_ms(limit)
+    assert feed.model == {"predicted": expected.predicted_ms, "bare_copy": copy}
+    models = []
+    monkeypatch.setattr(
+        Engine, "runner", lambda self, dtype, images: models.append(self.feed(dtype).model) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        infer(Request(path, plan="fp32", limit=limit))
+    assert models == [feed.model]
 
 
 def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch):

@@ -136,7 +136,7 @@ def infer(
             source = stack.enter_context(read_early(opened))
         if request.min_accuracy is not None and source.labels is None:
             raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
-        engine.start(source.dtype, len(source))
+        engine.start(source.dtype, len(source), source)
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()

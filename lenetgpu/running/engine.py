@@ -13,6 +13,8 @@ from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.files.packed.source import PackedSource
+from lenetgpu.files.reading import Source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -109,9 +111,10 @@ class Engine:
         return self._feeds.get(dtype, Feed(1, self.request.chunk))
 
     @_in_turn
-    def start(self, dtype: str, images: int) -> None:
+    def start(self, dtype: str, images: int, source: Source | None = None) -> None:
         """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
 
+        Where they come from a `source` that has them packed, so they go over the bus.
         The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
         kernels are compiled, and the plan is held against float64 with these weights. LenetError
         where memory does not suffice or the plan does not fit the weights or this device.
@@ -135,10 +138,10 @@ class Engine:
             self.check(dtype, batch)
             return
         with self.phases.timed("schedule"):
-            feed = self._scheduled(self.gpu, dtype, images)
+            feed = self._scheduled(self.gpu, dtype, images, source)
         self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
 
-    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Feed:
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
         """How many streams, and images of a chunk: as asked, or by the model of this machine."""
         request = self.request
         if request.transfers == "host":
@@ -146,9 +149,9 @@ class Engine:
             return Feed(streams, request.chunk or self.batch(-(-images // streams)))
         if request.streams is not None and request.chunk is not None and not request.timing:
             return Feed(request.streams, request.chunk)
-        return self._by_model(gpu, dtype, images)
+        return self._by_model(gpu, dtype, images, source)
 
-    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> Feed:
+    def _by_model(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
         from lenetgpu.streaming import best_schedule, costs_of, predicted_ms
 
         request = self.request
@@ -158,6 +161,9 @@ class Engine:
             if not lacks_memory(error):
                 raise
             return Feed(request.streams or 1, self.batch(request.chunk or images))
+        if isinstance(source, PackedSource):
+            each = -(-source.room(0, len(source)) // len(source))
+            costs = replace(costs, image_bytes=min(costs.image_bytes, each))
         found = best_schedule(images, costs, request.streams, request.chunk)
         chunk = min(found.chunk, request.batch or found.chunk)
         model = {
