@@ -277,7 +277,8 @@ class Pipeline:
         held = "scores" in self._places
         for lo in range(0, n, self.chunk):
             count = min(self.chunk, n - lo)
-            current, part = x[lo : lo + count], slice(lo, lo + count)
+            current = x[lo : lo + count]
+            part = slice(lo, lo + count)
             for step, place in zip(self.steps, self._places, strict=True):
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
