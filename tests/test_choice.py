@@ -174,7 +174,7 @@ def test_a_cpu_s_plan_is_held_against_the_weights_too(fitting, shipped_weights):
     errors, asked = fitting
     assert choose(None, "fp32", 100, shipped_weights).slots == resolve("fp32", "cpu").slots
     assert asked == [("fp32", "uint8", 64)]
-    errors["fp32"] = None
+    errors.update(fp32=None, tiled=None)
     with pytest.raises(LenetError, match="plan fp32 does not fit"):
         choose(None, "fp32", 100, shipped_weights)
 
