@@ -274,15 +274,16 @@ class Pipeline:
         if n > self.batch:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
         into = self.labels if labels is None else labels
-        rescaled = self.exponent and (self.with_scores or "scores" in self._places)
+        held = "scores" in self._places
         for lo in range(0, n, self.chunk):
             count = min(self.chunk, n - lo)
-            current, part = x[lo : lo + count], slice(lo, lo + count)
+            current = x[lo : lo + count]
+            part = slice(lo, lo + count)
             for step, place in zip(self.steps, self._places, strict=True):
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
                 step.run(current.reshape(shape), out)
-                if place == "labels" and rescaled:
+                if self.exponent and (self.with_scores or held) and place == "labels":
                     self._rescale(lo, count)
                 if observer is not None:
                     observer(step, out)

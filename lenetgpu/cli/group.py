@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.workspace import lacks_memory
 
 STARTED = time.perf_counter()
 
@@ -36,6 +35,8 @@ class Group(click.Group):
             click.echo("lenetgpu: interrupted", err=True)
             ctx.exit(130)
         except Exception as error:
+            from lenetgpu.gpu.workspace import lacks_memory
+
             if not lacks_memory(error):
                 raise
             reason = str(error).splitlines()[0] if str(error) else "no more memory"
