@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
+
+
+def remember(path: Path, data: bytes) -> None:
+    """`write_atomically` into the cache folder, done without where it cannot be written."""
+    with suppress(LenetError):
+        write_atomically(path, data)
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -69,6 +69,15 @@ def test_a_damaged_record_is_measured_again(shipped_weights, own_cache):
     assert json.loads(record.read_text())["plan"] == "unrolled"
 
 
+def test_a_folder_where_a_record_belongs_is_done_without(shipped_weights, own_cache):
+    found = fit(PLAN, shipped_weights, "this one")
+    (record,) = (own_cache / "fits").glob("*.json")
+    record.unlink()
+    record.mkdir()
+    assert fit(PLAN, shipped_weights, "this one") == found
+    assert record.is_dir()
+
+
 @pytest.mark.parametrize(
     ("what", "where"),
     [(slice(0, 64), "digits"), (slice(64, 68), "noise"), (slice(68, 69), "a white image"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -185,12 +186,8 @@ def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: 
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
     path = _path(plan, weights, device, dtype, batch)
-    try:
+    with suppress(OSError, ValueError, TypeError):
         return Fit(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError):
-        path.unlink(missing_ok=True)
     found = measure(plan, weights, dtype, batch)
-    store.write_atomically(path, json.dumps(asdict(found)).encode())
+    store.remember(path, json.dumps(asdict(found)).encode())
     return found
