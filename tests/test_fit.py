@@ -125,3 +125,33 @@ def test_labels_may_differ_only_where_the_scores_are_near():
     far = judge_groups(parts, expected, np.array([8, 9]), expected, "fp16")["these"]
     assert not far.passed and "1 labels differ" in str(far)
     assert not judge_groups(parts, expected, np.array([9, 8]), expected, "fp32")["these"].passed
+
+
+def test_weights_whose_classes_tie_fit(shipped_weights):
+    same = {name: np.full_like(w, 0.01) for name, w in shipped_weights.tensors.items()}
+    assert fit(PLAN, Weights(same, "all the same"), "this one").error < 1e-5
+    columns = dict(shipped_weights.tensors)
+    columns["fc2"] = np.repeat(columns["fc2"][:, :1], 10, axis=1)
+    for name in ("tiled", "auto"):
+        assert fit(resolve(name, "cpu"), Weights(columns, "equal columns"), "this one").error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("gap", "error", "label", "passes"),
+    [
+        (0.0, 0.0, 8, True),
+        (1e-15, 0.0, 8, True),
+        (1e-5, 1e-5, 8, True),
+        (3e-5, 1e-5, 8, False),
+        (1e-5, 0.0, 8, False),
+        (1e-5, 1e-5, 7, False),
+        (0.0, 0.0, -1, False),
+        (0.0, 0.0, 10, False),
+    ],
+)
+def test_a_tie_is_what_the_plans_own_error_cannot_tell_apart(gap, error, label, passes):
+    expected = np.arange(10.0)[None]
+    expected[0, 8] = 9 - gap
+    found, parts = expected + error, [("these", slice(0, 1))]
+    verdict = judge_groups(parts, found, np.array([label], np.int32), expected, "fp32")["these"]
+    assert verdict.passed == passes
