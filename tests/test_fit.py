@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,16 @@ def test_a_folder_where_a_record_belongs_is_done_without(shipped_weights, own_ca
     record.mkdir()
     assert fit(PLAN, shipped_weights, "this one") == found
     assert record.is_dir()
+
+
+def test_no_place_for_a_cache_at_all_is_done_without(shipped_weights, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert fit(PLAN, shipped_weights, "this one").error < 1e-5
 
 
 @pytest.mark.parametrize(
