@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from operator import index
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from lenetgpu.running.single import Single
 Finish = Callable[[Any, Any, Any], Any]
 """(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""
 _AHEAD = 2
+_MOST = 1 << 20
+"""Images of a pass, for which labels and scores have room: more than any chunk holds."""
 
 
 class LeNet:
@@ -79,17 +82,20 @@ class LeNet:
 
         `weights` is an HDF5 file (/conv1 /conv2 /fc1 /fc2), None the one that ships; `plan`,
         `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
-        `batch` is how many images pass through at once, for which plan "auto" chooses; calls may
-        have more. `threads` is how many a CPU takes, in the whole process; None: all it may use.
+        `batch` is how many images pass through at once, 1,048,576 at most, for which plan "auto"
+        chooses; calls may have more. `threads` is how many a CPU takes, in the whole process; None:
+        all it may use.
         `latency`: single images in host memory are answered by a kernel that stays on the GPU
         while they come, in fp32. Warns where plan "auto" is more precise than asked, because less
         does not fit the weights. Raises LenetError where one of these is not to be had, or the plan
         is wrong here or does not fit the weights.
         """
+        if not isinstance(weights, str | PathLike | None):
+            raise LenetError(f"weights: expected the path of an HDF5 file, found {weights!r}")
         file = None if weights is None else Path(weights)
         if not isinstance(device, str):
             raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")
-        batch = _whole("batch: expected a whole number of images", batch)
+        batch = min(_MOST, _whole("batch: expected a whole number of images", batch))
         if threads is not None:
             threads = _whole("threads: expected a whole number", threads)
         request = Request(
@@ -116,6 +122,9 @@ class LeNet:
 
     def __repr__(self) -> str:
         return f"<LeNet plan {self.plan.name} ({self.plan.precision}) on {self.device}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a LeNet cannot be pickled or copied; load one in each process")
 
     def __call__(self, images: Any) -> Any:
         """Labels (N,) int32 from 0 to 9; of one image a scalar without axes."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -112,6 +114,20 @@ def test_more_images_than_a_batch(digits, truth):
         np.testing.assert_array_equal(small(digits), truth[1])
 
 
+@pytest.mark.parametrize("batch", [2**31, 10**30])
+def test_a_huge_batch_takes_no_memory_for_images_that_do_not_come(digits, truth, batch):
+    with LeNet.load(device="cpu", batch=batch) as large:
+        np.testing.assert_array_equal(large(digits), truth[1])
+        assert large.scores(digits).shape == (N, 10)
+        assert large._pools["uint8", True]._idle[0].pipeline.batch == 2**20
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_net_is_not_copied(net, take):
+    with pytest.raises(TypeError, match="a LeNet cannot be pickled or copied; load one in each"):
+        take(net)
+
+
 def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, truth):
     raised = np.exp(truth[0] - truth[0].max(axis=1, keepdims=True))
     expected = raised / raised.sum(axis=1, keepdims=True)
@@ -189,6 +205,9 @@ REFUSED = {
     "lists of truths": ([[True] * 28] * 28, "found bool"),
     "lists of large numbers": ([[256] * 28] * 28, "in lists from 0 to 255, found 256 to 256"),
     "lists of floats": ([[2.0] * 28] * 28, "found 2 to 2"),
+    "a mask": (np.ma.masked_equal(np.zeros((28, 28), np.uint8), 0), "mask, found a masked one"),
+    "a list of masks": ([np.ma.array(np.zeros((28, 28), np.uint8))], "found a masked one"),
+    "a mask in lists": ([[[np.ma.masked] + [0.5] * 27] * 28], "found a masked one"),
     "another device": (OnTheGpu(), "expected them in host memory or on the net's device, cpu, "
                        "found them on cuda:1"),
     "no GPU": (OnAnFpga(), "host memory or on an NVIDIA GPU, found DLPack device 99"),
@@ -214,6 +233,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
         ({"device": "cpu", "batch": True}, "batch: expected a whole number of images, found True"),
         ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
+        ({"device": None}, "device: expected auto, cpu, cuda or cuda:K, found None"),
+        ({"weights": 3}, "weights: expected the path of an HDF5 file, found 3"),
+        ({"weights": b"a.h5"}, "weights: expected the path of an HDF5 file, found b'a.h5'"),
         ({"device": 3}, "device: expected auto, cpu, cuda or cuda:K, found 3"),
     ],
 )

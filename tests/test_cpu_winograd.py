@@ -20,7 +20,6 @@ from lenetgpu.cpu import threads, vector
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.vector import WIDTH, tile_shape
-from lenetgpu.errors import LenetError
 from lenetgpu.measure.candidates import Candidate, default_reference
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
@@ -300,13 +299,14 @@ def test_damaged_machine_code_is_compiled_anew(damage, compiled, tmp_path):
     assert code.opened(kept.read_bytes()) is not None
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(compiled, monkeypatch):
-    def refuse(path, data):
-        raise LenetError("no place")
+def test_a_cache_that_cannot_be_written_is_done_without(compiled, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lenetgpu.stages.emitted.write_atomically", refuse)
+    monkeypatch.setattr(os, "replace", full)
     native.cache_clear()
     assert plus_one(emitted()) == [2.0] * WIDTH
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):

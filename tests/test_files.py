@@ -197,8 +197,11 @@ def test_bad_images(tmp_path, datasets, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "found an empty file"),
-        (b"not a data file at all", "found 22 bytes that HDF5 cannot open"),
+        (b"", "expected images in HDF5, IDX or .npy form, found an empty file"),
+        (b"not a data file at all", "HDF5, IDX or .npy form, found 22 bytes of another form"),
+        (struct.pack(">4I", 0xD03, 1, 28, 28) + bytes(784), "IDX or .npy form, found 800 bytes"),
+        (b"PK\3\4" + bytes(60), "expected images in HDF5, IDX or .npy form, found 64 bytes"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(60), "expected an HDF5 file, found 68 bytes that HDF5"),
         (struct.pack(">4I", 2051, 2, 28, 28) + bytes(784), "expected 1,568 bytes .*found 784"),
         (struct.pack(">4I", 2051, 1, 28, 28) + bytes(785), "found more"),
         (struct.pack(">4I", 2051, 1, 32, 32) + bytes(1024), "of 28x28, found 32x32"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +70,25 @@ def test_a_damaged_record_is_measured_again(shipped_weights, own_cache):
     assert json.loads(record.read_text())["plan"] == "unrolled"
 
 
+def test_a_folder_where_a_record_belongs_is_done_without(shipped_weights, own_cache):
+    found = fit(PLAN, shipped_weights, "this one")
+    (record,) = (own_cache / "fits").glob("*.json")
+    record.unlink()
+    record.mkdir()
+    assert fit(PLAN, shipped_weights, "this one") == found
+    assert record.is_dir()
+
+
+def test_no_place_for_a_cache_at_all_is_done_without(shipped_weights, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    assert fit(PLAN, shipped_weights, "this one").error < 1e-5
+
+
 @pytest.mark.parametrize(
     ("what", "where"),
     [(slice(0, 64), "digits"), (slice(64, 68), "noise"), (slice(68, 69), "a white image"),
@@ -116,3 +136,33 @@ def test_labels_may_differ_only_where_the_scores_are_near():
     far = judge_groups(parts, expected, np.array([8, 9]), expected, "fp16")["these"]
     assert not far.passed and "1 labels differ" in str(far)
     assert not judge_groups(parts, expected, np.array([9, 8]), expected, "fp32")["these"].passed
+
+
+def test_weights_whose_classes_tie_fit(shipped_weights):
+    same = {name: np.full_like(w, 0.01) for name, w in shipped_weights.tensors.items()}
+    assert fit(PLAN, Weights(same, "all the same"), "this one").error < 1e-5
+    columns = dict(shipped_weights.tensors)
+    columns["fc2"] = np.repeat(columns["fc2"][:, :1], 10, axis=1)
+    for name in ("tiled", "auto"):
+        assert fit(resolve(name, "cpu"), Weights(columns, "equal columns"), "this one").error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("gap", "error", "label", "passes"),
+    [
+        (0.0, 0.0, 8, True),
+        (1e-15, 0.0, 8, True),
+        (1e-5, 1e-5, 8, True),
+        (3e-5, 1e-5, 8, False),
+        (1e-5, 0.0, 8, False),
+        (1e-5, 1e-5, 7, False),
+        (0.0, 0.0, -1, False),
+        (0.0, 0.0, 10, False),
+    ],
+)
+def test_a_tie_is_what_the_plans_own_error_cannot_tell_apart(gap, error, label, passes):
+    expected = np.arange(10.0)[None]
+    expected[0, 8] = 9 - gap
+    found, parts = expected + error, [("these", slice(0, 1))]
+    verdict = judge_groups(parts, found, np.array([label], np.int32), expected, "fp32")["these"]
+    assert verdict.passed == passes

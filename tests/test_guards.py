@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,6 +31,7 @@ from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
+from lenetgpu.streaming.schedule import Costs
 
 
 def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
@@ -116,6 +120,57 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypat
         store.write_atomically(target, b"new")
     assert target.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
+    """A limit on what a file may hold, since nobody may fill a disk: the loads write nothing."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
+        "from lenetgpu import LeNet; from lenetgpu.files.assets import default_digits; "
+        "from lenetgpu.files.dataset import load_dataset; "
+        "data = load_dataset(default_digits()); "
+        "print((LeNet.load(device='cpu')(data.images[:50]) == data.labels[:50]).mean() > 0.9)"
+    )
+    environment = os.environ | {"LENETGPU_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"True\n", b"")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("module", "keep"),
+    [
+        ("check.verify", lambda m, plan: m.verify_once(plan, "this one")),
+        ("streaming.costs", lambda m, plan: m.costs_of(plan, None, Gpu(0, "g", 90), "uint8")),
+        ("gpu.compiler", lambda m, plan: m._remember(m.Compiler((13, 0), ()))),
+        ("measure.roofline", lambda m, plan: m.ceilings("cpu", "this one")),
+    ],
+)
+def test_what_is_measured_is_had_where_it_cannot_be_kept(module, keep, tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    owner = importlib.import_module(f"lenetgpu.{module}")
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 0 0:0 1 /usr/lib/libnvrtc.so.13")
+    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784)
+    monkeypatch.setattr(verify, "verify", lambda *_: None)
+    for name, value in {
+        "measure_costs": lambda make: figures,
+        "plan_key": lambda *_: "key",
+        "_MAPPED": maps,
+        "_places": lambda file: [],
+    }.items():
+        if hasattr(owner, name):
+            monkeypatch.setattr(owner, name, value)
+    tried = []
+
+    def full(*_):
+        tried.append(module)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    keep(owner, resolve("tiled", "cpu"))
+    assert tried
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [maps]
 
 
 @pytest.fixture

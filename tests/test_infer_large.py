@@ -106,7 +106,7 @@ def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
     assert read == [(17, 100), (117, 100), (217, 30)]
     np.testing.assert_array_equal(part.labels, whole[17:247])
     assert len(part.truth) == 230
-    for words, options in (("330 images to skip, found 330", ["--skip", N]),
+    for words, options in (("more images than the 330 to skip, found 330", ["--skip", N]),
                            ("--skip: expected at least 0, found -1", ["--skip", -1])):  # fmt: skip
         refused = run("infer", data, "--device", "cpu", *options)
         assert refused.exit_code == 2 and words in refused.stderr

@@ -204,7 +204,7 @@ def test_skip_and_limit(tmp_path, digits, labels, make, skip, limit):
 @pytest.mark.parametrize(
     ("skip", "limit", "message"),
     [
-        (61, None, "expected more than the 61 images to skip, found 61"),
+        (61, None, "expected more images than the 61 to skip, found 61"),
         (-1, None, "found skip -1 and limit None"),
         (0, 0, "found skip 0 and limit 0"),
     ],

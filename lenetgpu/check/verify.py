@@ -89,5 +89,5 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
         return False
     verify(plan, dtype, batch)
     facts = {"plan": plan.name, "device": device, "images": IMAGES}
-    store.write_atomically(record, json.dumps(facts).encode())
+    store.remember(record, json.dumps(facts).encode())
     return True

@@ -52,7 +52,7 @@ def selected(path: object, count: int, skip: int, limit: int | None) -> range:
             f"found skip {skip} and limit {limit}"
         )
     if skip >= count:
-        raise LenetError(f"{path}: expected more than the {skip:,} images to skip, found {count:,}")
+        raise LenetError(f"{path}: expected more images than the {skip:,} to skip, found {count:,}")
     return range(skip, count if limit is None else min(count, skip + limit))
 
 

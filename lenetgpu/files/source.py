@@ -13,6 +13,16 @@ from lenetgpu.files.reading import Dataset, MemorySource, Source
 
 __all__ = ["Dataset", "MemorySource", "Source", "open_source"]
 
+_EXPECTED = "images in HDF5, IDX or .npy form"
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+
+
+def _holds_hdf5(path: Path) -> bool:
+    """Whether HDF5 begins further on, behind a block of the user's."""
+    import h5py
+
+    return bool(h5py.is_hdf5(path))
+
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     """Open `limit` images (None: all) of a file after the first `skip`; nothing else is read.
@@ -21,14 +31,17 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     was expected and what was found. Memory is bounded whatever the file's size, but for the labels
     of the images asked for, which are read at once.
     """
-    hdf5.require_file(path, "images in HDF5, IDX or .npy form")
+    hdf5.require_file(path, _EXPECTED)
     try:
         with path.open("rb") as file:
-            start = file.read(6)
+            start = file.read(len(_HDF5_MAGIC))
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
     if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
         return open_idx(path, skip, limit)
-    if start == b"\x93NUMPY":
+    if start[:6] == b"\x93NUMPY":
         return open_npy(path, skip, limit)
+    if start != _HDF5_MAGIC and not _holds_hdf5(path):
+        found = f"{path.stat().st_size:,} bytes of another form" if start else "an empty file"
+        raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
     return open_images(path, skip, limit)

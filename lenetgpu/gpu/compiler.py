@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.store import cache_dir, remember
 
 NO_CACHE = "--no-cache"
 _CHOOSES = ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
@@ -114,4 +114,4 @@ def _remember(found: Compiler) -> None:
     except (OSError, ValueError):
         return
     said = {"library": file, "version": found.version, "options": found.options}
-    write_atomically(_record(), json.dumps(said | {"places": places}).encode())
+    remember(_record(), json.dumps(said | {"places": places}).encode())

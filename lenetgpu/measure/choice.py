@@ -25,7 +25,7 @@ from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.store import cache_dir, remember
 
 # (largest batch of the range, images it is measured with); the last range has no end
 RANGES: tuple[tuple[int | None, int], ...] = ((8, 1), (128, 32), (2_048, 512), (None, 10_000))
@@ -71,10 +71,7 @@ def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     path = _path(gpu, precision, measured_with(batch), plans)
     try:
         return Choice(**json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, TypeError):
-        path.unlink(missing_ok=True)
         return None
 
 
@@ -121,7 +118,7 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     best = min(medians, key=lambda name: medians[name])
     choice = Choice(gpu.name, precision, images, best, medians, wrong)
     target = _path(gpu, precision, images, plans)
-    write_atomically(target, json.dumps(asdict(choice), indent=1).encode())
+    remember(target, json.dumps(asdict(choice), indent=1).encode())
     return choice
 
 

@@ -18,7 +18,7 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.store import cache_dir, remember
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CHAINS, _STEPS, _THREADS = 8, 4096, 256
@@ -191,7 +191,7 @@ def _today() -> str:
 
 
 def _keep(device: str, found: Ceilings) -> Ceilings:
-    write_atomically(_place(device, found.device), json.dumps(asdict(found)).encode())
+    remember(_place(device, found.device), json.dumps(asdict(found)).encode())
     return found
 
 

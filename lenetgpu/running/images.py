@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 SLACK = 1000
 """Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
 _PLAIN = IMAGE_SHAPE[:2]
+_DEPTH = 2 + len(IMAGE_SHAPE)
 _FLOATS = ("float16", "float32", "float64")
 _SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
 _TYPES = "uint8 pixels or floats from 0 to 1 (float16, float32, float64)"
@@ -56,10 +58,11 @@ class Taken:
 def take(images: Any, device: str) -> Taken:
     """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
 
-    Raises LenetError for other shapes and types than the network reads, for images on a GPU that
-    is not `device`, and for floats in host memory that are NaN or not from 0 to 1. Values on a GPU
-    are not looked at: that would wait.
+    Raises LenetError for other shapes and types than the network reads, for masked arrays, for
+    images on a GPU that is not `device`, and for floats in host memory that are NaN or not from 0
+    to 1. Values on a GPU are not looked at: that would wait.
     """
+    _require_unmasked(images)
     if isinstance(images, list | tuple):
         raw, home = _listed(images), Home()
     else:
@@ -83,6 +86,19 @@ def take(images: Any, device: str) -> Taken:
     if not home.on_gpu and taken.dtype != "uint8":
         _check_values(raw)
     return taken
+
+
+def _require_unmasked(images: Any) -> None:
+    """LenetError for NumPy's masked arrays, in lists too: what lies under a mask is no pixel."""
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if kind is None:
+        return
+    level = [images]
+    for _ in range(_DEPTH):
+        if any(isinstance(part, kind) for part in level):
+            raise LenetError("images: expected arrays without a mask, found a masked one")
+        lists = [part for part in level if isinstance(part, list | tuple) and len(part)]
+        level = [item for part in lists if not isinstance(part[0], int | float) for item in part]
 
 
 def _check_type(images: Any) -> None:

@@ -87,7 +87,9 @@ def _images(outcome: Outcome) -> str:
         return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
     if outcome.batch < outcome.asked and outcome.chunk is None:
         return f"{n:,}{of} images in batches of {outcome.batch:,}"
-    return f"{n:,}{of} images" + (" in one batch" if asked > outcome.asked else "")
+    return f"{n:,}{of} {'image' if outcome.asked == 1 else 'images'}" + (
+        " in one batch" if asked > outcome.asked else ""
+    )
 
 
 def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:

@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.store import cache_dir, remember
 
 if TYPE_CHECKING:
     from lenetgpu.cpu.native import Emitted, Native
@@ -26,10 +25,7 @@ def native(kernel: Emitted, *sources: str) -> Native:
     found = _kept(path)
     if found is None:
         found = code.machine_code(kernel)
-        try:
-            write_atomically(path, code.sealed(found))
-        except LenetError:  # it is compiled anew the next time
-            return code.load(kernel, found)
+        remember(path, code.sealed(found))
     return code.load(kernel, found)
 
 

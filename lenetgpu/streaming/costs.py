@@ -21,7 +21,7 @@ from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.store import cache_dir, remember
 from lenetgpu.streaming.cuda import Cuda
 from lenetgpu.streaming.schedule import Costs, Schedule, best_schedule
 from lenetgpu.streaming.streamer import pinned_copy
@@ -63,7 +63,7 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
         return Costs(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
-    write_atomically(path, json.dumps(asdict(found)).encode())
+    remember(path, json.dumps(asdict(found)).encode())
     return found
 
 
