@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,64 @@ def test_a_process_bound_to_one_core_has_one():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "1\n"
+
+
+def script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from lenetgpu.cpu import threads
+threads.set_threads(3)
+threads.parallel_ranges(3, lambda lo, hi: None)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ended, begun = [], threading.Barrier(3)
+def again():
+    for _ in range(int(sys.argv[1])):
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+def body(lo, hi):
+    begun.wait()
+    if lo == 0:
+        threading.Thread(target=again).start()
+        raise KeyboardInterrupt
+    time.sleep(1)
+    ended.append(lo)
+try:
+    threads.parallel_ranges(3, body)
+except KeyboardInterrupt:
+    print(sorted(ended))
+"""
+
+
+@pytest.mark.parametrize("times", ["0", "1", "4"])
+def test_ctrl_c_waits_for_what_runs_however_often_it_comes(times):
+    """Threads that went on would write into arrays that the caller gives up."""
+    done = script(INTERRUPTED, times)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1, 2]\n", done.stderr
+
+
+def test_ctrl_c_while_parts_are_handed_out_waits_for_those_that_run(asked, monkeypatch):
+    """The pool has the part then, and the caller nothing to know it by."""
+    begun, ended, pool = threading.Event(), [], threads._pool(3)
+
+    class Stopped:
+        def submit(self, call):
+            pool.submit(call)
+            begun.wait()
+            raise KeyboardInterrupt
+
+    def body(lo, hi):
+        begun.set()
+        time.sleep(0.3)
+        ended.append(lo)
+
+    monkeypatch.setattr(threads, "_pool", lambda count: Stopped())
+    with pytest.raises(KeyboardInterrupt):
+        threads.parallel_ranges(3, body)
+    assert ended == [1]
