@@ -123,6 +123,32 @@ def script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+FORKED = """
+import os, signal, sys, time
+import numpy as np
+from lenetgpu.cpu import threads
+threads.set_threads(3)
+sums = np.zeros(9)
+def fill(lo, hi):
+    sums[lo:hi] += 1
+    time.sleep(0.1)  # each part in a thread of its own
+threads.parallel_ranges(9, fill)
+time.sleep(0.2)  # the threads wait for work now
+child = os.fork()
+if child == 0:
+    signal.alarm(5)
+    threads.parallel_ranges(9, fill)
+    os._exit(0 if (sums == 2).all() else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_threads_of_its_own():
+    done = script(FORKED)
+    assert done.returncode == 0, done.stderr
+
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from lenetgpu.cpu import threads

@@ -101,6 +101,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads stay with the parent
+
+
 class _Part:
     """A part of a range for another thread; the caller waits for its end, or calls it off.
 
