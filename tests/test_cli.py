@@ -165,6 +165,7 @@ def test_data_without_labels(tmp_path):
         (["--limit", "0"], ["--limit", "found 0"]),
         (["--chunk", "0"], ["--chunk", "found 0"]),
         (["--streams", "0"], ["--streams", "found 0"]),
+        (["--device", "cpu", "--threads", "1025"], ["--threads: expected at most 1,024", "1,025"]),
         (["--streams", "2", "--device", "cpu"], ["--streams 2", "expected a GPU"]),
         (["--plan", "quick"], ["plan 'quick'", "tiled"]),
         (["--plan", "course", "--device", "cpu"], ["plan course", "serial"]),

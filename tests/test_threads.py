@@ -88,9 +88,12 @@ def test_as_many_threads_as_are_asked_for(asked):
     assert len(split(9)) == 3
 
 
-@pytest.mark.parametrize("count", [0, -1])
-def test_no_threads_are_refused(count, asked):
-    with pytest.raises(ValueError, match=f"threads: expected at least 1, found {count}"):
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "least 1, found 0"), (-1, "least 1, found -1"), (1_025, "most 1,024, found 1,025")],
+)
+def test_no_threads_are_refused_and_too_many(count, words, asked):
+    with pytest.raises(ValueError, match=f"threads: expected at {words}"):
         threads.set_threads(count)
     assert threads.thread_count() == 3
 

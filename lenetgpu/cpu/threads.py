@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+MOST_THREADS = 1_024
+"""What may be asked for; systems give a process some thousands."""
 _asked: list[int] = []
 
 
@@ -32,11 +35,26 @@ def thread_count() -> int:
 def set_threads(count: int | None) -> None:
     """Take `count` threads from now on, None for `core_count`; before any pipeline is made.
 
-    Raises ValueError where there would be none. NumPy's BLAS (plan `unrolled`) has its own.
+    Raises ValueError where there would be none, or more than MOST_THREADS. NumPy's BLAS (plan
+    `unrolled`) has its own.
     """
     if count is not None and count < 1:
         raise ValueError(f"threads: expected at least 1, found {count}")
+    if count is not None and count > MOST_THREADS:
+        raise ValueError(f"threads: expected at most {MOST_THREADS:,}, found {count:,}")
     _asked[:] = [] if count is None else [count]
+
+
+@contextmanager
+def threads_kept(count: int | None) -> Iterator[None]:
+    """`set_threads(count)`, taken back where the block raises."""
+    earlier = list(_asked)
+    set_threads(count)
+    try:
+        yield
+    except BaseException:
+        _asked[:] = earlier
+        raise
 
 
 @cache
