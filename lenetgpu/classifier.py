@@ -24,7 +24,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.threads import set_threads
+from lenetgpu.cpu.threads import threads_kept
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
@@ -102,8 +102,7 @@ class LeNet:
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        set_threads(threads)
-        with _current(engine):
+        with threads_kept(threads), _current(engine):
             engine.start("uint8", batch)
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)

@@ -236,6 +236,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
         ({"device": None}, "device: expected auto, cpu, cuda or cuda:K, found None"),
         ({"weights": 3}, "weights: expected the path of an HDF5 file, found 3"),
         ({"weights": b"a.h5"}, "weights: expected the path of an HDF5 file, found b'a.h5'"),
+        ({"device": "cpu", "threads": "2"}, "threads: expected a whole number, found '2'"),
+        ({"device": "cpu", "threads": 1_025}, "--threads: expected at most 1,024, found 1,025"),
         ({"device": 3}, "device: expected auto, cpu, cuda or cuda:K, found 3"),
     ],
 )
@@ -244,12 +246,21 @@ def test_what_cannot_be_loaded_is_refused_too(options, words):
         LeNet.load(**options)
 
 
-def test_threads_are_those_of_the_last_load():
+def test_threads_are_those_of_the_last_load(monkeypatch):
     """None takes all again; a load that is refused changes nothing."""
+
+    def refuse(*_):
+        raise LenetError("refused")
+
     try:
         LeNet.load(device="cpu", threads=1)
-        with pytest.raises(LenetError):
-            LeNet.load(device="tpu", threads=2)
+        for options in ({"device": "tpu", "threads": 2}, {"threads": 2.5}, {"threads": 5_000}):
+            with pytest.raises(LenetError):
+                LeNet.load(**{"device": "cpu"} | options)
+            assert thread_count() == 1
+        with monkeypatch.context() as broken, pytest.raises(LenetError, match="refused"):
+            broken.setattr(Engine, "start", refuse)
+            LeNet.load(device="cpu", threads=2)
         assert thread_count() == 1
         LeNet.load(device="cpu")
         assert thread_count() == core_count()

@@ -165,6 +165,7 @@ def test_data_without_labels(tmp_path):
         (["--limit", "0"], ["--limit", "found 0"]),
         (["--chunk", "0"], ["--chunk", "found 0"]),
         (["--streams", "0"], ["--streams", "found 0"]),
+        (["--device", "cpu", "--threads", "1025"], ["--threads: expected at most 1,024", "1,025"]),
         (["--streams", "2", "--device", "cpu"], ["--streams 2", "expected a GPU"]),
         (["--plan", "quick"], ["plan 'quick'", "tiled"]),
         (["--plan", "course", "--device", "cpu"], ["plan course", "serial"]),
@@ -183,6 +184,35 @@ def test_bad_input(arguments, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     refused(run("infer", *arguments), *parts)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        (["infer", "{data}", "--output", "{same}"], "data"),
+        (["infer", "{data}", "--json", "{same}"], "data"),
+        (["infer", "{data}", "--weights", "{weights}", "--output", "{same}"], "weights"),
+        (["profile", "{data}", "--csv", "{same}"], "data"),
+        (["profile", "{data}", "--weights", "{weights}", "--trace", "{same}"], "weights"),
+        (["data", "convert", "{data}", "{same}"], "data"),
+        (["data", "pack", "{data}", "{same}"], "data"),
+        (["weights", "convert", "{weights}", "{same}"], "weights"),
+    ],
+)
+@pytest.mark.parametrize("by", ["name", "way", "link"])
+def test_what_is_read_is_not_written(words, read, by, tmp_path, weight_file, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "x.h5"
+    with h5py.File(data, "w") as file:
+        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    source = {"data": data, "weights": weight_file}[read]
+    (tmp_path / "link.h5").symlink_to(source)
+    ways = {"name": source, "way": os.path.relpath(source), "link": "link.h5"}
+    before = source.read_bytes()
+    names = {"data": data, "weights": weight_file, "same": ways[by]}
+    result = run(*(word.format(**names) for word in words))
+    refused(result, "expected another file to write than those that are read", str(source))
+    assert source.read_bytes() == before
 
 
 def test_nothing_is_written_when_the_weights_are_bad(tmp_path, weight_file):

@@ -234,6 +234,20 @@ def test_labels_beside_must_match(tmp_path, digits):
 
 
 @pytest.mark.parametrize("load", [load_dataset, load_weights])
+def test_a_name_that_is_too_long(tmp_path, load):
+    with pytest.raises(LenetError, match="xxx: expected .*, found File name too long") as found:
+        load(tmp_path / ("x" * 256))
+    assert "\n" not in str(found.value)
+
+
+def test_labels_whose_name_would_be_too_long_are_none(tmp_path, digits):
+    images, _ = digits
+    path = tmp_path / f"images{'x' * 249}"
+    path.write_bytes(struct.pack(">4I", 2051, len(images), 28, 28) + images.tobytes())
+    assert load_dataset(path).labels is None
+
+
+@pytest.mark.parametrize("load", [load_dataset, load_weights])
 def test_missing_and_folder(tmp_path, load):
     with pytest.raises(LenetError, match="found no such file"):
         load(tmp_path / "none.h5")

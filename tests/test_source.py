@@ -808,3 +808,28 @@ for path in sys.argv[1], sys.argv[3]:
     )
     assert done.stderr == ""
     assert done.stdout.count("found a damaged") == 2
+
+
+FORKED = """
+import os, signal, sys, time
+from pathlib import Path
+from lenetgpu.files import hdf5_source
+from lenetgpu.files.source import open_source
+hdf5_source.core_count = lambda: 1
+with open_source(Path(sys.argv[1])) as source:
+    images = source.whole().images
+    time.sleep(0.2)  # the thread waits for work now
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        os._exit(0 if (source.whole().images == images).all() else 3)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_reads_chunks_too(tmp_path, digits):
+    path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))
+    words = [sys.executable, "-c", FORKED, str(path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -87,9 +88,12 @@ def test_as_many_threads_as_are_asked_for(asked):
     assert len(split(9)) == 3
 
 
-@pytest.mark.parametrize("count", [0, -1])
-def test_no_threads_are_refused(count, asked):
-    with pytest.raises(ValueError, match=f"threads: expected at least 1, found {count}"):
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "least 1, found 0"), (-1, "least 1, found -1"), (1_025, "most 1,024, found 1,025")],
+)
+def test_no_threads_are_refused_and_too_many(count, words, asked):
+    with pytest.raises(ValueError, match=f"threads: expected at {words}"):
         threads.set_threads(count)
     assert threads.thread_count() == 3
 
@@ -113,3 +117,90 @@ def test_a_process_bound_to_one_core_has_one():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "1\n"
+
+
+def script(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+FORKED = """
+import os, signal, sys, time
+import numpy as np
+from lenetgpu.cpu import threads
+threads.set_threads(3)
+sums = np.zeros(9)
+def fill(lo, hi):
+    sums[lo:hi] += 1
+    time.sleep(0.1)  # each part in a thread of its own
+threads.parallel_ranges(9, fill)
+time.sleep(0.2)  # the threads wait for work now
+child = os.fork()
+if child == 0:
+    signal.alarm(5)
+    threads.parallel_ranges(9, fill)
+    os._exit(0 if (sums == 2).all() else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_threads_of_its_own():
+    done = script(FORKED)
+    assert done.returncode == 0, done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from lenetgpu.cpu import threads
+threads.set_threads(3)
+threads.parallel_ranges(3, lambda lo, hi: None)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+ended, begun = [], threading.Barrier(3)
+def again():
+    for _ in range(int(sys.argv[1])):
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+def body(lo, hi):
+    begun.wait()
+    if lo == 0:
+        threading.Thread(target=again).start()
+        raise KeyboardInterrupt
+    time.sleep(1)
+    ended.append(lo)
+try:
+    threads.parallel_ranges(3, body)
+except KeyboardInterrupt:
+    print(sorted(ended))
+"""
+
+
+@pytest.mark.parametrize("times", ["0", "1", "4"])
+def test_ctrl_c_waits_for_what_runs_however_often_it_comes(times):
+    """Threads that went on would write into arrays that the caller gives up."""
+    done = script(INTERRUPTED, times)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1, 2]\n", done.stderr
+
+
+def test_ctrl_c_while_parts_are_handed_out_waits_for_those_that_run(asked, monkeypatch):
+    """The pool has the part then, and the caller nothing to know it by."""
+    begun, ended, pool = threading.Event(), [], threads._pool(3)
+
+    class Stopped:
+        def submit(self, call):
+            pool.submit(call)
+            begun.wait()
+            raise KeyboardInterrupt
+
+    def body(lo, hi):
+        begun.set()
+        time.sleep(0.3)
+        ended.append(lo)
+
+    monkeypatch.setattr(threads, "_pool", lambda count: Stopped())
+    with pytest.raises(KeyboardInterrupt):
+        threads.parallel_ranges(3, body)
+    assert ended == [1]

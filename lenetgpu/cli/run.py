@@ -55,7 +55,7 @@ def infer(
 
     if output is not None:
         files.check_target(output)
-    files.require_targets(output, json_file)
+    files.require_targets(output, json_file, sources=(options["data"], options["weights"]))
     import_ms = (time.perf_counter() - STARTED) * 1e3
     asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
     with progress_bar(enabled=not no_progress) as progress:
@@ -98,7 +98,8 @@ def profile(
     from lenetgpu.measure.outcome import Request
     from lenetgpu.show.progress import progress_bar
 
-    files.require_targets(json_file, csv_file, markdown, trace)
+    read = options["data"], options["weights"]
+    files.require_targets(json_file, csv_file, markdown, trace, sources=read)
     asked = request(
         Request,
         options,

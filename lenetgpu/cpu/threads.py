@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+MOST_THREADS = 1_024
+"""What may be asked for; systems give a process some thousands."""
 _asked: list[int] = []
 
 
@@ -31,11 +35,26 @@ def thread_count() -> int:
 def set_threads(count: int | None) -> None:
     """Take `count` threads from now on, None for `core_count`; before any pipeline is made.
 
-    Raises ValueError where there would be none. NumPy's BLAS (plan `unrolled`) has its own.
+    Raises ValueError where there would be none, or more than MOST_THREADS. NumPy's BLAS (plan
+    `unrolled`) has its own.
     """
     if count is not None and count < 1:
         raise ValueError(f"threads: expected at least 1, found {count}")
+    if count is not None and count > MOST_THREADS:
+        raise ValueError(f"threads: expected at most {MOST_THREADS:,}, found {count:,}")
     _asked[:] = [] if count is None else [count]
+
+
+@contextmanager
+def threads_kept(count: int | None) -> Iterator[None]:
+    """`set_threads(count)`, taken back where the block raises."""
+    earlier = list(_asked)
+    set_threads(count)
+    try:
+        yield
+    except BaseException:
+        _asked[:] = earlier
+        raise
 
 
 @cache
@@ -100,26 +119,84 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # its threads stay with the parent
+
+
+class _Part:
+    """A part of a range for another thread; the caller waits for its end, or calls it off.
+
+    Any call but `run` may be cut short by Ctrl-C and made again.
+    """
+
+    def __init__(self, body: Callable[[int, int], object], lo: int, hi: int) -> None:
+        self._body, self._lo, self._hi = body, lo, hi
+        self._whose: dict[str, str] = {}
+        self._bell = Lock()
+        self._bell.acquire()
+        self._ended = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Call the body, unless that was called off."""
+        if self._whose.setdefault("part", "thread") == "caller":
+            return
+        try:
+            self._body(self._lo, self._hi)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended = True
+            self._bell.release()
+
+    def wait(self, call_off: bool) -> None:
+        """Return when the body runs no more; `call_off`: it need not begin."""
+        if call_off and self._whose.setdefault("part", "caller") == "caller":
+            return
+        while not self._ended:
+            self._bell.acquire()
+
+
+def _end(parts: list[_Part], call_off: bool) -> None:
+    """Wait for all; a Ctrl-C meanwhile is raised then."""
+    stopped: KeyboardInterrupt | None = None
+    while True:
+        try:
+            for part in parts:
+                part.wait(call_off)
+            break
+        except KeyboardInterrupt as error:
+            stopped = error
+    if stopped is not None:
+        raise stopped
+
+
 def parallel_ranges(n: int, body: Callable[[int, int], object], least: int = 1) -> None:
     """Call `body(lo, hi)` over a split of range(n), one part a thread; `body` releases the GIL.
 
     A part has `least` items at least: handing it to a thread costs about 0.1 ms. The calling
     thread takes the first part. An exception in any part is raised here, Ctrl-C too,
-    when no part runs any more.
+    when no part runs any more; parts that had not begun never do then.
     """
-    from concurrent.futures import wait
-
     threads = thread_count()
-    parts = min(threads, n // least)
-    if parts <= 1:
+    count = min(threads, n // least)
+    if count <= 1:
         body(0, n)
         return
-    edges = [n * i // parts for i in range(parts + 1)]
+    edges = [n * i // count for i in range(count + 1)]
     pool = _pool(threads)
-    futures = [pool.submit(body, edges[i], edges[i + 1]) for i in range(1, parts)]
+    parts = [_Part(body, edges[i], edges[i + 1]) for i in range(1, count)]
+    failed = True
     try:
-        body(edges[0], edges[1])
+        try:
+            for part in parts:
+                pool.submit(part.run)
+            body(edges[0], edges[1])
+            failed = False
+        finally:
+            _end(parts, failed)
     finally:
-        wait(futures)
-    for future in futures:
-        future.result()
+        _end(parts, failed)  # Ctrl-C may have kept the first from waiting
+    for part in parts:
+        if part.error is not None:
+            raise part.error

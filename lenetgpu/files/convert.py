@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from lenetgpu.files import hdf5
-from lenetgpu.files.output import replacing, require_folder
+from lenetgpu.files.output import replacing, require_apart, require_folder
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import IMAGE_SHAPE
@@ -23,6 +23,7 @@ def convert_data(source: Path, target: Path) -> int:
     import numpy as np
 
     require_folder(target)
+    require_apart(target, source)
     with open_source(source) as images, replacing(target) as made, made.open("w+b") as handle:
         count = len(images)
         chunk = np.empty((min(count, _CHUNK), *IMAGE_SHAPE), images.dtype)
@@ -45,6 +46,7 @@ def convert_weights(source: Path, target: Path) -> None:
     import h5py
 
     require_folder(target)
+    require_apart(target, source)
     weights = load_weights(source)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:

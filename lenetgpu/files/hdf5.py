@@ -29,10 +29,13 @@ _CHUNK_CACHE_BYTES = 64 << 20
 
 def require_file(path: Path, what: str) -> None:
     """Raise LenetError unless `path` is an existing file; `what` names what was expected."""
-    if not path.exists():
-        raise LenetError(f"{path}: expected {what}, found no such file")
-    if not path.is_file():
-        raise LenetError(f"{path}: expected {what}, found a folder or a device")
+    try:
+        found = "a folder or a device" if path.exists() else "no such file"
+        if path.is_file():
+            return
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        found = error.strerror or str(error)
+    raise LenetError(f"{path}: expected {what}, found {found}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ what neither can take (odd filters, types that NumPy has not) goes through HDF5,
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from itertools import pairwise, product
 from pathlib import Path
@@ -101,8 +102,6 @@ def _as_numpy_has_it(item: h5py.Dataset) -> bool:
 
 def _same_file(path: Path, file: h5py.File) -> OpenFile:
     """The very file that HDF5 has open, which another of its name may have replaced."""
-    import os
-
     handle: BinaryIO = os.fdopen(os.dup(file.id.get_vfd_handle()), "rb", buffering=0)
     return OpenFile(path, handle)
 
@@ -182,19 +181,26 @@ class ChunkedSource(Source):
         labels: Array | None,
         chosen: range,
     ) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
         super().__init__(str(path), dtype, labels, chosen)
         self._path, self._file, self._where = path, file, where
         self._shape = item.shape
         self._chunks = Chunks(item, where)
         self._threads = core_count()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Threads of this process, and nothing kept: a forked child has its parent's no more."""
+        from concurrent.futures import ThreadPoolExecutor
+
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
         self._kept: OrderedDict[tuple[int, ...], Future[Array]] = OrderedDict()
         self._turn = Lock()
+        self._process = os.getpid()
 
     def _fill(self, first: int, out: Array) -> None:
+        if self._process != os.getpid():
+            self._begin()
         images = out.reshape(len(out), *self._shape[1:])
         rows = self._chunks.shape[0]
         corners = list(range(first // rows * rows, first + len(out), rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -179,8 +180,9 @@ def _label_file(images: Path) -> Path | None:
         stem = name.removesuffix(".gz")
         for candidate in (name, stem, f"{stem}.gz"):
             path = images.with_name(candidate)
-            if path.is_file() and path != images:
-                return path
+            with suppress(OSError):  # a name that is too long is no file's
+                if path.is_file() and path != images:
+                    return path
     return None
 
 

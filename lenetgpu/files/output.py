@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -51,11 +51,26 @@ def require_folder(path: Path) -> None:
         ) from error
 
 
-def require_targets(*paths: Path | None) -> None:
+def require_apart(target: Path, *sources: Path | None) -> None:
+    """Raise LenetError where `target` is one of the files that are read (None: none), by any name.
+
+    A device or pipe may be both.
+    """
+    for source in sources:
+        with suppress(OSError):  # what is not there is not the same
+            if source is None or not target.is_file() or not target.samefile(source):
+                continue
+            raise LenetError(
+                f"{target}: expected another file to write than those that are read, found {source}"
+            )
+
+
+def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:
     """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
 
-    No two may be the same file, or both stdout.
+    No two may be the same file, or both stdout, and none one of `sources`, which are read.
     """
+    sources = tuple(sources)
     seen: set[str] = set()
     for path in paths:
         if path is None:
@@ -67,6 +82,7 @@ def require_targets(*paths: Path | None) -> None:
         seen.add(name)
         if name != "-":
             require_folder(path)
+            require_apart(path, *sources)
 
 
 @contextmanager

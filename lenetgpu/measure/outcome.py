@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.cpu.threads import MOST_THREADS
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
@@ -70,8 +71,12 @@ class Request:
         for option, asked in {"--streams": self.streams, "--threads": self.threads}.items():
             if asked is not None and asked < 1:
                 raise LenetError(f"{option}: expected at least 1, found {asked}")
-        if self.streams is not None and self.streams > MOST_STREAMS:
-            raise LenetError(f"--streams: expected at most {MOST_STREAMS}, found {self.streams}")
+        for option, asked, most in (
+            ("--streams", self.streams, MOST_STREAMS),
+            ("--threads", self.threads, MOST_THREADS),
+        ):
+            if asked is not None and asked > most:
+                raise LenetError(f"{option}: expected at most {most:,}, found {asked:,}")
         if self.min_accuracy is not None and not 0 <= self.min_accuracy <= 1:
             raise LenetError(
                 f"--min-accuracy: expected a share from 0 to 1, found {self.min_accuracy:g}"

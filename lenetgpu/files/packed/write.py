@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.hdf5 import new_hdf5
-from lenetgpu.files.output import replacing, require_folder
+from lenetgpu.files.output import replacing, require_apart, require_folder
 from lenetgpu.files.packed import source as form
 from lenetgpu.files.packed.records import pack, said_of
 from lenetgpu.files.source import open_source
@@ -45,6 +45,7 @@ def pack_data(
     the images are floats, or `target` cannot be written: then it is what it was before.
     """
     require_folder(target)
+    require_apart(target, path)
     if target.exists() and not target.is_file():
         raise LenetError(f"{target}: expected a file to write, found a device or a pipe")
     with open_source(path) as source:
