@@ -21,6 +21,8 @@ from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
 
+ALIGNED = 16
+"""Images on a GPU begin at a multiple of so many bytes: kernels read them by as many."""
 CPU_CHUNK = 64
 _CPU_FUSED_CHUNK = 512
 _IMAGES_EACH = 4 * 80  # of a multiprocessor: whole tiles of 80 images
@@ -63,6 +65,11 @@ class Step:
 
 
 Observer = Callable[[Step, Any], None]
+
+
+def _as(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` in that shape; packed images have none."""
+    return x.reshape(shape) if hasattr(x, "reshape") else x
 
 
 def _support(kind: str, device: str) -> Variant:
@@ -245,6 +252,12 @@ class Pipeline:
         self.labels.fill(-1)
 
     @property
+    def takes_packed(self) -> bool:
+        """Whether `run` takes packed images (`stages.support.unpack.Records`) too."""
+        variant = self.steps[0].variant
+        return variant is not None and variant.packed_images and self.input_dtype == "uint8"
+
+    @property
     def labels_by_kernel(self) -> bool:
         """Whether a kernel writes the labels, so that a GPU writes them wherever it can reach."""
         last = self.steps[-1]
@@ -265,6 +278,9 @@ class Pipeline:
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
         """Labels of `x` (n, 28, 28, 1) on the plan's device: an int32 view of its label buffer.
 
+        `x` may be packed where `takes_packed`, and lie wherever the plan's device reads, on a GPU
+        from a multiple of ALIGNED bytes on.
+
         Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
         On a GPU the work is queued on the current stream; the host does not wait for it.
         `observer(step, output)` is called after each step is queued; at the last one a chunk's
@@ -282,7 +298,7 @@ class Pipeline:
             for step, place in zip(self.steps, self._places, strict=True):
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
-                step.run(current.reshape(shape), out)
+                step.run(_as(current, shape), out)
                 if self.exponent and (self.with_scores or held) and place == "labels":
                     self._rescale(lo, count)
                 if observer is not None:

@@ -98,7 +98,9 @@ def ours(
             say(f"{OURS} {name}: {error}")
             continue
         make = partial(_pipeline, plan, weights)
-        streamer = Streamer(make, chosen.chunk, chosen.streams, taper=chosen.taper)
+        streamer = Streamer(
+            make, chosen.chunk, chosen.streams, taper=chosen.taper, zero_copy=chosen.zero_copy
+        )
         labels, _ = host_results(len(images), False)
 
         def run(streamer: Streamer = streamer, labels: Any = labels) -> None:
@@ -113,7 +115,8 @@ def ours(
         words = f"{OURS} {name}{', packed' if packed else ''}"
         one = Contestant(words, OURS, name, run, answer, keep=(streamer, labels, taken))
         one.facts |= {"plan": name, "streams": streamer.streams, "chunk": streamer.chunk}
-        one.facts |= {"taper": streamer.taper, "predicted_ms": chosen.predicted_ms}
+        one.facts |= {"taper": streamer.taper, "zero_copy": streamer.zero_copy}
+        one.facts |= {"predicted_ms": chosen.predicted_ms}
         yield one
 
 

@@ -40,6 +40,7 @@ def _spread(row: dict[str, Any], digits: int) -> str:
 
 def _streamed(row: dict[str, Any], share: bool) -> str:
     how = f"{row['streams']} x {row['chunk']:,}" if "chunk" in row else "-"
+    how = "zero-copy" if row.get("zero_copy") else how
     said = f"{row['predicted_ms']:.3f}" if "predicted_ms" in row else "-"
     over = f"{1 / row['over_copy']:.1%}" if share else f"{row['over_copy']:.2f}x"
     return (

@@ -43,7 +43,7 @@ from lenetgpu.streaming import (
     predicted_ms,
 )
 from lenetgpu.streaming.costs import measure_costs
-from lenetgpu.streaming.schedule import EVEN
+from lenetgpu.streaming.schedule import EVEN, MOST_CHUNK
 
 PLANS = ("int8", "fp16", "fp16x3", "fp32", "tiled")
 TYPES = ("uint8", "float32")
@@ -53,7 +53,7 @@ STREAMS = (1, 2, 3, 4, 5, 8)
 MANY_CHUNKS, MANY_STREAMS = (40_000, 20_000, 10_000, 5_000), (1, 2, 3)
 TAPERED = ((3, 5_000, 2.0), (3, 5_000, 4.0), (3, 4_000, 1 / 2), (3, 4_000, 1 / 4))
 """Streams, images of the largest chunk, and how they rise or fall."""
-BARE, KERNELS, AUTO = "bare copy", "kernels", "auto"
+BARE, KERNELS, AUTO, ZERO_COPY = "bare copy", "kernels", "auto", "zero-copy"
 
 
 @dataclass
@@ -122,7 +122,10 @@ class Sweep:
 
     def schedule(self, wanted: Schedule, name: str = "schedule") -> Way:
         """A schedule, replayed where it can be; LenetError where its labels are wrong."""
-        streamer = Streamer(self.pipeline, wanted.chunk, wanted.streams, taper=wanted.taper)
+        streamer = Streamer(
+            self.pipeline, wanted.chunk, wanted.streams, taper=wanted.taper,
+            zero_copy=wanted.zero_copy,
+        )  # fmt: skip
         labels, _ = host_results(self.n, with_scores=False)
         for _ in range(3):
             labels[:] = -1
@@ -134,6 +137,7 @@ class Sweep:
             "streams": wanted.streams,
             "chunk": streamer.chunk,
             "taper": wanted.taper,
+            "zero_copy": wanted.zero_copy,
         }
         row |= {"predicted_ms": wanted.predicted_ms, "not_recorded": streamer.not_recorded}
         return Way(row, partial(cpu_ms, partial(streamer.run, self.host, labels)))
@@ -148,10 +152,16 @@ class Sweep:
             if taper != EVEN or count <= -(-self.n // chunk)
         ]
 
+    def zero_copy(self) -> Schedule:
+        """All images read by the kernels where they lie, as many a pass as a schedule may take."""
+        chunk = min(self.n, MOST_CHUNK)
+        return Schedule(1, chunk, self.costs.zero_copy_ms(self.n), zero_copy=True)
+
     def timed(self, schedules: list[Schedule], rounds: int) -> dict[str, Any]:
-        """Bare copy, kernels where one pass takes all, the model's schedule and `schedules`."""
+        """Bare copy, kernels alone of one pass, the model's schedule, zero-copy, `schedules`."""
         ways = [self.bare()] + ([self.kernels()] if self.n <= IMAGES else [])
         ways.append(self.schedule(best_schedule(self.n, self.costs), AUTO))
+        ways.append(self.schedule(self.zero_copy(), ZERO_COPY))
         ways += [self.schedule(wanted) for wanted in schedules]
         for way in ways:
             way.sample()

@@ -108,12 +108,11 @@ class PretendedGpu:
         assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
 
-    def unpack(self, payload, offsets, base, out):
-        def work():
-            begin, end = (int(offset) - base for offset in offsets[[0, -1]])
-            unpack(payload[begin:end], np.diff(offsets), out, "records")
+    def records(self, payload, offsets, base):
+        return PretendedRecords(payload, offsets, base)
 
-        self.queue(work, self.current)
+    def unpack(self, packed, out):
+        self.queue(lambda: packed.shown(out), self.current)
 
     def empty(self, shape, dtype):
         self.allocate(shape[0])
@@ -157,14 +156,28 @@ class PretendedGpu:
         self.released += 1
 
 
+class PretendedRecords:
+    """Packed images as kernels read them, when they do."""
+
+    def __init__(self, payload, offsets, base):
+        self.payload, self.offsets, self.base = payload, offsets, base
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def shown(self, out):
+        begin, end = (int(offset) - self.base for offset in self.offsets[[0, -1]])
+        unpack(self.payload[begin:end], np.diff(self.offsets), out, "records")
+
+
 class PretendedPipeline:
     """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
 
     input_dtype = "uint8"
     scores_on_gpu = True
 
-    def __init__(self, gpu, size, with_scores=True):
-        self.gpu, self.with_scores = gpu, with_scores
+    def __init__(self, gpu, size, with_scores=True, takes_packed=False):
+        self.gpu, self.with_scores, self.takes_packed = gpu, with_scores, takes_packed
         self.labels_by_kernel = gpu.reaches_host
         self.between = np.zeros(size, np.int32)
         self.labels = np.full(size, -1, np.int32)
@@ -175,7 +188,12 @@ class PretendedPipeline:
         into = self.labels[:n] if labels is None else labels
 
         def features():
-            self.between[:n] = images[:, 0, 0, 0]
+            seen = images
+            if isinstance(images, PretendedRecords):
+                assert self.takes_packed
+                seen = np.full((n, 28, 28, 1), 255, np.uint8)
+                images.shown(seen)
+            self.between[:n] = seen[:, 0, 0, 0]
 
         def classifier():
             into[:] = self.between[:n]
@@ -191,11 +209,13 @@ class PretendedPipeline:
         return self.scores[:n]
 
 
-def streamer_on(gpu, chunk, streams, with_scores=True, taper=1.0):
-    def make(n):
-        return PretendedPipeline(gpu, n, with_scores)
+def streamer_on(gpu, chunk, streams, with_scores=True, **how):
+    packed = how.pop("takes_packed", False)
 
-    return Streamer(make, chunk, streams, gpu, taper)
+    def make(n):
+        return PretendedPipeline(gpu, n, with_scores, packed)
+
+    return Streamer(make, chunk, streams, gpu, **how)
 
 
 def pixels(n, seed=0):

@@ -86,6 +86,17 @@ def test_arrays_of_cupy_are_answered_on_the_gpu(net, digits, truth, n, kind):
 
 
 @pytest.mark.gpu
+def test_arrays_at_any_address_are_answered(net, digits, truth):
+    """Kernels read 16 bytes at a time; a view may begin anywhere."""
+    import cupy
+
+    for before in (1, 4, 8, 15):
+        held = cupy.zeros(before + digits[:33].size, cupy.uint8)
+        view = held[before:].reshape(33, 28, 28)
+        view[...] = cupy.asarray(digits[:33].reshape(33, 28, 28))
+        np.testing.assert_array_equal(net(view).get(), truth[:33])
+
+
 def test_probabilities_and_the_top_are_made_on_the_gpu(net, digits, truth):
     import cupy
 

@@ -128,14 +128,17 @@ def fed(monkeypatch):
     monkeypatch.setattr(
         engine_module,
         "GpuRunner",
-        lambda make, size, streams, index, one, taper: made.append((size, streams, taper)),
+        lambda make, feed, index, one: made.append((feed.chunk, feed.streams, feed.taper)),
     )
     return made
 
 
 def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     """A runner of the first type that is made later goes by what was checked for it."""
-    costs = {"uint8": Costs(50, 1, 2, 5, 3, 10, 784), "float32": Costs(50, 1, 2, 5, 3, 10, 3_136)}
+    costs = {
+        "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
+        "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900),
+    }
     monkeypatch.setattr(
         "lenetgpu.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
     )
@@ -158,7 +161,7 @@ def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
     fits, monkeypatch, tmp_path, limit, packed
 ):
     """Of a few the blocks that are read hold more than they do: no more than pixels take."""
-    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784)
+    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784, 4.0, 900)
     monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
     if packed:
         pack_data(path, tmp_path / "packed.h5")

@@ -31,7 +31,7 @@ from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
-from lenetgpu.streaming.schedule import Costs
+from lenetgpu.streaming.schedule import Costs, Schedule
 
 
 def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
@@ -151,7 +151,7 @@ def test_what_is_measured_is_had_where_it_cannot_be_kept(module, keep, tmp_path,
     owner = importlib.import_module(f"lenetgpu.{module}")
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 0 0:0 1 /usr/lib/libnvrtc.so.13")
-    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784)
+    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
     monkeypatch.setattr(verify, "verify", lambda *_: None)
     for name, value in {
         "measure_costs": lambda make: figures,
@@ -377,7 +377,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
         SimpleNamespace(
             Streamer=unchecked,
             costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
-            best_schedule=lambda *_: SimpleNamespace(streams=2, chunk=80, taper=1.0),
+            best_schedule=lambda *_: Schedule(2, 80, 0.2),
             predicted_ms=lambda *_: 0.2,
         ),
     )

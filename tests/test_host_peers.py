@@ -104,10 +104,10 @@ def test_packed_images_are_the_same_images(script, monkeypatch):
 
 def test_ours_has_the_whole_schedule_that_the_model_chose(script, monkeypatch):
     module = script("end_to_end")
-    chosen = Schedule(3, 2_000, 0.1, 0.25)
+    chosen = Schedule(3, 2_000, 0.1, 0.25, zero_copy=True)
 
-    def streamer(make, chunk, streams=1, device=None, taper=EVEN):
-        return SimpleNamespace(chunk=chunk, streams=streams, taper=taper)
+    def streamer(make, chunk, streams=1, device=None, taper=EVEN, zero_copy=False):
+        return SimpleNamespace(chunk=chunk, streams=streams, taper=taper, zero_copy=zero_copy)
 
     monkeypatch.setattr(module, "resolve", lambda name, device, gpu: None)
     monkeypatch.setattr(module, "schedule_for", lambda *found, image_bytes: chosen)
@@ -115,7 +115,7 @@ def test_ours_has_the_whole_schedule_that_the_model_chose(script, monkeypatch):
     monkeypatch.setattr(module, "Streamer", streamer)
     for one in module.ours(None, np.empty((9, 28, 28, 1), np.uint8), None, print):
         made = one.keep[0]
-        assert Schedule(made.streams, made.chunk, 0.1, made.taper) == chosen
+        assert Schedule(made.streams, made.chunk, 0.1, made.taper, made.zero_copy) == chosen
 
 
 def test_every_call_has_the_next_digit_and_its_label_is_looked_at(script):

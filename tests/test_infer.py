@@ -145,8 +145,8 @@ def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_fo
     count = 2 * CPU_CHUNK
     assert outcome.ended() == {
         "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
-        "repeated": False, "streams": 1, "chunk": None, "model_ms": None, "from": "memory",
-        "notes": [],
+        "repeated": False, "streams": 1, "chunk": None, "zero_copy": False,
+        "model_ms": None, "from": "memory", "notes": [],
     }  # fmt: skip
     assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
     assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
@@ -234,7 +234,7 @@ def test_repeats_are_as_many_as_asked_and_the_first_pass_is_none(passes, monkeyp
 def test_stages_bring_passes_beside_them_unless_their_number_is_asked(monkeypatch, asked, warm):
     """Seven of 60 ms fit into 0.42 s behind a first of none; at least five are taken."""
     monkeypatch.setattr(job, "time_compute", lambda pipeline, images: 60.0)
-    monkeypatch.setattr(timing, "_clock", SteppedClock(0.06))
+    monkeypatch.setattr(timing, "clock", SteppedClock(0.06))
     monkeypatch.setattr(job, "_classify", lambda job, ran: classified(ran, job))
     monkeypatch.setattr(job, "profile", lambda *_: None)
     monkeypatch.setattr(job, "_CPU_BUDGET_S", 0.42)
@@ -294,7 +294,7 @@ def test_stages_add_up_to_the_pass(monkeypatch):
                     now[0] += slow[0] * seconds
                     observer(step, None)
 
-    monkeypatch.setattr(timing, "_clock", lambda: now[0])
+    monkeypatch.setattr(timing, "clock", lambda: now[0])
     passed = []
 
     def count(images):
@@ -341,7 +341,7 @@ def test_percentiles_are_interpolated():
 
 
 def test_samples_are_taken_between_least_and_most(monkeypatch):
-    monkeypatch.setattr(timing, "_clock", SteppedClock(1.0))
+    monkeypatch.setattr(timing, "clock", SteppedClock(1.0))
     assert repeat(lambda: 5.0, budget_s=3.0) == [5.0] * 3
     assert repeat(lambda: 5.0, budget_s=0.0, least=4) == [5.0] * 4
     assert repeat(lambda: 5.0, budget_s=0.0, least=0) == []

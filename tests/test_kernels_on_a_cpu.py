@@ -28,7 +28,7 @@ from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY
-from lenetgpu.stages.support.unpack import unpack
+from lenetgpu.stages.support.unpack import Records, unpack
 
 COMPILER = shutil.which("g++")
 
@@ -159,7 +159,8 @@ def unpacked(held, begin, size, offsets, base=0):
     found = []
     for poison in (0, 255):
         images.array[...] = poison
-        unpack(held[begin : begin + size], offsets.astype(np.uint32), images.array, base)
+        packed = Records(held[begin : begin + size], offsets.astype(np.uint32), base)
+        unpack(packed, images.array)
         found.append(images.array.copy())
         assert images.intact
     np.testing.assert_array_equal(*found)

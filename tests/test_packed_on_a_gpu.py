@@ -14,7 +14,7 @@ from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.stages.support.unpack import unpack
+from lenetgpu.stages.support.unpack import Records, unpack
 
 pytestmark = pytest.mark.gpu
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -28,7 +28,7 @@ def unpacked(held, begin, size, offsets, base=0):
     n, found = len(offsets) - 1, []
     for poison in (0, 255):
         out = cupy.full((n + 2, 28, 28, 1), poison, cupy.uint8)
-        unpack(held[begin : begin + size], offsets, out[1:-1], base)
+        unpack(Records(held[begin : begin + size], offsets, base), out[1:-1])
         found.append(out[1:-1].get())
         assert (out[[0, -1]] == poison).all()
     np.testing.assert_array_equal(*found)
@@ -72,8 +72,9 @@ def packed_digits(tmp_path_factory):
     return path
 
 
+@pytest.mark.parametrize("zero_copy", [False, True])
 @pytest.mark.parametrize("name", PLANS)
-def test_every_plan_labels_packed_images_as_others(name, shipped_weights, packed_digits):
+def test_every_plan_labels_packed_images_as_others(name, zero_copy, shipped_weights, packed_digits):
     """Of page-locked memory, launched and replayed; of memory that is not; of a file."""
     from lenetgpu.streaming import Streamer, host_results, packed_images, pinned_copy
 
@@ -81,9 +82,13 @@ def test_every_plan_labels_packed_images_as_others(name, shipped_weights, packed
     for slot in plan.slots:
         needs(slot.variant)
     images = load_dataset(DIGITS).images[:3_000]
-    streamer = Streamer(lambda size: Pipeline(plan, shipped_weights, size), 777, 2)
+
+    def make(size):
+        return Pipeline(plan, shipped_weights, size)
+
     expected, _ = host_results(len(images), with_scores=False)
-    streamer.run(pinned_copy(images), expected)
+    Streamer(make, 777, 2).run(pinned_copy(images), expected)
+    streamer = Streamer(make, 777, 2, zero_copy=zero_copy)
     payload, lengths = pack(images)
     offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
     locked = packed_images(pinned_copy(payload), pinned_copy(offsets))
@@ -96,6 +101,44 @@ def test_every_plan_labels_packed_images_as_others(name, shipped_weights, packed
     with open_source(packed_digits, 0, 3_000) as source:
         streamer.run_source(source, lambda part, scores: found.extend(part.tolist()))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["fp16", "int8"])
+def test_kernels_that_read_records_give_what_they_give_of_their_pixels(name, shipped_weights, rng):
+    """To the bit, of any number of images and whatever the records hold; nothing else is read."""
+    import cupy
+
+    plan = resolve(name, "cuda")
+    for slot in plan.slots:
+        needs(slot.variant)
+    pipeline = Pipeline(plan, shipped_weights, 10_000)
+    assert pipeline.takes_packed
+
+    def same(records, images):
+        n, found = len(images), []
+        for given in (records, cupy.asarray(images)):
+            pipeline.poison()
+            labels = pipeline.run(given).get()
+            found.append((labels, pipeline.scores(n)))
+        np.testing.assert_array_equal(found[0][0], found[1][0])
+        np.testing.assert_array_equal(found[0][1], found[1][1])
+
+    digits = load_dataset(DIGITS).images
+    payload, lengths = pack(digits)
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
+    held = cupy.asarray(payload)
+    for n in (1, 2, 3, 79, 81, 1_001, 10_000):
+        same(Records(held, cupy.asarray(offsets[: n + 1])), digits[:n])
+    part = held[int(offsets[77]) :]
+    same(Records(part, cupy.asarray(offsets[77:500]), int(offsets[77])), digits[77:499])
+    payload, lengths = pack(spots(rng, 700))
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
+    for records, places, base in wild_cases(payload, offsets, rng):
+        held = np.full((1 << 16) + len(records), 77, np.uint8)
+        held[1 << 15 : (1 << 15) + len(records)] = records
+        inside = cupy.asarray(held)[1 << 15 : (1 << 15) + len(records)]
+        packed = Records(inside, cupy.asarray(places.astype(np.uint32)), base)
+        same(packed, all_shown(records, places, base))
 
 
 def test_infer_takes_a_packed_file(packed_digits, tmp_path):

@@ -46,6 +46,44 @@ def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
         assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
 
 
+@pytest.mark.parametrize("takes_packed", [False, True])
+@pytest.mark.parametrize("zero_copy", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_kernels_read_records_where_they_lie_or_their_copy(seed, zero_copy, takes_packed):
+    """Copied and unpacked where the kernels take pixels alone; recorded and not."""
+    gpu = PretendedGpu(seed=seed)
+    copied, plainly = [], gpu.copy
+    gpu.copy = lambda to, source, stream: (copied.append(to.nbytes), plainly(to, source, stream))
+    streamer = streamer_on(gpu, 8, 1, takes_packed=takes_packed, zero_copy=zero_copy)
+    images = digits(31)
+    packed, (labels, scores) = packed_on(gpu, images, before=3), results(gpu, 31)
+    sums = 4 * CLASSES * np.array([8, 8, 8, 7])
+    for again in range(4):
+        labels[...], scores[...] = -1, np.nan
+        streamer.run(packed, labels, scores)
+        assert_right(images, labels, scores)
+        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+    read = zero_copy and takes_packed
+    assert (copied[:4] == sums.tolist()) == read
+    assert len(copied) == (8 if read else 24)
+
+
+def test_offsets_where_no_kernel_reads_them_are_copied():
+    """A view into bytes, an odd place: of whole words alone a kernel reads."""
+    gpu = PretendedGpu()
+    images, copied, plainly = digits(9), [], gpu.copy
+    gpu.copy = lambda to, source, stream: (copied.append(to), plainly(to, source, stream))
+    packed = packed_on(gpu, images)
+    raw = pinned(gpu, np.zeros(4 * 10 + 1, np.uint8))
+    odd = raw[1:].view(np.uint32)
+    odd[...] = packed.offsets
+    labels, _ = results(gpu, 9)
+    streamer = streamer_on(gpu, 9, 1, with_scores=False, takes_packed=True, zero_copy=True)
+    streamer.run(PackedImages(packed.payload, odd), labels)
+    assert_right(images, labels)
+    assert len(copied) == 2
+
+
 def test_a_graph_is_not_taken_for_records_of_other_lengths():
     """In the same arrays: as many images, packed to more bytes, or to as many in another order."""
     gpu = PretendedGpu()
@@ -118,19 +156,19 @@ def file(tmp_path):
     return tmp_path / "packed.h5", images
 
 
-def streamed(path, skip=0, limit=None, chunk=90):
+def streamed(path, skip=0, limit=None, chunk=90, **how):
     """Labels and scores of a file, and what was unpacked of its images on the GPU."""
     gpu, unpacked = PretendedGpu(), []
     plainly = gpu.unpack
 
-    def unpack(payload, offsets, base, out):
+    def unpack(packed, out):
         unpacked.append(len(out))
-        plainly(payload, offsets, base, out)
+        plainly(packed, out)
 
     gpu.unpack = unpack
     labels, scores = [], []
     with open_source(path, skip, limit) as source:
-        streamer = streamer_on(gpu, chunk, 2)
+        streamer = streamer_on(gpu, chunk, 2, **how)
         streamer.run_source(source, lambda a, b: (labels.extend(a), scores.extend(b.copy())))
     return np.array(labels), np.array(scores).reshape(-1, CLASSES), sum(unpacked)
 
@@ -144,6 +182,15 @@ def test_a_packed_file_goes_over_the_bus_packed(file, skip, limit):
     assert 0 < unpacked <= len(chosen)
     if limit is None and not skip:
         assert unpacked < 1200  # white ones are larger packed than not
+
+
+@pytest.mark.parametrize("zero_copy", [False, True])
+def test_a_packed_file_is_unpacked_by_kernels_that_can(file, zero_copy):
+    path, images = file
+    how = {"takes_packed": True, "zero_copy": zero_copy}
+    labels, scores, unpacked = streamed(path, **how)
+    assert_right(images, labels, scores)
+    assert unpacked == 0
 
 
 def test_a_damaged_block_is_a_sentence(file):

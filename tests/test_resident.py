@@ -24,7 +24,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
-from lenetgpu.stages.fused.resident import mailbox, resident
+from lenetgpu.stages.fused.resident import Once, mailbox, once, resident
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP
 from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
 
@@ -71,9 +71,9 @@ def compiled(tmp_path_factory):
 
 RUN = """
 extern "C" bool run(unsigned char* host, const float* weights, unsigned last, unsigned life,
-                    unsigned long long idle, unsigned seed) {
+                    unsigned long long idle, unsigned most, unsigned seed) {
     return cpu::run(BLOCKS, THREADS, SHARED_BYTES, seed,
-                    [=] { resident(host, weights, last, life, idle); });
+                    [=] { resident(host, weights, last, life, idle, most); });
 }
 """
 
@@ -93,6 +93,9 @@ class OnACpu:
         self.lives, self.ends = [], []
 
     def start(self, last, life, idle_ns):
+        self.queue(last, life, idle_ns)
+
+    def queue(self, last, life, idle_ns, most=0):
         before = self.lives[-1] if self.lives else None
         arguments = (
             ctypes.c_void_p(self.address),
@@ -100,6 +103,7 @@ class OnACpu:
             ctypes.c_uint32(last),
             ctypes.c_uint32(life),
             ctypes.c_uint64(idle_ns),
+            ctypes.c_uint32(most),
             ctypes.c_uint32(self.seed + life),
         )
 
@@ -148,6 +152,49 @@ def test_labels_and_scores(design, on_a_cpu, weight_file, rng):
         Event().wait(0.5)
         assert net.label(image) == truth(image, weights).argmax()
         assert net._life > 1
+
+
+class Replayed:
+    """What a graph is: `work` again."""
+
+    def __init__(self, work, calls):
+        self.launch_alone, self.stream = work, self
+
+    def synchronize(self):
+        """Nothing: `scores` waits for its lives by their words."""
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
+def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monkeypatch, rng):
+    """Bytes and floats, any tag; nothing is left of a life that would have waited for days."""
+    weights, made = load_weights(weight_file), []
+
+    class Kept(OnACpu):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    def synchronize(self):
+        for life in made[0].lives:
+            life.join(timeout=120)
+            assert not life.is_alive()
+
+    monkeypatch.setattr(resident, "Cluster", Kept)
+    monkeypatch.setattr(Replayed, "synchronize", synchronize)
+    monkeypatch.setattr(once, "Graph", Replayed)
+    monkeypatch.setattr(once, "_IDLE_NS", 10**15)
+    net = Once(weights, design)
+    image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
+    for given in (image, rng.random(784, np.float32), image[::-1, :, None], image):
+        expected = truth(given, weights)
+        label = net.label(given)
+        assert judge(net.scores(), expected, "fp32").passed
+        assert label == expected.argmax()
+        net._tag = once._LAST_TAG
+    assert len(made[0].lives) == 5
+    with pytest.raises(LenetError, match="an image: expected uint8 or float32"):
+        net.label(image[:3])
 
 
 @needs_a_compiler

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from lenetgpu import LeNet
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import reference_stages
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.stages.fused.resident import Once
 from lenetgpu.stages.fused.resident.resident import DESIGNS, Resident
 
 pytestmark = pytest.mark.gpu
@@ -48,6 +50,32 @@ def test_digits(design, dtype, hopper, digits, shipped_weights):
             assert net.label(image) == truth[n].argmax()
             found[n] = net.scores()
     assert judge(found, truth, "fp32").passed
+
+
+@pytest.mark.parametrize("design", DESIGNS, ids=lambda d: f"{d.blocks} blocks")
+def test_a_launch_answers_one_image(design, hopper, digits, shipped_weights):
+    """And the next, of bytes or floats; the device is free in between."""
+    import cupy
+
+    images, truth = digits
+    net, found = Once(shipped_weights, design), np.empty((COUNT, 10), np.float32)
+    for n, image in enumerate(images):
+        given = (image / 255).astype(np.float32) if n % 3 == 2 else image
+        assert net.label(given) == truth[n].argmax()
+        found[n] = net.scores()
+        if n % 50 == 0:
+            cupy.cuda.runtime.deviceSynchronize()
+    assert judge(found, truth, "fp32").passed
+
+
+def test_a_net_of_fp32_answers_single_images_by_it(hopper, digits):
+    images, truth = digits
+    with LeNet.load(device="cuda", precision="fp32") as net:
+        for n in range(COUNT):
+            assert net(images[n]) == truth[n].argmax()
+        assert judge(np.stack([net.scores(image) for image in images]), truth, "fp32").passed
+        with net._pool("uint8", False).lent() as runner:
+            assert isinstance(runner._one, Once)
 
 
 def test_it_comes_back_from_sleep(hopper, digits, shipped_weights):

@@ -17,7 +17,7 @@ from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import open_source
 from lenetgpu.network import CLASSES
 from lenetgpu.running import runners
-from lenetgpu.running.runners import GpuRunner
+from lenetgpu.running.runners import Feed, GpuRunner
 from lenetgpu.streaming import Streamer
 
 
@@ -43,7 +43,7 @@ def runner_on(gpu, size=4, streams=2, scores=True):
         gpu.allocate(n)
         return PretendedPipeline(gpu, n, scores)
 
-    return GpuRunner(make, size, streams, 0, False, 1.0)
+    return GpuRunner(make, Feed(streams, size), 0)
 
 
 def expected(images):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from lenetgpu.streaming import costs as costs_module
 from lenetgpu.streaming.schedule import (
     MOST_CHUNK,
     Costs,
+    Schedule,
     _ends,
     best_schedule,
     chunk_sizes,
@@ -20,8 +22,9 @@ from lenetgpu.streaming.schedule import (
 
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
 INT8 = Costs(
-    bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, lane_us=2, call_us=12, image_bytes=784
-)
+    bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, lane_us=2, call_us=12, image_bytes=784,
+    zero_copy_gbs=40.0, zero_copy_us=inf,
+)  # fmt: skip
 FP16 = replace(INT8, image_ns=9.2)
 SLOW = replace(INT8, image_ns=52.0)
 
@@ -43,14 +46,36 @@ def test_a_million_images_are_predicted():
 def test_the_model_worked_out_by_hand():
     """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
     costs = Costs(
-        bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100
-    )
+        bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100,
+        zero_copy_gbs=0.05, zero_copy_us=5,
+    )  # fmt: skip
     one = 10 + (2 + 6) + 2 + (3 + 12) + 2
     assert predicted_ms(6, 1, 6, costs) == pytest.approx(one / 1e3)
     # copied at 5, kernels 7 to 16; copied again at 10 or at 18 + 5, kernels to 16 + 7 or to 25 + 9
     assert predicted_ms(6, 2, 3, costs) == pytest.approx((10 + 23 + 2) / 1e3)
     assert predicted_ms(6, 1, 3, costs) == pytest.approx((10 + 34 + 2) / 1e3)
     assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)
+    # a call, what a pass takes beside its images, 2 an image over the bus: slower than the kernels
+    assert costs.zero_copy_ms(6) == pytest.approx((10 + 5 + 12) / 1e3)
+    # 2 an image by the kernels, a half over the bus
+    assert costs.packed(25, read=True).zero_copy_ms(6) == pytest.approx((10 + 5 + 12) / 1e3)
+    assert costs.packed(250, read=True).image_bytes == 100
+    assert costs.packed(25, read=False).zero_copy_ms(6) == inf
+
+
+def test_zero_copy_is_taken_where_it_takes_less_and_nothing_is_asked_for():
+    quick = replace(INT8, zero_copy_gbs=45.0, zero_copy_us=5.0)
+    slow = replace(quick, zero_copy_us=60.0)
+    assert best_schedule(10_000, quick) == Schedule(1, 10_000, 0, zero_copy=True)
+    assert best_schedule(10_000, quick).predicted_ms == pytest.approx(0.012 + 0.005 + 7.84 / 45)
+    assert best_schedule(MOST_CHUNK, quick).zero_copy
+    for found in (
+        best_schedule(10_000, slow),
+        best_schedule(10_000, quick, streams=1),
+        best_schedule(10_000, quick, chunk=10_000),
+        best_schedule(MOST_CHUNK + 1, quick),
+    ):
+        assert not found.zero_copy
 
 
 def test_of_schedules_that_take_as_long_the_smallest_is_taken():
@@ -147,7 +172,8 @@ def test_tapered_chunks_hide_the_first_copy_of_slow_kernels():
 
 
 def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):
-    asked, plan = [], SimpleNamespace()
+    asked, packed = [], SimpleNamespace(variant=SimpleNamespace(packed_images=True))
+    plan = SimpleNamespace(slots=[packed])
     gpu = SimpleNamespace(name="pretended", index=0)
     monkeypatch.setattr(costs_module, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(costs_module, "plan_key", lambda plan, *facts: "-".join(map(str, facts)))
@@ -173,6 +199,17 @@ def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, 
     assert found == best_schedule(10_000, FP16, chunk=2_000)
     found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, image_bytes=204)
     assert found.predicted_ms == best_schedule(10_000, replace(FP16, image_bytes=204)).predicted_ms
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_packed_images_are_read_where_they_lie_by_plans_that_can(read, monkeypatch):
+    quick = replace(INT8, zero_copy_us=10.0)
+    monkeypatch.setattr(costs_module, "costs_of", lambda *_: quick)
+    plan = SimpleNamespace(slots=[SimpleNamespace(variant=SimpleNamespace(packed_images=read))])
+    found = costs_module.schedule_for(plan, None, None, "uint8", 10_000, image_bytes=204)
+    assert found.zero_copy == read
+    if read:
+        assert found.predicted_ms == pytest.approx(0.012 + 0.010 + 0.061)
 
 
 def test_a_line_through_two_times():

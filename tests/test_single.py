@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lenetgpu.running import images as module
+from lenetgpu.running import single as single_module
 from lenetgpu.running.homes import Home
 from lenetgpu.running.single import Single
 from lenetgpu.stages.fused import resident
@@ -56,7 +57,7 @@ class Resident:
 
 def test_a_label_waits_for_the_scores_of_the_image_before(current, monkeypatch):
     monkeypatch.setattr(resident, "Resident", Resident)
-    monkeypatch.setattr(Single, "_check", lambda self, engine: None)
+    monkeypatch.setattr(single_module, "check_resident", lambda net, weights: None)
     single = Single(SimpleNamespace(gpu=SimpleNamespace(index=1), weights=None))
     with ThreadPoolExecutor(1) as other:
         scored = other.submit(single.answer, np.full((1, 28, 28, 1), 3, np.uint8), True)

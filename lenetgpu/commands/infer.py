@@ -218,6 +218,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         repeated=bool(whole),
         streams=feed.streams,
         chunk=job.runner.chunk,
+        zero_copy=feed.zero_copy,
         model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],

@@ -117,6 +117,8 @@ class Outcome:
     streams: int = 1
     chunk: int | None = None
     """Images of a GPU's chunks, which go round its streams."""
+    zero_copy: bool = False
+    """Chunks are not copied to the GPU: its kernels read the host's memory."""
     model: dict[str, float] | None = None
     """What the schedule's model says in ms: `predicted` host to host, `bare_copy` of all images."""
     streamed: bool = False
@@ -146,6 +148,7 @@ class Outcome:
             "batch": self.batch,
             "streams": self.streams,
             "chunk": self.chunk,
+            "zero_copy": self.zero_copy,
             "model_ms": self.model,
             "repeated": self.repeated,
             "from": "file" if self.streamed else "memory",

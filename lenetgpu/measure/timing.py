@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 200
 """Samples that `repeat` takes at most unless told."""
-_clock = time.perf_counter  # held: a guest's code may put another in its place
+clock = time.perf_counter  # held: a guest's code may put another in its place
 
 
 @cache
@@ -36,11 +36,11 @@ class Phases(dict[str, float]):
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Add the time of the block to `name`, also where it raises."""
-        start = _clock()
+        start = clock()
         try:
             yield
         finally:
-            self[name] = self.get(name, 0.0) + (_clock() - start) * 1e3
+            self[name] = self.get(name, 0.0) + (clock() - start) * 1e3
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,9 @@ def repeat(
     taken = [] if samples is None else samples
     spent = 0.0
     while len(taken) < most and (len(taken) < least or spent < budget_s):
-        start = _clock()
+        start = clock()
         taken.append(measure())
-        spent += _clock() - start
+        spent += clock() - start
     return taken
 
 
@@ -120,10 +120,10 @@ def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
 
 def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     """Milliseconds that `times` calls of `work` take by the clock."""
-    start = _clock()
+    start = clock()
     for _ in range(times):
         work()
-    return (_clock() - start) * 1e3
+    return (clock() - start) * 1e3
 
 
 def time_compute(pipeline: Pipeline, images: Any) -> float:
@@ -186,10 +186,10 @@ def profile(
 
 def _profile_cpu(pipeline: Pipeline, part: Any) -> list[tuple[float, list[Launch]]]:
     totals = [0.0] * len(pipeline.steps)
-    state = {"index": 0, "last": _clock()}
+    state = {"index": 0, "last": clock()}
 
     def observe(step: Step, output: Any) -> None:
-        now = _clock()
+        now = clock()
         totals[int(state["index"])] += (now - state["last"]) * 1e3
         state["index"] = (state["index"] + 1) % len(totals)
         state["last"] = now

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.measure.timing import hold_events
+from lenetgpu.measure.timing import clock, hold_events
 
-_clock = time.perf_counter  # held: a guest's code may put another in its place
 COPY, STAGE = "copy", "stage"
 
 
@@ -66,12 +64,12 @@ class CpuTracer:
     """Reads the clock after each operation."""
 
     def __init__(self) -> None:
-        self._origin = self._last = _clock()
+        self._origin = self._last = clock()
         self._events: list[TraceEvent] = []
 
     def mark(self, lane: int, name: str | None) -> None:
         """The operation `name` just ended; None: nothing ran since the last mark."""
-        now = _clock()
+        now = clock()
         if name is not None:
             start = (self._last - self._origin) * 1e3
             length = (now - self._last) * 1e3

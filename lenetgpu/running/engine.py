@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from lenetgpu.check.fit import fit
@@ -25,7 +25,8 @@ from lenetgpu.measure.timing import Phases
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
-from lenetgpu.running.runners import CpuRunner, GpuRunner
+from lenetgpu.running.one import one_image
+from lenetgpu.running.runners import CpuRunner, Feed, GpuRunner
 
 _Asked = ParamSpec("_Asked")
 _Answer = TypeVar("_Answer")
@@ -42,20 +43,6 @@ def _in_turn(
             return method(self, *asked, **words)
 
     return turn
-
-
-@dataclass(frozen=True)
-class Feed:
-    """How host images of one type go to the GPU: streams, images of a chunk, how these taper.
-
-    `model` is what the schedule's model says of it in milliseconds, None where it was not asked. On
-    a CPU there is one stream, and `chunk` is what was asked for.
-    """
-
-    streams: int
-    chunk: int | None
-    taper: float = 1.0
-    model: dict[str, float] | None = None
 
 
 class Engine:
@@ -161,14 +148,16 @@ class Engine:
             return Feed(request.streams or 1, self.batch(request.chunk or images))
         if isinstance(source, PackedSource):
             each = -(-source.room(0, len(source)) // len(source))
-            costs = replace(costs, image_bytes=min(costs.image_bytes, each))
+            costs = costs.packed(each, self.plan.slots[0].variant.packed_images)
         found = best_schedule(images, costs, request.streams, request.chunk)
         chunk = min(found.chunk, request.batch or found.chunk)
-        model = {
-            "predicted": predicted_ms(images, found.streams, chunk, costs, found.taper),
-            "bare_copy": costs.bare_copy_ms(images),
-        }
-        return Feed(found.streams, chunk, found.taper, model)
+        takes = (
+            costs.zero_copy_ms(images)
+            if found.zero_copy
+            else predicted_ms(images, found.streams, chunk, costs, found.taper)
+        )
+        model = {"predicted": takes, "bare_copy": costs.bare_copy_ms(images)}
+        return Feed(found.streams, chunk, found.taper, found.zero_copy, model)
 
     @_in_turn
     def check(self, dtype: str, batch: int) -> int:
@@ -235,8 +224,11 @@ class Engine:
         if one:
             self.check(dtype, 1)
         feed = self.feed(dtype)
+        feed = replace(feed, chunk=feed.chunk or self.batch(images))
+
+        def make(size: int) -> Pipeline:
+            return self.pipeline(dtype, size, None, scores)
+
+        single = partial(one_image, self.plan, self.weights, dtype, make) if one else None
         with self.phases.timed("load"):
-            return GpuRunner(
-                lambda size: self.pipeline(dtype, size, None, scores),
-                feed.chunk or self.batch(images), feed.streams, self.gpu.index, one, feed.taper,
-            )  # fmt: skip
+            return GpuRunner(make, feed, self.gpu.index, single)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.pipeline import ALIGNED
 from lenetgpu.running.homes import Home, home_of, in_order_of
 
 if TYPE_CHECKING:
@@ -45,14 +46,17 @@ class Taken:
     def pixels(self, copied: bool = False) -> Any:
         """(N, 28, 28, 1) of `dtype`, contiguous, where the images lie; on the current stream.
 
-        `copied`: never the caller's own memory.
+        On a GPU they begin where kernels can read them. `copied`: never the caller's own memory.
         """
         if self.home.on_gpu:
             import cupy as arrays
         else:
             import numpy as arrays
         make = arrays.array if copied else arrays.ascontiguousarray
-        return make(self.raw, dtype=self.dtype).reshape(self.count, *IMAGE_SHAPE)
+        found = make(self.raw, dtype=self.dtype)
+        if self.home.on_gpu and found.data.ptr % ALIGNED:
+            found = found.copy()
+        return found.reshape(self.count, *IMAGE_SHAPE)
 
 
 def take(images: Any, device: str) -> Taken:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
-from lenetgpu.errors import LenetError
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
+from lenetgpu.running.one import One
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
@@ -26,6 +27,22 @@ _STAGES = (1_024, 10_000)
 """Images that go through page-locked arrays of a runner's, of the first length that holds them;
 more go through the streamer's ring."""
 _COPIED_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How host images of one type go to the GPU: streams, images of a chunk, how these taper.
+
+    `zero_copy`: nothing is copied, kernels read the host's memory.
+    `model` is what the schedule's model says of it in milliseconds, None where it was not asked. On
+    a CPU there is one stream, and `chunk` is what was asked for.
+    """
+
+    streams: int
+    chunk: int | None
+    taper: float = 1.0
+    zero_copy: bool = False
+    model: dict[str, float] | None = None
 
 
 class Runner(ABC):
@@ -163,33 +180,20 @@ def _results(n: int, with_scores: bool) -> tuple[Any, Any]:
     return np.empty(n, np.int32), np.empty((n, CLASSES), np.float32) if with_scores else None
 
 
-def _recorded_one(make: Callable[[int], Pipeline]) -> Any:
-    """A recorded pass of one image, or None for a plan that cannot be recorded."""
-    from lenetgpu.streaming import OneImage
-
-    try:
-        return OneImage(make)
-    except LenetError:
-        return None
-
-
 class GpuRunner(Runner):
     """Runs host images through a streamer on GPU `index`; a few images warm it up.
 
-    `size` images go into a chunk at most, where memory suffices for them; chunks rise or fall by
-    `taper` (`streaming/schedule.py`). `one`: single images are to come,
-    for which a pass of one is recorded. `done`: how many labels of the last run, from the first on,
-    are there. Not for several threads at once, but for one after the other.
+    Images go there as `feed` says, in smaller chunks where memory does not suffice. `one` makes
+    what answers single images, None where none are to come. `done`: how many labels of the last
+    run, from the first on, are there. Not for several threads at once, but for one after the other.
     """
 
     def __init__(
         self,
         make: Callable[[int], Pipeline],
-        size: int,
-        streams: int,
+        feed: Feed,
         index: int,
-        one: bool,
-        taper: float,
+        one: Callable[[], One | None] | None = None,
     ) -> None:
         import cupy
         import numpy as np
@@ -198,7 +202,6 @@ class GpuRunner(Runner):
 
         self._gpu, self._dtype = cupy.cuda.Device(index), ""
         self._staged: dict[int, tuple[Any, Any, Any]] = {}
-        self._one: Any = None
         self._label = np.int32
 
         def made(images: int) -> Pipeline:
@@ -207,12 +210,14 @@ class GpuRunner(Runner):
             return pipeline
 
         with self._gpu:
-            self._streamer = Streamer(made, size, streams, taper=taper)
-            few = pinned_empty((min(size, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
+            chunk = feed.chunk or 1
+            self._streamer = Streamer(
+                made, chunk, feed.streams, taper=feed.taper, zero_copy=feed.zero_copy
+            )
+            few = pinned_empty((min(chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
             self._streamer.run(few, host_results(len(few), False)[0])
-            if one:
-                self._one = _recorded_one(make)
+            self._one = None if one is None else one()
 
     @property
     def done(self) -> int:

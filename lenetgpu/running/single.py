@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from typing import Any
 
-from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.errors import LenetError
-from lenetgpu.network import CLASSES
-from lenetgpu.plan import resolve
 from lenetgpu.running.engine import Engine
+from lenetgpu.running.one import check_resident
 
 
 class Single:
@@ -36,23 +33,11 @@ class Single:
         with self._gpu:
             self._resident = Resident(engine.weights)
         try:
-            self._check(engine)
+            with self._gpu:
+                check_resident(self._resident, engine.weights)
         except BaseException:
             self.close()
             raise
-
-    def _check(self, engine: Engine) -> None:
-        """LenetError unless it gives what float64 does, with these weights."""
-        import numpy as np
-
-        asked = looked_at()
-        labels = np.empty(len(asked), np.int32)
-        scores = np.empty((len(asked), CLASSES), np.float32)
-        for index in range(len(asked)):
-            found = self.answer(asked[index : index + 1], True)
-            labels[index], scores[index] = found[0][0], found[1][0]
-        plan = replace(resolve("fp32", "cuda"), name="resident")
-        judged(plan, engine.weights, "uint8", scores, labels)
 
     def label(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, as NumPy's int32."""

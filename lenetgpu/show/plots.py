@@ -216,8 +216,8 @@ def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
 def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
     """A pane a plan: milliseconds over images a chunk, a line a number of streams.
 
-    Chunks that taper are left out. The bare copy and the kernels alone are drawn across, the
-    model's schedule is a star.
+    Chunks that taper are left out. The bare copy, the kernels alone and kernels that read the
+    host's memory are drawn across, the model's schedule is a star.
     """
     if not sweeps:
         raise LenetError("expected a sweep of streams to draw, found none")
@@ -233,7 +233,7 @@ def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
             rows.sort(key=lambda row: row["chunk"])
             axes.plot([row["chunk"] for row in rows], [row["median_ms"] for row in rows],
                       marker="o", markersize=3, color=colour, label=f"{count}")  # fmt: skip
-        for name, style in (("bare copy", "--"), ("kernels", ":")):
+        for name, style in (("bare copy", "--"), ("kernels", ":"), ("zero-copy", "-.")):
             for row in ways.get(name, []):
                 axes.axhline(row["median_ms"], color="#475569", linestyle=style, label=name)
         for row in ways.get("auto", []):

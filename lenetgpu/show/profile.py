@@ -24,8 +24,9 @@ _COLUMNS = (*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS)
 def _beside_model(outcome: Outcome) -> str:
     """What the schedule's model says of a pass, and what it took."""
     assert outcome.model is not None and outcome.chunk is not None
+    how = ", zero-copy" if outcome.zero_copy else ""
     return (
-        f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}, host to host: "
+        f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}{how}, host to host: "
         f"{outcome.end_to_end.median:.3f} ms, by the model {outcome.model['predicted']:.3f} ms, "
         f"the bare copy {outcome.model['bare_copy']:.3f} ms"
     )

@@ -89,7 +89,8 @@ class Variant:
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-      that it takes images as they arrive (uint8 or float32) and needs no input step.
+      that it takes images as they arrive (uint8 or float32) and needs no input step,
+      `packed_images` that it takes packed ones (`stages.support.unpack.Records`) as well.
     """
 
     kind: str
@@ -109,6 +110,7 @@ class Variant:
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
     raw_images: bool = False
+    packed_images: bool = False
 
     @property
     def full_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -52,7 +52,7 @@ def schedule_for(
     """
     costs = costs_of(plan, weights, gpu, dtype)
     if image_bytes is not None:
-        costs = replace(costs, image_bytes=image_bytes)
+        costs = costs.packed(image_bytes, plan.slots[0].variant.packed_images)
     return best_schedule(images, costs, streams, chunk)
 
 
@@ -80,7 +80,8 @@ def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
 
 
 def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
-    """Copies and kernels of FEW and of all shipped digits, on one lane and on several.
+    """Copies and kernels of FEW and of all shipped digits, on one lane and on several,
+    and kernels that read the host's memory.
 
     `make_pipeline(n)` takes n images a pass, on the current GPU.
     """
@@ -98,6 +99,9 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
     image_bytes = host.nbytes // whole
     copy_us, byte_us = _line(few * image_bytes, whole * image_bytes, copies)
     chunk_us, image_us = _line(few, whole, kernels)
+    seen = device.mapped(host)
+    reads = [_each_us(partial(pipeline.run, seen[:n])) for n in (few, whole)]
+    zero_copy_us, read_us = _line(few, whole, reads)
     lanes = [pipeline, *(make_pipeline(few) for _ in range(_LANES - 1))]
     beside_us = _beside_us(device, lanes, resident[:few])
     return Costs(
@@ -108,6 +112,8 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
         lane_us=min(chunk_us, max(0.0, beside_us - few * image_us)),
         call_us=_call_us(device),
         image_bytes=image_bytes,
+        zero_copy_gbs=image_bytes / (1e3 * read_us),
+        zero_copy_us=zero_copy_us,
     )
 
 

@@ -3,7 +3,7 @@
 A chunk is copied to its lane's images on the copying stream, so that copies follow each other over
 the bus without a gap; its kernels go to the lane's own stream and write its labels where the host
 reads them. Events hold both together: kernels wait for their copy, a copy for the lane's last
-kernels.
+kernels. Or, `zero_copy`, nothing is copied: kernels read the host's memory themselves.
 
 Kernels that may begin before the kernel before them is over (`gpu.launch`, overlap) do so behind a
 kernel of their own lane alone: what waits for a copy or an event waits for all of it, on a stream
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.network import IMAGE_SHAPE
-from lenetgpu.pipeline import Observer, Pipeline
+from lenetgpu.pipeline import ALIGNED, Observer, Pipeline
 from lenetgpu.streaming.cuda import Device
-from lenetgpu.streaming.packed import Landing, PackedImages
+from lenetgpu.streaming.packed import Landing, PackedImages, arrays_of
 
 Mark = Callable[[int, str | None], None]
 """Told the lane and the operation that was just queued on the current stream, or None before."""
@@ -55,20 +55,28 @@ class Lanes:
     """`count` lanes for chunks of up to `chunk` images, used in turn."""
 
     def __init__(
-        self, device: Device, make_pipeline: Callable[[int], Pipeline], chunk: int, count: int
+        self,
+        device: Device,
+        make_pipeline: Callable[[int], Pipeline],
+        chunk: int,
+        count: int,
+        zero_copy: bool = False,
     ) -> None:
-        self._device, self._chunk = device, chunk
+        self._device, self._chunk, self._zero_copy = device, chunk, zero_copy
         self._copying = device.stream()
         self._lanes: list[Lane] = []
         for number in range(count):
             stream = device.stream()
             with device.on(stream):
                 pipeline = make_pipeline(chunk)
-                images = device.empty((chunk, *IMAGE_SHAPE), pipeline.input_dtype)
+                images = None if zero_copy else self._images(pipeline.input_dtype)
             stream.synchronize()
             events = device.event(), device.event()
             self._lanes.append(Lane(number, stream, pipeline, images, *events))
         self.dtype, self.with_scores = pipeline.input_dtype, pipeline.with_scores
+
+    def _images(self, dtype: str) -> Any:
+        return self._device.empty((self._chunk, *IMAGE_SHAPE), dtype)
 
     @property
     def streams(self) -> list[Any]:
@@ -83,34 +91,67 @@ class Lanes:
     def queue(self, turn: int, chunk: Chunk, mark: Mark | None = None, done: Any = None) -> None:
         """Queue chunk number `turn` of a pass; `done` is then an event after its last copy."""
         device, lane = self._device, self._lanes[turn % len(self._lanes)]
-        buffer = lane.images[: len(chunk.images)]
+        packed = isinstance(chunk.images, PackedImages)
+        if self._zero_copy and self._readable(lane, chunk.images):
+            taken = self._seen(chunk.images)
+            if mark is not None:
+                with device.on(lane.stream):
+                    mark(lane.number, None)
+        else:
+            taken = self._copied(lane, chunk.images, mark)
+        with device.on(lane.stream):
+            if packed and not lane.pipeline.takes_packed:
+                buffer = lane.images[: len(chunk.images)]
+                device.unpack(taken, buffer)
+                taken = buffer
+                if mark is not None:
+                    mark(lane.number, "unpack")
+            self._run(lane, taken, chunk, mark)
+        if done is not None:
+            device.record(done, lane.stream)
+
+    @staticmethod
+    def _readable(lane: Lane, images: Any) -> bool:
+        """Whether the lane's kernels can read these images where they lie."""
+        if isinstance(images, PackedImages):
+            held = images.offsets.ctypes.data % images.offsets.itemsize == 0
+            return lane.pipeline.takes_packed and held
+        return bool(images.ctypes.data % ALIGNED == 0)
+
+    def _seen(self, images: Any) -> Any:
+        """Images as kernels read them where they lie."""
+        if not isinstance(images, PackedImages):
+            return self._device.mapped(images)
+        payload, offsets = map(self._device.mapped, arrays_of(images))
+        return self._device.records(payload, offsets, 0)
+
+    def _copied(self, lane: Lane, images: Any, mark: Mark | None) -> Any:
+        """Images in the lane's memory, whose stream waits for their copy."""
+        device = self._device
         if lane.used:
             device.wait(self._copying, lane.emptied)
         if mark is not None:
             with device.on(self._copying):
                 mark(lane.number, None)
-        self._copy(lane, chunk.images, buffer)
+        taken = self._copy(lane, images)
         if mark is not None:
             with device.on(self._copying):
                 mark(lane.number, "images to device")
         device.record(lane.copied, self._copying)
         device.wait(lane.stream, lane.copied)
-        with device.on(lane.stream):
-            if lane.landing is not None and isinstance(chunk.images, PackedImages):
-                lane.landing.unpack(chunk.images, buffer)
-                if mark is not None:
-                    mark(lane.number, "unpack")
-            self._run(lane, buffer, chunk, mark)
-        if done is not None:
-            device.record(done, lane.stream)
+        return taken
 
-    def _copy(self, lane: Lane, images: Any, buffer: Any) -> None:
+    def _copy(self, lane: Lane, images: Any) -> Any:
+        if lane.images is None:
+            lane.images = self._images(self.dtype)
         if not isinstance(images, PackedImages):
+            buffer = lane.images[: len(images)]
             self._device.copy(buffer, images, self._copying)
-            return
+            return buffer
         if lane.landing is None:
             lane.landing = Landing(self._device, self._chunk)
         lane.landing.copy(images, self._copying, lane.stream)
+        return lane.landing.records(images)
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Kernels, which write the labels to host memory where a kernel writes them at all."""

@@ -111,7 +111,7 @@ def packed_into(source: PackedReadable, lo: int, n: int, raw: Any) -> PackedImag
 
 
 class Landing:
-    """Where a lane's records lie on the GPU until they are unpacked: 827 bytes an image."""
+    """Where a lane's records lie on the GPU until they are read: 827 bytes an image."""
 
     def __init__(self, device: Device, chunk: int) -> None:
         self._device = device
@@ -127,8 +127,8 @@ class Landing:
         self._device.copy(self._payload[: end - begin], images.payload[begin:end], stream)
         self._device.copy(self._offsets[: len(images) + 1], images.offsets, own)
 
-    def unpack(self, images: PackedImages, out: Any) -> None:
-        """Queue the kernel that writes their pixels to `out` (n, 28, 28, 1) on the device."""
+    def records(self, images: PackedImages) -> Any:
+        """Those that were copied here last, as a pipeline takes them."""
         begin, end = images.ends
         offsets = self._offsets[: len(images) + 1]
-        self._device.unpack(self._payload[: end - begin], offsets, begin, out)
+        return self._device.records(self._payload[: end - begin], offsets, begin)

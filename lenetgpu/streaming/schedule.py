@@ -9,8 +9,8 @@ is slower chunks best fall towards the end, where the kernels are slower they ri
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import ceil
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
 _PARTS = 12
@@ -30,7 +30,8 @@ class Costs:
 
     The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
     kernels in ns an image and us a chunk, alone and behind another lane's, whose end they overlap;
-    us that the host takes to launch a recorded pass and to see its end; bytes of an image.
+    us that the host takes to launch a recorded pass and to see its end; bytes of an image. Then the
+    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that.
     """
 
     bus_gbs: float
@@ -40,6 +41,8 @@ class Costs:
     lane_us: float
     call_us: float
     image_bytes: int
+    zero_copy_gbs: float
+    zero_copy_us: float
 
     def copy(self, images: int) -> float:
         """Microseconds that a chunk's copy takes."""
@@ -48,6 +51,17 @@ class Costs:
     def kernels(self, images: int, behind: bool = False) -> float:
         """Microseconds that a chunk's kernels take, alone or behind another lane's."""
         return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
+
+    def packed(self, image_bytes: int, read: bool) -> Costs:
+        """The same for packed images of so many bytes, which the plan's kernels `read` or not."""
+        least = min(self.image_bytes, image_bytes)
+        beside = self.zero_copy_us if read else inf
+        return replace(self, image_bytes=least, zero_copy_us=beside)
+
+    def zero_copy_ms(self, images: int) -> float:
+        """Milliseconds of a pass whose kernels read the host's memory."""
+        each = max(self.image_ns, self.image_bytes / self.zero_copy_gbs)
+        return (self.call_us + self.zero_copy_us + images * each / 1e3) / 1e3
 
     def bare_copy_ms(self, images: int) -> float:
         """Milliseconds that all images take over the bus in one copy."""
@@ -59,12 +73,14 @@ class Schedule:
     """Streams, images of the largest chunk, the milliseconds that the model says for them.
 
     `taper` is how many times the one before it a chunk has, of those that rise or fall.
+    `zero_copy`: nothing is copied, kernels read the host's memory.
     """
 
     streams: int
     chunk: int
     predicted_ms: float = field(compare=False)
     taper: float = EVEN
+    zero_copy: bool = False
 
 
 def chunk_sizes(images: int, chunk: int, taper: float = EVEN) -> list[int]:
@@ -126,7 +142,8 @@ def best_schedule(
     """The schedule that takes least by the model, with `streams` or `chunk` as given.
 
     A given chunk is not tapered. Of those that take as long to a percent, the one with the
-    fewest images on the GPU.
+    fewest images on the GPU. Kernels read the host's memory where that takes less, nothing is
+    given, and MOST_CHUNK is not passed.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
     most = min(images, MOST_CHUNK)
@@ -140,6 +157,14 @@ def best_schedule(
         if streams is not None or count <= -(-images // size)
         for taper in (tapers if chunk is None and size < images else (EVEN,))
     ]
+    if streams is None and chunk is None and images <= MOST_CHUNK:
+        found.append(Schedule(1, images, costs.zero_copy_ms(images), zero_copy=True))
     least = min(schedule.predicted_ms for schedule in found)
     near = [schedule for schedule in found if schedule.predicted_ms <= _WORTH * least]
-    return min(near, key=lambda schedule: (schedule.streams * schedule.chunk, schedule.streams))
+    return min(near, key=_images_held)
+
+
+def _images_held(schedule: Schedule) -> tuple[int, int]:
+    """How many images lie on the GPU at once, then how many streams there are."""
+    held = 0 if schedule.zero_copy else schedule.streams * schedule.chunk
+    return held, schedule.streams

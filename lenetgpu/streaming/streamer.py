@@ -53,7 +53,7 @@ class Streamer:
     """Runs host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
 
     Chunks of a call have `chunk` images, or rise to as many or fall from them by `taper`
-    (`schedule.chunk_sizes`).
+    (`schedule.chunk_sizes`). They are copied to the GPU, or, `zero_copy`, read by its kernels.
     Where the GPU's memory does not hold chunks of `chunk` images, here or in a run, they are halved
     until it does: `chunk` says what they came to, `asked` what they were to be. LenetError where
     not even one image fits. Not for several threads at once.
@@ -66,12 +66,13 @@ class Streamer:
         streams: int = 1,
         device: Device | None = None,
         taper: float = EVEN,
+        zero_copy: bool = False,
     ) -> None:
         if streams < 1:
             raise LenetError(f"streams: expected at least 1, found {streams}")
         if not taper > 0:
             raise LenetError(f"taper: expected more than 0, found {taper}")
-        self.taper = taper
+        self.taper, self.zero_copy = taper, zero_copy
         self.asked = self.chunk = chunk
         self.streams = streams
         self.done = 0
@@ -166,7 +167,7 @@ class Streamer:
 
     def _made(self) -> bool:
         try:
-            self._lanes = Lanes(self._device, self._make, self.chunk, self.streams)
+            self._lanes = Lanes(self._device, self._make, self.chunk, self.streams, self.zero_copy)
         except Exception as error:
             if not self._device.lacks_memory(error):
                 raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.network import CLASSES
+from lenetgpu.errors import LenetError
+from lenetgpu.network import CLASSES, PIXEL_SCALE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SIDE, PIXELS = 28, 784
 ROW_BYTES = 32  # 28 pixels and the image's tag, so that one 32-byte read holds both
 MAIL_AT, ANSWER_AT, ASLEEP_AT, FLOATS_AT, BYTES = 0, 1024, 1088, 2048, 8192
+_SHAPES = ((SIDE, SIDE), (PIXELS,), (SIDE, SIDE, 1), (1, SIDE, SIDE))
 ANSWERED, LABEL, ASLEEP = ANSWER_AT // 4 + 15, ANSWER_AT // 4 + 13, ASLEEP_AT // 4
 
 
@@ -39,6 +41,29 @@ class Mailbox:
         self.words = memoryview(memory).cast("B").cast("I")
         self._answer = everything[ANSWER_AT : ANSWER_AT + 64].view(np.uint32).reshape(4, 4)
 
+    def write(self, image: Any) -> int:
+        """Put the pixels of any image there; 1 where they are floats, else 0.
+
+        `image` is (28, 28), (28, 28, 1), (1, 28, 28) or (784,), uint8 or float32 in 0..1;
+        LenetError for another.
+        """
+        import numpy as np
+
+        given = np.asarray(image)
+        if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
+            raise LenetError(
+                "an image: expected uint8 or float32 of shape (28, 28) or (784,), "
+                f"found {given.dtype} of shape {given.shape}"
+            )
+        if given.dtype == np.uint8:
+            self.pixels[...] = given.reshape(SIDE, SIDE)
+            return 0
+        low, high = given.min(), given.max()
+        if not (low >= 0 and high <= 1):
+            raise LenetError(f"an image: expected floats in 0..1, found {low:g} to {high:g}")
+        self.floats[...] = given.reshape(PIXELS)
+        return 1
+
     def sums(self, tag: int) -> Array | None:
         """The ten sums of the image `tag`, float32; None until all four parts have arrived."""
         import numpy as np
@@ -48,3 +73,21 @@ class Mailbox:
             return None
         sums: Array = np.delete(found, 3, axis=1).ravel()[:CLASSES].view(np.float32)
         return sums
+
+
+def scaled(sums: Array, tag: int, scale: tuple[float, int]) -> Array:
+    """Scores (10,) float32 of the `sums` of image `tag`: `scale` is what `pack` gave.
+
+    LenetError where they are beyond float32's range.
+    """
+    import numpy as np
+
+    factor, power = scale
+    wide = np.ldexp(sums.astype(np.float64), power) * factor
+    found = wide if tag % 2 else wide / PIXEL_SCALE
+    if not (np.abs(found) <= np.finfo(np.float32).max).all():
+        raise LenetError(
+            "scores: expected what float32 holds, "
+            f"found {np.abs(found).max():.3g}; the weights are too large"
+        )
+    return found.astype(np.float32)

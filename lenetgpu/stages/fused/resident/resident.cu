@@ -6,7 +6,8 @@
 // two rows of conv2 in 16 maps a pass, a warp one row of four maps, a lane an input map, 8 x 4 sums
 // in registers, added over the lanes; a row of pool2; the part of fc1 that these features have.
 // Pools are sums: their factors and all scales are the host's.
-// After `idle` ns without an image it writes `life` where the host looks, and ends. sm_90a, fp32.
+// After `idle` ns without an image, or `most` images (0: any number), it writes `life` where the host
+// looks, and ends. sm_90a, fp32.
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/host.cuh"
@@ -148,20 +149,21 @@ __device__ __forceinline__ void answer(const Shared& s, const uint4 (&w)[CLASSES
     if (lane < 4) ptx::store_host(to + lane, words);
 }
 
-// Warp 8 of block 0: until `idle` ns have passed without an image.
+// Warp 8 of block 0: until `idle` ns have passed without an image, or `most` are answered.
 __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const float* weights,
-                                      u32 last, u64 idle, int lane) {
+                                      u32 last, u64 idle, u32 most, int lane) {
     const uint4* box = reinterpret_cast<const uint4*>(host + MAIL_AT);
     Mail reads[WATCHES] = {};
     u32 asked = ptx::clocks();
     u64 since = ptx::nanoseconds();
 #pragma unroll 1
-    for (u32 parity = 0;; parity ^= 1) {
+    for (u32 parity = 0, answered = 0;; parity ^= 1, ++answered) {
+        const bool enough = most != 0 && answered == most;
         Mail mail = {};
         u32 tag = 0;
         bool found = false;
 #pragma unroll 1
-        while (!found && !__shfl_sync(~0u, ptx::nanoseconds() - since >= idle, 0)) {
+        while (!found && !enough && !__shfl_sync(~0u, ptx::nanoseconds() - since >= idle, 0)) {
 #pragma unroll
             for (int i = 0; i < WATCHES; ++i) {
                 if (found) continue;
@@ -194,7 +196,8 @@ __device__ __forceinline__ void watch(Shared& s, unsigned char* host, const floa
 
 // `last`: the tag of the newest image that is not asked for.
 extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
-    resident(unsigned char* host, const float* __restrict__ weights, u32 last, u32 life, u64 idle) {
+    resident(unsigned char* host, const float* __restrict__ weights, u32 last, u32 life, u64 idle,
+             u32 most) {
     extern __shared__ float4 memory[];
     Shared& s = *reinterpret_cast<Shared*>(memory);
     const int thread = threadIdx.x;
@@ -220,7 +223,7 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THRE
     } else {
         ptx::fewer_registers<WATCH_REGISTERS>();
         if (rank == 0 && thread < WORKERS + WARP)
-            watch(s, host, weights, last, idle, thread % WARP);
+            watch(s, host, weights, last, idle, most, thread % WARP);
     }
     __syncwarp();
     ptx::cluster_sync();

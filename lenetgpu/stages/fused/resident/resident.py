@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import platform
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
@@ -20,9 +21,8 @@ from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import current_arch, require_gpu
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.stages.fused.resident import mailbox
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, PIXELS, SIDE, Mailbox
+from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.pack import pack
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ARCH = "sm_90a"
-_SHAPES = ((SIDE, SIDE), (PIXELS,), (SIDE, SIDE, 1), (1, SIDE, SIDE))
 _THREADS, _WORK_REGISTERS, _WATCH_REGISTERS = 384, 192, 120
 _LAST_TAG, _LAST_LIFE = 0xFFFFFFFE, 0xFFFFFFFF  # 0 is none
 _SPINS = range(200)  # looks at the answer between two at the rest
@@ -114,6 +113,11 @@ class Cluster:
 
     def start(self, last: int, life: int, idle_ns: int) -> None:
         """Queue a life of the kernel that answers what is newer than tag `last`."""
+        with self._device, self._stream:
+            self.queue(last, life, idle_ns)
+
+    def queue(self, last: int, life: int, idle_ns: int, most: int = 0) -> None:
+        """The same on the current stream, of `most` images at most; 0: as many as come."""
         import numpy as np
 
         arguments = (
@@ -122,15 +126,15 @@ class Cluster:
             np.uint32(last),
             np.uint32(life),
             np.uint64(idle_ns),
+            np.uint32(most),
         )
-        with self._device, self._stream:
-            launch(
-                self._design.kernel,
-                (self._design.blocks,),
-                (_THREADS,),
-                arguments,
-                shared=self._design.shared_bytes,
-            )
+        launch(
+            self._design.kernel,
+            (self._design.blocks,),
+            (_THREADS,),
+            arguments,
+            shared=self._design.shared_bytes,
+        )
 
     def over(self) -> bool:
         """Whether nothing of it is on the GPU; LenetError where it broke."""
@@ -159,6 +163,29 @@ def pauses(seconds: float) -> int:
     return max(1, int(seconds / _PAUSE_S))
 
 
+def opened(
+    weights: Weights, open_it: Callable[[Cluster], None], design: Design | None = None
+) -> tuple[Design, tuple[float, int]]:
+    """The first design that the GPU takes, and the scores' scale; `open_it` makes a first call.
+
+    LenetError where there is none, no GPU of compute capability 9.0, or the host is no x86-64.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        raise LenetError(
+            f"the resident kernel: expected an x86-64 host, found {platform.machine()}"
+        )
+    packed, scale = pack(weights)
+    designs, refusal = DESIGNS if design is None else (design,), ""
+    for one in designs:
+        try:
+            open_it(Cluster(one, packed))
+        except RuntimeError as error:
+            refusal = str(error)
+            continue
+        return one, scale
+    raise LenetError(f"the resident kernel: expected the GPU to take it, found: {refusal}")
+
+
 class Resident:
     """Labels single images by a kernel that stays on the current GPU, in fp32.
 
@@ -178,26 +205,12 @@ class Resident:
     ) -> None:
         import numpy as np
 
-        if platform.machine() not in ("x86_64", "AMD64"):
-            raise LenetError(
-                f"the resident kernel: expected an x86-64 host, found {platform.machine()}"
-            )
         if not 0.01 <= idle_ms <= 1000:
             raise LenetError(f"idle_ms: expected 0.01 to 1000, found {idle_ms:g}")
         self._turn, self._array, self._uint8 = Lock(), np.ndarray, np.dtype(np.uint8)
         self._idle_ns, self._timeout_s = int(idle_ms * 1e6), timeout_s
         self._tag, self._life, self._closed = 0, 0, False
-        packed, self._scale = pack(weights)
-        designs = DESIGNS if design is None else (design,)
-        for last, self.design in enumerate(designs, 1 - len(designs)):
-            try:
-                self._open(Cluster(self.design, packed))
-                return
-            except RuntimeError as error:
-                if last == 0:
-                    raise LenetError(
-                        f"the resident kernel: expected the GPU to take it, found: {error}"
-                    ) from error
+        self.design, self._scale = opened(weights, self._open, design)
 
     def _open(self, cluster: Cluster) -> None:
         import numpy as np
@@ -236,7 +249,7 @@ class Resident:
                 self._rows[...] = image
                 kind = 0
             else:
-                kind = self._write(image)
+                kind = self._box.write(image)
             words = self._words
             self._tag = tag = (self._tag | 1) + 1 + kind if self._tag < _LAST_TAG else 2 + kind
             self._tags.fill(tag)
@@ -246,25 +259,6 @@ class Resident:
                 if words[ANSWERED] == tag:
                     return words[LABEL]
             return self._wait(tag)
-
-    def _write(self, image: Any) -> int:
-        """Put the pixels of any image into the mailbox; 1 where they are floats."""
-        import numpy as np
-
-        given = np.asarray(image)
-        if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
-            raise LenetError(
-                "an image: expected uint8 or float32 of shape (28, 28) or (784,), "
-                f"found {given.dtype} of shape {given.shape}"
-            )
-        if given.dtype == np.uint8:
-            self._rows[...] = given.reshape(SIDE, SIDE)
-            return 0
-        low, high = given.min(), given.max()
-        if not (low >= 0 and high <= 1):
-            raise LenetError(f"an image: expected floats in 0..1, found {low:g} to {high:g}")
-        self._box.floats[...] = given.reshape(PIXELS)
-        return 1
 
     def _start(self, tag: int) -> None:
         life = self._life % _LAST_LIFE + 1
@@ -292,8 +286,6 @@ class Resident:
 
         Raises LenetError where they are beyond float32's range.
         """
-        import numpy as np
-
         with self._turn:
             tag, words = self._tag, self._words
             if self._closed or words[ANSWERED] != tag:
@@ -305,12 +297,4 @@ class Resident:
                     break
         if sums is None:
             raise LenetError(f"scores: expected all ten of image {tag}, found some of another")
-        factor, power = self._scale
-        wide = np.ldexp(sums.astype(np.float64), power) * factor
-        found = wide if tag % 2 else wide / PIXEL_SCALE
-        if not (np.abs(found) <= np.finfo(np.float32).max).all():
-            raise LenetError(
-                "scores: expected what float32 holds, "
-                f"found {np.abs(found).max():.3g}; the weights are too large"
-            )
-        return found.astype(np.float32)
+        return scaled(sums, tag, self._scale)

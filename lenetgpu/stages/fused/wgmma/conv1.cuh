@@ -35,12 +35,14 @@ __device__ __forceinline__ Patch load(const Pixel* p) {
     return {words.x, words.y};
 }
 // Bytes become fp16, exactly byte / 256: 0x6400 | byte is 1024 + byte.
-__device__ __forceinline__ uint4 halves(Patch p) {
+__device__ __forceinline__ uint2 halves(u32 bytes) {
     constexpr u32 BIAS = 0x64646464, SCALE = 0x1c001c00, MINUS_4 = 0xc400c400;
-    const auto pair = [](u32 bytes, u32 pick) {
-        return ptx::multiply_add2(__byte_perm(bytes, BIAS, pick), SCALE, MINUS_4);
-    };
-    return {pair(p.low, 0x4140), pair(p.low, 0x4342), pair(p.high, 0x4140), pair(p.high, 0x4342)};
+    return {ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4140), SCALE, MINUS_4),
+            ptx::multiply_add2(__byte_perm(bytes, BIAS, 0x4342), SCALE, MINUS_4)};
+}
+__device__ __forceinline__ uint4 halves(Patch p) {
+    const uint2 low = halves(p.low), high = halves(p.high);
+    return {low.x, low.y, high.x, high.y};
 }
 #else
 using Pixel = float;

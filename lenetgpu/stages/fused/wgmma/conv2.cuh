@@ -10,7 +10,11 @@
 #include "gpu/ptx/math.cuh"
 #include "gpu/ptx/shared.cuh"
 #include "gpu/ptx/wgmma.cuh"
-#include "stages/fused/wgmma/conv1.cuh"
+#if PACKED
+#include "stages/fused/wgmma/packed.cuh"
+#else
+#include "stages/fused/wgmma/pixels.cuh"
+#endif
 
 constexpr int PLANE_BYTES = CELLS * IMAGES * CELL;  // [12][IMAGES][12][a cell's channels]
 constexpr int STEP2_BYTES = 64 * 2 * CELL;          // [2][channel][cell]
@@ -45,14 +49,15 @@ __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u3
 // conv2's `Sum` and its `STEPS`, where a lane begins in a `cell`, how it stores conv1's sums
 // (`store`), and the `mean`s of channels c and c + 8 in a pooled row; `load(c)` makes one.
 template <typename Kind, typename Load>
-__device__ __forceinline__ void carry(const Pixel* images, const unsigned char* filters1,
+__device__ __forceinline__ void carry(Images images, const unsigned char* filters1,
                                       const unsigned char* filters2, uint4* out, int n,
                                       Load load) {
     constexpr int MAP_BYTES = 2 * Kind::STEPS / TAPS * PLANE_BYTES;
     constexpr int FILTER2_BYTES = Kind::STEPS * STEP2_BYTES, LOAD_BYTES = FILTER2_BYTES / 5;
     constexpr int FILTER1_AT = FILTER2_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
     constexpr int IMAGES_AT = MAPS_AT + GROUPS * MAP_BYTES;
-    constexpr int BARRIERS_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
+    constexpr int FEED_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
+    constexpr int BARRIERS_AT = FEED_AT + GROUPS * Feed::BYTES;
     static_assert(BARRIERS_AT + 8 * (GROUPS + 2) == SHARED_BYTES, "the launcher's layout differs");
     static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
 
@@ -65,12 +70,16 @@ __device__ __forceinline__ void carry(const Pixel* images, const unsigned char* 
     const u32 staged = base + IMAGES_AT + group * IMAGES * IMAGE_BYTES;
     const u32 loaded = base + BARRIERS_AT, turns = loaded + 16;
     const u32 turn = turns + 8 * group, next = turns + 8 * ((group + 1) % GROUPS);
+    unsigned char* const own = memory + FEED_AT + group * Feed::BYTES;
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
         ptx::barrier_init(loaded, 1);
         ptx::barrier_init(loaded + 8, 1);
-        for (int g = 0; g < GROUPS; ++g) ptx::barrier_init(turns + 8 * g, WARPGROUP / 32);
+        for (int g = 0; g < GROUPS; ++g) {
+            ptx::barrier_init(turns + 8 * g, WARPGROUP / 32);
+            Feed::begin(base + FEED_AT + g * Feed::BYTES);
+        }
         ptx::barrier_init_fence();
         ptx::barrier_expect(loaded, FILTER1_BYTES);
         ptx::bulk_load(base + FILTER1_AT, filters1, FILTER1_BYTES, loaded);
@@ -85,13 +94,15 @@ __device__ __forceinline__ void carry(const Pixel* images, const unsigned char* 
     ptx::wait_for_grid();
     if (group == GROUPS - 1 && lane == 0) ptx::barrier_arrive(next);
 
-    const int stride = int(gridDim.x) * GROUPS * IMAGES;
-    int first = (group * int(gridDim.x) + int(blockIdx.x)) * IMAGES;
-    Pixels pixels;
-    fetch(pixels, images, first, n, tid);
-    stage(staged, pixels, tid);
-    fetch(pixels, images, first + stride, n, tid);
-    for (u32 round = 0; first < n; ++round, first += stride) {
+    const int groups = int(gridDim.x) * GROUPS;
+    const int place_in_grid = group * int(gridDim.x) + int(blockIdx.x);
+    const Share share(place_in_grid, groups, n);
+    int first = share.first;
+    Feed feed(images, own, share, n, tid);
+    feed.fetch(first, 0);
+    feed.stage(staged, first, 0);
+    feed.fetch(first + share.stride, 1);
+    for (u32 round = 0; first < share.end; ++round, first += share.stride) {
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(loaded, 0);
         convolve1(base + FILTER1_AT, place.pair, [&](const float (&d)[32], int at) {
@@ -104,8 +115,8 @@ __device__ __forceinline__ void carry(const Pixel* images, const unsigned char* 
 
         typename Kind::Sum d[32 * IMAGES];
         convolve2<Kind::STEPS>(d, base, maps, next, lane);
-        stage(staged, pixels, tid);
-        fetch(pixels, images, first + 2 * stride, n, tid);
+        feed.stage(staged, first + share.stride, round + 1);
+        feed.fetch(first + 2 * share.stride, round + 2);
         ptx::wgmma_wait<0>();
         ptx::settle(d);
 #pragma unroll
@@ -119,5 +130,6 @@ __device__ __forceinline__ void carry(const Pixel* images, const unsigned char* 
             out[feature_cell(first + i, tid)] = {mean[0], mean[1], mean[2], mean[3]};
         }
     }
-    for (int i = 0; i < IMAGES; ++i) clear_rest(out, first + i, stride, n, tid);
+    const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + place_in_grid * IMAGES;
+    for (int i = 0; i < IMAGES; ++i) clear_rest(out, rest + i, groups * IMAGES, n, tid);
 }

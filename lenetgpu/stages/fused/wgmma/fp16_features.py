@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.files.packed.records import LONGEST
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
+from lenetgpu.stages.support.unpack import RECORD, Records
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _WARPGROUP = 128
 _FILTER1_BYTES = 32 * 64 * 2
 _IMAGE_BYTES = 28 * 28 * 2
 _BARRIER_BYTES = 8
+_RECORD_BYTES = 2 * (2 * ((15 + LONGEST + 15) // 16 * 16 + 8) + _BARRIER_BYTES)  # packed.cuh
 TILE_IMAGES = 80
+
+
+class Pixels(Enum):
+    """How images come: float32 in 0..1, uint8 (divided by 255), or `Records` of uint8."""
+
+    FLOATS = 0
+    BYTES = 1
+    PACKED = 2
+
+    @classmethod
+    def of(cls, x: Any) -> Pixels:
+        """How `x`, an array (n, 28, 28, 1) or `Records`, has them."""
+        if isinstance(x, Records):
+            return cls.PACKED
+        return cls.BYTES if x.dtype == "uint8" else cls.FLOATS
+
+    def arguments(self, x: Any) -> tuple[Any, ...]:
+        """What the kernel for these takes for them."""
+        return x.arguments if self is Pixels.PACKED else (x,)
 
 
 @dataclass(frozen=True)
@@ -39,10 +62,10 @@ class Tiling:
         """Threads of a block."""
         return self.groups * _WARPGROUP
 
-    @property
-    def shared_bytes(self) -> int:
+    def shared_bytes(self, pixels: Pixels) -> int:
         """Dynamic shared memory of a block."""
         per_group = self.images * (self.map_bytes + _IMAGE_BYTES) + _BARRIER_BYTES
+        per_group += _RECORD_BYTES if pixels is Pixels.PACKED else 0
         return _FILTER1_BYTES + self.filter2_bytes + self.groups * per_group + 2 * _BARRIER_BYTES
 
 
@@ -57,22 +80,25 @@ class Packed:
     conv2: Any
 
 
-def defines(uint8: bool, tiling: Tiling) -> tuple[tuple[str, int], ...]:
+def defines(pixels: Pixels, tiling: Tiling) -> tuple[tuple[str, int], ...]:
     """What the kernels of conv2.cuh are compiled with."""
+    packed = pixels is Pixels.PACKED
     return (
-        ("UINT8_PIXELS", int(uint8)),
+        ("UINT8_PIXELS", int(pixels is not Pixels.FLOATS)),
+        ("PACKED", int(packed)),
+        *((*RECORD, ("RECORD_BYTES", _RECORD_BYTES)) if packed else ()),
         ("SPLIT", 0),
         ("GROUPS", tiling.groups),
         ("IMAGES", tiling.images),
         ("PASS_STEP", tiling.pass_step),
         ("TILE", TILE_IMAGES),
-        ("SHARED_BYTES", tiling.shared_bytes),
+        ("SHARED_BYTES", tiling.shared_bytes(pixels)),
     )
 
 
-def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(_SOURCE, "features", defines(uint8, TILING))
+def kernel(pixels: Pixels) -> Kernel:
+    """The kernel for such pixels."""
+    return Kernel(_SOURCE, "features", defines(pixels, TILING))
 
 
 def blocks(n: int) -> int:
@@ -95,19 +121,21 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
-    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
+    kernels=lambda problem, batch: tuple(map(kernel, Pixels)),
     raw_images=True,
+    packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
     import numpy as np
 
-    uint8 = x.dtype == "uint8"
+    pixels = Pixels.of(x)
+    filters = w.conv1[int(pixels is not Pixels.FLOATS)]
     launch(
-        kernel(uint8),
+        kernel(pixels),
         (min(multiprocessors(), blocks(len(x))),),
         (TILING.threads,),
-        (x, w.conv1[int(uint8)], w.conv2, y, np.int32(len(x))),
-        shared=TILING.shared_bytes,
+        (*pixels.arguments(x), filters, w.conv2, y, np.int32(len(x))),
+        shared=TILING.shared_bytes(pixels),
         overlap=True,
     )

@@ -40,11 +40,28 @@ struct Bytes {
 };
 
 // filters2 are bytes; scales: what a channel's sums of four are multiplied by.
-extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    int8_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
-                  const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
-                  uint4* __restrict__ out, int n) {
+__device__ __forceinline__ void run(Images images, const unsigned char* filters1,
+                                    const unsigned char* filters2, const float* scales, uint4* out,
+                                    int n) {
     carry<Bytes>(images, filters1, filters2, out, n, [=](int channel) {
         return Bytes{__ldg(scales + channel), __ldg(scales + channel + 8)};
     });
 }
+
+#if PACKED
+extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
+    int8_features(const unsigned char* __restrict__ records, long long bytes,
+                  const u32* __restrict__ offsets, long long base,
+                  const unsigned char* __restrict__ filters1,
+                  const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
+                  uint4* __restrict__ out, int n) {
+    run({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
+}
+#else
+extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
+    int8_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
+                  const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
+                  uint4* __restrict__ out, int n) {
+    run(images, filters1, filters2, scales, out, n);
+}
+#endif

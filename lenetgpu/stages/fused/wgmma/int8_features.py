@@ -11,6 +11,7 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
+from lenetgpu.stages.fused.wgmma.fp16_features import Pixels
 from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
 from lenetgpu.stages.registry import hopper, variant
 
@@ -29,9 +30,9 @@ class Packed:
     scales: Any
 
 
-def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
-    return Kernel(_SOURCE, "int8_features", fp16.defines(uint8, TILING))
+def kernel(pixels: Pixels) -> Kernel:
+    """The kernel for such pixels."""
+    return Kernel(_SOURCE, "int8_features", fp16.defines(pixels, TILING))
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
@@ -55,19 +56,21 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="int8",
     prepare=_prepare,
-    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
+    kernels=lambda problem, batch: tuple(map(kernel, Pixels)),
     raw_images=True,
+    packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""
     import numpy as np
 
-    uint8 = x.dtype == "uint8"
+    pixels = Pixels.of(x)
+    filters = w.conv1[int(pixels is not Pixels.FLOATS)]
     launch(
-        kernel(uint8),
+        kernel(pixels),
         (min(multiprocessors(), fp16.blocks(len(x))),),
         (TILING.threads,),
-        (x, w.conv1[int(uint8)], w.conv2, w.scales, y, np.int32(len(x))),
-        shared=TILING.shared_bytes,
+        (*pixels.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
+        shared=TILING.shared_bytes(pixels),
         overlap=True,
     )

@@ -1,0 +1,77 @@
+"""One image from host memory to its label by one recorded launch of the resident kernel."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
+from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_IDLE_NS = 1_000_000_000  # the image is there when it starts
+_LAST_TAG = 0x7FFFFFFE  # a launch answers any tag from 1 on, as a signed number
+_LOOKS = 1 << 13
+_TIMEOUT_S = 1.0
+
+
+class Once:
+    """Labels single images on the current GPU in fp32, a launch an image; nothing stays behind.
+
+    Raises LenetError where there is no GPU of compute capability 9.0 or the host is no x86-64. Not
+    for several threads at once.
+    """
+
+    def __init__(self, weights: Weights, design: Design | None = None) -> None:
+        self._tag = 0
+        self.design, self._scale = opened(weights, self._open, design)
+
+    def _open(self, cluster: Cluster) -> None:
+        import numpy as np
+
+        self._box = Mailbox(cluster.address)
+        self._words = self._box.words
+        self._graph = Graph(lambda: cluster.queue(0, 1, _IDLE_NS, most=1), 1)
+        self._end = weakref.finalize(self, _close, self._graph, cluster)
+        self.label(np.zeros((SIDE, SIDE), np.uint8))
+
+    def label(self, image: Any) -> int:
+        """The label of `image`: (28, 28) or (784,), uint8 or float32 in 0..1, in host memory.
+
+        Raises LenetError for another image, and where no answer comes.
+        """
+        kind = self._box.write(image)
+        self._tag = tag = (self._tag | 1) + 1 + kind if self._tag < _LAST_TAG else 2 + kind
+        self._box.tags.fill(tag)
+        self._graph.launch_alone()
+        words, looks = self._words, _LOOKS
+        while looks and words[ANSWERED] != tag:
+            looks -= 1
+        if not looks:
+            self._graph.stream.synchronize()
+        if words[ANSWERED] != tag:
+            raise LenetError("one image: expected a label from the GPU, found none")
+        return words[LABEL]
+
+    def scores(self) -> Array:
+        """The ten scores of the image that was labelled last, float32.
+
+        Raises LenetError where they are beyond float32's range.
+        """
+        self._graph.stream.synchronize()
+        sums = self._box.sums(self._tag)
+        if sums is None:
+            raise LenetError("scores: expected a label before, found none")
+        return scaled(sums, self._tag, self._scale)
+
+
+def _close(graph: Graph, cluster: Cluster) -> None:
+    graph.stream.synchronize()
+    cluster.close(_TIMEOUT_S)

@@ -1,0 +1,63 @@
+// Pixels as a warpgroup's, by way of its registers, a round ahead.
+#pragma once
+#include "stages/fused/wgmma/share.cuh"
+
+using Images = const Pixel*;
+
+#if UINT8_PIXELS
+// 16 pixels a thread, so that warps begin where lines of 128 bytes do: what comes over a bus is
+// asked for by the line.
+class Feed {
+    static constexpr int PIECES = PIXELS / 16;
+    static_assert(PIXELS % 16 == 0 && IMAGES * PIECES + 7 <= WARPGROUP, "a thread a piece");
+
+    const Pixel* images_;
+    int n_, tid_;
+    uint4 held_;
+
+    __device__ __forceinline__ int piece(int first) const {
+        return tid_ - int((size_t(images_) / 16 + size_t(first) * PIECES) % 8);
+    }
+
+public:
+    static constexpr int BYTES = 0;  // of shared memory a warpgroup
+
+    __device__ __forceinline__ static void begin(u32) {}
+    __device__ __forceinline__ Feed(Images images, unsigned char*, const Share&, int n, int tid)
+        : images_(images), n_(n), tid_(tid) {}
+    // Asks for images from `first` on, those of a round; zeros past the last image.
+    __device__ __forceinline__ void fetch(int first, u32) {
+        const int at = piece(first);
+        held_ = {};
+        if (at >= 0 && at < IMAGES * PIECES && first + at / PIECES < n_)
+            held_ = ptx::load_constant(
+                reinterpret_cast<const uint4*>(images_ + size_t(first) * PIXELS) + at);
+    }
+    // They become fp16.
+    __device__ __forceinline__ void stage(u32 to, int first, u32) const {
+        const int at = piece(first);
+        if (at < 0 || at >= IMAGES * PIECES) return;
+        ptx::store_shared(to + at * 32, halves(Patch{held_.x, held_.y}));
+        ptx::store_shared(to + at * 32 + 16, halves(Patch{held_.z, held_.w}));
+    }
+};
+#else
+class Feed {
+    const Pixel* images_;
+    int n_, tid_;
+    Pixels pixels_;
+
+public:
+    static constexpr int BYTES = 0;
+
+    __device__ __forceinline__ static void begin(u32) {}
+    __device__ __forceinline__ Feed(Images images, unsigned char*, const Share&, int n, int tid)
+        : images_(images), n_(n), tid_(tid) {}
+    __device__ __forceinline__ void fetch(int first, u32) {
+        ::fetch(pixels_, images_, first, n_, tid_);
+    }
+    __device__ __forceinline__ void stage(u32 to, int, u32) const {
+        ::stage(to, pixels_, tid_);
+    }
+};
+#endif

@@ -1,0 +1,67 @@
+"""Kernels that read images where they lie in the host's memory, on a GPU that is pretended."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pretended_gpu import PretendedGpu, pixels, streamer_on
+from test_streaming import assert_right, pinned, results
+
+from lenetgpu.network import CLASSES
+from lenetgpu.streaming import ring as ring_module
+
+
+@pytest.fixture
+def gpu():
+    """One that keeps how many bytes each copy has."""
+    gpu = PretendedGpu()
+    gpu.copied, plainly = [], gpu.copy
+
+    def copy(to, source, stream):
+        gpu.copied.append(to.nbytes)
+        plainly(to, source, stream)
+
+    gpu.copy = copy
+    return gpu
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("reaches_host", [True, False])
+def test_labels_are_the_same_and_no_image_is_copied(gpu, streams, reaches_host):
+    gpu.reaches_host = reaches_host
+    streamer = streamer_on(gpu, 8, streams, zero_copy=True)
+    images, (labels, scores) = pinned(gpu, pixels(31)), results(gpu, 31)
+    for again in range(4):
+        images[...] = pixels(31, seed=again)
+        labels[...], scores[...] = -1, np.nan
+        streamer.run(images, labels, scores)
+        assert_right(images, labels, scores)
+        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+    assert set(gpu.copied) <= {4 * n * by for n in (8, 7) for by in (1, CLASSES)}
+    assert gpu.taken == 0
+
+
+def test_images_at_an_odd_address_are_copied(gpu):
+    streamer = streamer_on(gpu, 8, 1, zero_copy=True)
+    raw = pinned(gpu, np.zeros(31 * 784 + 8, np.uint8))
+    images, (labels, _) = raw[8:].reshape(31, 28, 28, 1), results(gpu, 31)
+    for again in range(3):
+        images[...] = pixels(31, seed=again)
+        streamer.run(images, labels)
+        assert_right(images, labels)
+    assert gpu.copied == 2 * [6272, 6272, 6272, 5488]
+
+
+def test_the_ring_is_read_where_it_lies(gpu, monkeypatch):
+    monkeypatch.setattr(ring_module, "SLOT_BYTES", 4 * 28 * 28)
+    images, labels = pixels(31), np.full(31, -1, np.int32)
+    streamer_on(gpu, 8, 2, with_scores=False, zero_copy=True).run(images, labels)
+    assert_right(images, labels)
+    assert gpu.copied == []
+
+
+def test_what_is_marked_are_the_kernels(gpu):
+    streamer = streamer_on(gpu, 31, 1, zero_copy=True)
+    images, (labels, scores), marks = pinned(gpu, pixels(31)), results(gpu, 31), []
+    streamer.run(images, labels, scores, mark=lambda lane, name: marks.append(name))
+    assert marks == [None, "features", "classifier", "labels to host"]
