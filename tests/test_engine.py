@@ -6,7 +6,6 @@ import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -136,8 +135,8 @@ def fed(monkeypatch):
 def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     """A runner of the first type that is made later goes by what was checked for it."""
     costs = {
-        "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
-        "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900),
+        "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900, 20, 900, 3),
+        "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900, 20, 900, 3),
     }
     monkeypatch.setattr(
         "lenetgpu.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
@@ -161,7 +160,7 @@ def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
     fits, monkeypatch, tmp_path, limit, packed
 ):
     """Of a few the blocks that are read hold more than they do: no more than pixels take."""
-    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784, 4.0, 900)
+    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784, 4.0, 900, 2.0, 900, 3)
     monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
     if packed:
         pack_data(path, tmp_path / "packed.h5")
@@ -172,12 +171,13 @@ def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
         room = source.room(0, limit) if packed and limit > 256 else 784 * limit
     each = -(-room // limit)
     assert (each < 400) == (packed and limit > 256)
-    expected = best_schedule(limit, replace(costs, image_bytes=each))
+    taken = costs.packed(each) if packed else costs
+    expected = best_schedule(limit, taken)
     feed = engine.feed("uint8")
     assert (feed.streams, feed.chunk, feed.taper) == (
         expected.streams, expected.chunk, expected.taper
     )  # fmt: skip
-    copy = replace(costs, image_bytes=each).bare_copy_ms(limit)
+    copy = taken.bare_copy_ms(limit)
     assert feed.model == {"predicted": expected.predicted_ms, "bare_copy": copy}
     models = []
     monkeypatch.setattr(

@@ -151,7 +151,7 @@ def test_what_is_measured_is_had_where_it_cannot_be_kept(module, keep, tmp_path,
     owner = importlib.import_module(f"lenetgpu.{module}")
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 0 0:0 1 /usr/lib/libnvrtc.so.13")
-    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
+    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0, 1.0, 1.0, 1.0)
     monkeypatch.setattr(verify, "verify", lambda *_: None)
     for name, value in {
         "measure_costs": lambda make: figures,

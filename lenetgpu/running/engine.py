@@ -148,7 +148,7 @@ class Engine:
             return Feed(request.streams or 1, self.batch(request.chunk or images))
         if isinstance(source, PackedSource):
             each = -(-source.room(0, len(source)) // len(source))
-            costs = costs.packed(each, self.plan.slots[0].variant.packed_images)
+            costs = costs.packed(each)
         found = best_schedule(images, costs, request.streams, request.chunk)
         chunk = min(found.chunk, request.batch or found.chunk)
         takes = (

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
 _PARTS = 12
 _FOLLOWED = 32
 """Chunks that are followed one by one; the rest repeat the last half of them."""
 EVEN = 1.0
+NEVER = 1e12
+"""Of a time: what is not to be had."""
 _TAPERS = (2, 3, 4)
 _LEAST = 500
 """Images of a tapered chunk, at least."""
@@ -31,7 +33,8 @@ class Costs:
     The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
     kernels in ns an image and us a chunk, alone and behind another lane's, whose end they overlap;
     us that the host takes to launch a recorded pass and to see its end; bytes of an image. Then the
-    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that.
+    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that;
+    and both where they read packed images so, whose records are short, and the ns of their kernels.
     """
 
     bus_gbs: float
@@ -43,6 +46,9 @@ class Costs:
     image_bytes: int
     zero_copy_gbs: float
     zero_copy_us: float
+    packed_gbs: float
+    packed_us: float
+    packed_ns: float
 
     def copy(self, images: int) -> float:
         """Microseconds that a chunk's copy takes."""
@@ -52,11 +58,16 @@ class Costs:
         """Microseconds that a chunk's kernels take, alone or behind another lane's."""
         return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
 
-    def packed(self, image_bytes: int, read: bool) -> Costs:
-        """The same for packed images of so many bytes, which the plan's kernels `read` or not."""
-        least = min(self.image_bytes, image_bytes)
-        beside = self.zero_copy_us if read else inf
-        return replace(self, image_bytes=least, zero_copy_us=beside)
+    def packed(self, image_bytes: int) -> Costs:
+        """The same for packed images of so many bytes, a chunk of which is two copies."""
+        return replace(
+            self,
+            image_bytes=min(self.image_bytes, image_bytes),
+            image_ns=max(self.image_ns, self.packed_ns),
+            copy_us=2 * self.copy_us,
+            zero_copy_gbs=self.packed_gbs,
+            zero_copy_us=self.packed_us,
+        )
 
     def zero_copy_ms(self, images: int) -> float:
         """Milliseconds of a pass whose kernels read the host's memory."""

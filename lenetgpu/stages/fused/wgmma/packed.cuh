@@ -1,11 +1,12 @@
 // Packed images (docs/packed.md) as a warpgroup's pixels: a round's records come to shared memory in
 // bulk, from wherever they lie, page-locked memory of the host too, a round ahead; the warps make
-// fp16 pixels of them.
+// fp16 pixels of them. A warpgroup takes images that follow each other, so that their records do,
+// and their offsets fill a warp's lanes.
 // Any bytes and offsets are safe, as in record.cuh.
 #pragma once
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
-#include "stages/fused/wgmma/share.cuh"
+#include "stages/fused/wgmma/conv1.cuh"
 #include "stages/support/record.cuh"
 
 static_assert(ROWS * COLUMNS == PIXELS && WARPGROUP == 64 * IMAGES, "two warps an image");
@@ -18,18 +19,32 @@ struct Images {
     long long base;
 };
 
+// Images of one warpgroup of `groups`, IMAGES a round: from `first` on, before `end`.
+struct Share {
+    static constexpr int stride = IMAGES;
+    int first, end;
+
+    __device__ __forceinline__ Share(int group, int groups, int n) {
+        const int rounds = (n + IMAGES - 1) / IMAGES, each = rounds / groups, more = rounds % groups;
+        first = IMAGES * (group * each + min(group, more));
+        end = first + IMAGES * (each + (group < more));
+    }
+};
+
 class Feed {
     static constexpr int SLOTS = 2, ROOM = (15 + LONGEST + 15) / 16 * 16;  // a record by itself
     static constexpr int PLACES = SLOTS * IMAGES * ROOM;
     static constexpr int FULL = PLACES + SLOTS * IMAGES * int(sizeof(int2));
+    static constexpr int WINDOW = 30;  // images after which the lanes hold other offsets
+    static_assert(WINDOW % IMAGES == 0 && WINDOW < 32, "the next image's offset ends a record");
 
     const Images& images_;
     unsigned char* memory_;
-    int stride_, n_, tid_;
-    u32 held_;  // of the first lanes: where the records begin and end that are to be asked for
+    int end_, n_, window_, tid_;
+    u32 held_, ahead_;  // a lane's offset from image `window_` on, and from the next window on
 
-    __device__ __forceinline__ u32 offset(int first) const {
-        return tid_ <= IMAGES ? __ldg(images_.offsets + min(first + tid_, n_)) : 0;
+    __device__ __forceinline__ u32 offset(int image) const {
+        return __ldg(images_.offsets + min(image, n_));
     }
     // Where a round's records begin and end in their slot.
     __device__ __forceinline__ int2* places(u32 slot) const {
@@ -71,21 +86,28 @@ public:
 
     __device__ __forceinline__ Feed(const Images& images, unsigned char* memory, const Share& share,
                                     int n, int tid)
-        : images_(images), memory_(memory), stride_(share.stride), n_(n), tid_(tid) {
-        if (tid < 32) held_ = offset(share.first);
+        : images_(images), memory_(memory), end_(share.end), n_(n), window_(share.first),
+          tid_(tid) {
+        if (tid >= 32) return;
+        held_ = offset(window_ + tid), ahead_ = offset(window_ + WINDOW + tid);
     }
     // Asks for images from `first` on, those of `round`.
     __device__ __forceinline__ void fetch(int first, u32 round) {
-        if (first >= n_ || tid_ >= 32) return;
-        const long long at = (long long)held_ - images_.base;
-        held_ = offset(first + stride_);
-        load(round % SLOTS, at, __shfl_down_sync(~0u, at, 1));
+        if (first >= end_ || tid_ >= 32) return;
+        if (first - window_ == WINDOW) {
+            window_ = first, held_ = ahead_;
+            ahead_ = offset(window_ + WINDOW + tid_);
+        }
+        const int lane = first - window_ + tid_ % IMAGES;
+        const long long at = (long long)__shfl_sync(~0u, held_, lane) - images_.base;
+        const long long next = (long long)__shfl_sync(~0u, held_, lane + 1) - images_.base;
+        load(round % SLOTS, at, next);
     }
     // They become pixels: a lane takes four or three times four of a row.
     __device__ __forceinline__ void stage(u32 to, int first, u32 round) const {
         constexpr int FOURS = COLUMNS / 4, HALF = ROWS / 2;
         static_assert(ROWS % 2 == 0 && ROWS <= 32 && FOURS <= 8, "two lanes a row of half an image");
-        if (first >= n_) return;
+        if (first >= end_) return;
         const u32 slot = round % SLOTS;
         const int lane = tid_ % 32, image = tid_ / 64, half = tid_ / 32 % 2;
         ptx::barrier_wait(barrier(slot), round / SLOTS & 1);

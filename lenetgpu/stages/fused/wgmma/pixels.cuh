@@ -1,8 +1,16 @@
 // Pixels as a warpgroup's, by way of its registers, a round ahead.
 #pragma once
-#include "stages/fused/wgmma/share.cuh"
+#include "stages/fused/wgmma/conv1.cuh"
 
 using Images = const Pixel*;
+
+// Images of one warpgroup of `groups`, IMAGES a round: from `first` on in strides, before `end`.
+struct Share {
+    int first, stride, end;
+
+    __device__ __forceinline__ Share(int group, int groups, int n)
+        : first(IMAGES * group), stride(IMAGES * groups), end(n) {}
+};
 
 #if UINT8_PIXELS
 // 16 pixels a thread, so that warps begin where lines of 128 bytes do: what comes over a bus is
