@@ -177,7 +177,7 @@ def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monk
 
     def synchronize(self):
         for life in made[0].lives:
-            life.join(timeout=120)
+            life.join(timeout=40)
             assert not life.is_alive()
 
     monkeypatch.setattr(resident, "Cluster", Kept)
