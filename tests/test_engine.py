@@ -132,6 +132,25 @@ def fed(monkeypatch):
     return made
 
 
+@pytest.mark.parametrize(("batch", "zero_copy"), [(None, True), (5_000, True), (100, False)])
+def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, batch, zero_copy):
+    """In chunks of a batch each has its own beginning: small ones are copied."""
+    costs, feeds = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6, 20, 900, 3), []
+    monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
+    monkeypatch.setattr(
+        engine_module, "GpuRunner", lambda make, feed, index, one: feeds.append(feed)
+    )
+    engine = Engine(Request(plan="fp32", batch=batch))
+    engine.start("uint8", 10_000)
+    engine.runner("uint8", 10_000)
+    (feed,) = feeds
+    assert feed == engine.feed("uint8") and feed.zero_copy == zero_copy
+    assert feed.chunk <= (batch or 10_000)
+    if zero_copy:
+        chunks = -(-10_000 // feed.chunk)
+        assert feed.model["predicted"] == pytest.approx((10 + 6 * chunks + 7_840 / 48) / 1e3)
+
+
 def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     """A runner of the first type that is made later goes by what was checked for it."""
     costs = {

@@ -14,13 +14,13 @@ from lenetgpu.stages.fused import resident
 
 @pytest.fixture
 def ways(monkeypatch):
-    """Which of them refuse."""
-    refusing = set()
+    """Which of them refuse, by what."""
+    refusing = {}
 
     def made(name):
         def make(*given):
             if name in refusing:
-                raise LenetError(name)
+                raise refusing[name]
             return name
 
         return make
@@ -28,7 +28,7 @@ def ways(monkeypatch):
     def check(net, weights):
         assert (net, weights) == ("once", "weights")
         if "check" in refusing:
-            raise LenetError("does not fit")
+            raise refusing["check"]
 
     monkeypatch.setattr(resident, "Once", made("once"))
     monkeypatch.setattr(streaming, "OneImage", made("recorded"))
@@ -36,19 +36,27 @@ def ways(monkeypatch):
     return refusing
 
 
-def asked(precision="fp32", dtype="uint8"):
-    return module.one_image(SimpleNamespace(precision=precision), "weights", dtype, None)
+def asked(precision="fp32", dtype="uint8", chosen=True):
+    return module.one_image(SimpleNamespace(precision=precision), "weights", dtype, chosen, None)
 
 
 def test_plans_as_exact_as_fp32_have_the_resident_kernel(ways):
     assert [asked(precision) for precision in ("fp32", "fp16x3")] == ["once", "once"]
     assert [asked(precision) for precision in ("fp16", "int8")] == ["recorded", "recorded"]
     assert asked(dtype="float32") == "recorded"
+    assert asked(chosen=False) == "recorded"
 
 
+@pytest.mark.parametrize("error", [LenetError("not here"), MemoryError()], ids=["said", "memory"])
 @pytest.mark.parametrize("refusal", ["once", "check"])
-def test_where_it_is_not_to_be_had_or_does_not_fit_the_plan_answers(ways, refusal):
-    ways.add(refusal)
+def test_where_it_is_not_to_be_had_or_does_not_fit_the_plan_answers(ways, refusal, error):
+    ways[refusal] = error
     assert asked() == "recorded"
-    ways.add("recorded")
+    ways["recorded"] = error
     assert asked() is None
+
+
+def test_what_is_no_refusal_is_raised(ways):
+    ways["once"] = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        asked()

@@ -15,6 +15,7 @@ from lenetgpu.files.source import open_source
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.support.unpack import Records, unpack
+from lenetgpu.streaming.schedule import MOST_CHUNK
 
 pytestmark = pytest.mark.gpu
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -111,7 +112,7 @@ def test_kernels_that_read_records_give_what_they_give_of_their_pixels(name, shi
     plan = resolve(name, "cuda")
     for slot in plan.slots:
         needs(slot.variant)
-    pipeline = Pipeline(plan, shipped_weights, 10_000)
+    pipeline = Pipeline(plan, shipped_weights, MOST_CHUNK)
     assert pipeline.takes_packed
 
     def same(records, images):
@@ -123,11 +124,11 @@ def test_kernels_that_read_records_give_what_they_give_of_their_pixels(name, shi
         np.testing.assert_array_equal(found[0][0], found[1][0])
         np.testing.assert_array_equal(found[0][1], found[1][1])
 
-    digits = load_dataset(DIGITS).images
+    digits = np.resize(load_dataset(DIGITS).images, (MOST_CHUNK, 28, 28, 1))
     payload, lengths = pack(digits)
     offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
     held = cupy.asarray(payload)
-    for n in (1, 2, 3, 79, 81, 1_001, 10_000):
+    for n in (1, 2, 3, 79, 81, 1_001, 10_000, 11_881, 23_761, MOST_CHUNK):
         same(Records(held, cupy.asarray(offsets[: n + 1])), digits[:n])
     part = held[int(offsets[77]) :]
     same(Records(part, cupy.asarray(offsets[77:500]), int(offsets[77])), digits[77:499])

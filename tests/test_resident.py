@@ -186,12 +186,13 @@ def test_a_launch_answers_one_image_and_ends(design, on_a_cpu, weight_file, monk
     monkeypatch.setattr(once, "_IDLE_NS", 10**15)
     net = Once(weights, design)
     image = rng.integers(0, 256, (28, 28)).astype(np.uint8)
-    for given in (image, rng.random(784, np.float32), image[::-1, :, None], image):
+    noise = rng.random(784, np.float32)
+    for given in (image, noise, image[::-1, :, None], noise[::-1].copy()):
         expected = truth(given, weights)
         label = net.label(given)
         assert judge(net.scores(), expected, "fp32").passed
         assert label == expected.argmax()
-        net._tag = once._LAST_TAG
+        net._tag = once._LAST_TAG  # the next is of the other kind, and so of another tag
     assert len(made[0].lives) == 5
     with pytest.raises(LenetError, match="an image: expected uint8 or float32"):
         net.label(image[:3])

@@ -38,12 +38,18 @@ def gpu(monkeypatch):
     return made
 
 
-def runner_on(gpu, size=4, streams=2, scores=True):
+def runner_on(gpu, size=4, streams=2, scores=True, **feed):
     def make(n):
         gpu.allocate(n)
         return PretendedPipeline(gpu, n, scores)
 
-    return GpuRunner(make, Feed(streams, size), 0)
+    return GpuRunner(make, Feed(streams, size, **feed), 0)
+
+
+def test_the_streamer_is_fed_as_asked(gpu):
+    runner = runner_on(gpu, 7, 3, taper=0.5, zero_copy=True)
+    made = runner._streamer
+    assert (made.chunk, made.streams, made.taper, made.zero_copy) == (7, 3, 0.5, True)
 
 
 def expected(images):

@@ -149,10 +149,11 @@ class Engine:
         if isinstance(source, PackedSource):
             each = -(-source.room(0, len(source)) // len(source))
             costs = costs.packed(each)
-        found = best_schedule(images, costs, request.streams, request.chunk)
-        chunk = min(found.chunk, request.batch or found.chunk)
+        most = request.batch or images
+        found = best_schedule(images, costs, request.streams, request.chunk, most)
+        chunk = min(found.chunk, most)
         takes = (
-            costs.zero_copy_ms(images)
+            found.predicted_ms
             if found.zero_copy
             else predicted_ms(images, found.streams, chunk, costs, found.taper)
         )
@@ -229,6 +230,7 @@ class Engine:
         def make(size: int) -> Pipeline:
             return self.pipeline(dtype, size, None, scores)
 
-        single = partial(one_image, self.plan, self.weights, dtype, make) if one else None
+        chosen = self.request.plan == AUTO
+        single = partial(one_image, self.plan, self.weights, dtype, chosen, make) if one else None
         with self.phases.timed("load"):
             return GpuRunner(make, feed, self.gpu.index, single)

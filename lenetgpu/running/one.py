@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.workspace import lacks_memory
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
@@ -41,24 +42,35 @@ def check_resident(net: One, weights: Weights) -> None:
 
 
 def one_image(
-    plan: Plan, weights: Weights, dtype: str, make: Callable[[int], Pipeline]
+    plan: Plan, weights: Weights, dtype: str, chosen: bool, make: Callable[[int], Pipeline]
 ) -> One | None:
     """The quickest way of single host images of `dtype` through `plan` on the current GPU.
 
-    A recorded pass of the pipeline that `make(1)` gives; for a plan as exact as fp32 the resident
-    kernel, launched for one image, where it is to be had and fits `weights`. None where neither is.
+    A recorded pass of the pipeline that `make(1)` gives. Where the plan was `chosen` for its
+    precision, and that is fp32's: the resident kernel, launched for one image, if it is to be had
+    and fits `weights`. None where neither is, or memory does not suffice.
     """
-    from lenetgpu.stages.fused.resident import Once
     from lenetgpu.streaming import OneImage
 
-    if plan.precision in _AS_EXACT and dtype == "uint8":
-        try:
-            once = Once(weights)
-            check_resident(once, weights)
-            return once
-        except LenetError:  # not this GPU, or not these weights: the plan itself then
-            pass
+    found: One | None = None
+    if chosen and plan.precision in _AS_EXACT and dtype == "uint8":
+        found = _had(lambda: _once(weights))
+    return found or _had(lambda: OneImage(make))
+
+
+def _once(weights: Weights) -> One:
+    from lenetgpu.stages.fused.resident import Once
+
+    once = Once(weights)
+    check_resident(once, weights)
+    return once
+
+
+def _had(make: Callable[[], One]) -> One | None:
+    """What `make` gives, None where this GPU, the weights or the memory left do not allow it."""
     try:
-        return OneImage(make)
-    except LenetError:
-        return None
+        return make()
+    except Exception as error:
+        if not isinstance(error, LenetError) and not lacks_memory(error):
+            raise
+    return None

@@ -82,7 +82,8 @@ def _images(outcome: Outcome) -> str:
     """How many images, and how many at once where that is not all of them as asked."""
     n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
     of = f" of {outcome.asked:,}" if n < outcome.asked else ""
-    if outcome.zero_copy and outcome.chunk is not None and outcome.chunk >= outcome.asked:
+    whole = outcome.chunk is not None and outcome.chunk >= outcome.asked
+    if outcome.zero_copy and whole and not outcome.streamed:
         return f"{n:,}{of} images, read by the kernels where they lie (zero-copy)"
     if outcome.chunk is not None and outcome.chunk < outcome.asked:
         streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"

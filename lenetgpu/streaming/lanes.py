@@ -142,9 +142,10 @@ class Lanes:
         return taken
 
     def _copy(self, lane: Lane, images: Any) -> Any:
-        if lane.images is None:
+        packed = isinstance(images, PackedImages)
+        if lane.images is None and not (packed and lane.pipeline.takes_packed):
             lane.images = self._images(self.dtype)
-        if not isinstance(images, PackedImages):
+        if not packed:
             buffer = lane.images[: len(images)]
             self._device.copy(buffer, images, self._copying)
             return buffer

@@ -1,4 +1,4 @@
-"""Packed images on their way to labels: records are copied, a kernel makes pixels of them."""
+"""Packed images on their way to labels: records that kernels read, here or on the GPU."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ Copies follow each other over the bus, kernels over the GPU. A chunk's kernels w
 copy for the kernels that last read its lane's images. Small chunks let kernels begin early and end
 soon after the last copy; large ones pay what a copy and a launch cost less often. So where the bus
 is slower chunks best fall towards the end, where the kernels are slower they rise from the start.
+Or nothing is copied, and kernels read the host's memory (zero-copy): one launch, at a slower bus.
 """
 
 from __future__ import annotations
@@ -69,10 +70,11 @@ class Costs:
             zero_copy_us=self.packed_us,
         )
 
-    def zero_copy_ms(self, images: int) -> float:
-        """Milliseconds of a pass whose kernels read the host's memory."""
+    def zero_copy_ms(self, images: int, chunk: int | None = None) -> float:
+        """Milliseconds of a pass whose kernels read the host's memory, in chunks one by one."""
         each = max(self.image_ns, self.image_bytes / self.zero_copy_gbs)
-        return (self.call_us + self.zero_copy_us + images * each / 1e3) / 1e3
+        starts = ceil(images / (chunk or images)) * self.zero_copy_us
+        return (self.call_us + starts + images * each / 1e3) / 1e3
 
     def bare_copy_ms(self, images: int) -> float:
         """Milliseconds that all images take over the bus in one copy."""
@@ -148,16 +150,20 @@ def _sizes(images: int) -> Iterator[int]:
 
 
 def best_schedule(
-    images: int, costs: Costs, streams: int | None = None, chunk: int | None = None
+    images: int,
+    costs: Costs,
+    streams: int | None = None,
+    chunk: int | None = None,
+    most: int = MOST_CHUNK,
 ) -> Schedule:
     """The schedule that takes least by the model, with `streams` or `chunk` as given.
 
-    A given chunk is not tapered. Of those that take as long to a percent, the one with the
-    fewest images on the GPU. Kernels read the host's memory where that takes less, nothing is
-    given, and MOST_CHUNK is not passed.
+    A given chunk is not tapered; others have at most `most` images. Of those that take as long to
+    a percent, the one with the fewest images on the GPU. Kernels read the host's memory where that
+    takes less, nothing is given, and there are no more than MOST_CHUNK images.
     """
     counts = range(1, MOST_STREAMS + 1) if streams is None else (streams,)
-    most = min(images, MOST_CHUNK)
+    most = min(images, most, MOST_CHUNK)
     sizes = {size for size in _sizes(images) if size <= most} if chunk is None else {chunk}
     rising = costs.image_ns > costs.image_bytes / costs.bus_gbs
     tapers = (EVEN, *(float(by) if rising else 1 / by for by in _TAPERS))
@@ -169,7 +175,7 @@ def best_schedule(
         for taper in (tapers if chunk is None and size < images else (EVEN,))
     ]
     if streams is None and chunk is None and images <= MOST_CHUNK:
-        found.append(Schedule(1, images, costs.zero_copy_ms(images), zero_copy=True))
+        found.append(Schedule(1, most, costs.zero_copy_ms(images, most), zero_copy=True))
     least = min(schedule.predicted_ms for schedule in found)
     near = [schedule for schedule in found if schedule.predicted_ms <= _WORTH * least]
     return min(near, key=_images_held)

@@ -1,6 +1,7 @@
 """Images in host memory or a file to labels in host memory (report, section 3.5).
 
-Chunks go over lanes in turn, so that one chunk's copies overlap another's kernels. What is passed
+Chunks go over lanes in turn, so that one chunk's copies overlap another's kernels, or are read by
+these where they lie (zero-copy). What is passed
 a second time from the same page-locked arrays is recorded as one CUDA graph and replayed from then
 on; what is not page-locked goes through a ring of buffers that are.
 """
@@ -94,7 +95,7 @@ class Streamer:
         """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
 
         `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype, or `PackedImages`.
-        Page-locked arrays are copied from and to as they lie, others through the ring. Returns when
+        Page-locked arrays are copied or read as they lie, others through the ring. Returns when
         the labels are in host memory. `on_chunk(count)` is called as each chunk is queued;
         `mark(lane, name)` after each operation is, and with None before the first. `done` says how
         many labels, from the first on, are in host memory: after a Ctrl-C those of the chunks that

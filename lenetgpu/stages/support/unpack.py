@@ -29,8 +29,8 @@ class Records:
     """Packed images as kernels read them, in the place of an array of pixels.
 
     `payload` (bytes,) uint8 and `offsets` (n + 1,) uint32, counted from `base`, lie where the
-    current GPU reads them. Whatever they hold, nothing beside them is read but the rest of the
-    last 16 bytes.
+    current GPU reads them. Whatever they hold, nothing beside them is read but the rest of the 16
+    bytes (from a multiple of 16 on) that hold the first one or the last.
     """
 
     payload: Any

@@ -36,10 +36,12 @@ class Once:
     def _open(self, cluster: Cluster) -> None:
         import numpy as np
 
+        launched: list[Graph] = []
+        self._end = weakref.finalize(self, _close, launched, cluster)
         self._box = Mailbox(cluster.address)
         self._words = self._box.words
         self._graph = Graph(lambda: cluster.queue(0, 1, _IDLE_NS, most=1), 1)
-        self._end = weakref.finalize(self, _close, self._graph, cluster)
+        launched.append(self._graph)
         self.label(np.zeros((SIDE, SIDE), np.uint8))
 
     def label(self, image: Any) -> int:
@@ -72,6 +74,7 @@ class Once:
         return scaled(sums, self._tag, self._scale)
 
 
-def _close(graph: Graph, cluster: Cluster) -> None:
-    graph.stream.synchronize()
+def _close(launched: list[Graph], cluster: Cluster) -> None:
+    for graph in launched:
+        graph.stream.synchronize()
     cluster.close(_TIMEOUT_S)

@@ -57,7 +57,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     constexpr int FILTER1_AT = FILTER2_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
     constexpr int IMAGES_AT = MAPS_AT + GROUPS * MAP_BYTES;
     constexpr int FEED_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
-    constexpr int BARRIERS_AT = FEED_AT + GROUPS * Feed::BYTES;
+    constexpr int BARRIERS_AT = FEED_AT + GROUPS * Intake::BYTES;
     static_assert(BARRIERS_AT + 8 * (GROUPS + 2) == SHARED_BYTES, "the launcher's layout differs");
     static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     const u32 staged = base + IMAGES_AT + group * IMAGES * IMAGE_BYTES;
     const u32 loaded = base + BARRIERS_AT, turns = loaded + 16;
     const u32 turn = turns + 8 * group, next = turns + 8 * ((group + 1) % GROUPS);
-    unsigned char* const own = memory + FEED_AT + group * Feed::BYTES;
+    unsigned char* const own = memory + FEED_AT + group * Intake::BYTES;
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
@@ -78,7 +78,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         ptx::barrier_init(loaded + 8, 1);
         for (int g = 0; g < GROUPS; ++g) {
             ptx::barrier_init(turns + 8 * g, WARPGROUP / 32);
-            Feed::begin(base + FEED_AT + g * Feed::BYTES);
+            Intake::begin(base + FEED_AT + g * Intake::BYTES);
         }
         ptx::barrier_init_fence();
         ptx::barrier_expect(loaded, FILTER1_BYTES);
@@ -98,10 +98,10 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     const int place_in_grid = group * int(gridDim.x) + int(blockIdx.x);
     const Share share(place_in_grid, groups, n);
     int first = share.first;
-    Feed feed(images, own, share, n, tid);
-    feed.fetch(first, 0);
-    feed.stage(staged, first, 0);
-    feed.fetch(first + share.stride, 1);
+    Intake intake(images, own, share, n, tid);
+    intake.fetch(first, 0);
+    intake.stage(staged, first, 0);
+    intake.fetch(first + share.stride, 1);
     for (u32 round = 0; first < share.end; ++round, first += share.stride) {
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(loaded, 0);
@@ -115,8 +115,8 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
 
         typename Kind::Sum d[32 * IMAGES];
         convolve2<Kind::STEPS>(d, base, maps, next, lane);
-        feed.stage(staged, first + share.stride, round + 1);
-        feed.fetch(first + 2 * share.stride, round + 2);
+        intake.stage(staged, first + share.stride, round + 1);
+        intake.fetch(first + 2 * share.stride, round + 2);
         ptx::wgmma_wait<0>();
         ptx::settle(d);
 #pragma unroll

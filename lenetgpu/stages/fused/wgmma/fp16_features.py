@@ -25,7 +25,7 @@ _RECORD_BYTES = 2 * (2 * ((15 + LONGEST + 15) // 16 * 16 + 8) + _BARRIER_BYTES) 
 TILE_IMAGES = 80
 
 
-class Pixels(Enum):
+class Form(Enum):
     """How images come: float32 in 0..1, uint8 (divided by 255), or `Records` of uint8."""
 
     FLOATS = 0
@@ -33,7 +33,7 @@ class Pixels(Enum):
     PACKED = 2
 
     @classmethod
-    def of(cls, x: Any) -> Pixels:
+    def of(cls, x: Any) -> Form:
         """How `x`, an array (n, 28, 28, 1) or `Records`, has them."""
         if isinstance(x, Records):
             return cls.PACKED
@@ -41,7 +41,7 @@ class Pixels(Enum):
 
     def arguments(self, x: Any) -> tuple[Any, ...]:
         """What the kernel for these takes for them."""
-        return x.arguments if self is Pixels.PACKED else (x,)
+        return x.arguments if self is Form.PACKED else (x,)
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Tiling:
         """Threads of a block."""
         return self.groups * _WARPGROUP
 
-    def shared_bytes(self, pixels: Pixels) -> int:
+    def shared_bytes(self, form: Form) -> int:
         """Dynamic shared memory of a block."""
         per_group = self.images * (self.map_bytes + _IMAGE_BYTES) + _BARRIER_BYTES
-        per_group += _RECORD_BYTES if pixels is Pixels.PACKED else 0
+        per_group += _RECORD_BYTES if form is Form.PACKED else 0
         return _FILTER1_BYTES + self.filter2_bytes + self.groups * per_group + 2 * _BARRIER_BYTES
 
 
@@ -80,11 +80,11 @@ class Packed:
     conv2: Any
 
 
-def defines(pixels: Pixels, tiling: Tiling) -> tuple[tuple[str, int], ...]:
+def defines(form: Form, tiling: Tiling) -> tuple[tuple[str, int], ...]:
     """What the kernels of conv2.cuh are compiled with."""
-    packed = pixels is Pixels.PACKED
+    packed = form is Form.PACKED
     return (
-        ("UINT8_PIXELS", int(pixels is not Pixels.FLOATS)),
+        ("UINT8_PIXELS", int(form is not Form.FLOATS)),
         ("PACKED", int(packed)),
         *((*RECORD, ("RECORD_BYTES", _RECORD_BYTES)) if packed else ()),
         ("SPLIT", 0),
@@ -92,13 +92,13 @@ def defines(pixels: Pixels, tiling: Tiling) -> tuple[tuple[str, int], ...]:
         ("IMAGES", tiling.images),
         ("PASS_STEP", tiling.pass_step),
         ("TILE", TILE_IMAGES),
-        ("SHARED_BYTES", tiling.shared_bytes(pixels)),
+        ("SHARED_BYTES", tiling.shared_bytes(form)),
     )
 
 
-def kernel(pixels: Pixels) -> Kernel:
+def kernel(form: Form) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "features", defines(pixels, TILING))
+    return Kernel(_SOURCE, "features", defines(form, TILING))
 
 
 def blocks(n: int) -> int:
@@ -121,7 +121,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, Pixels)),
+    kernels=lambda problem, batch: tuple(map(kernel, Form)),
     raw_images=True,
     packed_images=True,
 )
@@ -129,13 +129,13 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
     import numpy as np
 
-    pixels = Pixels.of(x)
-    filters = w.conv1[int(pixels is not Pixels.FLOATS)]
+    form = Form.of(x)
+    filters = w.conv1[int(form is not Form.FLOATS)]
     launch(
-        kernel(pixels),
+        kernel(form),
         (min(multiprocessors(), blocks(len(x))),),
         (TILING.threads,),
-        (*pixels.arguments(x), filters, w.conv2, y, np.int32(len(x))),
-        shared=TILING.shared_bytes(pixels),
+        (*form.arguments(x), filters, w.conv2, y, np.int32(len(x))),
+        shared=TILING.shared_bytes(form),
         overlap=True,
     )

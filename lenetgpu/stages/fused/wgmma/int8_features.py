@@ -11,7 +11,7 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.fp16_features import Pixels
+from lenetgpu.stages.fused.wgmma.fp16_features import Form
 from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
 from lenetgpu.stages.registry import hopper, variant
 
@@ -30,9 +30,9 @@ class Packed:
     scales: Any
 
 
-def kernel(pixels: Pixels) -> Kernel:
+def kernel(form: Form) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "int8_features", fp16.defines(pixels, TILING))
+    return Kernel(_SOURCE, "int8_features", fp16.defines(form, TILING))
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
@@ -56,7 +56,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="int8",
     prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, Pixels)),
+    kernels=lambda problem, batch: tuple(map(kernel, Form)),
     raw_images=True,
     packed_images=True,
 )
@@ -64,13 +64,13 @@ def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""
     import numpy as np
 
-    pixels = Pixels.of(x)
-    filters = w.conv1[int(pixels is not Pixels.FLOATS)]
+    form = Form.of(x)
+    filters = w.conv1[int(form is not Form.FLOATS)]
     launch(
-        kernel(pixels),
+        kernel(form),
         (min(multiprocessors(), fp16.blocks(len(x))),),
         (TILING.threads,),
-        (*pixels.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
-        shared=TILING.shared_bytes(pixels),
+        (*form.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
+        shared=TILING.shared_bytes(form),
         overlap=True,
     )

@@ -31,7 +31,7 @@ struct Share {
     }
 };
 
-class Feed {
+class Intake {
     static constexpr int SLOTS = 2, ROOM = (15 + LONGEST + 15) / 16 * 16;  // a record by itself
     static constexpr int PLACES = SLOTS * IMAGES * ROOM;
     static constexpr int FULL = PLACES + SLOTS * IMAGES * int(sizeof(int2));
@@ -84,7 +84,7 @@ public:
         for (int slot = 0; slot < SLOTS; ++slot) ptx::barrier_init(barriers(memory) + 8 * slot, 1);
     }
 
-    __device__ __forceinline__ Feed(const Images& images, unsigned char* memory, const Share& share,
+    __device__ __forceinline__ Intake(const Images& images, unsigned char* memory, const Share& share,
                                     int n, int tid)
         : images_(images), memory_(memory), end_(share.end), n_(n), window_(share.first),
           tid_(tid) {

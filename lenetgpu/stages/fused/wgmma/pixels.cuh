@@ -15,7 +15,7 @@ struct Share {
 #if UINT8_PIXELS
 // 16 pixels a thread, so that warps begin where lines of 128 bytes do: what comes over a bus is
 // asked for by the line.
-class Feed {
+class Intake {
     static constexpr int PIECES = PIXELS / 16;
     static_assert(PIXELS % 16 == 0 && IMAGES * PIECES + 7 <= WARPGROUP, "a thread a piece");
 
@@ -31,7 +31,7 @@ public:
     static constexpr int BYTES = 0;  // of shared memory a warpgroup
 
     __device__ __forceinline__ static void begin(u32) {}
-    __device__ __forceinline__ Feed(Images images, unsigned char*, const Share&, int n, int tid)
+    __device__ __forceinline__ Intake(Images images, unsigned char*, const Share&, int n, int tid)
         : images_(images), n_(n), tid_(tid) {}
     // Asks for images from `first` on, those of a round; zeros past the last image.
     __device__ __forceinline__ void fetch(int first, u32) {
@@ -50,7 +50,7 @@ public:
     }
 };
 #else
-class Feed {
+class Intake {
     const Pixel* images_;
     int n_, tid_;
     Pixels pixels_;
@@ -59,7 +59,7 @@ public:
     static constexpr int BYTES = 0;
 
     __device__ __forceinline__ static void begin(u32) {}
-    __device__ __forceinline__ Feed(Images images, unsigned char*, const Share&, int n, int tid)
+    __device__ __forceinline__ Intake(Images images, unsigned char*, const Share&, int n, int tid)
         : images_(images), n_(n), tid_(tid) {}
     __device__ __forceinline__ void fetch(int first, u32) {
         ::fetch(pixels_, images_, first, n_, tid_);
