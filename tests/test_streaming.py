@@ -8,7 +8,17 @@ import time
 
 import numpy as np
 import pytest
-from pretended_gpu import PretendedGpu, pixels, streamer_on
+from pretended_gpu import (
+    FailingCopies,
+    Interrupts,
+    PretendedGpu,
+    assert_right,
+    assert_right_each_time,
+    pinned,
+    pixels,
+    results,
+    streamer_on,
+)
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSES
@@ -40,25 +50,6 @@ def small_slots(monkeypatch):
     monkeypatch.setattr(ring_module, "core_count", lambda: 3)
 
 
-def pinned(gpu, images):
-    held = gpu.pinned(images.shape, images.dtype)
-    held[...] = images
-    return held
-
-
-def results(gpu, n):
-    labels, scores = gpu.pinned((n,), np.int32), gpu.pinned((n, CLASSES), np.float32)
-    labels[...], scores[...] = -1, np.nan
-    return labels, scores
-
-
-def assert_right(images, labels, scores=None):
-    expected = images[:, 0, 0, 0].astype(int)
-    np.testing.assert_array_equal(labels, expected)
-    if scores is not None:
-        np.testing.assert_array_equal(scores, expected[:, None] + np.arange(CLASSES))
-
-
 @pytest.mark.parametrize("reaches_host", [True, False])
 @pytest.mark.parametrize("taper", [1.0, 2.0, 0.25])
 @pytest.mark.parametrize("streams", [1, 2, 3])
@@ -66,17 +57,9 @@ def assert_right(images, labels, scores=None):
 def test_every_order_that_the_gpu_may_take_gives_the_same_labels(
     streams, seed, taper, reaches_host
 ):
-    """Launched the first time, recorded and replayed the next ones."""
     gpu = PretendedGpu(seed=seed, reaches_host=reaches_host)
     streamer = streamer_on(gpu, 4, streams, taper=taper)
-    images = pinned(gpu, pixels(31))
-    labels, scores = results(gpu, 31)
-    for again in range(4):
-        images[...] = pixels(31, seed=again)
-        labels[...], scores[...] = -1, np.nan
-        streamer.run(images, labels, scores)
-        assert_right(images, labels, scores)
-        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+    assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
 
 
 def test_a_graph_is_of_its_arrays():
@@ -201,18 +184,6 @@ def test_arrays_that_do_not_fit_are_refused_in_a_sentence():
     ):
         with pytest.raises(LenetError, match=r"expected a C-contiguous array .* found"):
             streamer.run(*wrong)
-
-
-class Interrupts:
-    """Called for each chunk; raises at the `at`-th."""
-
-    def __init__(self, at, error=KeyboardInterrupt):
-        self.told, self.at, self.error = [], at, error
-
-    def __call__(self, count):
-        self.told.append(count)
-        if len(self.told) == self.at:
-            raise self.error
 
 
 def test_labels_of_chunks_that_were_queued_before_ctrl_c_are_there():
@@ -368,22 +339,8 @@ def test_what_deliver_raises_ends_it_with_the_gpu_idle(small_slots):
     assert streamer.done == 8 and len(calls) == 3 and gpu.pending == [] and readers() == []
 
 
-class Copied(PretendedGpu):
-    """The `at`-th copy in raises `error`, once; copies wait until readers are ahead."""
-
-    copies, at, error = 0, 5, MemoryError
-
-    def copy(self, to, source, stream):
-        if to.ndim == 4:
-            time.sleep(0.005)
-            self.copies += 1
-            if self.copies == self.at:
-                raise self.error
-        super().copy(to, source, stream)
-
-
 def test_ctrl_c_between_deliveries_delivers_what_is_queued(small_slots):
-    gpu = Copied()
+    gpu = FailingCopies()
     gpu.error = KeyboardInterrupt
     streamer = streamer_on(gpu, 9, 2)
     source, found = Source(pixels(161)), Delivered()
@@ -464,7 +421,7 @@ def test_a_gpu_without_room_for_an_image_is_said():
 
 
 def test_a_pass_that_runs_out_of_memory_goes_on_in_smaller_chunks():
-    gpu = Copied()
+    gpu = FailingCopies()
     streamer, told = streamer_on(gpu, 4, 2), []
     images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
     streamer.run(images, labels, on_chunk=told.append)
@@ -474,7 +431,7 @@ def test_a_pass_that_runs_out_of_memory_goes_on_in_smaller_chunks():
 
 def test_a_source_that_runs_out_of_memory_goes_on_in_smaller_chunks(small_slots):
     """Behind what was delivered, which is not delivered again."""
-    gpu = Copied()
+    gpu = FailingCopies()
     gpu.at = 14
     streamer, found = streamer_on(gpu, 4, 2), Delivered()
     streamer.run_source(Source(pixels(90)), found)
@@ -484,7 +441,7 @@ def test_a_source_that_runs_out_of_memory_goes_on_in_smaller_chunks(small_slots)
 
 def test_nothing_of_the_larger_chunks_is_used_again():
     """Neither a graph nor the ring."""
-    gpu = Copied()
+    gpu = FailingCopies()
     gpu.at = 0
     streamer = streamer_on(gpu, 4, 2)
     images, others = pinned(gpu, pixels(30)), pinned(gpu, pixels(30, seed=1))
