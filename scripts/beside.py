@@ -1,16 +1,22 @@
-"""What both peers' scripts share: a contestant, its row, the network as ONNX, who is left out."""
+"""What the peers' scripts share: options, a contestant and its row, ONNX, who is left out."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 
 from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.document import head
+from lenetgpu.store import write_atomically
 
 MOST_FLIPS = 20
 """Of 10,000 labels; of fewer, as large a share."""
@@ -27,6 +33,34 @@ USUAL = {
     "cpu": ("OpenVINO", "TensorFlow Lite", "JAX", "tinygrad"),
 }
 """Peers that a user would think of, by kind of device; those a run had are not among the missing"""
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+_FILE = click.Path(path_type=Path)
+DATA = click.option("--data", type=_FILE, help="images; default: the shipped digits")
+WEIGHTS = click.option("--weights", "weight_file", type=_FILE)
+
+
+def options(rounds: int, quick: str, *own: Option) -> Option:
+    """--rounds and its default, the script's `own`, --quick and what that spares, --json."""
+    asked = [
+        click.option("--rounds", default=rounds, show_default=True),
+        *own,
+        click.option("--quick", is_flag=True, help=quick),
+        click.option("--json", "target", type=_FILE),
+    ]
+
+    def decorate(main: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(asked):
+            main = option(main)
+        return main
+
+    return decorate
+
+
+def write(target: Path | None, kind: str, gpu: Gpu | None, facts: dict[str, Any]) -> None:
+    """A document of this kind to `target`, where there is one."""
+    if target is not None:
+        document = head(kind, gpu) | facts
+        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
 
 
 @dataclass

@@ -20,7 +20,17 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import LEAST_SAMPLES, OURS, Contestant, missing, summary, torch_version, without
+from beside import (
+    LEAST_SAMPLES,
+    OURS,
+    Contestant,
+    missing,
+    options,
+    summary,
+    torch_version,
+    without,
+    write,
+)
 
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.device import choose_device
@@ -29,10 +39,8 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
-from lenetgpu.store import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOOR = "floor"
@@ -174,9 +182,7 @@ def _take(
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
-@click.option("--rounds", default=11, show_default=True)
-@click.option("--quick", is_flag=True, help="as few rounds as are asked for")
-@click.option("--json", "target", type=click.Path(path_type=Path))
+@options(11, "as few rounds as are asked for")
 def main(device: str, rounds: int, quick: bool, target: Path | None) -> None:
     """Time fresh processes of lenetgpu and PyTorch."""
     if rounds < LEAST_SAMPLES and not quick:
@@ -197,17 +203,16 @@ def main(device: str, rounds: int, quick: bool, target: Path | None) -> None:
         )
     spent = ", ".join(f"{name} {ms:.0f}" for name, ms in more["phases_ms"].items())
     click.echo(f"infer says: {spent} ms")
-    if target is not None:
-        document = head("cold", gpu) | {
-            "data": assets.default_digits().name,
-            "weights": weights.name,
-            "quick": quick,
-            "torch": torch_version(),
-            "rows": rows,
-            "not_measured": absent,
-            **more,
-        }
-        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    facts = {
+        "data": assets.default_digits().name,
+        "weights": weights.name,
+        "quick": quick,
+        "torch": torch_version(),
+        "rows": rows,
+        "not_measured": absent,
+        **more,
+    }
+    write(target, "cold", gpu, facts)
 
 
 if __name__ == "__main__":

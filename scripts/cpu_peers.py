@@ -17,19 +17,30 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import LEAST_SAMPLES, OURS, Contestant, missing, onnx_model, summary, without
+from beside import (
+    DATA,
+    LEAST_SAMPLES,
+    OURS,
+    WEIGHTS,
+    Contestant,
+    missing,
+    onnx_model,
+    options,
+    summary,
+    without,
+    write,
+)
 
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
-from lenetgpu.measure.document import head, plan_json
+from lenetgpu.measure.document import plan_json
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
-from lenetgpu.store import write_atomically
 
 SERIAL, FEW = "serial", 100
 IN_PARTS = 100
@@ -189,12 +200,13 @@ def versions() -> dict[str, str]:
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
-@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
-@click.option("--rounds", default=15, show_default=True)
-@click.option("--images", "most", type=int, help="the first so many; default: all")
-@click.option("--quick", is_flag=True, help="no torch.compile, and as few rounds as are asked for")
-@click.option("--json", "target", type=click.Path(path_type=Path))
+@DATA
+@WEIGHTS
+@options(
+    15,
+    "no torch.compile, and as few rounds as are asked for",
+    click.option("--images", "most", type=int, help="the first so many; default: all"),
+)
 def main(
     data: Path | None,
     weight_file: Path | None,
@@ -229,17 +241,16 @@ def main(
     absent = missing("cpu", [], {name: reason for name, reason in why.items() if reason})
     for entry in absent:
         click.echo(f"not measured: {entry['name']}, {entry['why']}")
-    if target is not None:
-        document = head("peers", None) | {
-            "peers": versions(),
-            "images": len(images),
-            "data": Path(dataset.source).name,
-            "weights": Path(weights.source).name,
-            "quick": quick,
-            "rows": rows,
-            "not_measured": absent,
-        }
-        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    facts = {
+        "peers": versions(),
+        "images": len(images),
+        "data": Path(dataset.source).name,
+        "weights": Path(weights.source).name,
+        "quick": quick,
+        "rows": rows,
+        "not_measured": absent,
+    }
+    write(target, "peers", None, facts)
 
 
 if __name__ == "__main__":

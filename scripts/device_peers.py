@@ -7,7 +7,6 @@ two CUDA events. The peer's best figure at a precision counts.
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,19 @@ import click
 import cupy
 import numpy as np
 import torch
-from beside import INTERLEAVED, OURS, PLANS, Contestant, missing, scaling, summary
+from beside import (
+    DATA,
+    INTERLEAVED,
+    OURS,
+    PLANS,
+    WEIGHTS,
+    Contestant,
+    missing,
+    options,
+    scaling,
+    summary,
+    write,
+)
 from contestants import (
     ONNX_ON_GPU,
     allow_tf32,
@@ -35,12 +46,10 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.store import write_atomically
 
 SAMPLE_MS = 10.0
 LEAST_PASSES, MOST_PASSES = 5, 200
@@ -149,11 +158,9 @@ def _say(rows: list[dict[str, Any]], scales: list[dict[str, Any]]) -> None:
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
-@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
-@click.option("--rounds", default=30, show_default=True)
-@click.option("--quick", is_flag=True, help="no torch.compile")
-@click.option("--json", "target", type=click.Path(path_type=Path))
+@DATA
+@WEIGHTS
+@options(30, "no torch.compile")
 def main(
     data: Path | None, weight_file: Path | None, rounds: int, quick: bool, target: Path | None
 ) -> None:
@@ -185,21 +192,20 @@ def main(
     scales = scaling(rows, larger, len(images))
     click.echo(f"{gpu.name}, torch {torch.__version__}, {len(images):,} images")
     _say(rows, scales)
-    if target is not None:
-        document = head("peers", gpu) | {
-            "torch": torch.__version__,
-            "cudnn": torch.backends.cudnn.version(),
-            "images": len(images),
-            "data": Path(dataset.source).name,
-            "weights": Path(weights.source).name,
-            "quick": quick,
-            "rows": rows,
-            "scaling": scales,
-            "scaling_is": INTERLEAVED,
-            "shipped_flips": flips,
-            "not_measured": absent,
-        }
-        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    facts = {
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "images": len(images),
+        "data": Path(dataset.source).name,
+        "weights": Path(weights.source).name,
+        "quick": quick,
+        "rows": rows,
+        "scaling": scales,
+        "scaling_is": INTERLEAVED,
+        "shipped_flips": flips,
+        "not_measured": absent,
+    }
+    write(target, "peers", gpu, facts)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ passes.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +17,19 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import OURS, PLANS, Contestant, missing, summary, torch_version, without
+from beside import (
+    DATA,
+    OURS,
+    PLANS,
+    WEIGHTS,
+    Contestant,
+    missing,
+    options,
+    summary,
+    torch_version,
+    without,
+    write,
+)
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -28,12 +39,10 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.workspace import pinned_empty
-from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.store import write_atomically
 from lenetgpu.streaming import (
     Streamer,
     host_results,
@@ -188,11 +197,9 @@ def _say(rows: list[dict[str, Any]], say: Say) -> None:
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
-@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
-@click.option("--rounds", default=30, show_default=True)
-@click.option("--quick", is_flag=True, help="no torch.compile")
-@click.option("--json", "target", type=click.Path(path_type=Path))
+@DATA
+@WEIGHTS
+@options(30, "no torch.compile")
 def main(
     data: Path | None, weight_file: Path | None, rounds: int, quick: bool, target: Path | None
 ) -> None:
@@ -227,19 +234,18 @@ def main(
     more = many(weights, images, gpu, truth, click.echo)
     click.echo(f"{MANY:,} images")
     _say(more, click.echo)
-    if target is not None:
-        document = head("end-to-end", gpu) | {
-            "images": len(images),
-            "bytes": images.nbytes,
-            "data": Path(dataset.source).name,
-            "weights": Path(weights.source).name,
-            "quick": quick,
-            "torch": torch_version(),
-            "rows": rows,
-            "many": {"images": MANY, "bytes": MANY * images[0].nbytes, "rows": more},
-            "not_measured": absent,
-        }
-        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    facts = {
+        "images": len(images),
+        "bytes": images.nbytes,
+        "data": Path(dataset.source).name,
+        "weights": Path(weights.source).name,
+        "quick": quick,
+        "torch": torch_version(),
+        "rows": rows,
+        "many": {"images": MANY, "bytes": MANY * images[0].nbytes, "rows": more},
+        "not_measured": absent,
+    }
+    write(target, "end-to-end", gpu, facts)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ clock, in interleaved rounds of many; medians and 99th percentiles are of all ca
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,17 @@ from typing import Any
 
 import click
 import numpy as np
-from beside import OURS, Contestant, missing, summary, torch_version, without
+from beside import (
+    OURS,
+    WEIGHTS,
+    Contestant,
+    missing,
+    options,
+    summary,
+    torch_version,
+    without,
+    write,
+)
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -25,12 +34,10 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.workspace import pinned_empty
-from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.store import write_atomically
 
 RESIDENT = "lenetgpu/stages/fused/resident/resident.cu"
 IMAGES, LEAST_CALLS = 1000, 2000
@@ -179,11 +186,12 @@ def _say(rows: list[dict[str, Any]], say: Say) -> None:
 
 
 @click.command()
-@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
-@click.option("--rounds", default=40, show_default=True)
-@click.option("--calls", default=100, show_default=True, help="calls in a round")
-@click.option("--quick", is_flag=True, help="no torch.compile, as few calls as are asked for")
-@click.option("--json", "target", type=click.Path(path_type=Path))
+@WEIGHTS
+@options(
+    40,
+    "no torch.compile, as few calls as are asked for",
+    click.option("--calls", default=100, show_default=True, help="calls in a round"),
+)
 def main(
     weight_file: Path | None, rounds: int, calls: int, quick: bool, target: Path | None
 ) -> None:
@@ -213,17 +221,16 @@ def main(
     rows = summary(contestants)
     click.echo(f"{gpu.name}, one image, {rounds * calls:,} calls each")
     _say(rows, click.echo)
-    if target is not None:
-        document = head("one", gpu) | {
-            "images": 1,
-            "data": Path(dataset.source).name,
-            "weights": Path(weights.source).name,
-            "quick": quick,
-            "torch": torch_version(),
-            "rows": rows,
-            "not_measured": absent,
-        }
-        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+    facts = {
+        "images": 1,
+        "data": Path(dataset.source).name,
+        "weights": Path(weights.source).name,
+        "quick": quick,
+        "torch": torch_version(),
+        "rows": rows,
+        "not_measured": absent,
+    }
+    write(target, "one", gpu, facts)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ writes to a buffer that is still read does too. Arrays on it are NumPy's.
 from __future__ import annotations
 
 import random
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -58,7 +59,7 @@ class Graph:
 class PretendedGpu:
     """`room`: images that all lanes' buffers may hold; `seed`: of the order of what may run.
 
-    `reaches_host`: its kernels write labels to the host's memory.
+    `reaches_host`: its kernels write labels to the host's memory. `copied`: bytes of each copy.
     """
 
     def __init__(self, room=1 << 20, seed=0, reaches_host=True):
@@ -67,6 +68,7 @@ class PretendedGpu:
         self.room, self.taken, self.pinned_bytes = room, 0, 0
         self.launches = self.released = 0
         self.recording = None
+        self.copied = []
         self.page_locked = []
 
     def stream(self):
@@ -104,6 +106,7 @@ class PretendedGpu:
         self.pending.remove(chosen)
 
     def copy(self, to, source, stream):
+        self.copied.append(to.nbytes)
         ends = [(end.ctypes.data, end.nbytes) for end in (to, source)]
         assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
@@ -154,6 +157,20 @@ class PretendedGpu:
     def release(self):
         self.taken = 0
         self.released += 1
+
+
+class FailingCopies(PretendedGpu):
+    """The `at`-th copy in raises `error`, once; copies wait until readers are ahead."""
+
+    copies, at, error = 0, 5, MemoryError
+
+    def copy(self, to, source, stream):
+        if to.ndim == 4:
+            time.sleep(0.005)
+            self.copies += 1
+            if self.copies == self.at:
+                raise self.error
+        super().copy(to, source, stream)
 
 
 class PretendedRecords:
@@ -223,3 +240,50 @@ def pixels(n, seed=0):
     images = np.zeros((n, 28, 28, 1), np.uint8)
     images[:, 0, 0, 0] = np.random.default_rng(seed).integers(0, 255, n)
     return images
+
+
+class Interrupts:
+    """Called for each chunk; raises at the `at`-th."""
+
+    def __init__(self, at, error=KeyboardInterrupt):
+        self.told, self.at, self.error = [], at, error
+
+    def __call__(self, count):
+        self.told.append(count)
+        if len(self.told) == self.at:
+            raise self.error
+
+
+def pinned(gpu, images):
+    held = gpu.pinned(images.shape, images.dtype)
+    held[...] = images
+    return held
+
+
+def results(gpu, n):
+    labels, scores = gpu.pinned((n,), np.int32), gpu.pinned((n, CLASSES), np.float32)
+    labels[...], scores[...] = -1, np.nan
+    return labels, scores
+
+
+def assert_right(images, labels, scores=None):
+    expected = images[:, 0, 0, 0].astype(int)
+    np.testing.assert_array_equal(labels, expected)
+    if scores is not None:
+        np.testing.assert_array_equal(scores, expected[:, None] + np.arange(CLASSES))
+
+
+def assert_right_each_time(gpu, streamer, given, images=None):
+    """Launched the first time, recorded and replayed the next ones.
+
+    `given` are pixels, others each time, or what was made of `images`.
+    """
+    n = len(given)
+    labels, scores = results(gpu, n)
+    for again in range(4):
+        if images is None:
+            given[...] = pixels(n, seed=again)
+        labels[...], scores[...] = -1, np.nan
+        streamer.run(given, labels, scores)
+        assert_right(given if images is None else images, labels, scores)
+        assert (streamer.done, gpu.launches, streamer.not_recorded) == (n, again, "")

@@ -5,8 +5,15 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from pretended_gpu import PretendedGpu, pixels, streamer_on
-from test_streaming import assert_right, pinned, results
+from pretended_gpu import (
+    PretendedGpu,
+    assert_right,
+    assert_right_each_time,
+    pinned,
+    pixels,
+    results,
+    streamer_on,
+)
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.packed.records import pack
@@ -38,12 +45,7 @@ def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
     gpu = PretendedGpu(seed=seed)
     streamer = streamer_on(gpu, 4, streams)
     images = digits(31)
-    packed, (labels, scores) = packed_on(gpu, images, before=3), results(gpu, 31)
-    for again in range(4):
-        labels[...], scores[...] = -1, np.nan
-        streamer.run(packed, labels, scores)
-        assert_right(images, labels, scores)
-        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+    assert_right_each_time(gpu, streamer, packed_on(gpu, images, before=3), images)
 
 
 @pytest.mark.parametrize("takes_packed", [False, True])
@@ -52,27 +54,19 @@ def test_every_order_that_the_gpu_may_take_gives_the_same_labels(streams, seed):
 def test_kernels_read_records_where_they_lie_or_their_copy(seed, zero_copy, takes_packed):
     """Copied and unpacked where the kernels take pixels alone; recorded and not."""
     gpu = PretendedGpu(seed=seed)
-    copied, plainly = [], gpu.copy
-    gpu.copy = lambda to, source, stream: (copied.append(to.nbytes), plainly(to, source, stream))
     streamer = streamer_on(gpu, 8, 1, takes_packed=takes_packed, zero_copy=zero_copy)
     images = digits(31)
-    packed, (labels, scores) = packed_on(gpu, images, before=3), results(gpu, 31)
+    assert_right_each_time(gpu, streamer, packed_on(gpu, images, before=3), images)
     sums = 4 * CLASSES * np.array([8, 8, 8, 7])
-    for again in range(4):
-        labels[...], scores[...] = -1, np.nan
-        streamer.run(packed, labels, scores)
-        assert_right(images, labels, scores)
-        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
     read = zero_copy and takes_packed
-    assert (copied[:4] == sums.tolist()) == read
-    assert len(copied) == (8 if read else 24)
+    assert (gpu.copied[:4] == sums.tolist()) == read
+    assert len(gpu.copied) == (8 if read else 24)
 
 
 def test_offsets_where_no_kernel_reads_them_are_copied():
     """A view into bytes, an odd place: of whole words alone a kernel reads."""
     gpu = PretendedGpu()
-    images, copied, plainly = digits(9), [], gpu.copy
-    gpu.copy = lambda to, source, stream: (copied.append(to), plainly(to, source, stream))
+    images = digits(9)
     packed = packed_on(gpu, images)
     raw = pinned(gpu, np.zeros(4 * 10 + 1, np.uint8))
     odd = raw[1:].view(np.uint32)
@@ -81,7 +75,7 @@ def test_offsets_where_no_kernel_reads_them_are_copied():
     streamer = streamer_on(gpu, 9, 1, with_scores=False, takes_packed=True, zero_copy=True)
     streamer.run(PackedImages(packed.payload, odd), labels)
     assert_right(images, labels)
-    assert len(copied) == 2
+    assert len(gpu.copied) == 2
 
 
 def test_a_graph_is_not_taken_for_records_of_other_lengths():

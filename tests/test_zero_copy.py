@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pretended_gpu import PretendedGpu, pixels, streamer_on
-from test_streaming import assert_right, pinned, results
+from pretended_gpu import (
+    PretendedGpu,
+    assert_right,
+    assert_right_each_time,
+    pinned,
+    pixels,
+    results,
+    streamer_on,
+)
 
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import ring as ring_module
@@ -13,16 +20,7 @@ from lenetgpu.streaming import ring as ring_module
 
 @pytest.fixture
 def gpu():
-    """One that keeps how many bytes each copy has."""
-    gpu = PretendedGpu()
-    gpu.copied, plainly = [], gpu.copy
-
-    def copy(to, source, stream):
-        gpu.copied.append(to.nbytes)
-        plainly(to, source, stream)
-
-    gpu.copy = copy
-    return gpu
+    return PretendedGpu()
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -30,13 +28,7 @@ def gpu():
 def test_labels_are_the_same_and_no_image_is_copied(gpu, streams, reaches_host):
     gpu.reaches_host = reaches_host
     streamer = streamer_on(gpu, 8, streams, zero_copy=True)
-    images, (labels, scores) = pinned(gpu, pixels(31)), results(gpu, 31)
-    for again in range(4):
-        images[...] = pixels(31, seed=again)
-        labels[...], scores[...] = -1, np.nan
-        streamer.run(images, labels, scores)
-        assert_right(images, labels, scores)
-        assert (streamer.done, gpu.launches, streamer.not_recorded) == (31, again, "")
+    assert_right_each_time(gpu, streamer, pinned(gpu, pixels(31)))
     assert set(gpu.copied) <= {4 * n * by for n in (8, 7) for by in (1, CLASSES)}
     assert gpu.taken == 0
 

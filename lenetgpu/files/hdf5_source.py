@@ -7,6 +7,7 @@ what neither can take (odd filters, types that NumPy has not) goes through HDF5,
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections import OrderedDict
 from itertools import pairwise, product
 from pathlib import Path
@@ -138,8 +139,8 @@ def _spans(rows: range, step: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-class _SlowSource(Source):
-    """Images that HDF5 itself must read, a thread at a time."""
+class _DatasetSource(Source):
+    """Images of a dataset whose file stays open until `close`."""
 
     def __init__(
         self,
@@ -153,6 +154,21 @@ class _SlowSource(Source):
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
         super().__init__(str(path), dtype, labels, chosen)
         self._path, self._file, self._item, self._where = path, file, item, where
+        self._ready()
+
+    @abstractmethod
+    def _ready(self) -> None:
+        """Make what reading the dataset needs."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class _SlowSource(_DatasetSource):
+    """Images that HDF5 itself must read, a thread at a time."""
+
+    def _ready(self) -> None:
         self._turn = Lock()
 
     def _fill(self, first: int, out: Array) -> None:
@@ -164,28 +180,13 @@ class _SlowSource(Source):
             if self.dtype == "float32":
                 check_floats(part, lo, self._where)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
-
-class ChunkedSource(Source):
+class ChunkedSource(_DatasetSource):
     """Images in chunks of any shape, read raw and decoded by as many threads as there are cores."""
 
-    def __init__(
-        self,
-        path: Path,
-        file: h5py.File,
-        item: h5py.Dataset,
-        where: str,
-        labels: Array | None,
-        chosen: range,
-    ) -> None:
-        dtype = "uint8" if item.dtype.kind == "u" else "float32"
-        super().__init__(str(path), dtype, labels, chosen)
-        self._path, self._file, self._where = path, file, where
-        self._shape = item.shape
-        self._chunks = Chunks(item, where)
+    def _ready(self) -> None:
+        self._shape = self._item.shape
+        self._chunks = Chunks(self._item, self._where)
         self._threads = core_count()
         self._begin()
 
@@ -261,4 +262,4 @@ class ChunkedSource(Source):
     def close(self) -> None:
         """Close the file, when no chunk is being decoded any more."""
         self._pool.shutdown()
-        self._file.close()
+        super().close()

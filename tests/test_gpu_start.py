@@ -1,0 +1,356 @@
+"""A GPU begun: page-locked memory, the driver, the compiler asked once, launches."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler, device, launch, nvrtc
+from lenetgpu.gpu.launch import _overlapping
+from lenetgpu.gpu.nvrtc import (
+    CompileError,
+    Kernel,
+    Resources,
+    compile_kernel,
+    compile_together,
+)
+from lenetgpu.gpu.workspace import pinned_empty
+
+
+@pytest.fixture
+def host_memory(monkeypatch):
+    """CuPy's two names for page-locked memory, made of ordinary memory: (sizes, blocks)."""
+    sizes, blocks = [], []
+
+    def allocate(size):
+        sizes.append(size)
+        block = type("Block", (ctypes.c_char * size,), {})()
+        blocks.append(weakref.ref(block))
+        return block
+
+    cuda = SimpleNamespace(PinnedMemory=allocate, PinnedMemoryPointer=lambda memory, offset: memory)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    return sizes, blocks
+
+
+SIZES = [((3, 28, 28, 1), "uint8", 2352), ((), "f4", 4), ((0, 10), "f4", 1), ((5,), "i8", 40)]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "size"), SIZES)
+def test_pinned_memory_is_as_large_as_the_array(host_memory, shape, dtype, size):
+    array = pinned_empty(shape, dtype)
+    assert (array.shape, array.dtype, host_memory[0]) == (shape, np.dtype(dtype), [size])
+    assert array.flags.c_contiguous and array.flags.writeable
+
+
+def test_pinned_memory_lives_as_long_as_a_view_of_it(host_memory):
+    array = pinned_empty((4, 4), "float32")
+    (block,) = host_memory[1]
+    array[...] = 7
+    corner = array[2:, 2:].view("int32")
+    del array
+    gc.collect()
+    assert block() is not None and corner.tolist() == [[0x40E00000] * 2] * 2
+    del corner
+    gc.collect()
+    assert block() is None
+
+
+class Driver:
+    """A CUDA driver of two GPUs, whose contexts are made when `may_create` is set."""
+
+    def __init__(self):
+        self.said, self.may_create = [], threading.Event()
+
+    def cuInit(self, flags):
+        return self.said.append("init") or 0
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = 2
+        return 0
+
+    def cuDeviceGet(self, handle, index):
+        handle._obj.value = 10 + index
+        return 0
+
+    def cuDeviceGetName(self, name, length, handle):
+        name.value = b"GPU %d" % handle.value
+
+    def cuDeviceGetAttribute(self, value, attribute, handle):
+        value._obj.value = {75: 9, 76: 0}[attribute]
+
+    def cuDevicePrimaryCtxRetain(self, context, handle):
+        assert self.may_create.wait(10)
+        return self.said.append(f"context {handle.value}") or 0
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """A driver in place of this machine's; `.files` are the names that it was looked for under."""
+    found = Driver()
+    found.files = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: found.files.append(name) or found)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: pytest.fail("a search"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: pytest.fail("a process"))
+    used = SimpleNamespace(
+        Device=lambda index: SimpleNamespace(use=lambda: found.said.append(f"use {index}")),
+        runtime=SimpleNamespace(free=lambda pointer: found.said.append("free")),
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=used))
+    for cached in (device.driver, device._listed):
+        cached.cache_clear()
+    yield found
+    found.may_create.set()
+    while device._contexts:
+        device._contexts.pop().join()
+    for cached in (device.driver, device._listed):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(("platform", "file"), [("linux", "libcuda.so.1"), ("win32", "nvcuda.dll")])
+def test_the_driver_is_loaded_by_its_name(driver, monkeypatch, platform, file):
+    monkeypatch.setattr(sys, "platform", platform)
+    names = [(gpu.name, gpu.version) for gpu in device.driver_gpus()]
+    assert names == [("GPU 10", "9.0"), ("GPU 11", "9.0")] and driver.files == [file]
+
+
+def test_the_context_is_made_while_other_things_are_done(driver):
+    device.begin("cuda:1")
+    gpu = device.driver_gpus()[1]
+    assert driver.said == ["init"]  # listed, while the context is not there yet
+    timer = threading.Timer(0.05, driver.may_create.set)
+    timer.start()
+    device.activate(gpu)
+    timer.join()
+    assert driver.said == ["init", "context 11", "use 1", "free"]
+
+
+@pytest.mark.parametrize("wanted", ["cpu", "cuda:2", "cuda:-1", "cuda:", "tpu"])
+def test_no_context_is_made_where_no_such_device_is_there(driver, wanted):
+    driver.may_create.set()
+    device.begin(wanted)
+    device.activate(device.driver_gpus()[0])
+    assert driver.said == ["init", "use 0", "free"]
+
+
+class Nvrtc:
+    """NVRTC's functions, of version `minor`; `loads` counts who wanted them."""
+
+    def __init__(self, minor):
+        self.minor, self.loads = minor, 0
+
+    def library(self):
+        self.loads += 1
+        return self
+
+    def nvrtcVersion(self):
+        return 0, 13, self.minor
+
+    def nvrtcCreateProgram(self, *arguments):
+        return 0, None
+
+    def nvrtcCompileProgram(self, *arguments):
+        return (0,)
+
+    def nvrtcDestroyProgram(self, program):
+        return (0,)
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """A process that begins, with NVRTC of that version beside it; it lies in the folder's lib."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "site-packages" / "libnvrtc.so.13"
+    file.parent.mkdir()
+    file.write_text("library")
+    maps = tmp_path / "maps"
+    maps.write_text(
+        f"7f00-7f01 r-xp 0 8:1 12   /lib/libc.so\n7f02-7f03 r--p 0 8:1 2   {file}\n" * 2
+    )
+    monkeypatch.setattr(compiler, "_MAPPED", maps)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(file.parent)])
+
+    def begin(minor=0):
+        for cached in (compiler.asked, compiler._remembered):
+            cached.cache_clear()
+        found = Nvrtc(minor)
+        monkeypatch.setattr(compiler, "library", found.library)
+        return found
+
+    begin.file = file
+    yield begin
+    for cached in (compiler.asked, compiler._remembered):
+        cached.cache_clear()
+
+
+def test_the_compiler_is_asked_once_for_its_version(start):
+    first = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), first.loads) == ((13, 5), ("--no-cache",), 1)
+    later = start(5)
+    assert (nvrtc.version(), nvrtc._no_cache(), later.loads) == ((13, 5), ("--no-cache",), 0)
+
+
+def _another_size(start, monkeypatch):
+    then = start.file.stat().st_mtime_ns
+    start.file.write_text("a longer library")
+    os.utime(start.file, ns=(then, then))
+
+
+def _another_time(start, monkeypatch):
+    os.utime(start.file, ns=(1, 1))
+
+
+def _gone(start, monkeypatch):
+    start.file.unlink()
+
+
+def _packages_installed(start, monkeypatch):
+    os.utime(start.file.parent, ns=(1, 1))
+
+
+def _another_toolkit(start, monkeypatch):
+    monkeypatch.setenv("CUDA_HOME", "/opt/cuda")
+
+
+def _half_a_record(start, monkeypatch):
+    record = compiler._record()
+    record.write_text(record.read_text()[:-9])
+
+
+CHANGES = (
+    _another_size,
+    _another_time,
+    _gone,
+    _packages_installed,
+    _another_toolkit,
+    _half_a_record,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch, change):
+    start(5)
+    nvrtc.version()
+    change(start, monkeypatch)
+    later = start(6)
+    assert (nvrtc.version(), later.loads) == ((13, 6), 1)
+
+
+def test_where_the_loaded_file_is_unknown_nothing_is_remembered(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "_MAPPED", tmp_path / "nowhere")
+    for loads in (1, 1):
+        found = start(5)
+        assert (nvrtc.version(), found.loads) == ((13, 5), loads)
+
+
+def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
+    source = tmp_path / "kernel.cu"
+    source.write_text("// nothing")
+    made = []
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: made.append(nvrtc.version()) or (b"c", ""))
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    start(5)
+    cubin = compile_kernel(Kernel(source, "first"), "sm_90a").path
+    later = start(6)  # the files do not tell: it is believed until it is loaded
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path == cubin and later.loads == 0
+    compile_kernel(Kernel(source, "second"), "sm_90a")
+    assert made == [(13, 5), (13, 6)] and later.loads == 1
+    assert json.loads(compiler._record().read_text())["version"] == [13, 6]
+    assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
+    nvrtc.source_hash.cache_clear()
+
+
+def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
+    start(5)
+    source, both, made = tmp_path / "kernel.cu", threading.Barrier(2, timeout=10), []
+    source.write_text("// nothing")
+
+    def run(kernel, arch, options):
+        made.append(kernel.entry)
+        if kernel.entry == "wrong":
+            raise CompileError("wrong: expected it to compile")
+        if kernel.entry in ("a", "b"):
+            both.wait()
+        return b"cubin", ""
+
+    monkeypatch.setattr(nvrtc.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
+    nvrtc.source_hash.cache_clear()
+    compile_kernel(Kernel(source, "known"), "sm_80")
+    other = Kernel(source, "other", only=("sm_90a",))
+    absent = Kernel(tmp_path / "nowhere.cu", "absent")
+    names = ("a", "known", "b", "wrong", "a")
+    compile_together([*(Kernel(source, name) for name in names), other, absent], "sm_80")
+    assert sorted(made) == ["a", "b", "known", "wrong"]
+    with pytest.raises(CompileError, match="expected it to compile"):
+        compile_kernel(Kernel(source, "wrong"), "sm_80")
+    compile_kernel(Kernel(source, "a"), "sm_80")
+    assert made.count("a") == 1
+    nvrtc.source_hash.cache_clear()
+
+
+def test_a_launch_is_described_as_cuda_bindings_would():
+    """Byte for byte, the address of the attribute apart."""
+    cuda = pytest.importorskip("cuda.bindings.driver")
+    attribute, config = cuda.CUlaunchAttribute(), cuda.CUlaunchConfig()
+    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    config.gridDimX, config.gridDimY, config.gridDimZ = 132, 2, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = 384, 1, 1
+    config.sharedMemBytes, config.hStream = 227 << 10, 0x1234
+    config.attrs, config.numAttrs = [attribute], 1
+    ours = _overlapping((132, 2), (384,), 227 << 10, 0x1234)
+    theirs = launch._Config.from_buffer_copy(ctypes.string_at(config.getPtr(), ctypes.sizeof(ours)))
+    assert bytes(ours.attributes[0]) == bytes(theirs.attributes[0])
+    theirs.attributes = ours.attributes
+    assert bytes(ours) == bytes(theirs)
+
+
+def test_a_refused_launch_is_named(driver, monkeypatch):
+    seen = []
+
+    def launch_kernel(config, function, values, extra):
+        at = ctypes.cast(values[1], ctypes.POINTER(ctypes.c_int32)).contents.value
+        seen.append((list(config._obj.grid), config._obj.stream, function.value, at))
+        return (0, 700, 2)[len(seen) - 1]
+
+    def name_of(status, name):
+        known = {700: b"CUDA_ERROR_ILLEGAL_ADDRESS", 2: b"CUDA_ERROR_OUT_OF_MEMORY"}
+        name._obj.value = known[status]
+
+    driver.cuLaunchKernelEx, driver.cuGetErrorName = launch_kernel, name_of
+    array = type("Array", (), {"data": SimpleNamespace(ptr=1 << 40)})
+    cupy = sys.modules["cupy"]
+    cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
+    launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
+    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_ILLEGAL_ADDRESS"):
+        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+    with pytest.raises(MemoryError, match="the driver answers CUDA_ERROR_OUT_OF_MEMORY"):
+        launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
+
+
+@pytest.mark.gpu
+def test_pinned_memory_is_known_to_the_runtime():
+    import cupy
+
+    array = pinned_empty((1000, 784), "uint8")
+    array[...] = 3
+    pinned = cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data)
+    assert pinned.type == 1  # cudaMemoryTypeHost
+    assert int(cupy.asarray(array).sum()) == 3 * array.size

@@ -1,0 +1,363 @@
+"""Files that are not what they say: refused in a sentence, or read for what they hold."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import tracemalloc
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, npy, parts
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import chunks, disk, hdf5_source, reading
+from lenetgpu.files.chunks import fletcher32
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.hdf5_source import ChunkedSource
+from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import load_weights
+
+
+@pytest.fixture(autouse=True)
+def three_threads(monkeypatch):
+    monkeypatch.setattr(hdf5_source, "core_count", lambda: 3)
+
+
+@pytest.fixture
+def digits(rng):
+    return rng.integers(0, 256, (COUNT, 28, 28), dtype=np.uint8)
+
+
+def refusals(path, skip=0):
+    with open_source(path, skip) as source, pytest.raises(LenetError) as caught:
+        parts(source, [4])
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("make", ["contiguous", "chunked", "slow", "npy"])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.nan, "to be finite, found NaN or infinity in image 37 "),
+        (-np.inf, "to be finite, found NaN or infinity in image 37 "),
+        (1.5, "to hold floats in 0..1 (or uint8 pixels), found 0 to 1.5 in image 37 "),
+        (-0.5, "to hold floats in 0..1 (or uint8 pixels), found -0.5 to 0 in image 37 "),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_wrong_float_is_said_with_its_image(tmp_path, make, value, message, dtype):
+    images = np.zeros((COUNT, 28, 28), dtype)
+    images[37, 27, 27] = value
+    images[40:] = np.nan
+    path = MAKERS[make](tmp_path, images, None)
+    assert message in refusals(path, skip=6)
+    with open_source(path, 0, 37) as source:
+        assert not source.whole().images.any()
+
+
+def test_a_wrong_float_is_found_in_any_block(tmp_path):
+    images = np.zeros((2 * reading.BLOCK + 9, 28, 28), np.float32)
+    for number in (reading.BLOCK - 1, reading.BLOCK, len(images) - 1):
+        images[...] = 0
+        images[number, 3, 3] = 2
+        with pytest.raises(LenetError, match=f"found 0 to 2 in image {number:,} "):
+            load_dataset(npy(tmp_path / "x.npy", images))
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
+    images = rng.integers(0, 256, (4_000, 28, 28), dtype=np.uint8)
+    path = MAKERS[make](tmp_path, images, None)
+    out = np.empty((1_000, 28, 28, 1), np.uint8)
+    with open_source(path) as source:
+        source.read(0, out)
+        os.truncate(path, path.stat().st_size * 5 // 8)
+        if make not in ("slow", "chunked"):  # after HDF5 only the file's size is believed
+            source.read(1_000, out)
+            np.testing.assert_array_equal(out, as_read(images)[1_000:2_000])
+        with pytest.raises(LenetError) as caught:
+            source.read(2_000, out)
+            source.read(3_000, out)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: expected ") and "\n" not in message
+    if make == "idx.gz":
+        assert "found a damaged" in message
+    else:
+        assert ("bytes from byte" in message) == (make not in ("slow", "chunked"))
+        assert message.endswith(": the file became shorter while it was read")
+
+
+def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, monkeypatch):
+    """HDF5 fills with zeros what lies past a file's end."""
+    path = tmp_path / "x.h5"
+    h5(path, np.ones((9, 28, 28), np.uint8), np.full(9, 3))
+    find = hdf5_source.hdf5.find
+
+    def shrink(file, name, *arguments):
+        item = find(file, name, *arguments)
+        if name in ("y", "fc2"):
+            os.truncate(file.filename, os.path.getsize(file.filename) - 40)
+        return item
+
+    monkeypatch.setattr(hdf5_source.hdf5, "find", shrink)
+    for load, target in ((open_source, path), (load_weights, weight_file)):
+        with pytest.raises(LenetError, match="the file became shorter while it was read"):
+            load(target)
+
+
+def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digits):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    path = npy(tmp_path / "x.npy", digits)
+    with open_source(path) as source:
+        monkeypatch.setattr(disk.os, "preadv", fail)
+        with pytest.raises(LenetError, match=r"expected 47,824 readable bytes from byte 128 on, "):
+            source.whole()
+
+
+LENGTH = 7 * 784
+EXPECTED = "to have a chunk that inflates to 5,488 bytes at image 0, found "
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (zlib.compress(bytes(LENGTH - 1)), EXPECTED + "5,487"),
+        (zlib.compress(bytes(LENGTH + 1)), EXPECTED + "more"),
+        (zlib.compress(bytes(500 * LENGTH)), EXPECTED + "more"),
+        (zlib.compress(b""), EXPECTED + "0"),
+        (zlib.compress(bytes(range(256)) * 22)[:-9], EXPECTED),
+        (zlib.compress(bytes(LENGTH))[:-4], EXPECTED + "no end after them"),
+        (zlib.compress(bytes(LENGTH))[:-1] + b"!", "found a damaged one"),
+        (b"not deflated", "found a damaged one"),
+        (
+            bytes(2 * LENGTH),
+            "to have a chunk of at most 9,927 bytes in the file at image 0, found m",
+        ),
+    ],
+)
+def test_a_chunk_that_is_not_what_it_is_declared_to_be(tmp_path, data, message):
+    assert message in refusals(direct(tmp_path / "x.h5", data, **DEFLATE))
+
+
+def test_a_chunk_is_not_inflated_beyond_its_size(tmp_path):
+    path = direct(tmp_path / "x.h5", zlib.compress(bytes(5_000_000)), **DEFLATE)
+    with open_source(path) as source:
+        tracemalloc.start()
+        with pytest.raises(LenetError, match="that inflates to 5,488 bytes at image 0, found more"):
+            source.whole()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("length", [LENGTH - 1, LENGTH + 1])
+def test_a_stored_chunk_of_another_length(tmp_path, length):
+    """Where there are filters: without any, HDF5 knows no length but the declared one."""
+    path = direct(tmp_path / "x.h5", bytes(length), shuffle=True)
+    assert f"a chunk of 5,488 bytes at image 0, found {length:,}" in refusals(path)
+
+
+def test_a_chunk_without_its_filters(tmp_path, digits):
+    """A bit for each filter that was left out for this chunk."""
+    path = direct(tmp_path / "x.h5", digits[:7].tobytes(), mask=3, shuffle=True, **DEFLATE)
+    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
+    packed = zlib.compress(digits[:7].tobytes())
+    direct(path, packed, mask=4, shuffle=True, fletcher32=True, **DEFLATE)
+    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
+
+
+def test_filters_in_another_order(tmp_path, digits):
+    """A checksum that is deflated with its data."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((7, 28, 28))
+        plist.set_fletcher32()
+        plist.set_deflate(1)
+        space = h5py.h5s.create_simple(digits.shape)
+        item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
+        item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
+    with open_source(tmp_path / "x.h5") as source:
+        assert isinstance(source, ChunkedSource)
+        np.testing.assert_array_equal(source.whole().images, as_read(digits))
+
+
+@pytest.mark.parametrize(
+    ("filters", "here"),
+    [
+        ([(2, (4,)), (1, (6,)), (3, ())], True),
+        ([(2, (2,)), (1, (6,))], False),
+        ([(2, ()), (1, (6,))], False),
+        ([(1, (6,)), (1, (6,))], False),
+        ([(32000, ()), (1, (6,))], False),
+    ],
+)
+def test_which_filters_are_decoded_here(tmp_path, monkeypatch, digits, filters, here):
+    """Not a shuffle by another width than an element's, as a damaged header may say."""
+    monkeypatch.setattr(chunks, "_filters", lambda item: filters)
+    path = h5(tmp_path / "x.h5", np.float32(digits > 9), chunks=(7, 28, 28))
+    with h5py.File(path) as file:
+        assert chunks.decoded_here(file["x"]) == here
+
+
+def test_a_chunk_with_a_wrong_checksum(tmp_path, digits):
+    path = h5(tmp_path / "x.h5", digits[:7], chunks=(7, 28, 28), fletcher32=True)
+    data = bytearray(path.read_bytes())
+    at = data.index(digits[3].tobytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert "to have a chunk whose checksum is " in refusals(path)
+    assert "found none" in refusals(direct(path, b"abc", fletcher32=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 783, (1 << 15) + 1, 200_001])
+@pytest.mark.parametrize("value", [None, 0, 255])
+def test_fletchers_checksum_is_hdf5s(tmp_path, rng, length, value):
+    data = rng.bytes(length) if value is None else bytes([value]) * length
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        options = {"chunks": (length,), "fletcher32": True}
+        item = file.create_dataset("x", data=np.frombuffer(data, np.uint8), **options)
+        _, stored = item.id.read_direct_chunk((0,))
+    assert fletcher32(np.frombuffer(data, np.uint8)) == int.from_bytes(stored[length:], "little")
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf"])
+def test_images_that_were_never_written_are_not_zeros(tmp_path, compression):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        options = {"chunks": (7, 28, 28), "compression": compression}
+        item = file.create_dataset("x", (COUNT, 28, 28), "u1", **options)
+        item[:14] = 3
+    if compression == "lzf":
+        with pytest.raises(LenetError, match="found 7 of 9 parts not written"):
+            open_source(path)
+        return
+    with open_source(path, 0, 14) as source:
+        assert (source.whole().images == 3).all()
+    assert "a chunk stored at image 14, found one that cannot be read" in refusals(path)
+
+
+def test_contiguous_images_and_labels_that_were_never_written(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (COUNT, 28, 28), "u1")
+    with pytest.raises(LenetError, match="/x to be .*found 1 of 1 parts not written"):
+        open_source(path)
+    with h5py.File(path, "a") as file:
+        file["x"][0] = 1
+        file.create_dataset("y", (COUNT,), "u1", chunks=(10,))[10:30] = 2
+    with pytest.raises(LenetError, match="/y to be .*found 5 of 7 parts not written"):
+        open_source(path)
+
+
+def test_data_past_the_end_of_the_file(tmp_path, monkeypatch, digits):
+    """As a damaged header might say; HDF5 itself sees that of whole files only."""
+    path = h5(tmp_path / "x.h5", digits)
+
+    class Short(disk.OpenFile):
+        def __init__(self, path, file=None):
+            super().__init__(path, file)
+            self.size -= 1
+
+    monkeypatch.setattr(hdf5_source, "OpenFile", Short)
+    with pytest.raises(LenetError, match="/x to lie within the file, found that it ends at byte"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("beyond", [0, 1 << 40])
+def test_a_chunk_that_is_said_to_lie_past_the_end(tmp_path, rng, beyond):
+    """Its address in HDF5's index is changed to the file's end, or far behind it."""
+    images = rng.integers(0, 256, (14, 28, 28), dtype=np.uint8)
+    path = h5(tmp_path / "x.h5", images, chunks=(7, 28, 28))
+    data = bytearray(path.read_bytes())
+    address = struct.pack("<Q", data.index(images[7].tobytes()))
+    assert data.count(address) == 1
+    at = data.index(address)
+    data[at : at + 8] = struct.pack("<Q", len(data) + beyond)
+    path.write_bytes(data)
+    assert "to have a chunk stored at image 7, found one that cannot be read" in refusals(path)
+
+
+def test_chunks_that_are_too_large(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        options = {"chunks": (1 << 21, 28, 28), "maxshape": (None, 28, 28)}
+        file.create_dataset("x", (5, 28, 28), "u1", **options)
+    with pytest.raises(LenetError, match="found chunks of 1,644,167,168 bytes, more than 1,073,7"):
+        open_source(tmp_path / "x.h5")
+
+
+def test_a_way_out_of_the_file_through_two_links(tmp_path, digits):
+    secret = h5(tmp_path / "secret.h5", digits)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["door"] = h5py.ExternalLink(str(secret), "/")
+        file["x"] = h5py.SoftLink("/door/x")
+    with pytest.raises(LenetError, match="/x to be .*found a link to another file"):
+        open_source(tmp_path / "x.h5")
+
+
+def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path, monkeypatch, digits):
+    """Another of its name comes between HDF5's opening and ours."""
+    path, other = h5(tmp_path / "x.h5", digits), h5(tmp_path / "y.h5", 255 - digits)
+    find = hdf5_source.hdf5.find
+
+    def swap(*arguments):
+        other.replace(path)
+        return find(*arguments)
+
+    monkeypatch.setattr(hdf5_source.hdf5, "find", swap)
+    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
+    assert not other.exists()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "message"),
+    [
+        ((0, 28, 28), "u1", r"found shape \(0, 28, 28\)"),
+        ((2, 28, 29), "u1", r"found shape \(2, 28, 29\)"),
+        ((784,), "u1", r"found shape \(784,\)"),
+        ((2, 28, 28), "i8", "uint8 or float images, found type int64"),
+        ((2, 28, 28), "O", "uint8 or float images, found type object"),
+    ],
+)
+def test_other_arrays(tmp_path, shape, dtype, message):
+    np.save(tmp_path / "x.npy", np.zeros(shape, dtype), allow_pickle=True)
+    with pytest.raises(LenetError, match=message):
+        open_source(tmp_path / "x.npy")
+
+
+def test_bad_npy_files(tmp_path, digits):
+    path = npy(tmp_path / "x.npy", np.asfortranarray(digits))
+    with pytest.raises(LenetError, match="in C order, found Fortran order"):
+        open_source(path)
+    whole = npy(path, digits).read_bytes()
+    for data, message in (
+        (whole[:-1], "expected 47,824 bytes after the header for 61 images, found 47,823"),
+        (whole + b"!", "found 47,825"),
+        (whole[:50], "found a damaged header"),
+        (whole[:6], "found a damaged header"),
+        (whole[:6] + b"\7" + whole[7:], "found a damaged header .version 7.0"),
+        (whole.replace(b"'|u1'", b"oops("), "found a damaged header"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(LenetError, match=message) as caught:
+            open_source(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_packed_file_with_a_wrong_end(tmp_path, digits):
+    path = idx_file(tmp_path / "x-images.gz", digits)
+    whole, plain = path.read_bytes(), gzip.decompress(path.read_bytes())
+    for data, message in (
+        (whole[:-5], "found a damaged file"),
+        (whole[:-8] + bytes(8), "found a damaged file"),
+        (gzip.compress(plain + b"!", mtime=0), "found more"),
+        (gzip.compress(plain[:-1], mtime=0), "found 47,823"),
+    ):
+        path.write_bytes(data)
+        assert message in refusals(path)
