@@ -83,6 +83,13 @@ def _resident(weights: Weights) -> tuple[Label, Any]:
     return made.label, made
 
 
+def _once(weights: Weights) -> tuple[Label, Any]:
+    from lenetgpu.stages.fused.resident import Once
+
+    made = Once(weights)
+    return made.label, made
+
+
 def _face(name: str, weight_file: Path | None, **how: Any) -> tuple[Label, Any]:
     from lenetgpu import LeNet
 
@@ -102,6 +109,8 @@ def ours(weights: Weights, weight_file: Path | None, gpu: Gpu, say: Say) -> Iter
         ("fp16, LeNet", "fp16", partial(_face, "fp16", weight_file)),
         ("fp16, LeNet(latency=True)", "fp16", partial(_face, "fp16", weight_file, latency=True)),
         ("fp16, resident", "fp16", partial(_resident, weights)),
+        ("by default, LeNet", "fp32", partial(_face, "auto", weight_file)),
+        ("resident, launched for one", "fp32", partial(_once, weights)),
     ]
     for words, plan, build in tried:
         try:
@@ -159,7 +168,8 @@ class Calls:
         }
         if self.maker == OURS:
             one.facts["plan"] = self.precision
-            one.facts["sources"] = [RESIDENT] if re.search("resident|latency", self.name) else []
+            stays = re.search("resident|latency|default", self.name)
+            one.facts["sources"] = [RESIDENT] if stays else []
         return one
 
 
