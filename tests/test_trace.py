@@ -49,7 +49,7 @@ class Clock:
 
 def test_the_clock_is_in_seconds_and_events_in_milliseconds(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(trace, "_clock", clock)
+    monkeypatch.setattr(trace, "clock", clock)
     tracer = CpuTracer()
     clock.now += 0.005
     tracer.mark(0, None)
