@@ -28,6 +28,8 @@ from lenetgpu.papers.convnet2_claims import (
 )
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
+    STEPS,
+    line_means,
     resident,
     results,
     step_rows,
@@ -36,6 +38,8 @@ from lenetgpu.papers.convnet2_listings import (
     FIGURE_9,
     FIGURE_13,
     GTX_480,
+    SORTS_9,
+    SORTS_13,
     executions,
     line_cycles,
     sides_told,
@@ -130,6 +134,23 @@ def steps_table() -> str:
     return as_markdown(STEP_COLUMNS, step_rows(TABLE_1, TABLE_1_BATCH)).rstrip()
 
 
+def lines_table() -> str:
+    """Figures 9 and 13 by sorts of lines, beside the model's means."""
+    lines = ["| figure | line | the paper, cycles | model |", "|---|---|---:|---:|"]
+    kernels = [step.kernel for step in STEPS[:2]]
+    for name, seen, sorts, kernel in zip(
+        ("9", "13"), (FIGURE_9, FIGURE_13), (SORTS_9, SORTS_13), kernels, strict=True
+    ):
+        means = line_means(kernel, TABLE_1, TABLE_1_BATCH)
+        for sort in filter(None, dict.fromkeys(sorts)):
+            pairs = zip(line_cycles(seen), sorts, strict=True)
+            values = [cycles for cycles, one in pairs if one == sort]
+            low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+            told = low if low == high else f"{low} to {high}"
+            lines.append(f"| {name} | {sort} | {told} | {means[sort]:.1f} |")
+    return "\n".join(lines)
+
+
 def figures_table() -> str:
     """The paper's figures, the model's, an H200's."""
     document = load(GPU, "conv", "convnet2.json")
@@ -208,6 +229,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "engines-core": core_table,
     "engines-filters": filter_sentence,
     "engines-steps": steps_table,
+    "engines-lines": lines_table,
     "engines-figures": figures_table,
     "engines-total": total_sentence,
     "engines-changes": changes_table,

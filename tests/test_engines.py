@@ -31,6 +31,7 @@ from lenetgpu.papers.convnet2_claims import (
 )
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
+    line_means,
     resident,
     results,
     simulate,
@@ -41,6 +42,8 @@ from lenetgpu.papers.convnet2_listings import (
     FIGURE_13,
     GTX_480,
     PARTS,
+    SORTS_9,
+    SORTS_13,
     Kernel,
     Sums,
     chunks_of,
@@ -87,6 +90,27 @@ def test_figure_9s_lines_are_most_of_the_rolled_runs_time():
     warps = executions(True) / (12 * 4 * 7)
     seen = sum(latency for _, latency in FIGURE_9) / warps
     assert 0.85 < seen / (0.97 * 524_000) < 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "sorts", "step"), [(FIGURE_9, SORTS_9, 0), (FIGURE_13, SORTS_13, 1)], ids=["9", "13"]
+)
+def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(seen, sorts, step):
+    means = line_means(SIMULATED[step].kernel, TABLE_1, TABLE_1_BATCH)
+    assert len(sorts) == len(seen) and set(filter(None, sorts)) <= set(means)
+    for cycles, sort in zip(line_cycles(seen), sorts, strict=True):
+        if sort:
+            assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
+
+
+def test_means_of_lines_are_the_parts_time():
+    """Weighted by how often they run, they are a warp's time again."""
+    kernel = SIMULATED[2].kernel
+    means, count = line_means(kernel, TABLE_1, TABLE_1_BATCH), Counter()
+    for said in listing(kernel, TILE, 7).program:
+        count[said.part] += 1
+    for part in ("images", "write"):
+        assert means[part] * count[part] == pytest.approx(BASE("inner product engine").parts[part])
 
 
 def test_the_papers_block_and_gpu():

@@ -6,6 +6,7 @@ model of `warps`, as stated and with one assumption changed at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -14,13 +15,14 @@ from typing import Any
 
 from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
 from lenetgpu.papers.convnet2_listings import (
+    COMPUTE,
     GTX_480,
     Kernel,
     Sums,
     chunks_of,
     listing,
 )
-from lenetgpu.papers.warps import Core, Instruction, run
+from lenetgpu.papers.warps import Core, Instruction, Op, fetch_stalls, run
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
@@ -192,3 +194,24 @@ def step_rows(problem: Conv, batch: int) -> list[dict[str, Any]]:
         | {part: round(cycles) for part, cycles in found(step.name).parts.items()}
         for step in STEPS
     ]
+
+
+def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
+    """Mean cycles at each sort of line of the sums, as figures 9 and 13 have them: by operation.
+
+    "read next" where the next instruction waits for it; "last" where that one lies in a line of
+    instructions that has to be fetched.
+    """
+    tile = ladder_tile(problem, batch)
+    plain = _program(kernel, tile, chunks_of(problem, tile))
+    stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
+    for index, said in enumerate(plain):
+        sort = said.part
+        if sort == COMPUTE and said.op is not Op.BARRIER:
+            read = index in plain[index + 1].reads
+            sort = "last" if stalls[index + 1] else said.op.value + ", read next" * read
+        sorts[sort] += 1
+        named.append(replace(said, part=sort))
+    warps = ceil(tile.threads_x * tile.threads_y / 32)
+    found = run(GTX_480, named, resident(tile), warps)
+    return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}

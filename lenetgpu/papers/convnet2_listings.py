@@ -41,6 +41,17 @@ FIGURE_13 = (
     ("ld.shared", 1_707), ("mov", 16_959),
 )  # fmt: skip
 
+_CHAIN, _APART, _PRODUCT, _LAST = "arithmetic, read next", "arithmetic", "mad, read next", "last"
+SORTS_9 = (
+    _CHAIN, _CHAIN, _CHAIN, "shared", *("local, read next", _PRODUCT, "store") * 4, _APART, "",
+)  # fmt: skip
+"""What a line of figure 9 is to `convnet2_engines.line_means`; the last one's next is not shown."""
+SORTS_13 = (
+    _LAST, "shared", _CHAIN, _PRODUCT, _APART, *("shared", _CHAIN, _PRODUCT, _APART) * 2,
+    "shared", _CHAIN, _PRODUCT, _LAST, "shared", _CHAIN,
+)  # fmt: skip
+"""And of figure 13: the first and the seventeenth are the last of a line of instructions."""
+
 
 def executions(rolled: bool, side: int = FILTER_SIDE) -> int:
     """How often the run's 240 warps (section 2.3) run a line of figure 9 (rolled) or of figure 13.
