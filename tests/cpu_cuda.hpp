@@ -1,6 +1,7 @@
 // A block's threads on a CPU: enough of CUDA for kernels without PTX and with few shuffles.
 // Blocks run one after another; threads all at once where a kernel waits for them, else in turn.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -36,6 +37,8 @@ inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return ((unsigned long long)high << 32 | low) >> by % 32;
 }
+
+inline float atomicAdd(float* to, float by) { return std::atomic_ref<float>(*to).fetch_add(by); }
 
 #define __global__
 #define __device__
