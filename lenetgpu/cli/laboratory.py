@@ -128,7 +128,10 @@ def _show(
 @click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
 @click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
 @click.option(
-    "--as", "machine", metavar="GPU", help="explain for gtx1080ti, h100 or h200 instead of this GPU"
+    "--as",
+    "machine",
+    metavar="GPU",
+    help="explain for gtx1080ti, titanx, h100 or h200 instead of this GPU",
 )
 @result_options
 @GATE
