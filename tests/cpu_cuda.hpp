@@ -40,6 +40,21 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
 
 inline float atomicAdd(float* to, float by) { return std::atomic_ref<float>(*to).fetch_add(by); }
 
+// A 3D texture of float32 with a border of zeros, read at the nearest element.
+struct Texture {
+    const float* data;
+    int width, height, depth;
+};
+using cudaTextureObject_t = unsigned long long;
+
+template <class T>
+T tex3D(cudaTextureObject_t texture, float x, float y, float z) {
+    const Texture& t = *reinterpret_cast<const Texture*>(texture);
+    const int i = int(std::floor(x)), j = int(std::floor(y)), k = int(std::floor(z));
+    const bool there = i >= 0 && i < t.width && j >= 0 && j < t.height && k >= 0 && k < t.depth;
+    return there ? t.data[(std::size_t(k) * t.height + j) * t.width + i] : 0.0f;
+}
+
 #define __global__
 #define __device__
 #define __forceinline__ inline
