@@ -38,6 +38,10 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return ((unsigned long long)high << 32 | low) >> by % 32;
 }
 
+inline long long clock64() {  // ticks when it is read
+    static long long ticks = 0;
+    return ++ticks;
+}
 inline float atomicAdd(float* to, float by) { return std::atomic_ref<float>(*to).fetch_add(by); }
 
 // A 3D texture of float32 with a border of zeros, read at the nearest element.
