@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -16,6 +17,7 @@ from lenetgpu.stages.conv.prefetch.single_strict_plan import (
     parts_rows,
     strict_single,
 )
+from lenetgpu.stages.conv.prefetch.strict import Choice
 from lenetgpu.stages.conv.prefetch.strict_plan import (
     StrictPlan,
     StrictTile,
@@ -124,6 +126,19 @@ def test_the_last_departure_gives_every_block_a_tile():
     small = filled(plan)
     assert small.violated() == ["M'"] and small.tile.sums < plan.tile.sums
     assert small.tile.tiles(plan.problem) > plan.tile.tiles(plan.problem)
+
+
+def test_each_departure_changes_one_thing():
+    problem = Conv(14, 14, 512, 512, 3, 3)
+    tiles = [Choice(departures=k).plan(problem, H200).tile for k in range(5)]
+    changed = [
+        {name for name in vars(a) if getattr(a, name) != getattr(b, name)}
+        for a, b in pairwise(tiles)
+    ]
+    assert changed == [{"asynchronous"}, {"packed"}, {"spread"}, {"columns", "filters"}]
+    assert Choice(segment=0).plan(problem, H200).tile.taps == 9
+    assert Choice(segment=128).plan(problem, H200).tile.taps == 32
+    assert Choice("maps").plan(problem, H200).tile.division == "maps"
 
 
 def test_a_small_map_is_divided_again_until_v_s_is_met():

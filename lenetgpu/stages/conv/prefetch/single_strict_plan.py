@@ -101,10 +101,11 @@ class StrictParts:
         return lines + (filters if self.streams == "filters" else 0)
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
-        """Whether D is at most the shared memory, two blocks fit it, and registers suffice."""
-        if self.data(problem) > machine.shared_bytes or self.shared(problem) > machine.block_bytes:
+        """Whether two blocks, and so D, fit shared memory, and a thread has the registers."""
+        shared = self.shared(problem)
+        if shared > machine.block_bytes:
             return False
-        if machine.resident(self.threads, 0, self.shared(problem)) < self.each:
+        if machine.resident(self.threads, 0, shared) < self.each:
             return False
         registers = self.held(problem) + problem.R * problem.S + _OTHER_REGISTERS
         return registers <= REGISTERS

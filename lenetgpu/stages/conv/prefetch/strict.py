@@ -46,18 +46,7 @@ class Choice:
 
     def plan(self, problem: Conv, machine: Machine) -> StrictPlan | None:
         """The plan for `machine`; None where its data sets do not fit shared memory."""
-        segment = FLOAT * problem.R * problem.S if self.segment == _FILTER else self.segment
-        found = strict_plan(problem, machine, self.division, segment)
-        if found is None:
-            return None
-        tile = replace(
-            found.tile,
-            asynchronous=self.departures >= 1,
-            packed=self.departures >= 2,
-            spread=self.departures >= 3,
-        )
-        found = replace(found, tile=tile)
-        return filled(found) if self.departures >= 4 else found
+        return _plan(self, problem, machine)
 
     def here(self, problem: Conv) -> StrictTile:
         """The tile on the current device."""
@@ -80,6 +69,22 @@ class Choice:
             sides = f"{problem.R}x{problem.S}"
             return f"supports filters whose data sets fit shared memory twice over, found {sides}"
         return None
+
+
+@cache
+def _plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
+    segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
+    found = strict_plan(problem, machine, choice.division, segment)
+    if found is None:
+        return None
+    tile = replace(
+        found.tile,
+        asynchronous=choice.departures >= 1,
+        packed=choice.departures >= 2,
+        spread=choice.departures >= 3,
+    )
+    found = replace(found, tile=tile)
+    return filled(found) if choice.departures >= 4 else found
 
 
 @cache
