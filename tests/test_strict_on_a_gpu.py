@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from lenetgpu.check.judge import check_variant
+from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.gpu.device import current_arch
 from lenetgpu.gpu.nvrtc import compile_together
+from lenetgpu.layouts import from_nhwc, to_nhwc
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import variants
+from lenetgpu.stages.conv.prefetch.single_strict import launch_parts, prepare
+from lenetgpu.stages.conv.prefetch.single_strict_plan import StrictParts
 from lenetgpu.stages.conv.reference import reference
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +38,7 @@ SHAPES = {
     if shape.label in labels
 }
 MORE = {
-    "wide lines, one channel": Conv(9, 3000, 1, 5, 3, 3),  # pieces are prefetched
+    "wide lines, one channel": Conv(9, 3000, 1, 5, 3, 3),
     "more filters than sums": Conv(5, 6, 3, 700, 2, 2),
     "padded beyond the filter": Conv(4, 5, 7, 9, 1, 1, pad=2),
 }
@@ -56,3 +60,21 @@ def test_on_the_papers_shapes(variant, n, rng):
         verdict = check_variant(variant, problem, x, w, reference(x, w, problem, cupy).get())
         assert verdict.passed, f"{verdict} for {label}"
     assert len(taken) >= 5
+
+
+@pytest.mark.parametrize("streams", ["lines", "filters"])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_pieces_are_prefetched(streams, pieces, rng):
+    """What no shape of the paper needs on a large GPU."""
+    import cupy
+
+    problem = Conv(60, 50, 1, 70, 3, 5, pad=1, reads="NCHW", writes="NCHW")
+    divided = (1, 7) if streams == "lines" else (7, 1)
+    parts = StrictParts(*divided, streams, pieces, 9)
+    x, w = random_input("conv", problem, 3, rng)
+    y = cupy.full((3, *problem.out_shape[2:], *problem.out_shape[:2]), cupy.nan, cupy.float32)
+    held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, "NCHW")))
+    launch_parts(held, prepare(w, problem, 3), y, problem, parts)
+    found = to_nhwc(y.get(), "NCHW", problem.out_shape)
+    verdict = judge(found, reference(x, w, problem, cupy).get(), "fp32")
+    assert verdict.passed, str(verdict)
