@@ -270,7 +270,7 @@ def _explain(
     """Explanations for the device here, or for the machine that was asked for."""
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     if request.machine is None and setting.gpu is not None:
-        here = latency_json(latency.measured(machine), machine)
+        here = latency_json(lambda: latency.measured(machine), machine)
         found = explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
         return [here, *found]
     wanted = None if request.only is None else {w.strip() for w in request.only.split(",")}

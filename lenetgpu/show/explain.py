@@ -55,9 +55,14 @@ def launch_rows(launches: list[Launch], n: int) -> Rows:
     return rows
 
 
-def latency_json(found: Latency, machine: Machine) -> dict[str, Any]:
-    """A section of a case's `explanation`: N_FMA by latencies measured here, and the plans'."""
-    rows = [
+def latency_json(measure: Callable[[], Latency], machine: Machine) -> dict[str, Any]:
+    """A section of a case's `explanation`: N_FMA by what is measured here, and the plans'."""
+    rows = _or_why_not(lambda: _latency_rows(measure(), machine))
+    return {"about": "latency, measured here", "rows": [list(row) for row in rows]}
+
+
+def _latency_rows(found: Latency, machine: Machine) -> Rows:
+    return [
         ("load from global memory", f"{found.load:,.0f} clocks, planned with {machine.latency:,}"),
         ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
         ("multiply-add", f"{found.fma:.1f} clocks until the next that needs it"),
@@ -67,7 +72,6 @@ def latency_json(found: Latency, machine: Machine) -> dict[str, Any]:
             f"in a load's time they issue {found.issued(machine):,}",
         ),
     ]
-    return {"about": "latency, measured here", "rows": [list(row) for row in rows]}
 
 
 def _or_why_not(make: Callable[..., Rows]) -> Rows:
