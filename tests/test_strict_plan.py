@@ -241,6 +241,9 @@ def test_refusals():
         find("conv", "prefetch.single_strict", "cuda"),
     )
     assert "stride 1" in strict.refusal(Conv(9, 9, 2, 2, 3, 3, stride=2))
+    plane = find("conv", "prefetch.strict_plane", "cuda")
+    assert "two blocks hold, found 30x30" in plane.refusal(Conv(64, 64, 2, 9, 30, 30))
+    assert "two blocks hold, found 2x700" in strict.refusal(Conv(9, 900, 2, 9, 2, 700))
     assert "stride 1" in one.refusal(Conv(9, 9, 1, 2, 3, 3, stride=2))
     assert "one input channel" in one.refusal(Conv(9, 9, 2, 2, 3, 3))
     assert "two blocks" in one.refusal(single(64, 2, 60))

@@ -67,7 +67,7 @@ class Choice:
             return f"supports stride 1, as the paper's equation (1), found {problem.stride}"
         if self.plan(problem, machines.current()) is None:
             sides = f"{problem.R}x{problem.S}"
-            return f"supports filters whose data sets fit shared memory twice over, found {sides}"
+            return f"supports filters whose data sets two blocks hold, found {sides}"
         return None
 
 

@@ -126,8 +126,13 @@ class StrictTile:
         return FLOAT * (sets * self.taps * self.filters + held * self.pitch(problem))
 
     def fits(self, problem: Conv, machine: Machine) -> bool:
-        """Whether a multiprocessor's memory holds its blocks, and a thread its registers."""
+        """Whether a multiprocessor's memory holds its blocks, and a thread its registers.
+
+        A segment's floats, and the pixels beyond W'x, have a thread each.
+        """
         shared = self.shared(problem)
+        if max(self.taps, problem.S - 1) > self.threads or self.columns < problem.S:
+            return False
         if shared > machine.block_bytes or self.registers(problem) > REGISTERS:
             return False
         return machine.resident(self.threads, 0, shared) >= self.each
