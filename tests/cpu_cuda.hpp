@@ -1,6 +1,7 @@
 // A block's threads on a CPU: enough of CUDA for kernels without PTX and with few shuffles.
 // Blocks run one after another; threads all at once where a kernel waits for them, else in turn.
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -35,6 +36,27 @@ inline long long min(long long a, int b) { return std::min<long long>(a, b); }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return ((unsigned long long)high << 32 | low) >> by % 32;
+}
+
+inline long long clock64() {  // ticks when it is read
+    static long long ticks = 0;
+    return ++ticks;
+}
+inline float atomicAdd(float* to, float by) { return std::atomic_ref<float>(*to).fetch_add(by); }
+
+// A 3D texture of float32 with a border of zeros, read at the nearest element.
+struct Texture {
+    const float* data;
+    int width, height, depth;
+};
+using cudaTextureObject_t = unsigned long long;
+
+template <class T>
+T tex3D(cudaTextureObject_t texture, float x, float y, float z) {
+    const Texture& t = *reinterpret_cast<const Texture*>(texture);
+    const int i = int(std::floor(x)), j = int(std::floor(y)), k = int(std::floor(z));
+    const bool there = i >= 0 && i < t.width && j >= 0 && j < t.height && k >= 0 && k < t.depth;
+    return there ? t.data[(std::size_t(k) * t.height + j) * t.width + i] : 0.0f;
 }
 
 #define __global__

@@ -197,7 +197,7 @@ def test_explain_plans_for_another_machine(without_torch):
     assert "planned for H200" not in result.output
     assert "planned for H200" in run(shape, *plain).output
     for arguments, words in (
-        (("--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, h100, h200"),
+        (("--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titanx, h100, h200"),
         (("--as", "h100"), "--as h100: expected --explain beside it"),
     ):
         refused = run(shape, *arguments)

@@ -12,6 +12,7 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.running.outside import OUTSIDE
@@ -87,6 +88,7 @@ def chosen(kernels, arch):
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
 OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
+OTHERS += [*FMA_LATENCY, *LOAD_LATENCY]
 
 
 CASES = [

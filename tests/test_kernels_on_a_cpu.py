@@ -62,6 +62,9 @@ def compiled(kernel, folder):
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
+        text = re.sub(
+            r"extern __shared__ .*? (\w+)\[\];", r"static float \1[SHARED_BYTES / 4];", text
+        )
         lines.append(re.sub(r"^\s*#pragma unroll.*$", "", text, flags=re.MULTILINE))
         lines.append(
             'extern "C" void run(unsigned blocks, unsigned x, unsigned y, bool together, void** a)'

@@ -74,7 +74,9 @@ def test_an_unknown_capability_has_the_limits_of_the_one_before_it():
 
 def test_a_known_machine_is_found_by_name_or_refused_with_the_names():
     assert known("h200") == H200
-    with pytest.raises(LenetError, match="--as gtx9: expected one of gtx1080ti, h100, h200"):
+    with pytest.raises(
+        LenetError, match="--as gtx9: expected one of gtx1080ti, titanx, h100, h200"
+    ):
         known("gtx9")
 
 

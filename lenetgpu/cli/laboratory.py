@@ -157,7 +157,10 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
 @click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
 @click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
 @click.option(
-    "--as", "machine", metavar="GPU", help="explain for gtx1080ti, h100 or h200 instead of this GPU"
+    "--as",
+    "machine",
+    metavar="GPU",
+    help="explain for gtx1080ti, titanx, h100 or h200 instead of this GPU",
 )
 @click.option("--engines", is_flag=True, help="simulate the convnet2 paper's engines instead")
 @result_options

@@ -11,7 +11,7 @@ from lenetgpu.commands.conv_kernels import compile_all
 from lenetgpu.commands.conv_request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import machines
+from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
@@ -29,7 +29,7 @@ from lenetgpu.plan import NAMED
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import case_json, shape_text, summary_json
-from lenetgpu.show.explain import explanation_json
+from lenetgpu.show.explain import explanation_json, latency_json
 from lenetgpu.stages import Variant, choices, families, find, variants
 
 
@@ -270,7 +270,9 @@ def _explain(
     """Explanations for the device here, or for the machine that was asked for."""
     machine = machines.current() if request.machine is None else machines.known(request.machine)
     if request.machine is None and setting.gpu is not None:
-        return explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
+        here = latency_json(lambda: latency.measured(machine), machine)
+        found = explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
+        return [here, *found]
     wanted = None if request.only is None else {w.strip() for w in request.only.split(",")}
     planned = [
         v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}

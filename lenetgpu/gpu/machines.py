@@ -82,9 +82,13 @@ _KIB = 1 << 10
 SM_90_BLOCK_BYTES = 227 * _KIB
 """Shared memory that one block may ask for on capability 9.0; some wgmma kernels take it all."""
 GTX_1080_TI = Machine("GTX 1080Ti", 61, 28, 128, 1480, 484, 258, 96 * _KIB, 48 * _KIB, 2816 * _KIB)
+# The paper gives no latency for its other GPU: the GTX 1080 Ti's. Clocks are base clocks, as its.
+GTX_TITAN_X = Machine(
+    "GTX Titan X", 52, 24, 128, 1000, 336.5, 258, 96 * _KIB, 48 * _KIB, 3072 * _KIB
+)
 H100 = Machine("H100", 90, 132, 128, 1980, 3352, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 50 << 20)
 H200 = Machine("H200", 90, 132, 128, 1980, 4814, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 60 << 20)
-KNOWN = {"gtx1080ti": GTX_1080_TI, "h100": H100, "h200": H200}
+KNOWN = {"gtx1080ti": GTX_1080_TI, "titanx": GTX_TITAN_X, "h100": H100, "h200": H200}
 USUAL = H200
 """Whose figures stand in where there is no GPU, and for what a driver does not say."""
 

@@ -97,13 +97,14 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite(
-            "pascal-single", "Pascal, single channel (map x filters)", ("prefetch.single",),
+            "pascal-single", "Pascal, single channel (map x filters)",
+            ("prefetch.single_strict", "prefetch.single"),
             "2.6x cuDNN 7.1 on a GTX 1080 Ti on average, 1.5x to 5.6x", tuple(_single()),
             (2.6, 1.5, 5.6),
         ),
         Suite(
             "pascal-multi", "Pascal, multi channel (map x channels in and out)",
-            ("prefetch.stride_fixed",),
+            ("prefetch.strict", "prefetch.stride_fixed"),
             "1.39x cuDNN 7.1 on a GTX 1080 Ti on average, 1.05x to 2x", tuple(_multi()),
             (1.39, 1.05, 2.0),
         ),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.measure.comparison import Comparison
@@ -52,6 +53,25 @@ def launch_rows(launches: list[Launch], n: int) -> Rows:
         rows.append((entry, f"grid {launched.grid}, block {launched.block}"))
         rows += [(f"  {what}", found) for what, found in explain_launch(launched, per_image)]
     return rows
+
+
+def latency_json(measure: Callable[[], Latency], machine: Machine) -> dict[str, Any]:
+    """A section of a case's `explanation`: N_FMA by what is measured here, and the plans'."""
+    rows = _or_why_not(lambda: _latency_rows(measure(), machine))
+    return {"about": "latency, measured here", "rows": [list(row) for row in rows]}
+
+
+def _latency_rows(found: Latency, machine: Machine) -> Rows:
+    return [
+        ("load from global memory", f"{found.load:,.0f} clocks, planned with {machine.latency:,}"),
+        ("N_FMA", f"{found.n_fma(machine):,} multiply-adds, planned with {machine.n_fma:,}"),
+        ("multiply-add", f"{found.fma:.1f} clocks until the next that needs it"),
+        (
+            "busy cores",
+            f"{found.busy_warps(machine)} warps of chained multiply-adds a multiprocessor; "
+            f"in a load's time they issue {found.issued(machine):,}",
+        ),
+    ]
 
 
 def _or_why_not(make: Callable[..., Rows]) -> Rows:

@@ -11,6 +11,7 @@ _FAMILIES = {
     "fft": "fft",
     "cublas": "cublas",
     "convnet2": "convnet2",
+    "tegra": "texture",
     "texture": "texture",
     "prefetch": "prefetch",
     "winograd": "winograd",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -48,6 +48,7 @@ _PLENTY, _WORTH_A_PLACE = 10_000, 0.002
 _BUSY_WARPS, _WORD_CYCLES, _TEXEL_CYCLES, _SET_CYCLES = 12, 1.3, 0.1, 900
 _SECTOR_CYCLES, _MARGIN = 2.5, 1.1
 _SHORT_SUM = 256
+Convolve = Callable[[int, Any], None]
 
 
 def _largest_divisor(number: int, limit: int) -> int:
@@ -249,24 +250,31 @@ def tiling_for(problem: Conv, n: int, machine: Machine, slides: bool = False) ->
 
 
 @cache
-def _fill(problem: Conv) -> Kernel:
+def fill_kernel(problem: Conv) -> Kernel:
+    """The kernel that copies images into a texture's array."""
     return conv_kernel(_SOURCE, "fill_texture", problem, FILL_THREADS=_FILL_THREADS)
 
 
 def _kernels(problem: Conv, batch: int, slides: bool = False) -> tuple[Kernel, ...]:
-    return (_fill(problem), *(tiling.kernel for tiling in tilings(problem, slides)))
+    return (fill_kernel(problem), *(tiling.kernel for tiling in tilings(problem, slides)))
 
 
-def _supported(problem: Conv, slides: bool = False) -> str | None:
+def side_refusal(problem: Conv) -> str | None:
+    """None, or what no texture holds."""
     if max(problem.H, problem.W, problem.C) > MAX_SIDE:
         return f"supports maps and channels up to {MAX_SIDE}, a 3D texture's side"
-    if not tilings(problem, slides):
-        return "supports filters whose row of coefficients fits into registers, up to about 30 wide"
     return None
 
 
+def _supported(problem: Conv, slides: bool = False) -> str | None:
+    too_large = side_refusal(problem)
+    if too_large is None and not tilings(problem, slides):
+        return "supports filters whose row of coefficients fits into registers, up to about 30 wide"
+    return too_large
+
+
 @dataclass
-class _Prepared:
+class Prepared:
     """Coefficients (C, R, S, whole blocks of maps) with spare zeros behind, and the texture."""
 
     coefficients: Any
@@ -274,7 +282,7 @@ class _Prepared:
     chunk: int
 
 
-def _prepare(w: Any, problem: Conv, batch: int) -> _Prepared:
+def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
     import cupy
 
     maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
@@ -284,20 +292,30 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Prepared:
     packed[: problem.depth, : problem.M] = by_channel
     images = min(batch, MAX_SIDE // problem.C)
     chunk = images_within(images, 4 * problem.H * problem.W * problem.C)
-    return _Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)
+    return Prepared(packed, Texture3D(problem.W, problem.H, chunk * problem.C), chunk)
 
 
-def _convolve(x: Any, w: _Prepared, y: Any, problem: Conv, slides: bool) -> None:
+def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> None:
+    """Copy as many images as the texture holds there, then `convolve(how many, their y)`."""
     import numpy as np
 
     for lo in range(0, len(x), w.chunk):
-        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
-        n, elements = len(part), np.int32(part.size)
+        part = x[lo : lo + w.chunk]
+        args = (w.input.surface, part, np.int32(part.size))
         grid = (blocks_for(part.size, _FILL_THREADS),)
-        launch(_fill(problem), grid, (_FILL_THREADS,), (w.input.surface, part, elements))
+        launch(fill_kernel(problem), grid, (_FILL_THREADS,), args)
+        convolve(len(part), y[lo : lo + w.chunk])
+
+
+def _convolve(x: Any, w: Prepared, y: Any, problem: Conv, slides: bool) -> None:
+    import numpy as np
+
+    def convolve(n: int, out: Any) -> None:
         tiling = tiling_for(problem, n, machines.current(), slides)
         args = (w.input.texture, w.coefficients, out, np.int32(n))
         launch(tiling.kernel, (tiling.blocks(n),), (tiling.threads,), args)
+
+    by_parts(x, w, y, problem, convolve)
 
 
 texture = partial(
@@ -314,10 +332,10 @@ texture = partial(
 @texture(
     kernels=partial(_kernels, slides=True),
     supports=partial(_supported, slides=True),
-    paper="Tegra X1, per-thread pseudo code",
+    paper="after the Tegra X1 slides",
 )
-def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
-    """Input by a 3D texture whose border is the padding, a tile of one map's outputs a thread."""
+def direct(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
+    """texture.slides with tiles and images a block by a cost model, coefficients in sets."""
     _convolve(x, w, y, problem, slides=True)
 
 
@@ -325,8 +343,8 @@ def direct(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
     kernels=_kernels,
     supports=_supported,
     default=True,
-    paper="Tegra X1, improved",
+    paper="after the Tegra X1 slides",
 )
-def split(x: Any, w: _Prepared, y: Any, problem: Conv) -> None:
+def split(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
     """texture.direct with several maps a thread, and warps that share out the channels."""
     _convolve(x, w, y, problem, slides=False)

@@ -2,4 +2,4 @@
 
 from lenetgpu.stages.registry import import_all
 
-import_all(__name__, __path__, ("single", "multi"))
+import_all(__name__, __path__, ("single_strict", "single", "strict", "multi"))

@@ -11,15 +11,16 @@ from lenetgpu.stages.registry import Rows
 
 def explain_single(problem: Conv, batch: int, machine: Machine) -> Rows:
     """(label, value) rows: Table 1 of the machine, then section 3.1."""
-    return _explain_machine(machine) + _explain_single(problem, machine)
+    return explain_machine(machine) + _explain_single(problem, machine)
 
 
 def explain_multi(problem: Conv, batch: int, machine: Machine) -> Rows:
     """(label, value) rows: Table 1 of the machine, then section 3.2."""
-    return _explain_machine(machine) + _explain_multi(problem, machine)
+    return explain_machine(machine) + _explain_multi(problem, machine)
 
 
-def _explain_machine(machine: Machine) -> Rows:
+def explain_machine(machine: Machine) -> Rows:
+    """(label, value) rows: Table 1 of the machine."""
     return [
         (
             "device",

@@ -113,8 +113,8 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     supports=_supports,
     explain=explain_multi,
     default=True,
-    paper="Pascal 3.2",
+    paper="after Pascal 3.2",
 )
 def stride_fixed(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """Rounds of 64-byte segments of M' filters and W'x pixels, the next prefetched meanwhile."""
+    """After prefetch.strict: packed rounds, 2D tiles by a model, channels split over threads."""
     launch_tile(x, w, y, problem, _tile(problem))

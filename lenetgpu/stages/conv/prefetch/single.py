@@ -80,8 +80,8 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     kernels=of_shape(_kernels),
     supports=_supports,
     explain=explain_single,
-    paper="Pascal 3.1",
+    paper="after Pascal 3.1",
 )
 def single(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """One channel: map or filters divided by equations (3)-(9), the other's pieces prefetched."""
+    """After prefetch.single_strict: rectangles of rows and filters, tiled by a model."""
     launch_tile(x, w, y, problem, _tile(problem))

@@ -1,0 +1,97 @@
+"""The latencies behind N_FMA (Pascal paper, section 2.2), measured on the current GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_STEPS = (2048, 4096)
+FMA_LATENCY = tuple(Kernel(_SOURCE, "fma_latency", (("STEPS", steps),)) for steps in _STEPS)
+LOAD_LATENCY = tuple(Kernel(_SOURCE, "load_latency", (("STEPS", steps),)) for steps in _STEPS)
+_CACHES = 2  # the chain's places lie in so many caches' worth of memory
+_RUNS = 5
+_INT = 4
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Clocks from one multiply-add, or load from global memory, to the next that needs it."""
+
+    fma: float
+    load: float
+
+    def n_fma(self, machine: Machine) -> int:
+        """Multiply-adds of a multiprocessor that hide a load: latency x cores x 2."""
+        return round(self.load * machine.cores * 2)
+
+    def issued(self, machine: Machine) -> int:
+        """Those that its cores can issue meanwhile, one a clock each: half of the paper's."""
+        return round(self.load * machine.cores)
+
+    def busy_warps(self, machine: Machine) -> int:
+        """Warps of chained multiply-adds that keep a multiprocessor's cores busy."""
+        return -(-round(self.fma) * machine.cores // 32)
+
+
+def chain(places: int, spread: int, steps: int, rng: Any) -> Any:
+    """(which, next): `steps` + 1 of `places` // `spread` cells and where each leads, from cell 0.
+
+    Both are int32 arrays, of elements of the memory; every step leads to a cell not yet seen.
+    """
+    import numpy as np
+
+    cells = (1 + np.argsort(rng.random(places // spread - 1))[:steps]) * spread
+    which = np.concatenate([np.zeros(1, np.int32), cells]).astype(np.int32)
+    return which, np.roll(which, -1)
+
+
+def per_step(clocks: tuple[int, int]) -> float:
+    """Clocks of a step, of the clocks of both numbers of steps."""
+    return (clocks[1] - clocks[0]) / (_STEPS[1] - _STEPS[0])
+
+
+def _least(kernels: tuple[Kernel, ...], out: Any, args: tuple[Any, ...], before: Any) -> float:
+    """Clocks of a step, the least of some runs of each kernel; `before()` comes first."""
+    import cupy
+
+    clocks, found = cupy.zeros(1, cupy.int64), []
+    for kernel in kernels:
+        runs = []
+        for _ in range(_RUNS):
+            before()
+            launch(kernel, (1,), (1,), (out, clocks, *args))
+            runs.append(int(clocks.get()[0]))
+        found.append(min(runs))
+    return per_step((found[0], found[1]))
+
+
+@cache
+def measured(machine: Machine) -> Latency:
+    """Both latencies on the current GPU, which `machine` describes: about half a second.
+
+    Loads miss the L2 cache: what lies there is replaced before each run.
+    """
+    import cupy
+    import numpy as np
+
+    fma = _least(
+        FMA_LATENCY,
+        cupy.zeros(1, cupy.float32),
+        (np.float32(0.999), np.float32(0.001)),
+        lambda: None,
+    )
+    places = _CACHES * machine.cache_bytes // _INT
+    spread = max(1, places // (2 * _STEPS[1]))
+    which, following = chain(places, spread, _STEPS[1], np.random.default_rng())
+    cells = np.zeros(places, np.int32)
+    cells[which] = following
+    held, other = cupy.asarray(cells), cupy.empty(places, cupy.int32)
+    load = _least(LOAD_LATENCY, cupy.zeros(1, cupy.int32), (held,), lambda: other.fill(0))
+    return Latency(fma, load)

@@ -1,0 +1,231 @@
+"""Stride-fixed blocks to the letter: the Pascal paper's sections 2.3 and 3.2, then departures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import FLOAT, Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.explain import explain_machine
+from lenetgpu.stages.conv.prefetch.single_strict import strict_variant
+from lenetgpu.stages.conv.prefetch.strict_plan import (
+    DIVISIONS,
+    StrictPlan,
+    StrictTile,
+    filled,
+    plan_rows,
+    strict_plan,
+)
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.registry import Rows, of_shape
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_FILTER = 0
+"""S of one whole filter plane, K x K x 4 bytes (Chen et al.)."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variant of the kernel: section 2.3's division, S in bytes, and how far it departs.
+
+    `segment` None is the paper's 32 or 64. Departures add up: copies past the registers, filters
+    packed round by round, a block for each tile, and tiles too small for N_FMA.
+    """
+
+    division: str = "both"
+    segment: int | None = None
+    departures: int = 0
+
+    def plan(self, problem: Conv, machine: Machine) -> StrictPlan | None:
+        """The plan for `machine`; None where its data sets do not fit shared memory."""
+        return _plan(self, problem, machine)
+
+    def here(self, problem: Conv) -> StrictTile:
+        """The tile on the current device."""
+        found = self.plan(problem, machines.current())
+        assert found is not None, "refused by `supports`"
+        return found.tile
+
+    def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
+        """(label, value) rows: Table 1 of the machine, then the plan with its constraints."""
+        found = self.plan(problem, machine)
+        if found is None:
+            return [*explain_machine(machine), ("blocks", "two do not fit a multiprocessor")]
+        return [*explain_machine(machine), *plan_rows(found)]
+
+    def supports(self, problem: Conv) -> str | None:
+        """None, or what it does not take."""
+        if problem.stride != 1:
+            return f"supports stride 1, as the paper's equation (1), found {problem.stride}"
+        if self.plan(problem, machines.current()) is None:
+            sides = f"{problem.R}x{problem.S}"
+            return f"supports filters whose data sets two blocks hold, found {sides}"
+        return None
+
+
+@cache
+def _plan(choice: Choice, problem: Conv, machine: Machine) -> StrictPlan | None:
+    segment = FLOAT * problem.R * problem.S if choice.segment == _FILTER else choice.segment
+    found = strict_plan(problem, machine, choice.division, segment)
+    if found is None:
+        return None
+    tile = replace(
+        found.tile,
+        asynchronous=choice.departures >= 1,
+        packed=choice.departures >= 2,
+        spread=choice.departures >= 3,
+    )
+    found = replace(found, tile=tile)
+    return filled(found) if choice.departures >= 4 else found
+
+
+@cache
+def tile_kernel(problem: Conv, tile: StrictTile) -> Kernel:
+    """The kernel of one tile."""
+    return conv_kernel(
+        _SOURCE,
+        "conv_strict",
+        problem,
+        DIVISION=list(DIVISIONS).index(tile.division),
+        TAPS=tile.taps,
+        COLUMNS=tile.columns,
+        FILTERS=tile.filters,
+        SMS=tile.multiprocessors,
+        EACH=tile.each,
+        THREADS=tile.threads,
+        CACHED=int(tile.cached),
+        ASYNC=int(tile.asynchronous),
+        PACKED=int(tile.packed),
+        SHARED_BYTES=tile.shared(problem),
+    )
+
+
+def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
+    """float32 w (R, S, C, M) as (M, C, R, S), or packed (filter group, round, M', tap), zeros last.
+
+    Unpacked is how the paper's Fig. 1(b) stores filters: along the channels, then the maps.
+    """
+    import numpy as np
+
+    plain = np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1))
+    if not tile.packed:
+        return plain
+    groups, rounds = ceil(problem.M / tile.filters), tile.rounds(problem)
+    packed = np.zeros((groups * tile.filters, rounds * tile.taps), np.float32)
+    packed[: problem.M, : problem.depth] = plain.reshape(problem.M, problem.depth)
+    split = packed.reshape(groups, tile.filters, rounds, tile.taps)
+    return np.ascontiguousarray(split.transpose(0, 2, 1, 3))
+
+
+def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None:
+    """Launch the kernel of `tile` on x (n, C, H, W), `pack`'s filters and y (n, M, OH, OW)."""
+    import numpy as np
+
+    if tile.division == "channels":
+        y.fill(0)  # what the multiprocessors add to
+    blocks = tile.multiprocessors * tile.each
+    if tile.spread:
+        blocks = len(x) * tile.tiles(problem)
+    args, shared = (x, w, y, np.int32(len(x))), tile.shared(problem)
+    launch(tile_kernel(problem, tile), (blocks,), (tile.threads,), args, shared=shared)
+
+
+def _of(choice: Choice, paper: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as the variant that runs `choice`."""
+
+    def prepare(w: Any, problem: Conv, batch: int) -> Any:
+        import cupy
+
+        return cupy.asarray(pack(w, problem, choice.here(problem)))
+
+    return strict_variant(
+        prepare=prepare,
+        kernels=of_shape(lambda problem: (tile_kernel(problem, choice.here(problem)),)),
+        supports=choice.supports,
+        explain=choice.explain,
+        paper=paper,
+    )
+
+
+_STRICT = Choice()
+_CHANNELS, _FILTERS, _MAPS = (Choice(division) for division in list(DIVISIONS)[:3])
+_CHEN, _S32, _TAN = Choice(segment=_FILTER), Choice(segment=32), Choice(segment=128)
+_ASYNC, _PACKED, _SPREAD, _FILLED = (Choice(departures=k) for k in (1, 2, 3, 4))
+
+
+def _run(choice: Choice, x: Any, w: Any, y: Any, problem: Conv) -> None:
+    launch_tile(x, w, y, problem, choice.here(problem))
+
+
+@_of(_CHANNELS, "Pascal 2.3, Fig. 2(b)")
+def strict_channels(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict, the channels divided: multiprocessors add their sums in global memory."""
+    _run(_CHANNELS, x, w, y, problem)
+
+
+@_of(_FILTERS, "Pascal 2.3, Fig. 2(c)")
+def strict_filters(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict, only the filters divided: kept in shared memory where they fit."""
+    _run(_FILTERS, x, w, y, problem)
+
+
+@_of(_MAPS, "Pascal 2.3, Fig. 2(d)")
+def strict_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict, only the map's lines divided: kept in shared memory where they fit."""
+    _run(_MAPS, x, w, y, problem)
+
+
+@_of(_CHEN, "Pascal 3.2, S of Chen et al.")
+def strict_plane(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict with S = K x K x 4 bytes, one channel of each filter a round."""
+    _run(_CHEN, x, w, y, problem)
+
+
+@_of(_S32, "Pascal 3.2")
+def strict_s32(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict with S = 32 bytes, the least that a filter is read in."""
+    _run(_S32, x, w, y, problem)
+
+
+@_of(_TAN, "Pascal 3.2, S of Tan et al.")
+def strict_s128(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict with S = 128 bytes, the widest access to global memory."""
+    _run(_TAN, x, w, y, problem)
+
+
+@_of(_STRICT, "Pascal 3.2 and 2.3, Fig. 2(e)")
+def strict(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """The paper's rounds: S bytes of M' unpacked filters, W'x pixels, 2 x N_SM blocks of 512."""
+    _run(_STRICT, x, w, y, problem)
+
+
+@_of(_ASYNC, "after Pascal 3.2")
+def strict_async(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict, the next round copied past the registers."""
+    _run(_ASYNC, x, w, y, problem)
+
+
+@_of(_PACKED, "after Pascal 3.2")
+def strict_packed(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict_async, filters packed so that a round of a block is contiguous."""
+    _run(_PACKED, x, w, y, problem)
+
+
+@_of(_SPREAD, "after Pascal 3.2")
+def strict_spread(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict_packed, a block for each tile instead of two for each multiprocessor."""
+    _run(_SPREAD, x, w, y, problem)
+
+
+@_of(_FILLED, "after Pascal 3.2")
+def strict_filled(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """prefetch.strict_spread, M' and W'x shrunk below N_FMA until every block has a tile."""
+    _run(_FILLED, x, w, y, problem)

@@ -1,0 +1,139 @@
+"""Direct convolution as the Tegra X1 slides have it: 5x8 outputs a thread, a block a whole map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import FLOAT_BYTES, Conv
+from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.conv.tegra import analysis
+from lenetgpu.stages.conv.texture import (
+    BLOCK_MAPS,
+    Prepared,
+    by_parts,
+    fill_kernel,
+    side_refusal,
+    texture,
+)
+from lenetgpu.stages.registry import Rows, of_shape
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+TILE = (5, 8)
+_MOST_TILES = 16  # of a block: 512 threads, of 128 registers each
+_SHARED_BYTES = 48 * 1024
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a problem is cut: BLOCK_MAPS maps of one image a block, a tile of one map a thread."""
+
+    problem: Conv
+
+    @cached_property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of a block, down and across: the whole map's where a block has so many threads.
+
+        (0, 0) where not even one tile's footprints fit shared memory.
+        """
+        down = blocks_for(self.problem.OH, TILE[0])
+        across = blocks_for(self.problem.OW, TILE[1])
+        for x in range(min(across, _MOST_TILES), 0, -1):
+            for y in range(min(down, _MOST_TILES // x), 0, -1):
+                if 2 * FLOAT_BYTES * self.footprint(y, x) <= _SHARED_BYTES:
+                    return y, x
+        return 0, 0
+
+    def footprint(self, y: int, x: int) -> int:
+        """Pixels of a channel under `y` by `x` tiles."""
+        p = self.problem
+        rows = (y * TILE[0] - 1) * p.stride + p.R
+        return rows * ((x * TILE[1] - 1) * p.stride + p.S)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: a warp for each tile."""
+        return BLOCK_MAPS * self.tiles[0] * self.tiles[1]
+
+    @property
+    def regions(self) -> int:
+        """Parts of the map that a block goes through: one on the slides."""
+        down = blocks_for(self.problem.OH, TILE[0] * self.tiles[0])
+        return down * blocks_for(self.problem.OW, TILE[1] * self.tiles[1])
+
+    def grid(self, n: int) -> int:
+        """Blocks for `n` images: K / 32 each."""
+        return n * blocks_for(self.problem.M, BLOCK_MAPS)
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel compiled for the problem."""
+        return conv_kernel(
+            _SOURCE,
+            "conv_slides",
+            self.problem,
+            TILE_H=TILE[0],
+            TILE_W=TILE[1],
+            BLOCK_Y=self.tiles[0],
+            BLOCK_X=self.tiles[1],
+            BLOCK_MAPS=BLOCK_MAPS,
+            THREADS=self.threads,
+        )
+
+
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    return fill_kernel(problem), Blocks(problem).kernel
+
+
+def _supports(problem: Conv) -> str | None:
+    if Blocks(problem).tiles == (0, 0):
+        found = f"{problem.R}x{problem.S}, stride {problem.stride}"
+        return f"supports filters whose footprint fits shared memory twice, found {found}"
+    return side_refusal(problem)
+
+
+def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """(label, value) rows: the slides' analysis of the layer, its blocks and what they load."""
+    blocks = Blocks(problem)
+    grid, (y, x) = blocks.grid(batch), blocks.tiles
+    loaded = grid * blocks.regions * problem.C * blocks.footprint(y, x)
+    once = batch * problem.C * problem.H * problem.W
+    taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.depth * batch
+    return [
+        ("FFMA/byte (#1)", f"{analysis.math_per_byte(problem):.1f}, the padding counted as input"),
+        ("input/coefficient (#3)", f"{analysis.input_per_coefficient(problem):.3f}"),
+        ("tile", f"{TILE[0]}x{TILE[1]} outputs of one map a thread"),
+        (
+            "blocks",
+            f"{grid:,} of {blocks.threads} threads for {machine.multiprocessors} multiprocessors: "
+            f"{y}x{x} tiles, the map in {blocks.regions}",
+        ),
+        ("input loads", f"{loaded:,}, {loaded / once:.1f} of each pixel: K/32 and the margins"),
+        (
+            "coefficient loads",
+            f"{taken * y * x * blocks.regions:,}, {y * x * blocks.regions} of each, by the cache",
+        ),
+    ]
+
+
+@texture(
+    kernels=of_shape(_kernels),
+    supports=_supports,
+    explain=explain,
+    paper="Tegra X1, per-thread pseudo code",
+)
+def slides(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
+    """The slides' kernel: 5x8 outputs a thread, 32 maps a block, coefficients one by one."""
+    blocks = Blocks(problem)
+
+    def convolve(n: int, out: Any) -> None:
+        args = (w.input.texture, w.coefficients, out)
+        launch(blocks.kernel, (blocks.grid(n),), (blocks.threads,), args)
+
+    by_parts(x, w, y, problem, convolve)

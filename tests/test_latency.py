@@ -1,0 +1,92 @@
+"""The microbenchmark behind N_FMA: its chains on a CPU, its arithmetic, its clocks on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_kernels_on_a_cpu import argument, compiled, folder, pytestmark  # noqa: F401
+
+from lenetgpu.gpu import latency, machines
+from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY, Latency, chain
+from lenetgpu.gpu.machines import GTX_1080_TI, H200
+from lenetgpu.show.explain import latency_json
+
+
+def run(kernel, args, folder):  # noqa: F811
+    function, together = compiled(kernel, folder)
+    assert not together
+    held = [ctypes.c_float(a) if isinstance(a, float) else argument(a) for a in args]
+    function(1, 1, 1, False, (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)))
+
+
+@pytest.mark.parametrize("kernel", FMA_LATENCY, ids=lambda k: str(k.defines[0][1]))
+def test_multiply_adds_are_all_made(kernel, folder):  # noqa: F811
+    out, clocks = np.zeros(1, np.float32), np.zeros(1, np.int64)
+    run(kernel, (out, clocks, 0.999, 0.001), folder)
+    x = 0.999
+    for _ in range(kernel.defines[0][1]):
+        x = float(np.float32(x * float(np.float32(0.999)) + float(np.float32(0.001))))
+    assert out[0] == pytest.approx(x, rel=1e-5) and clocks[0] == 1
+
+
+@pytest.mark.parametrize("kernel", LOAD_LATENCY, ids=lambda k: str(k.defines[0][1]))
+def test_a_chase_ends_where_its_chain_does(kernel, folder, rng):  # noqa: F811
+    steps = kernel.defines[0][1]
+    which, following = chain(1 << 16, 8, 4096, rng)
+    cells = np.full(1 << 16, -1, np.int32)
+    cells[which] = following
+    out, clocks = np.zeros(1, np.int32), np.zeros(1, np.int64)
+    run(kernel, (out, clocks, cells), folder)
+    assert out[0] == which[steps] and clocks[0] == 1
+
+
+def test_no_cell_is_met_twice(rng):
+    which, following = chain(1 << 16, 8, 4096, rng)
+    assert len(set(which)) == 4097 and not (which % 8).any() and which[0] == 0
+    at, seen = 0, []
+    leads = dict(zip(which.tolist(), following.tolist(), strict=True))
+    for _ in range(4097):
+        seen.append(at)
+        at = leads[at]
+    assert at == 0 and sorted(seen) == sorted(which.tolist())
+
+
+def test_the_papers_n_fma():
+    found = Latency(fma=4.0, load=258.0)
+    assert found.n_fma(GTX_1080_TI) == GTX_1080_TI.n_fma == 66_048
+    assert found.issued(GTX_1080_TI) == 33_024  # 128 cores issue one a clock each
+    assert found.busy_warps(GTX_1080_TI) == 16  # 4 clocks x 128 cores / 32 lanes
+    assert Latency(fma=4.1, load=700.4).n_fma(H200) == round(700.4 * 256)
+    assert latency.per_step((10_000, 18_192)) == 4.0
+
+
+def test_it_is_shown_beside_what_plans_take():
+    found = Latency(fma=4.0, load=650.0)
+    section = latency_json(lambda: found, replace(H200, latency=700))
+    rows = dict(section["rows"])
+    assert rows["load from global memory"] == "650 clocks, planned with 700"
+    assert rows["N_FMA"] == "166,400 multiply-adds, planned with 179,200"
+    assert rows["multiply-add"].startswith("4.0 clocks")
+
+
+def test_what_cannot_be_measured_says_why():
+    def refuse():
+        raise MemoryError("no room")
+
+    assert "no room" in dict(latency_json(refuse, H200)["rows"])["explanation"]
+
+
+@pytest.mark.gpu
+def test_on_this_gpu():
+    machine = machines.current()
+    latency.measured.cache_clear()
+    found = latency.measured(machine)
+    assert 2 <= found.fma <= 10
+    assert 100 <= found.load <= 3_000
+    latency.measured.cache_clear()
+    again = latency.measured(machine)
+    assert again.fma == pytest.approx(found.fma, rel=0.02)
+    assert again.load == pytest.approx(found.load, rel=0.2)

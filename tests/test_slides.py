@@ -1,0 +1,150 @@
+"""The Tegra X1 slides' kernel and tables: how it is cut, what it computes, run on a CPU."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_kernels_on_a_cpu import folder, on_a_cpu, pytestmark  # noqa: F401
+
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu.machines import H200
+from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv import texture
+from lenetgpu.stages.conv.tegra import analysis, slides
+from lenetgpu.stages.mounted import Fenced, Mounted
+
+LAYERS = {int(s.label.split()[1]): s for s in SUITES["overfeat"].shapes}
+OVERFEAT_6 = LAYERS[6].problem
+
+
+def printed(layer):
+    """The slides' multiply-adds per byte, of the suite's label."""
+    return LAYERS[layer].paper.split()[0]
+
+
+def test_layer_6_is_cut_as_on_the_slides():
+    blocks = slides.Blocks(OVERFEAT_6)
+    assert blocks.tiles == (3, 2) and blocks.regions == 1  # 15x15 by 5x8
+    assert blocks.threads == 32 * 6
+    assert blocks.grid(1) == 1024 // 32 and blocks.grid(3) == 96
+    assert blocks.footprint(3, 2) == 17 * 18
+
+
+def test_a_large_map_is_gone_through_in_regions():
+    blocks = slides.Blocks(LAYERS[1].problem)  # 108x108 outputs, stride 2
+    (y, x), footprint = blocks.tiles, blocks.footprint(*blocks.tiles)
+    assert (y, x) == (1, 14) and footprint == (4 * 2 + 7) * (111 * 2 + 7)
+    assert blocks.regions == 22  # 108 / 5 rows of tiles
+    assert blocks.grid(1) == 3  # 96 maps
+
+
+@pytest.mark.parametrize("layer", [2, 3, 4, 5, 6])
+def test_math_per_byte_is_the_slides(layer):
+    assert f"{analysis.math_per_byte(LAYERS[layer].problem):.1f}" == printed(layer)
+
+
+def test_layer_1_is_not():
+    """32.1 against 31.8: the slides' figure needs 1.1 % more bytes than their formula has."""
+    problem = LAYERS[1].problem
+    # 96 * 3 * 49 * 108^2 over 4 * (3 * 221^2 + 96 * 3 * 49 + 96 * 108^2)
+    assert analysis.math_per_byte(problem) == 164_602_368 / (4 * (146_523 + 14_112 + 1_119_744))
+    assert f"{analysis.math_per_byte(problem):.1f}" == "32.1" != printed(1) == "31.8"
+    moved = analysis.math(problem) / analysis.math_per_byte(problem)
+    twice = moved + 4 * analysis.coefficients(problem)  # the filters twice
+    whole = moved + 4 * 3 * (231**2 - 221**2)  # Overfeat's images of 231x231
+    assert {f"{analysis.math(problem) / bytes_:.1f}" for bytes_ in (twice, whole)} == {"31.8"}
+
+
+@pytest.mark.parametrize(
+    ("layer", "ratio"), [(1, "10.383"), (2, "0.103"), (3, "0.063"), (4, "0.063"), (5, "0.031")]
+)
+def test_input_per_coefficient_is_the_slides(layer, ratio):
+    assert f"{analysis.input_per_coefficient(LAYERS[layer].problem):.3f}" == ratio
+
+
+def test_layer_6_has_layer_5s_ratio():
+    """H x W over K x R x S knows no channels: 0.031, where the slides print 0.027."""
+    of = analysis.input_per_coefficient
+    assert of(OVERFEAT_6) == of(LAYERS[5].problem) == 17 * 17 / (1024 * 9)
+
+
+def test_the_page_has_the_computed_tables():
+    page = (ROOT / "docs" / "convolutions.md").read_text()
+    rows = {"FFMA/byte": (analysis.math_per_byte, 1), "input/coefficient": (
+        analysis.input_per_coefficient, 3)}  # fmt: skip
+    for name, (of, digits) in rows.items():
+        found = " | ".join(f"{of(LAYERS[layer].problem):.{digits}f}" for layer in range(1, 7))
+        assert f"| {name}, computed | {found} |" in page
+    printed_row = " | ".join(printed(layer) for layer in range(1, 7))
+    assert f"| the slides | {printed_row} |" in page
+
+
+def test_the_slides_padding_is_counted():
+    plain = replace(OVERFEAT_6, H=15, W=15, pad=0)
+    assert analysis.inputs(OVERFEAT_6) == 1024 * 17 * 17 and analysis.inputs(plain) == 1024 * 225
+    assert f"{analysis.input_per_coefficient(plain):.3f}" == "0.024"
+
+
+def test_explained():
+    rows = dict(slides.explain(OVERFEAT_6, 1, H200))
+    assert rows["FFMA/byte (#1)"].startswith("53.3")
+    assert rows["input/coefficient (#3)"] == "0.031"
+    assert "32 of 192 threads for 132 multiprocessors" in rows["blocks"]
+    # 32 blocks x 1024 channels x 17 x 18 pixels, over 1024 x 225
+    assert rows["input loads"].startswith("10,027,008, 43.5 of each")
+    assert rows["coefficient loads"].startswith(f"{6 * 1024 * 1024 * 9:,}, 6 of each")
+
+
+def test_refusals():
+    variant = find("conv", "texture.slides", "cuda")
+    assert "footprint" in variant.refusal(Conv(100, 100, 1, 1, 90, 90))
+    assert "up to 16384" in variant.refusal(Conv(4, 4, 20_000, 1, 1, 1))
+
+
+class Emulated(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("width", ctypes.c_int), ("height", ctypes.c_int),
+                ("depth", ctypes.c_int)]  # fmt: skip
+
+
+CASES = {
+    "padded": Conv(7, 9, 3, 5, 3, 3, pad=1),
+    "stride": Conv(11, 13, 2, 33, 3, 2, stride=2, pad=1),
+    "valid": Conv(8, 20, 2, 3, 4, 5),
+    "regions": Conv(23, 21, 1, 2, 2, 2),
+}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_right(name, n, on_a_cpu, monkeypatch, rng):  # noqa: F811
+    if name == "regions":
+        monkeypatch.setattr(slides, "_MOST_TILES", 2)
+    problem = replace(CASES[name], reads="NCHW", writes="NCHW")
+    x, w = random_input("conv", problem, n, rng)
+    held = np.ascontiguousarray(from_nhwc(x, "NCHW"))
+    assert (slides.Blocks(problem).regions > 1) == (name == "regions")
+
+    def no_texture(width, height, depth):
+        assert (width, height, depth) == (problem.W, problem.H, n * problem.C)
+        pixels = Emulated(held.ctypes.data, width, height, depth)
+        return SimpleNamespace(texture=ctypes.addressof(pixels), surface=None, pixels=pixels)
+
+    monkeypatch.setattr(texture, "Texture3D", no_texture)
+    monkeypatch.setattr(texture, "launch", lambda *arguments, **more: None)  # the copy
+    y = Fenced(np, physical_shape("NCHW", n, problem.out_shape), "float32")
+    Mounted.poison(y.array)
+    variant = find("conv", "texture.slides", "cuda")
+    variant.launch(held, variant.prepare(w, problem, n), y.array, problem)
+    found = to_nhwc(y.array, "NCHW", problem.out_shape)
+    verdict = judge(found, reference("conv", x, w, problem), "fp32")
+    assert verdict.passed, str(verdict)
+    assert y.intact
