@@ -2,5 +2,12 @@
 
 from lenetgpu.stages.registry import offer
 
-_FAMILIES = {"serial": "serial", "scan": "numpy reduction thread", "reference": ""}
+_FAMILIES = {
+    "serial": "serial",
+    "scan": "numpy reduction thread",
+    "tiled": "tiled",
+    "unrolled": "unrolled cublas",
+    "cublas": "cublas",
+    "reference": "",
+}
 offer(__name__, __path__, "argmax", _FAMILIES)
