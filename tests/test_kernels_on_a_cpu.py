@@ -206,9 +206,9 @@ def test_workspace_for_fewer_images_than_there_are(name, on_a_cpu, monkeypatch, 
     kind, _, full_name = name.partition(" ")
     variant = REGISTRY[kind, full_name]
     for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith(stages.__name__):
-            if hasattr(module, "images_within"):
-                monkeypatch.setattr(module, "images_within", lambda *_: 2)
+        ours = getattr(module, "__name__", "").startswith(stages.__name__)
+        if ours and hasattr(module, "images_within"):
+            monkeypatch.setattr(module, "images_within", lambda *_: 2)
     base = Pool(6, 10, 7) if kind == "pool" else Fc(1024, 12, relu=True)
     assert_right(variant, in_layouts(variant, base)[-1], 5, rng)
 

@@ -1,6 +1,6 @@
 """Scores to labels, the first of equals: one file per family."""
 
-from lenetgpu.stages.registry import offer
+from lenetgpu.stages.registry import offer, refuse
 
 _FAMILIES = {
     "serial": "serial",
@@ -11,3 +11,4 @@ _FAMILIES = {
     "reference": "",
 }
 offer(__name__, __path__, "argmax", _FAMILIES)
+refuse("argmax", "fft", "an FFT is for sums of products, and the largest of K scores is no sum")
