@@ -183,8 +183,19 @@ def changed(document: Document) -> list[str]:
     )
 
 
+def joined(document: Document) -> list[str]:
+    """The stages' sources that `document`'s plans run today and did not when it was taken."""
+    new = set(kernels_of(document)) - set(document.get("kernels") or {})
+    return sorted(name for name in new if name.startswith(_SHORT))
+
+
 def _either(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
+
+
+def _named(what: str, sources: set[str]) -> str:
+    names = ", ".join(name.removeprefix(_SHORT) for name in sorted(sources))
+    return f"{what}: {names}" if names else ""
 
 
 def kernels_line(documents: tuple[Document, ...]) -> str:
@@ -192,10 +203,13 @@ def kernels_line(documents: tuple[Document, ...]) -> str:
     without = [document for document in documents if not document.get("kernels")]
     if len(without) == len(documents):
         return "kernels not recorded"
-    since = sorted({name for document in documents for name in changed(document)})
+    recorded = [document for document in documents if document.get("kernels")]
+    since = {name for document in recorded for name in changed(document)}
+    new = {name for document in recorded for name in joined(document)}
     said = "kernels as they are in the sources"
-    if since:
-        said = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in since)
+    if since or new:
+        said = "; ".join(filter(None, (_named("since then changed", since),
+                                       _named("run today and not then", new))))  # fmt: skip
     return said + (", some kernels not recorded" if without else "")
 
 
