@@ -1,8 +1,8 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
-`cold.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with `course.png`, `infer.json`
-with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
+`cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with
+`course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
 """
 
 from __future__ import annotations
@@ -133,6 +133,9 @@ def _paths(document: Document) -> Iterator[Path]:
         yield FMA_RATE.source.resolve()
     if document["command"] == "conv":
         yield from _of_conv(document)
+    elif document["command"] == "compare" and "candidates" in document:
+        for entry in document["candidates"]:
+            yield from _of_variant(_KINDS[document["what"]], entry["name"], device)
     elif document["command"] == "compare":
         yield from _of_course(document)
     elif document["command"] == "weights":

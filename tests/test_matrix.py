@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +17,14 @@ from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.blas import largest_of_rows
 from lenetgpu.network import STAGE_NAMES, stage
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
+from lenetgpu.problems import Conv, Fc
 from lenetgpu.show.matrix import GREEN, RED, matrix_lines
 from lenetgpu.stages import find
+from lenetgpu.stages.fc.valid_conv import as_conv
 from lenetgpu.stages.matrix import DEVICES, FAMILIES, cells
 
 CELLS = cells()
@@ -123,6 +129,49 @@ def test_those_plans_are_right(family, shipped_weights, rng):
     pipeline.poison()
     np.testing.assert_array_equal(pipeline.run(images), labels)
     assert np.abs(pipeline.scores(23) - scores).max() <= LIMITS["fp32"] * np.abs(scores).max()
+
+
+def test_fc1_is_a_convolution_of_pool2s_map_and_fc2_a_1x1():
+    assert as_conv(stage("fc1").problem) == Conv(4, 4, 64, 128, 4, 4)
+    assert as_conv(stage("fc2").problem) == Conv(1, 1, 128, 10, 1, 1)
+    assert as_conv(Fc(33, 31, relu=True)) == Conv(1, 1, 33, 31, 1, 1)
+    for problem in (stage("fc1").problem, Fc(33, 31, relu=True)):
+        assert as_conv(problem).out_shape == (1, 1, problem.M)
+
+
+class OnDevice:
+    """A NumPy array with an address where CuPy's have it."""
+
+    def __init__(self, array):
+        self.shape, self.itemsize = array.shape, array.itemsize
+        self.data = SimpleNamespace(ptr=array.ctypes.data)
+
+
+@pytest.mark.parametrize("width", [ctypes.c_int32, ctypes.c_int64])
+def test_the_search_goes_row_by_row_on_the_current_stream(width, monkeypatch, rng):
+    """A stand-in for cuBLAS: what it is told, and both widths of what it writes."""
+    told = {"mode": 0, "stream": None}
+
+    def idamax(handle, n, x, incx, result):
+        assert (handle, incx, told["mode"], told["stream"]) == (7, 1, 1, 99)
+        row = np.array((ctypes.c_double * n).from_address(x))
+        width.from_address(result).value = int(np.abs(row).argmax()) + 1
+
+    cublas = SimpleNamespace(
+        CUBLAS_POINTER_MODE_DEVICE=1, idamax=idamax,
+        getPointerMode=lambda handle: told["mode"],
+        setPointerMode=lambda handle, mode: told.update(mode=mode),
+        setStream=lambda handle, stream: told.update(stream=stream),
+    )  # fmt: skip
+    cuda = ModuleType("cupy.cuda")
+    cuda.cublas, cuda.device = cublas, SimpleNamespace(get_cublas_handle=lambda: 7)
+    cuda.get_current_stream = lambda: SimpleNamespace(ptr=99)
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    rows, found = rng.random((5, 11)), np.zeros(6, np.int64)
+    largest_of_rows(OnDevice(rows), OnDevice(found[:5]))
+    np.testing.assert_array_equal(found, [*rows.argmax(axis=1) + 1, 0])
+    assert told["mode"] == 0
 
 
 def run(*words):
