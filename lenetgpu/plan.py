@@ -12,7 +12,8 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.layouts import PRIVATE, convertible, equivalent
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
 from lenetgpu.stages import Variant, find, variants
-from lenetgpu.stages.registry import SPAN_KINDS, find_span
+from lenetgpu.stages.matrix import FAMILIES
+from lenetgpu.stages.registry import KINDS, SPAN_KINDS, find_span, refused
 
 _FAST_CPU = {"pool": "fused", "fc": "tiled", "argmax": "serial"}
 _FAST_CUDA = {"pool": "fused", "fc": "tiled", "argmax": "thread"}
@@ -25,26 +26,15 @@ def _spanned(features: str, classifier: str | None = None) -> dict[str, str]:
     return {**_FAST_CUDA, "conv": "cublas", "fc": "cublas", **both}
 
 
+def _whole(family: str) -> dict[str, str]:
+    """Every kind by `family`, by `tiled` where that is refused."""
+    return {kind: "tiled" if refused(kind, family) else family for kind in KINDS}
+
+
 # plan -> device -> kind (or stage) -> variant or family
 NAMED: dict[str, dict[str, dict[str, str]]] = {
-    "serial": {
-        "cpu": {"conv": "serial", "pool": "serial", "fc": "serial", "argmax": "serial"},
-    },
-    "tiled": {
-        "cpu": {**_FAST_CPU, "conv": "tiled"},
-        "cuda": {**_FAST_CUDA, "conv": "tiled"},
-    },
-    "unrolled": {
-        "cpu": {**_FAST_CPU, "conv": "unrolled", "fc": "unrolled"},
-        "cuda": {**_FAST_CUDA, "conv": "unrolled"},
-    },
-    "cublas": {
-        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
-    },
-    "fft": {
-        "cpu": {**_FAST_CPU, "conv": "fft"},
-        "cuda": {**_FAST_CUDA, "conv": "fft"},
-    },
+    "serial": {"cpu": _whole("serial")},  # on a GPU it would be the same, with copies
+    **{name: {"cpu": _whole(name), "cuda": _whole(name)} for name in FAMILIES[1:]},
     "course": {
         "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
     },
@@ -55,6 +45,9 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
             "conv1+pool1": "block",
             "conv2+pool2": "block",
         },
+    },
+    "sgemm": {
+        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
     },
     "half": {
         "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
@@ -75,7 +68,7 @@ AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "cublas")},
+    "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
     "int8": {"cuda": ("int8",)},

@@ -28,8 +28,10 @@ from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.document import device_json
+from lenetgpu.network import STAGE_NAMES
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.plan import NAMED
+from lenetgpu.stages.matrix import cells
 from lenetgpu.store import write_atomically
 
 RUN = "run.json"
@@ -64,7 +66,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, end-to-end, one, cold, conv, course, plans, streams, weights, instrument."""
+    """peers, end-to-end, one, cold, cells, conv, course, plans, streams, weights, instrument."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
@@ -74,6 +76,7 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     yield Job("end-to-end", "end_to_end.json", command, 30 if quick else 120)
     yield Job("one", "one.json", (*_peers("one"), *few, "--json", "{json}"), 30 if quick else 120)
     yield _cold("cuda", quick)
+    yield from _cells("cuda", quick, 8)
     for name, suite in SUITES.items():
         command = (*LENETGPU, "conv", "--suite", name, "--device", "cuda", "--seconds", str(each),
                    "--watch", "0.2", "--no-progress", "--json", "{json}")  # fmt: skip
@@ -96,7 +99,7 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
 
 
 def cpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, infer, weights, instrument, cold."""
+    """peers, infer, weights, instrument, cold, cells."""
     words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "9")
     peers = (*_script("cpu_peers"), "--data", "{mnist}", *words, "--json", "{json}")
     yield Job("peers", "peers.json", peers, 60 if quick else 720)
@@ -108,6 +111,7 @@ def cpu_jobs(quick: bool) -> Iterator[Job]:
     yield _instrument("instrument.json", quick, 560)
     yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
     yield _cold("cpu", quick)
+    yield from _cells("cpu", quick, 90)
 
 
 def _peers(flag: str) -> tuple[str, ...]:
@@ -118,6 +122,18 @@ def _cold(device: str, quick: bool) -> Job:
     few = ("--rounds", "2", "--quick") if quick else ()
     command = (*_peers("cold"), "--device", device, *few, "--json", "{json}")
     return Job("cold", "cold.json", command, 30 if quick else 90)
+
+
+def _cells(device: str, quick: bool, seconds: float) -> Iterator[Job]:
+    """A comparison a stage, of what the matrix names for it on this device."""
+    words = ("--batch", "300") if quick else ("--batch", "10000")
+    words += ("--seconds", "0.2" if quick else str(seconds / 2), "--watch", "0.2")
+    for stage in STAGE_NAMES:
+        own = [c.variant.full_name for c in cells(stage) if c.variant and c.device == device
+               and not c.copies]  # fmt: skip
+        command = (*LENETGPU, "compare", stage, "--device", device, "--no-progress", *words,
+                   "--only", ",".join(dict.fromkeys(own)), "--json", "{json}")  # fmt: skip
+        yield Job("cells", f"cells/{stage}.json", command, 10 if quick else seconds)
 
 
 def _instrument(target: str, quick: bool, seconds: float, *words: str) -> Job:
@@ -146,6 +162,7 @@ PARTS = {
         "end-to-end",
         "one",
         "cold",
+        "cells",
         "conv",
         "course",
         "plans",
@@ -153,7 +170,7 @@ PARTS = {
         "weights",
         "instrument",
     ),
-    "cpu": ("peers", "infer", "weights", "instrument", "cold"),
+    "cpu": ("peers", "infer", "weights", "instrument", "cold", "cells"),
 }
 
 
@@ -309,7 +326,7 @@ def _remember(path: Path, took: dict[str, float]) -> None:
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
 @click.option(
-    "--only", metavar="PARTS", help="some of peers,conv,course,plans,streams; infer on a CPU"
+    "--only", metavar="PARTS", help="some of peers,cells,conv,course,plans; infer on a CPU"
 )
 @click.option("--quick", is_flag=True, help="few samples, to see that all runs; not to be quoted")
 @click.option("--into", type=click.Path(path_type=Path), default=MEASURED, help="folder of devices")

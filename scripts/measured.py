@@ -1,8 +1,8 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
-`cold.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with `course.png`, `infer.json`
-with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
+`cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with
+`course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
 """
 
 from __future__ import annotations
@@ -133,6 +133,9 @@ def _paths(document: Document) -> Iterator[Path]:
         yield FMA_RATE.source.resolve()
     if document["command"] == "conv":
         yield from _of_conv(document)
+    elif document["command"] == "compare" and "candidates" in document:
+        for entry in document["candidates"]:
+            yield from _of_variant(_KINDS[document["what"]], entry["name"], device)
     elif document["command"] == "compare":
         yield from _of_course(document)
     elif document["command"] == "weights":
@@ -183,8 +186,19 @@ def changed(document: Document) -> list[str]:
     )
 
 
+def joined(document: Document) -> list[str]:
+    """The stages' sources that `document`'s plans run today and did not when it was taken."""
+    new = set(kernels_of(document)) - set(document.get("kernels") or {})
+    return sorted(name for name in new if name.startswith(_SHORT))
+
+
 def _either(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
+
+
+def _named(what: str, sources: set[str]) -> str:
+    names = ", ".join(name.removeprefix(_SHORT) for name in sorted(sources))
+    return f"{what}: {names}" if names else ""
 
 
 def kernels_line(documents: tuple[Document, ...]) -> str:
@@ -192,10 +206,13 @@ def kernels_line(documents: tuple[Document, ...]) -> str:
     without = [document for document in documents if not document.get("kernels")]
     if len(without) == len(documents):
         return "kernels not recorded"
-    since = sorted({name for document in documents for name in changed(document)})
+    recorded = [document for document in documents if document.get("kernels")]
+    since = {name for document in recorded for name in changed(document)}
+    new = {name for document in recorded for name in joined(document)}
     said = "kernels as they are in the sources"
-    if since:
-        said = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in since)
+    if since or new:
+        said = "; ".join(filter(None, (_named("since then changed", since),
+                                       _named("run today and not then", new))))  # fmt: skip
     return said + (", some kernels not recorded" if without else "")
 
 

@@ -8,7 +8,7 @@ from measured import CPU, GPU, MEASURED, Document, how_sure, load, where
 
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.papers.course import FIGURES, TOTAL
-from lenetgpu.plan import NAMED
+from lenetgpu.plan import NAMED, resolve
 
 COURSE_MS = next(figure.milliseconds for figure in FIGURES if figure.variant == TOTAL)
 
@@ -31,6 +31,19 @@ def _median(document: Document) -> float:
     return float(document["timing_ms"]["compute"]["median"])
 
 
+def _other_variants(documents: list[Document]) -> str:
+    """A sentence on the plans that ran other variants than they do by that name today, if any."""
+    names = []
+    for document in documents:
+        then = [slot["variant"] for slot in document["plan"]]
+        now = [slot.variant.names for slot in resolve(document["plan_name"], "cuda").slots]
+        same = len(then) == len(now) and all(map(lambda one, known: one in known, then, now))
+        if not same:
+            names.append(f"`{document['plan_name']}`")
+    said = f" Measured with other variants than the plan has now: {', '.join(names)}."
+    return said if names else ""
+
+
 def gpu_table() -> str:
     """Plans on the GPU: compute, host to host, against the course's figure."""
     documents = plans(GPU)
@@ -38,7 +51,8 @@ def gpu_table() -> str:
         f"{where(*documents)}; {documents[0]['images']:,} MNIST test images, the course's weights, "
         'medians (5th to 95th percentile). "Compute" is images on the device to labels on the '
         'device; "host to host" adds both copies. '
-        + how_sure(map(_samples, documents), *documents),
+        + how_sure(map(_samples, documents), *documents)
+        + _other_variants(documents),
         "",
         f"| plan | compute ms | host to host ms | images/s | right | the course's {COURSE_MS:.0f} "
         "ms over it |",
@@ -70,7 +84,8 @@ def stage_table() -> str:
     documents = plans(GPU)
     lines = [
         f"{where(*documents)}; the runs of the table above, medians, each stage timed by itself. "
-        + how_sure([], *documents),
+        + how_sure([], *documents)
+        + _other_variants(documents),
         "",
         f"| stage, ms | {' | '.join('`' + d['plan_name'] + '`' for d in documents)} |",
         "|---|" + "---:|" * len(documents),

@@ -20,6 +20,7 @@ import course_tables
 import host_tables
 import instrument_table
 import ladder
+import matrix_tables
 import peer_tables
 import plan_tables
 import quoted
@@ -38,6 +39,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **instrument_table.SECTIONS,
     **stream_tables.SECTIONS,
     **weights_table.SECTIONS,
+    **matrix_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -52,6 +54,7 @@ PAGES = {
         CONTENTS,
     ),
     "docs/weights.md": tuple(weights_table.SECTIONS),
+    "docs/matrix.md": tuple(matrix_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }

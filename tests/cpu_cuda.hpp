@@ -34,6 +34,7 @@ using std::fmaf, std::max, std::min;
 inline float fmaxf(float a, float b) { return std::fmax(a, b); }
 inline long long min(long long a, int b) { return std::min<long long>(a, b); }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return ((unsigned long long)high << 32 | low) >> by % 32;
 }

@@ -22,7 +22,7 @@ from lenetgpu.running.engine import Engine
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {
-    "fp32": ["fp32", "cublas", "fp16x3", "mma_fp16x3"],
+    "fp32": ["fp32", "sgemm", "fp16x3", "mma_fp16x3"],
     "fp16x3": ["fp16x3", "mma_fp16x3"],
     "fp16": ["fp16", "mma_fp16", "half"],
     "int8": ["int8"],
@@ -91,14 +91,21 @@ def fitting(monkeypatch):
 
 def test_a_measured_choice_is_taken_for_its_range_alone(fitting, shipped_weights):
     _, asked = fitting
-    made, _ = remember("fp32", 10_000, "cublas")
+    made, _ = remember("fp32", 10_000, "sgemm")
     assert remembered(HOPPER, "fp32", 70_000) == made
     assert remembered(HOPPER, "fp32", 100) is None
     assert remembered(Gpu(0, "Another", 90), "fp32", 10_000) is None
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
     assert plan.name == "auto"
-    assert "cublas" in plan.slots[0].variant.full_name
-    assert asked == [("cublas", "uint8", 10_000)]
+    assert plan.slots[0].variant.full_name == "cublas.im2col"
+    assert asked == [("sgemm", "uint8", 10_000)]
+
+
+def test_a_record_of_a_plan_that_went_by_another_name_is_not_taken():
+    """The variants may be the same: what the record calls them is no plan any more."""
+    plans = auto_plans("cuda", "fp32", HOPPER)
+    renamed = {("cublas" if name == "sgemm" else name): plan for name, plan in plans.items()}
+    assert choice._path(HOPPER, "fp32", 1, renamed) != choice._path(HOPPER, "fp32", 1, plans)
 
 
 def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shipped_weights):
@@ -127,7 +134,7 @@ def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shippe
     for precision in ("fp16", "fp16x3", "fp32"):
         remember(precision, 1, "none")
     errors.update(dict.fromkeys(NAMED))
-    with pytest.raises(LenetError, match="plan fp16 does not.*plan fp16x3 does not.*plan cublas"):
+    with pytest.raises(LenetError, match="plan fp16 does not.*plan fp16x3 does not.*plan sgemm"):
         choose(HOPPER, "fp16", 1, shipped_weights)
 
 
@@ -137,15 +144,15 @@ def test_weights_that_no_plan_fits_are_refused_with_every_reason(fitting, shippe
         ({"fp16x3": 3e-7, "fp32": 8e-7}, "fp16x3"),
         ({"fp16x3": 8e-7, "fp32": 8e-7}, "fp16x3"),
         ({"fp16x3": 9e-7, "fp32": 8e-7}, "mma_fp16x3"),
-        ({"fp16x3": 9e-7, "mma_fp16x3": 9e-7, "fp32": 8e-7}, "cublas"),
+        ({"fp16x3": 9e-7, "mma_fp16x3": 9e-7, "fp32": 8e-7}, "sgemm"),
         ({"fp16x3": 9e-6, "fp32": None}, "fp16x3"),
-        ({"fp16x3": None, "mma_fp16x3": None, "cublas": None, "fp32": 8e-7}, "fp32"),
+        ({"fp16x3": None, "mma_fp16x3": None, "sgemm": None, "fp32": 8e-7}, "fp32"),
     ],
 )
 def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipped_weights):
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
-    times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "cublas": 3.0, "fp32": 4.0}
+    times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
     path.write_text(json.dumps({**asdict(made), "medians_ms": times}))
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
     assert plan.slots == resolve(taken, "cuda").slots
@@ -163,13 +170,13 @@ def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
 ):
     errors, asked = fitting
     errors["refusal"] = refusal
-    remember("fp32", 10_000, "cublas")
+    remember("fp32", 10_000, "sgemm")
     errors["room"] = 3_000
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
-    assert plan.slots == resolve("cublas", "cuda").slots
-    assert asked == [("cublas", "uint8", 2_500)]
+    assert plan.slots == resolve("sgemm", "cuda").slots
+    assert asked == [("sgemm", "uint8", 2_500)]
     errors["room"] = 0
-    with pytest.raises(LenetError, match="plan cublas: expected memory for one image"):
+    with pytest.raises(LenetError, match="plan sgemm: expected memory for one image"):
         choose(HOPPER, "fp32", 10_000, shipped_weights)
 
 
@@ -201,9 +208,9 @@ def test_changed_kernels_are_measured_again(monkeypatch):
 
 
 def test_doctor_shows_the_choice_and_its_figures():
-    remember("fp32", 1, "cublas")
+    remember("fp32", 1, "sgemm")
     line = doctor._auto_line(HOPPER, "fp32")
-    assert "cublas for 1 images (cublas 1.000 ms, fp32 2.000 ms, " in line
+    assert "sgemm for 1 images (sgemm 1.000 ms, fp32 2.000 ms, " in line
     assert "other batches not measured yet" in line
 
 

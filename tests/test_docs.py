@@ -19,6 +19,7 @@ from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.papers.course import FIGURES
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.stages import variants
+from lenetgpu.stages.matrix import cells
 
 PAGES = [
     path
@@ -77,8 +78,9 @@ def read(path):
 
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
-    kinds = ("*/peers.json", "*/plans/*.json", "*/conv/*.json", "*/course.json", "*/infer.json",
-             "*/instrument*.json", "*/streams.json", "*/weights.json", *HOST)  # fmt: skip
+    kinds = ("*/peers.json", "*/plans/*.json", "*/cells/*.json", "*/conv/*.json", "*/course.json",
+             "*/infer.json", "*/instrument*.json", "*/streams.json", "*/weights.json",
+             *HOST)  # fmt: skip
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
@@ -210,7 +212,9 @@ def test_a_page_says_which_kernels_changed_since_its_figures(tmp_path):
     peers = tree / "docs" / "measured" / "nvidia-h200" / "peers.json"
     page = tree / "README.md"
     source = "lenetgpu/stages/fused/wgmma/int8_features.cu"
-    document = read(peers) | {"kernels": {source: source_hash(ROOT / source)}}
+    document = read(peers)
+    document["kernels"] = script("measured").kernels_of(document)
+    assert document["kernels"][source] == source_hash(ROOT / source)
     peers.write_text(json.dumps(document))
     assert run(update).returncode == 0
     assert "kernels as they are in the sources" in page.read_text()
@@ -225,9 +229,53 @@ def test_a_page_says_which_kernels_changed_since_its_figures(tmp_path):
     assert "since then changed: fused/wgmma/int8_features.cu" in page.read_text()
     assert run(update, "--check").returncode == 0
 
+    fewer = {name: key for name, key in document["kernels"].items() if name != source}
+    peers.write_text(json.dumps(document | {"kernels": fewer}))
+    assert run(update).returncode == 0
+    assert "run today and not then: fused/wgmma/int8_features.cu." in page.read_text()
+    peers.write_text(json.dumps(document))
+    assert run(update).returncode == 0
+
     cut = page.read_text().replace("since then changed: fused/wgmma/int8_features.cu", "")
     page.write_text(cut)
     assert run(update, "--check").returncode == 1
+
+
+def test_a_cells_time_is_of_its_own_run_or_of_the_courses(tmp_path):
+    """A comparison of a stage fills its row on that device's table, with whose times they are."""
+    tree, run = in_a_tree(tmp_path)
+    update, page = tree / "scripts" / "update_docs.py", tree / "docs" / "matrix.md"
+    taken = [("unrolled.windows", "right", 1.5), ("tiled.shared", "right", 0.25),
+             ("cublas.sgemm", "wrong", 0.125)]  # fmt: skip
+    document = {
+        "command": "compare", "date": "2026-11-30", "what": "pool1", "commit": "ab12",
+        "device": {"kind": "cuda", "name": "NVIDIA H200", "compute_capability": "9.0"},
+        "candidates": [{"name": name, "status": status, "median_ms": ms, "samples_ms": [ms] * 9}
+                       for name, status, ms in taken],
+    }  # fmt: skip
+    document["kernels"] = script("measured").kernels_of(document)
+    assert {Path(name).stem for name in document["kernels"]} >= {"unrolled", "tiled"}
+    before = page.read_text()
+    assert "Not measured cell by cell" in before and "| `tiled.shared` 0.304 (2) |" in before
+    folder = tree / "docs" / "measured" / "nvidia-h200" / "cells"
+    folder.mkdir()
+    (folder / "pool1.json").write_text(json.dumps(document))
+    assert run(update).returncode == 0
+    (row, _) = [line for line in page.read_text().splitlines() if line.startswith("| pool1 |")]
+    assert row.split(" | ")[2:5] == [
+        "`tiled.shared` 0.250", "`unrolled.windows` 1.500", "`cublas.sgemm`"
+    ]  # fmt: skip
+    assert "NVIDIA H200, 2026-11-30, commit ab12; ms for 10,000 images" in page.read_text()
+
+
+@measured("*/cells/*.json")
+def test_measured_cells_are_right_and_whole(path):
+    document = read(path)
+    own = {c.variant.full_name for c in cells(path.stem) if c.variant and not c.copies
+           and c.device == document["device"]["kind"]}  # fmt: skip
+    status = {entry["name"]: entry["status"] for entry in document["candidates"]}
+    assert document["what"] == path.stem and document["images"] == 10_000
+    assert {status[name] for name in own} == {"right"}
 
 
 def test_a_quoted_figure_is_what_the_files_say(tmp_path):

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from math import prod
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
-from lenetgpu.stages.registry import REGISTRY
+from lenetgpu.stages.registry import REGISTRY, variants
 from lenetgpu.stages.support.unpack import Records, unpack
 
 COMPILER = shutil.which("g++")
@@ -90,6 +91,33 @@ def folder(tmp_path_factory):
     return made
 
 
+def product(a, b, out):
+    """cuBLAS SGEMM."""
+    np.matmul(a, b, out=out)
+
+
+def found_magnitudes(rows, found):
+    """cuBLAS Idamax of a 32-bit build of CuPy, row by row."""
+    found.view(np.int32)[::2] = np.abs(rows).argmax(axis=1) + 1
+
+
+class Transforms:
+    """cuFFT's plan: whole batches, real to half a spectrum or back, not scaled."""
+
+    def __init__(self, size, batch, inverse):
+        self.size, self.batch, self.inverse = size, batch, inverse
+
+    def fft(self, array, out, direction):
+        assert direction == (1 if self.inverse else -1)
+        assert array.size // prod(array.shape[-2:]) == self.batch
+        if self.inverse:
+            assert out.shape[-2:] == self.size
+            out[...] = np.fft.irfft2(array, s=self.size) * prod(self.size)
+            array[...] = np.nan  # CUFFT_C2R may
+        else:
+            out[...] = np.fft.rfft2(array)
+
+
 @pytest.fixture
 def on_a_cpu(folder, monkeypatch):
     """Modules of the package launch on this CPU, and take NumPy for CuPy."""
@@ -102,6 +130,12 @@ def on_a_cpu(folder, monkeypatch):
         run(int(np.prod(grid)), x, y, together, addresses)
 
     monkeypatch.setitem(sys.modules, "cupy", np)
+    for name, stand_in in (
+        ("exact_sgemm", product), ("largest_of_rows", found_magnitudes), ("fft_plan", Transforms)
+    ):  # fmt: skip
+        for module in list(sys.modules.values()):
+            if hasattr(module, name) and module.__name__.startswith(stages.__name__):
+                monkeypatch.setattr(module, name, stand_in)
     for name, module in list(sys.modules.items()):
         if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
             monkeypatch.setattr(module, "launch", launch)
@@ -117,7 +151,7 @@ def assert_right(variant, problem, n, rng):
     fences = [Fenced(np, shape, dtype_of(problem.writes))]
     y = fences[0].array
     Mounted.poison(y)
-    if variant.prepare:  # workspace
+    if hasattr(state, "shape") and w is None:  # workspace
         fences.append(Fenced(np, state.shape, state.dtype))
         state = fences[1].array
     variant.launch(held, state, y, problem)
@@ -132,12 +166,24 @@ CASES = [
     ("pool", "basic.two_passes", Pool(6, 10, 7), 3),
     ("pool", "layout.quad", Pool(6, 10, 7), 3),
     ("pool", "tiled.shared", Pool(14, 4, 33), 3),
+    ("pool", "unrolled.windows", Pool(6, 10, 7), 3),
+    ("pool", "cublas.sgemm", Pool(6, 10, 7), 3),
+    ("pool", "fft.cufft", Pool(6, 10, 7), 3),
+    ("pool", "fft.cufft", Pool(2, 2, 1), 2),
     ("argmax", "thread.per_image", Argmax(7), 133),
     ("argmax", "reduction.list", Argmax(10), 70),
+    ("argmax", "tiled.shared", Argmax(10), 133),
+    ("argmax", "tiled.shared", Argmax(70), 130),
+    ("argmax", "unrolled.pairs", Argmax(33), 67),
+    ("argmax", "cublas.idamax", Argmax(33), 67),
     ("scale", "cuda.pixels", Scale(5, 7, 3, "uint8"), 3),
     ("relayout", "cuda.gather", Relayout(6, 4, 5, "", ""), 3),
     ("fc", "tiled.shared", Fc(33, 31, relu=True), 3),
     ("fc", "tiled.shared", Fc(40, 33, relu=False), 3),
+    ("fc", "unrolled.naive", Fc(33, 31, relu=True), 3),
+    ("fc", "unrolled.naive", Fc(1024, 12, relu=False), 2),
+    ("fc", "fft.cufft", Fc(33, 31, relu=False), 3),
+    ("fc", "fft.cufft", Fc(1024, 12, relu=True), 5),
     ("conv", "direct.basic", EVEN, 2),
     ("conv", "direct.tight", WINDOW, 2),
     ("conv", "direct.four_maps", WINDOW, 2),
@@ -154,6 +200,44 @@ def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
     laid_out = in_layouts(variant, base)
     for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
         assert_right(variant, problem, n, rng)
+
+
+@pytest.mark.parametrize("name", ["pool unrolled.windows", "pool cublas.sgemm", "pool fft.cufft",
+                                  "fc fft.cufft"])  # fmt: skip
+def test_workspace_for_fewer_images_than_there_are(name, on_a_cpu, monkeypatch, rng):
+    """Images in parts of two; cuFFT's plans are of two, of which the last part has one."""
+    kind, _, full_name = name.partition(" ")
+    variant = REGISTRY[kind, full_name]
+    for module in list(sys.modules.values()):
+        ours = getattr(module, "__name__", "").startswith(stages.__name__)
+        if ours and hasattr(module, "images_within"):
+            monkeypatch.setattr(module, "images_within", lambda *_: 2)
+    base = Pool(6, 10, 7) if kind == "pool" else Fc(1024, 12, relu=True)
+    assert_right(variant, in_layouts(variant, base)[-1], 5, rng)
+
+
+SCORES = [[0.0, -0.0, 0.0], [-0.0, 0.0, -1.0], [-3e38, -3.1e38, -2.9e38], [-5, -5, -5],
+          [-1e30, 1.0000001, 1.0], [-1e30, 1.0, 1.0000001], [1e-45, 0.0, 2.9e-45],
+          [-np.inf, 3e38, np.inf], [np.inf, 1, np.inf], [-np.inf, -np.inf, -3e38]]  # fmt: skip
+
+
+def scores_as_they_come():
+    return np.array(SCORES, np.float32)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [v for v in variants("argmax") if v.full_name != "reduction.shuffle"],
+    ids=lambda v: f"{v.needs.device}-{v.full_name}",
+)
+def test_labels_of_scores_that_are_near_far_or_endless(variant, on_a_cpu):
+    """Ties go to the first, zeros of both signs tie, no rounding makes a tie."""
+    x = scores_as_they_come()
+    problem = Argmax(x.shape[1])
+    state = variant.prepare(None, problem, len(x)) if variant.prepare else None
+    y = np.full(len(x), -1, np.int32)
+    variant.launch(x, state, y, problem)
+    np.testing.assert_array_equal(y, x.argmax(axis=1))
 
 
 def unpacked(held, begin, size, offsets, base=0):

@@ -94,6 +94,11 @@ def test_pools_cover_every_output(launches, problem, n):
     lines = n * problem.H // 2
     assert int(args[-1]) == lines
     assert grid == (ceil(lines / dict(kernel.defines)["LINES"]),)
+    run("pool", "unrolled.windows", problem, n, np.empty(4 * outputs, np.float32))
+    unroll, box = launches
+    assert unroll[1:3] == ((ceil(4 * outputs / 256),), (256,))
+    assert [int(launched[3][-1]) for launched in launches] == [outputs] * 2
+    assert_elementwise(box, outputs, 256)
 
 
 @pytest.mark.parametrize("n", BATCHES)
@@ -112,6 +117,12 @@ def test_argmax_covers_every_image(launches, k, n):
         assert tuple(where) == (grid, block), name
         assert dict(kernel.defines)["IMAGES"] == images
         assert int(args[-1]) == n
+    run("argmax", "tiled.shared", Argmax(k), n)
+    kernel, *where, args, _ = launches.pop()
+    assert (tuple(where), int(args[-1])) == (((ceil(n / 128),), (128,)), n)
+    assert {"IMAGES": 128, "TILE": min(k, 32)}.items() <= dict(kernel.defines).items()
+    run("argmax", "unrolled.pairs", Argmax(k), n)
+    assert_elementwise(launches.pop(), n * k, 256)
 
 
 @pytest.mark.parametrize("n", BATCHES)

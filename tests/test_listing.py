@@ -110,9 +110,12 @@ def test_kinds_and_families_stand_together():
         ("conv", ["serial.loops", "direct.basic", "direct.tight", "direct.four_maps",
                   "unrolled.naive", "unrolled.tiled", "cublas.im2col", "convnet2.rolled",
                   "convnet2.unrolled", "winograd.f2", "winograd.f4"]),
-        ("pool", ["serial.loops", "basic.two_passes", "fused.relu_in_mean", "tiled.shared"]),
-        ("fc", ["serial.loops", "tiled.blocked", "tiled.shared", "cublas.sgemm", "cublas.half"]),
-        ("argmax", ["serial.loops", "thread.per_image", "reduction.list", "reduction.shuffle"]),
+        ("pool", ["serial.loops", "basic.two_passes", "fused.relu_in_mean", "tiled.shared",
+                  "unrolled.windows", "cublas.sgemm", "fft.cufft"]),
+        ("fc", ["serial.loops", "tiled.blocked", "tiled.shared", "cublas.sgemm", "cublas.half",
+                "unrolled.naive", "fft.cufft"]),
+        ("argmax", ["serial.loops", "thread.per_image", "reduction.list", "reduction.shuffle",
+                    "tiled.shared", "unrolled.pairs", "cublas.idamax"]),
     ],
 )  # fmt: skip
 def test_it_goes_from_naive_to_fast(kind, order):

@@ -159,7 +159,7 @@ def test_a_candidate_without_a_time_brings_no_kernel(script):
         (
             ["--device", "cpu", "--only", "conv"],
             2,
-            "some of peers, infer, weights, instrument, cold on cpu",
+            "some of peers, infer, weights, instrument, cold, cells on cpu",
         ),
         (["--device", "tpu"], 2, "expected auto, cpu, cuda"),
     ],
@@ -249,11 +249,11 @@ def test_a_cpus_plans_stand_once_each_beside_their_peers(script, tmp_path):
     document = json.loads(out.read_text())
     plans = [row["plans"] for row in document["rows"] if row["maker"] == "lenetgpu"]
     assert sorted(map(sorted, plans)) == [
+        ["cublas", "unrolled"],
         ["fft"],
         ["fp32"],
         ["serial"],
         ["tiled"],
-        ["unrolled"],
     ]
     assert all(len(row["samples_ms"]) == 2 for row in document["rows"])
     assert all(row["flips"] == 0 for row in document["rows"])

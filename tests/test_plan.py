@@ -12,6 +12,7 @@ from lenetgpu.network import stage as stage_called
 from lenetgpu.pipeline import Pipeline, build_steps
 from lenetgpu.plan import ALIASES, NAMED, canonical, resolve, runnable_plans
 from lenetgpu.stages import variants
+from lenetgpu.stages.matrix import FAMILIES
 from lenetgpu.stages.registry import find_span
 
 
@@ -153,7 +154,7 @@ def test_runnable_plans_leave_out_what_needs_hopper():
     assert not {"fp16", "fp16x3"} & set(runnable_plans("cuda", gpu_of(86)))
     assert {"mma_fp16", "mma_fp16x3"} <= set(runnable_plans("cuda", gpu_of(80)))
     assert not {"mma_fp16", "mma_fp16x3"} & set(runnable_plans("cuda", gpu_of(75)))
-    assert set(runnable_plans("cpu", None)) == {"serial", "tiled", "unrolled", "fft", "fp32"}
+    assert set(runnable_plans("cpu", None)) == {*FAMILIES, "fp32"}
 
 
 OLD_FAMILIES = {

@@ -20,17 +20,17 @@ from lenetgpu.stages import choices, families, find, variants
 from lenetgpu.stages.registry import KINDS, SUPPORT_KINDS, cpu, variant
 
 REQUIRED = {
-    ("conv", "cpu"): ["serial", "tiled", "unrolled", "fft"],
+    ("conv", "cpu"): ["serial", "tiled", "unrolled", "cublas", "cublas.blas", "fft"],
     ("conv", "cuda"): [
         "direct.basic", "direct.shared_constant", "unrolled.tiled", "cublas", "fft", "tiled",
         "unrolled", "serial",
     ],
-    ("pool", "cpu"): ["serial", "fused"],
-    ("pool", "cuda"): ["basic", "fused", "layout", "serial"],
-    ("fc", "cpu"): ["serial", "tiled"],
-    ("fc", "cuda"): ["tiled", "cublas", "serial"],
-    ("argmax", "cpu"): ["serial", "numpy"],
-    ("argmax", "cuda"): ["thread", "reduction", "serial"],
+    ("pool", "cpu"): ["serial", "fused", "tiled", "unrolled", "cublas", "fft"],
+    ("pool", "cuda"): ["basic", "fused", "layout", "tiled", "unrolled", "cublas", "fft", "serial"],
+    ("fc", "cpu"): ["serial", "tiled", "blas", "unrolled", "cublas", "fft"],
+    ("fc", "cuda"): ["tiled", "unrolled", "cublas", "fft", "serial"],
+    ("argmax", "cpu"): ["serial", "numpy", "tiled", "unrolled", "cublas"],
+    ("argmax", "cuda"): ["thread", "reduction", "tiled", "unrolled", "cublas", "serial"],
 }  # fmt: skip
 
 

@@ -12,17 +12,25 @@ from lenetgpu.errors import LenetError
 
 @click.command()
 @click.argument("stage", required=False)
+@click.option("--matrix", is_flag=True, help="stages by families: what runs, or why not")
 @AS_JSON
-def variants(stage: str | None, as_json: bool) -> None:
+def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
     """List what can be switched, naive to fast: all, of STAGE (conv2) or of a kind (conv)."""
     from lenetgpu.commands import listing
     from lenetgpu.gpu.software import software
     from lenetgpu.show.listing import print_variants
+    from lenetgpu.show.matrix import print_matrix
+    from lenetgpu.stages.matrix import cells
 
-    if as_json:
+    head = {"schema": 1, "command": "variants"}
+    if matrix and as_json:
+        found = [cell.as_json() for cell in cells(stage)]
+        write_json(Path("-"), head | software(None) | {"matrix": found})
+    elif matrix:
+        print_matrix(console(), cells(stage))
+    elif as_json:
         rows = listing.variant_rows(stage)
-        head = {"schema": 1, "command": "variants", **software(None)}
-        write_json(Path("-"), head | {"variants": rows})
+        write_json(Path("-"), head | software(None) | {"variants": rows})
     else:
         print_variants(console(), *listing.table_rows(stage))
 

@@ -43,3 +43,23 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
         zero.ctypes.data, out.data.ptr, n,
     )  # fmt: skip
     cublas.setMathMode(handle, previous)
+
+
+def largest_of_rows(rows: Any, found: Any) -> None:
+    """found[n] = 1 + the first place of the largest magnitude of rows[n], by cuBLAS Idamax.
+
+    `rows` (n, k) float64; `found` (n,) int64, cleared before it is first written: builds of CuPy
+    differ in whether 4 or 8 bytes of each are. One call a row, no wait between them.
+    """
+    from cupy.cuda import cublas, device, get_current_stream
+
+    handle = device.get_cublas_handle()
+    cublas.setStream(handle, get_current_stream().ptr)
+    previous = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_DEVICE)
+    n, k = rows.shape
+    row, place = rows.data.ptr, found.data.ptr
+    for _ in range(n):
+        cublas.idamax(handle, k, row, 1, place)
+        row, place = row + k * rows.itemsize, place + found.itemsize
+    cublas.setPointerMode(handle, previous)

@@ -59,7 +59,7 @@ def measured_with(batch: int) -> int:
 
 
 def _path(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> Path:
-    facts = [gpu.name, gpu.index, precision, images]
+    facts = [gpu.name, gpu.index, precision, images, *plans]
     facts += [plan_key(plan, gpu.name, "uint8", images) for plan in plans.values()]
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return cache_dir() / "auto" / f"{key}.json"

@@ -203,6 +203,19 @@ class _Offer:
         return family is None or self.families is None or family in self.families
 
 
+_REFUSED: dict[tuple[str, str], str] = {}
+
+
+def refuse(kind: str, family: str, reason: str) -> None:
+    """Say in a clause why no variant of `kind` can be of `family`: what `find` then answers."""
+    _REFUSED[kind, family] = reason
+
+
+def refused(kind: str, family: str) -> str | None:
+    """Why no variant of `kind` can be of `family`; None where one could."""
+    return _REFUSED.get((kind, family))
+
+
 _OFFERS: dict[str, _Offer] = {}
 _LAST = (1 << 30,)
 
@@ -330,7 +343,8 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
             f"variant {name} of {where} needs a GPU; on this device choose from: "
             f"{', '.join(choices(kind, device))}"
         )
+    reason = refused(kind, name)
     raise LenetError(
-        f"{where} has no variant {name!r} on {device}; choose from: "
-        f"{', '.join(choices(kind, device))}"
+        f"{where} has no variant {name!r} on {device}{f': {reason}' if reason else ''}; "
+        f"choose from: {', '.join(choices(kind, device))}"
     )

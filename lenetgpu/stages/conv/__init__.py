@@ -6,7 +6,7 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",
-    "unrolled": "unrolled",
+    "unrolled": "unrolled cublas",
     "tiled": "tiled",
     "fft": "fft",
     "cublas": "cublas",

@@ -42,7 +42,7 @@ def fft_size(problem: Conv) -> tuple[int, int]:
 
 
 @dataclass
-class _CpuSpectrum:
+class CpuSpectrum:
     """Conjugate filter spectrum, (frequencies, C, M) complex64."""
 
     filters: Any
@@ -50,14 +50,15 @@ class _CpuSpectrum:
     chunk: int
 
 
-def _prepare_cpu(w: Any, problem: Conv, batch: int) -> _CpuSpectrum:
+def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
+    """What `pocketfft` takes of filters `w` (R, S, C, M), for up to `batch` images."""
     import numpy as np
 
     size = fft_size(problem)
     spectrum = np.fft.rfft2(w.astype(np.float64), s=size, axes=(0, 1)).conj()
     filters = np.ascontiguousarray(spectrum.reshape(-1, problem.C, problem.M), np.complex64)
     per_image = 8 * size[0] * (size[1] // 2 + 1) * (problem.C + problem.M)
-    return _CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
+    return CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
 
 
 @variant(
@@ -66,10 +67,10 @@ def _prepare_cpu(w: Any, problem: Conv, batch: int) -> _CpuSpectrum:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
-    prepare=_prepare_cpu,
+    prepare=cpu_spectrum,
     paper="report 2.4 on a CPU",
 )
-def pocketfft(x: Any, w: _CpuSpectrum, y: Any, problem: Conv) -> None:
+def pocketfft(x: Any, w: CpuSpectrum, y: Any, problem: Conv) -> None:
     """Real FFTs of NumPy, a complex matrix product per frequency, inverse FFT."""
     import numpy as np
 
@@ -89,7 +90,7 @@ def pocketfft(x: Any, w: _CpuSpectrum, y: Any, problem: Conv) -> None:
 
 
 @dataclass
-class _GpuSpectrum:
+class GpuSpectrum:
     """Filter spectrum (C, M, frequencies), plans and workspaces for `chunk` images."""
 
     filters: Any
@@ -103,7 +104,8 @@ class _GpuSpectrum:
 
 
 @cache
-def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+def fft_kernels(problem: Conv) -> tuple[Kernel, ...]:
+    """Kernels around the transforms: pad the images, multiply the spectra, crop the maps."""
     rows, columns = fft_size(problem)
     size = {"FFT_H": rows, "FFT_W": columns, "THREADS": _THREADS}
     each = {"IMAGES_EACH": _IMAGES_EACH, "MAPS_EACH": _MAPS_EACH}
@@ -114,7 +116,8 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     )
 
 
-def _plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
+def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
+    """cuFFT's plan for `batch` real maps of `size` to half spectra, or back, not scaled."""
     from cupy.cuda import cufft
 
     rows, columns = size
@@ -126,7 +129,8 @@ def _plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
     )
 
 
-def _prepare_gpu(w: Any, problem: Conv, batch: int) -> _GpuSpectrum:
+def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
+    """What `cufft` takes of filters `w` (R, S, C, M), for up to `batch` images."""
     import cupy
 
     size = fft_size(problem)
@@ -135,15 +139,15 @@ def _prepare_gpu(w: Any, problem: Conv, batch: int) -> _GpuSpectrum:
     per_image = 8 * rows * (half + columns // 2) * (problem.C + problem.M)
     chunk = images_within(batch, per_image)
     by_map = cupy.asarray(w.transpose(2, 3, 0, 1), cupy.float64)
-    filters = cupy.fft.rfft2(by_map, s=size).astype(cupy.complex64)
-    return _GpuSpectrum(
+    filters = cupy.ascontiguousarray(cupy.fft.rfft2(by_map, s=size), cupy.complex64)
+    return GpuSpectrum(
         filters=filters,
         padded=cupy.zeros((chunk, problem.C, rows, columns), cupy.float32),
         spectrum=cupy.empty((chunk, problem.C, rows, half), cupy.complex64),
         product=cupy.zeros((chunk, problem.M, rows, half), cupy.complex64),
         maps=cupy.empty((chunk, problem.M, rows, columns), cupy.float32),
-        forward=_plan(size, chunk * problem.C, inverse=False),
-        inverse=_plan(size, chunk * problem.M, inverse=True),
+        forward=fft_plan(size, chunk * problem.C, inverse=False),
+        inverse=fft_plan(size, chunk * problem.M, inverse=True),
         chunk=chunk,
     )
 
@@ -154,15 +158,15 @@ def _prepare_gpu(w: Any, problem: Conv, batch: int) -> _GpuSpectrum:
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
     needs=cuda(),
-    prepare=_prepare_gpu,
-    kernels=of_shape(_kernels),
+    prepare=gpu_spectrum,
+    kernels=of_shape(fft_kernels),
     paper="report 2.4",
 )
-def cufft(x: Any, w: _GpuSpectrum, y: Any, problem: Conv) -> None:
+def cufft(x: Any, w: GpuSpectrum, y: Any, problem: Conv) -> None:
     """cuFFT of the images, a complex product per frequency, inverse cuFFT."""
     import numpy as np
 
-    pad, product, crop = _kernels(problem)
+    pad, product, crop = fft_kernels(problem)
     frequencies = w.filters.shape[2] * w.filters.shape[3]
     for lo in range(0, len(x), w.chunk):
         part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]

@@ -58,6 +58,7 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
+    also="cublas.blas",
     prepare=_prepare_blas,
     default=True,
     paper="report 2.2 on a CPU",
@@ -83,7 +84,8 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 
 
 @cache
-def _naive(problem: Conv) -> tuple[Kernel, ...]:
+def naive_kernel(problem: Conv) -> tuple[Kernel, ...]:
+    """The one kernel that `naive` launches."""
     return (conv_kernel(_SOURCE, "conv_naive", problem, THREADS=_NAIVE_THREADS, MAPS_EACH=1),)
 
 
@@ -93,13 +95,13 @@ unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
 @unrolled(
     reads=MAPS,
     writes=MAPS,
-    kernels=of_shape(_naive),
+    kernels=of_shape(naive_kernel),
     explain=lambda problem, batch, machine: conv_moves(problem) + reuse(1),
     paper="report 2.2.1, table 7",
 )
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One output per thread of the unrolled product, nothing shared."""
-    (kernel,) = _naive(problem)
+    (kernel,) = naive_kernel(problem)
     args = (x, w, y, int(y.size))
     launch(kernel, (blocks_for(y.size, _NAIVE_THREADS),), (_NAIVE_THREADS,), args)
 

@@ -6,6 +6,7 @@ _FAMILIES = {
     "serial": "serial",
     "tiled": "tiled",
     "cublas": "blas cublas unrolled",
+    "valid_conv": "unrolled fft",
     "reference": "",
 }
 offer(__name__, __path__, "fc", _FAMILIES)

@@ -15,7 +15,7 @@ from lenetgpu.stages.registry import cpu, cuda, variant
 
 _THREADS = 256
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_RELU = Kernel(_SOURCE, "relu_in_place", (("THREADS", _THREADS),))
+RELU = Kernel(_SOURCE, "relu_in_place", (("THREADS", _THREADS),))
 _TO_HALF = Kernel(_SOURCE, "to_half", (("THREADS", _THREADS),))
 
 
@@ -25,7 +25,7 @@ _TO_HALF = Kernel(_SOURCE, "to_half", (("THREADS", _THREADS),))
     reads="NC",
     writes="NC",
     needs=cpu(),
-    also="unrolled.numpy",
+    also=("unrolled.numpy", "cublas.numpy"),
     paper="report 2.2.6 on a CPU",
 )
 def numpy(x: Any, w: Any, y: Any, problem: Fc) -> None:
@@ -41,11 +41,16 @@ def _elementwise(kernel: Kernel, items: int, *arrays: Any) -> None:
     launch(kernel, (blocks_for(items, _THREADS),), (_THREADS,), (*arrays, items))
 
 
+def rectify(y: Any) -> None:
+    """max(y, 0) in place, of a GPU's float32 array, by the kernel RELU."""
+    _elementwise(RELU, int(y.size), y)
+
+
 cublas = partial(variant, kind="fc", family="cublas", reads="NC", writes="NC", needs=cuda())
 
 
 @cublas(
-    kernels=lambda problem, batch: (_RELU,) if problem.relu else (),
+    kernels=lambda problem, batch: (RELU,) if problem.relu else (),
     default=True,
     paper="report 2.2.6, which could not link it",
 )
@@ -53,7 +58,7 @@ def sgemm(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """cuBLAS SGEMM without TF32, then a ReLU kernel."""
     exact_sgemm(x, w, y)
     if problem.relu:
-        _elementwise(_RELU, int(y.size), y)
+        rectify(y)
 
 
 @dataclass
@@ -73,7 +78,7 @@ def _prepare_half(w: Any, problem: Fc, batch: int) -> _Half:
 @cublas(
     precision="fp16",
     prepare=_prepare_half,
-    kernels=lambda problem, batch: (_TO_HALF, _RELU) if problem.relu else (_TO_HALF,),
+    kernels=lambda problem, batch: (_TO_HALF, RELU) if problem.relu else (_TO_HALF,),
     paper="report 3.6, whose system had no half type",
 )
 def half(x: Any, w: _Half, y: Any, problem: Fc) -> None:
@@ -82,4 +87,4 @@ def half(x: Any, w: _Half, y: Any, problem: Fc) -> None:
     _elementwise(_TO_HALF, int(x.size), x, inputs)
     half_gemm(inputs, w.weights, y)
     if problem.relu:
-        _elementwise(_RELU, int(y.size), y)
+        rectify(y)

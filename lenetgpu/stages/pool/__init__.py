@@ -6,6 +6,8 @@ _FAMILIES = {
     "serial": "serial",
     "mean": "basic fused layout",
     "tiled": "tiled",
+    "unrolled": "unrolled cublas",
+    "fft": "fft",
     "reference": "",
 }
 offer(__name__, __path__, "pool", _FAMILIES)

@@ -1,4 +1,4 @@
-"""ReLU and mean through shared memory: the report's tile (section 3.2.3)."""
+"""ReLU and mean by tiles: of rows in shared memory (report, section 3.2.3), on a CPU in cache."""
 
 from __future__ import annotations
 
@@ -6,15 +6,49 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cpu.jit import lazy_njit
+from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _TILE_BYTES = 8 << 10
 _SHARED_BYTES = 48 << 10
+
+
+@lazy_njit
+def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
+    """Lines lo to hi of y (lines, OW, C) from x (lines, 2, OW, 2, C), one input row at a time."""
+    zero, quarter = y.dtype.type(0), y.dtype.type(0.25)
+    for line in range(lo, hi):
+        for row in range(2):
+            for ox in range(y.shape[1]):
+                for c in range(y.shape[2]):
+                    a, b = x[line, row, ox, 0, c], x[line, row, ox, 1, c]
+                    pair = (a if a > zero else zero) + (b if b > zero else zero)
+                    if row == 0:
+                        y[line, ox, c] = pair
+                    else:
+                        y[line, ox, c] = (y[line, ox, c] + pair) * quarter
+
+
+@variant(
+    kind="pool",
+    family="tiled",
+    reads="NHWC",
+    writes="NHWC",
+    needs=cpu(),
+    paper="report 3.2.3 on a CPU: the tile is a line of the output, in cache",
+)
+def lines(x: Any, y: Any, problem: Pool) -> None:
+    """A box filter row by row, ReLU taken: a line of sums stays in cache until its second row."""
+    height, width, channels = problem.out_shape
+    into = x.reshape(len(x) * height, 2, width, 2, channels)
+    out = y.reshape(len(y) * height, width, channels)
+    parallel_ranges(len(out), lambda lo, hi: _lines_in(into, out, lo, hi))
 
 
 def _row(problem: Pool) -> int:

@@ -1,0 +1,74 @@
+"""Argmax by tiles of images x scores: in registers on a CPU, in shared memory on a GPU."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cpu.jit import lazy_njit
+from lenetgpu.cpu.threads import parallel_ranges
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Argmax
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_IMAGES = 128
+_TILE = 32
+_LEAST = 4096
+"""Images that pay for another thread."""
+
+
+@lazy_njit
+def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
+    """Labels lo to hi, four images at a time, what is left one at a time."""
+    n = lo
+    while n < hi:
+        wide = 4 if n + 4 <= hi else 1
+        second, third, fourth = wide // 4, wide // 2, wide * 3 // 4
+        a = b = c = d = 0
+        for k in range(1, x.shape[1]):
+            a = k if x[n, k] > x[n, a] else a
+            b = k if x[n + second, k] > x[n + second, b] else b
+            c = k if x[n + third, k] > x[n + third, c] else c
+            d = k if x[n + fourth, k] > x[n + fourth, d] else d
+        y[n], y[n + second], y[n + third], y[n + fourth] = a, b, c, d
+        n += wide
+
+
+@variant(
+    kind="argmax",
+    family="tiled",
+    reads="NC",
+    writes="N",
+    needs=cpu(),
+    paper="report 3.3.1 on a CPU",
+)
+def four(x: Any, y: Any, problem: Argmax) -> None:
+    """Four images side by side, their best so far in registers, every core."""
+    parallel_ranges(len(x), lambda lo, hi: _four(x, y, lo, hi), least=_LEAST)
+
+
+@cache
+def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
+    tile = {"IMAGES": _IMAGES, "TILE": min(_TILE, problem.K), "THREADS": _IMAGES}
+    return (Kernel(_SOURCE, "argmax_tile", tuple(({"K": problem.K} | tile).items())),)
+
+
+@variant(
+    kind="argmax",
+    family="tiled",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=of_shape(_kernel),
+    paper="report 3.3.1, with the loads of its 2.1.3",
+)
+def shared(x: Any, y: Any, problem: Argmax) -> None:
+    """Tiles of images x scores loaded coalesced into shared memory, a thread scans an image."""
+    import numpy as np
+
+    (kernel,) = _kernel(problem)
+    grid = (blocks_for(len(x), _IMAGES),)
+    launch(kernel, grid, (_IMAGES,), (x, y, np.int32(len(x))))

@@ -1,0 +1,106 @@
+"""Argmax with its comparisons unrolled: every pair of an image's scores at once.
+
+On a CPU the pairs' differences are one BLAS product, x (n, K) @ pairs (K, K(K-1)/2), as the
+report's section 2.2 makes a convolution one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import FLOAT_BYTES, Argmax
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+_CPU_WORKSPACE_BYTES = 8 << 20
+
+
+@dataclass
+class _Pairs:
+    """Constants of the two products, and workspaces for `chunk` images.
+
+    `pairs` (K, P) has 1 and -1 where a column's two scores are; `tally` (P, K) the same turned.
+    A score i that none beats wins its K - 1 - i pairs as the first and loses none as the second.
+    """
+
+    pairs: Any
+    tally: Any
+    most: Any
+    numbers: Any
+    differences: Any
+    counts: Any
+    chunk: int
+
+
+def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
+    import numpy as np
+
+    k = problem.K
+    first, second = np.triu_indices(k, 1)
+    columns = np.arange(len(first))
+    pairs = np.zeros((k, len(first)), np.float32)
+    pairs[first, columns], pairs[second, columns] = 1, -1
+    per_image = FLOAT_BYTES * (len(first) + k)
+    chunk = images_within(batch, per_image, _CPU_WORKSPACE_BYTES)
+    numbers = np.arange(k, dtype=np.float32)
+    return _Pairs(
+        pairs=pairs,
+        tally=np.ascontiguousarray(pairs.T),
+        most=k - 1 - numbers,
+        numbers=numbers,
+        differences=np.empty((chunk, len(first)), np.float32),
+        counts=np.empty((chunk, k), np.float32),
+        chunk=chunk,
+    )
+
+
+@variant(
+    kind="argmax",
+    family="unrolled",
+    reads="NC",
+    writes="N",
+    needs=cpu(),
+    also="cublas.blas",
+    prepare=_prepare,
+    paper="report 3.3 in the manner of its 2.2, on a CPU",
+)
+def blas(x: Any, w: _Pairs, y: Any, problem: Argmax) -> None:
+    """Every pair's difference by one BLAS product, who wins how many by another."""
+    import numpy as np
+
+    most = np.finfo(np.float32).max
+    for lo in range(0, len(x), w.chunk):
+        part = np.clip(x[lo : lo + w.chunk], -most, most)  # infinity times 0 would be NaN
+        wins, counts = w.differences[: len(part)], w.counts[: len(part)]
+        with np.errstate(over="ignore"):
+            np.matmul(part, w.pairs, out=wins)
+        np.greater_equal(wins, 0, out=wins)
+        np.matmul(wins, w.tally, out=counts)
+        y[lo : lo + len(part)] = (counts == w.most).astype(np.float32) @ w.numbers
+
+
+@cache
+def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
+    return (Kernel(_SOURCE, "argmax_pairs", (("K", problem.K), ("THREADS", _THREADS))),)
+
+
+@variant(
+    kind="argmax",
+    family="unrolled",
+    reads="NC",
+    writes="N",
+    needs=cuda(),
+    kernels=of_shape(_kernel),
+    paper="report 3.3 in the manner of its 2.2.1",
+)
+def pairs(x: Any, y: Any, problem: Argmax) -> None:
+    """A thread per score compares it with all of its image; the one that none beats writes."""
+    (kernel,) = _kernel(problem)
+    launch(kernel, (blocks_for(x.size, _THREADS),), (_THREADS,), (x, y, int(x.size)))

@@ -1,0 +1,90 @@
+"""Fully connected layers as the convolutions that they are: one output per filter, no padding.
+
+fc1 sees pool2's 4x4 map of 64 channels with 128 filters as large as it; fc2 is a 1x1 convolution.
+NHWC flattened is the order of fc1's inputs, so that neither x nor w moves.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import stage
+from lenetgpu.problems import Conv, Fc
+from lenetgpu.stages.conv import fft, unrolled
+from lenetgpu.stages.fc.cublas import RELU, rectify
+from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+
+
+def as_conv(problem: Fc) -> Conv:
+    """The valid convolution that `problem` is: over pool2's map if it reads one, else 1x1."""
+    shape = stage("pool2").problem.out_shape
+    height, width, channels = shape if prod(shape) == problem.K else (1, 1, problem.K)
+    return Conv(height, width, channels, problem.M, height, width)
+
+
+def _with_relu(kernels: tuple[Kernel, ...], problem: Fc) -> tuple[Kernel, ...]:
+    return (*kernels, RELU) if problem.relu else kernels
+
+
+@variant(
+    kind="fc",
+    family="unrolled",
+    reads="NC",
+    writes="NC",
+    needs=cuda(),
+    kernels=of_shape(lambda problem: _with_relu(unrolled.naive_kernel(as_conv(problem)), problem)),
+    paper="report 2.2.1 and figs 4-6: a layer is a valid convolution",
+)
+def naive(x: Any, w: Any, y: Any, problem: Fc) -> None:
+    """A convolution with filters as large as the map, one output per thread, then a ReLU kernel."""
+    unrolled.naive(x, w, y, as_conv(problem))
+    if problem.relu:
+        rectify(y)
+
+
+def _on_cpu(w: Any, problem: Fc, batch: int) -> fft.CpuSpectrum:
+    conv = as_conv(problem)
+    return fft.cpu_spectrum(w.reshape(conv.weight_shape), conv, batch)
+
+
+@variant(
+    kind="fc",
+    family="fft",
+    reads="NC",
+    writes="NC",
+    needs=cpu(),
+    prepare=_on_cpu,
+    paper="report 2.4 on a CPU: a layer is a valid convolution",
+)
+def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
+    """A convolution with filters as large as the map, by NumPy's FFTs, then ReLU."""
+    import numpy as np
+
+    conv = as_conv(problem)
+    fft.pocketfft(x.reshape(-1, *conv.in_shape), w, y.reshape(-1, *conv.out_shape), conv)
+    if problem.relu:
+        np.maximum(y, 0, out=y)
+
+
+def _on_gpu(w: Any, problem: Fc, batch: int) -> fft.GpuSpectrum:
+    conv = as_conv(problem)
+    return fft.gpu_spectrum(w.reshape(conv.weight_shape), conv, batch)
+
+
+@variant(
+    kind="fc",
+    family="fft",
+    reads="NC",
+    writes="NC",
+    needs=cuda(),
+    prepare=_on_gpu,
+    kernels=of_shape(lambda problem: _with_relu(fft.fft_kernels(as_conv(problem)), problem)),
+    paper="report 2.4: a layer is a valid convolution",
+)
+def cufft(x: Any, w: fft.GpuSpectrum, y: Any, problem: Fc) -> None:
+    """A convolution with filters as large as the map, by cuFFT, then a ReLU kernel."""
+    fft.cufft(x, w, y, as_conv(problem))
+    if problem.relu:
+        rectify(y)
