@@ -12,9 +12,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.counts import map_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.explain import conv_moves, idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -28,7 +30,8 @@ def _basic(problem: Conv) -> tuple[Kernel, ...]:
 
 
 def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
-    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
+    counted = efficiency_rows(*map_counts(problem, (32, 32)))
+    return counted + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
 
 
 direct = partial(variant, kind="conv", family="direct", needs=cuda())
@@ -61,7 +64,8 @@ def _tight(problem: Conv) -> tuple[Kernel, ...]:
 
 def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
     width, height = _tight_block(problem)
-    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, width * height)
+    counted = efficiency_rows(*map_counts(problem, (width, height)))
+    return counted + reuse(1) + idle(problem.OH * problem.OW, width * height)
 
 
 @direct(
@@ -192,7 +196,7 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
     explain=_explain_four_maps,
     supports=_eight_by_eight_fits,
     also="tiled.four_maps",
-    paper="report 2.1.4, table 4",
+    paper="after report 2.1.4, table 4: 256 threads in a row, any map in 8x8 parts",
 )
 def four_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """256 threads compute an 8x8 part of four maps that share one input tile."""
