@@ -72,7 +72,7 @@ def relu_pass(x: Any, y: Any, problem: Pool) -> None:
     needs=cuda(),
     prepare=_rectified,
     kernels=of_shape(_two_passes),
-    paper="report 3.1.1 and 3.2.1, tables 9 and 11",
+    paper="after report 3.1.1 and 3.2.1: threads along the output",
 )
 def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     """ReLU over the whole map, then the mean, in two launches."""
@@ -103,7 +103,7 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
     needs=cuda(),
     kernels=of_shape(_one_pass),
     explain=lambda problem, batch, machine: pool_moves(problem),
-    paper="report 3.1.2 and 3.2.2",
+    paper="after report 3.1.2 and 3.2.2: threads along the output",
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, one launch, one output per thread."""
@@ -119,7 +119,7 @@ def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     needs=cuda(),
     kernels=of_shape(_one_pass),
     explain=lambda problem, batch, machine: pool_moves(problem),
-    paper="report 3.2.4, table 11, fig. 5",
+    paper="after report 3.2.4, fig. 5: threads along the output",
 )
 def quad(x: Any, y: Any, problem: Pool) -> None:
     """ReLU inside the mean from the QUAD layout that the convolution wrote."""
