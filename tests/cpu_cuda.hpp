@@ -43,7 +43,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
 #define __launch_bounds__(...)
 #define __restrict__
 #define __shared__ static
-#define __constant__ static
+#define __constant__
 #define __syncthreads() gate->arrive_and_wait()
 #define __syncwarp() gate->arrive_and_wait()
 
