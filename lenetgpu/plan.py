@@ -46,7 +46,13 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
         "cuda": {**_FAST_CUDA, "conv": "fft"},
     },
     "course": {
-        "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
+        "cuda": {
+            "conv1": "unrolled.constant_layout",
+            "conv2": "unrolled.image_layout",
+            "pool": "layout.quad_looped",
+            "fc": "tiled.relu_apart",
+            "argmax": "thread.wide_blocks",
+        },
     },
     "block": {
         "cuda": {

@@ -40,6 +40,14 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
+def _without(row: dict[str, Any]) -> str:
+    """Why the course has no figure for a row."""
+    if row.get("after"):
+        return "after the report"
+    untimed = row["table"].startswith(("2.2.2", "3.1", "3.2.2", "3.4", "3.5"))
+    return "no figure" if untimed and row["table"] != "3.4.1" else "could not run or left unbuilt"
+
+
 def course_table() -> str:
     """The course's figures beside this device's, each (stage, variant) once."""
     document = suite()
@@ -58,13 +66,18 @@ def course_table() -> str:
         figure = row.get("report_ms")
         bound = ">" if row.get("at_least") else ""
         ratio = bound + _times(row["speedup"]) if "speedup" in row else "-"
-        there = "could not run or left unbuilt" if figure is None else f"{bound}{figure:,.1f}"
+        there = _without(row) if figure is None else f"{bound}{figure:,.1f}"
         where = f"table {row['table']}" if row["table"][0].isdigit() and figure else row["table"]
         lines.append(
             f"| {where} | {row['label']} | {row['stage']} | `{_variant(row['variant'])}` | {there} "
             f"| {row['median_ms']:,.3f} | {ratio} | {_note(row)} |"
         )
     return "\n".join(lines)
+
+
+def _gain(step: dict[str, Any]) -> str:
+    """The course's gain, where it gives one."""
+    return f"{step['report_gain']:.2f}x" if step["report_gain"] else "no figure"
 
 
 def steps_table() -> str:
@@ -77,7 +90,7 @@ def steps_table() -> str:
         "|---|---|---:|---:|---|",
     ]
     lines += [
-        f"| {step['stage']} | {step['step']} | {step['report_gain']:.2f}x | {step['gain']:.2f}x "
+        f"| {step['stage']} | {step['step']} | {_gain(step)} | {step['gain']:.2f}x "
         f"| {step['verdict']} |"
         for step in document["ladder"]
     ]
