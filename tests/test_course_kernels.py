@@ -7,12 +7,15 @@ NVVP measured. The efficiency counted from our addresses has to come out the sam
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import test_kernels_on_a_cpu as emulator
+from conftest import ROOT
 from problems import ODD, in_layouts
 from test_kernels_on_a_cpu import argument, compiled, folder
 from test_launch_geometry import launches, run
@@ -22,15 +25,17 @@ from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
-from lenetgpu.problems import Conv, Pool
+from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.argmax import scan
 from lenetgpu.stages.conv.course import constant, counts, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.pool import looped
 from lenetgpu.stages.registry import REGISTRY
+from lenetgpu.stages.sectors import counted, total
 
 __all__ = ["folder", "launches"]
 CONV1, CONV2, POOL1, POOL2 = (stage(name).problem for name in ("conv1", "conv2", "pool1", "pool2"))
@@ -184,6 +189,119 @@ def assert_right(variant, problem, n, rng):
     assert fence.intact and np.array_equal(held, before)
 
 
+@pytest.fixture
+def asked(folder, monkeypatch):
+    """Floats and sectors that each array is asked for by one launch, warp by warp.
+
+    Kernels are compiled with `Traced` for pointers. A thread's nth access of an array is its
+    warp's nth: so shapes are such that a lane's accesses end early or never begin.
+    """
+    made = folder / "traced"
+    pointer = re.compile(r"(?:const )?float\* (?:__restrict__ )?(\w+)(?=[,)])")
+    for header in ("stages/layout.cuh", "stages/conv/shape.cuh"):
+        (made / header).parent.mkdir(parents=True, exist_ok=True)
+        (made / header).write_text(pointer.sub(r"Traced \1", (INCLUDE_ROOT / header).read_text()))
+
+    def trace(kernel, grid, block, args, blocks):
+        name = f"{kernel.entry}-{abs(hash(kernel))}"
+        source, library = made / f"{name}.cpp", made / f"{name}.so"
+        text = re.sub(r"^\s*#pragma unroll.*$", "", kernel.source.read_text(), flags=re.MULTILINE)
+        macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
+        lines = ['#include "cpu_cuda.hpp"', '#include "traced.hpp"']
+        lines += [f"#define {k} {v}" for k, v in macros] + [pointer.sub(r"Traced \1", text)]
+        lines.append(
+            'extern "C" void run(unsigned n, unsigned x, unsigned y, bool together, void** a)'
+            f" {{ start({kernel.entry}, n, x, y, together, a); }}"
+        )
+        source.write_text("\n".join(lines))
+        tests = ROOT / "tests"
+        emulator.build(
+            "-shared", f"-I{made}", f"-I{tests}", f"-I{INCLUDE_ROOT}", source, "-o", library
+        )
+        code = ctypes.CDLL(str(library))
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        code.run(blocks, *(*block, 1)[:2], "__syncthreads" in text, addresses)
+        code.taken.restype = ctypes.c_longlong
+        fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
+        found = np.empty(code.taken(None), fields)
+        code.taken(ctypes.c_void_p(found.ctypes.data))
+        return {base: by_warp(found[found["base"] == base]) for base in np.unique(found["base"])}
+
+    return trace
+
+
+def by_warp(found):
+    """Counted of one array's accesses: a row of lanes for each warp's nth."""
+    rows = defaultdict(lambda: np.full(32, -1, np.int64))
+    turns = defaultdict(int)
+    for one in found:
+        key = (one["block"], one["thread"])
+        rows[one["block"], one["thread"] // 32, turns[key]][one["thread"] % 32] = one["index"]
+        turns[key] += 1
+    return counted(np.stack(list(rows.values())))
+
+
+NARROW, ONE = replace(CONV2, C=4), (1, 1)
+# kernel's variant, problem, blocks of it that the count is of, loads and stores counted
+TRACED = [
+    ("direct.tight", CONV1, 1, lambda p: counts.map_counts(p, (24, 24))),
+    (
+        "direct.shared_constant",
+        CONV1,
+        1,
+        lambda p: counts.direct_counts(p, (24, 24), (28, 28), ONE),
+    ),
+    ("direct.shared_constant", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (12, 12), ONE)),
+    ("direct.two_maps", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 12), (2, 1))),
+    ("direct.quadrants", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 16), (2, 2))),
+    ("direct.whole_warps", CONV1, 1, lambda p: counts.direct_counts(p, (24, 24), (28, 28))),
+    ("unrolled.image_naive", replace(CONV1, M=8), 1, counts.naive_counts),
+    ("unrolled.image_untransposed", CONV1, 1, lambda p: counts.image_counts(p, 1, False)),
+    ("unrolled.image_tiled", NARROW, 1, lambda p: counts.image_counts(p, 2, True)),
+    ("unrolled.image_layout", quad(NARROW), 1, lambda p: counts.image_counts(p, 2, True)),
+    ("unrolled.constant_layout", quad(CONV1), 1, lambda p: counts.image_counts(p, 1, None)),
+    ("fused.maps_looped", POOL1, 1, looped.access_counts),
+    ("layout.quad_looped", quad(POOL1, "NCHW"), 1, looped.access_counts),
+    ("layout.quad_looped", quad(POOL2, "NHWC"), 1, looped.access_counts),
+    ("tiled.relu_apart", FC2, 4, apart.access_counts),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "blocks", "count"), TRACED, ids=[f"{c[0]}-{c[1].in_shape}" for c in TRACED]
+)
+@pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+def test_the_count_is_of_the_addresses_that_the_kernel_asks_for(
+    asked, name, problem, blocks, count, rng
+):
+    kind = {Conv: "conv", Pool: "pool", Fc: "fc"}[type(problem)]
+    n = 32 if kind == "fc" else 1
+    variant = REGISTRY[kind, name]
+    kernel = variant.kernels(problem, n)[0]
+    if name in (
+        "direct.whole_warps",
+        "direct.shared_constant",
+    ):  # its filters from memory, which are addresses
+        sizes = dict(kernel.defines) | {"CONSTANT_FILTERS": 0}
+        kernel = replace(kernel, defines=tuple(sizes.items()))
+    x, w = random_input(kind, problem, n, rng)
+    flat = np.ascontiguousarray(x if kind == "fc" else from_nhwc(x, problem.reads))
+    y = np.empty(physical_shape(problem.writes, n, problem.out_shape), np.float32)
+    block = BLOCKS.get((name, problem.in_shape[0])) or (problem.W // 2, problem.H // 2)
+    args = [flat, *([] if kind == "pool" or name == "unrolled.constant_layout" else [w]), y]
+    found = asked(kernel, (blocks,), block, args + [np.int32(n)] * (kind == "fc"), blocks)
+    loads, stores = count(problem)
+    assert found.pop(y.ctypes.data) == stores
+    assert total(found.values()) == loads
+
+
+BLOCKS = {
+    (name, problem.in_shape[0]): threads[0]
+    for _, kind, name, problem, _, threads in GEOMETRY
+    if kind in ("conv", "fc")
+}
+BLOCKS |= {("unrolled.image_tiled", 12): (32, 32)}
 SMALL1, SMALL2 = Conv(14, 12, 1, 32, 5, 5), Conv(12, 12, 2, 64, 5, 5)
 RIGHT = [
     ("conv", name, problems)

@@ -12,7 +12,7 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.course.counts import map_counts
+from lenetgpu.stages.conv.course.counts import direct_rows, map_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.explain import conv_moves, idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
@@ -148,7 +148,9 @@ def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
     tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
     outputs = problem.OH * problem.OW
     used = problem.R * problem.S * outputs / (problem.H * problem.W)
-    return conv_moves(problem) + reuse(used) + idle(outputs, tiles * block_h * block_w)
+    tile, block, constant = (tile_h, tile_w), (block_w, block_h), _fits_constant(problem)
+    counted = direct_rows(problem, tile, block, (1, 1), constant)
+    return counted + reuse(used) + idle(outputs, tiles * block_h * block_w)
 
 
 @direct(
