@@ -6,6 +6,7 @@ from typing import Any
 
 from measured import GPU, Document, how_sure, load, where
 
+from lenetgpu.papers.course_counted import counted_rows
 from lenetgpu.plan import canonical
 
 
@@ -97,4 +98,28 @@ def steps_table() -> str:
     return "\n".join(lines)
 
 
-SECTIONS = {"course-steps": steps_table, "course": course_table}
+def counted_table() -> str:
+    """The efficiencies of figures 4 to 6 beside those counted from our kernels' addresses."""
+    lines = [
+        "| figure | stage | variant | loads, NVVP | counted | stores, NVVP | counted |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    notes = []
+    for row in counted_rows():
+        same = all(f"{row[f'report_{what}']:.1f}" == f"{row[what]:.1f}" for what in KINDS)
+        if not same:
+            notes.append(f"- Figure {row['figure']}, {row['stage']}: {row['note']}.")
+        lines.append(
+            f"| {row['figure']} | {row['stage']} | `{row['variant']}` "
+            f"| {row['report_loads']:.1f} % | {row['loads']:.1f} % "
+            f"| {row['report_stores']:.1f} % | {row['stores']:.1f} % |"
+        )
+    return "\n".join([*lines, "", *notes])
+
+
+KINDS = ("loads", "stores")
+SECTIONS = {
+    "course-steps": steps_table,
+    "course": course_table,
+    "course-counted": counted_table,
+}

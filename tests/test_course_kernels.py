@@ -28,8 +28,8 @@ from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
+from lenetgpu.papers.course_counted import NVVP, counted_rows
 from lenetgpu.problems import Conv, Fc, Pool
-from lenetgpu.stages.argmax import scan
 from lenetgpu.stages.conv.course import constant, counts, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
@@ -47,41 +47,40 @@ def quad(problem, writes="QUAD"):
     return replace(problem, reads="NCHW" if writes == "QUAD" else "QUAD", writes=writes)
 
 
-# figure, stage, NVVP's load and store efficiency in %, ours
-NVVP = [
-    ("4", "conv1", 26.3, 12.5, lambda: counts.direct_counts(CONV1, (24, 24), (28, 28), (1, 1))),
-    ("4", "pool1", 12.5, 12.5, lambda: looped.access_counts(POOL1)),
-    ("4", "conv2", 12.5, 12.5, lambda: counts.direct_counts(CONV2, (8, 8), (12, 12), (1, 1))),
-    ("4", "pool2", 12.5, 12.5, lambda: looped.access_counts(POOL2)),
-    ("4", "fc1", 100, 100, lambda: apart.access_counts(FC1)),
-    ("4", "argmax", 12.5, 100, lambda: scan.access_counts(SCORES)),
-    ("5", "conv1", 65.7, 12.5, lambda: counts.map_counts(CONV1, (24, 24))),
-    ("5", "conv2", 17.6, 25, lambda: counts.direct_counts(CONV2, (8, 8), (16, 12), (2, 1))),
-    ("6", "pool1", 70.6, 100, lambda: looped.access_counts(quad(POOL1, "NCHW"))),
-    ("6", "conv2", 78.1, 100, lambda: counts.image_counts(quad(CONV2), 2, True)),
-    ("6", "pool2", 50, 12.5, lambda: looped.access_counts(quad(POOL2, "NHWC"))),
-]
+@pytest.mark.parametrize("line", NVVP, ids=[f"fig{line.figure}-{line.stage}" for line in NVVP])
+def test_counted_sectors_are_what_nvvp_measured(line):
+    loads, stores = (100 * part.efficiency for part in line.counted())
+    assert f"{stores:.1f}" == f"{line.stores:.1f}"
+    same = f"{loads:.1f}" == f"{line.loads:.1f}"
+    assert same == ((line.stage, line.figure) not in OTHERWISE)
+    assert same or line.note
 
 
-@pytest.mark.parametrize(
-    ("figure", "name", "loads", "stores", "ours"), NVVP, ids=[f"fig{c[0]}-{c[1]}" for c in NVVP]
-)
-def test_counted_sectors_are_what_nvvp_measured(figure, name, loads, stores, ours):
-    found = [f"{100 * part.efficiency:.1f}" for part in ours()]
-    assert found == [f"{loads:.1f}", f"{stores:.1f}"]
+OTHERWISE = [("fc2", "4"), ("conv1", "6")]
 
 
 def test_two_of_nvvps_figures_come_out_otherwise():
-    """Figure 6's conv1 loads as with W' from global memory, untransposed, though called "Const";
+    """Figure 6's conv1 loads as with W' from global memory, untransposed, though called "Const".
 
-    figure 4's fc2 as if loads ran past the matrix too.
+    Figure 4's fc2 loads as if it ran past the matrix's end.
     """
-    constant_loads, stores = counts.image_counts(quad(CONV1), 1, None)
-    assert f"{stores.efficiency:.1%}" == "75.0%"
-    assert f"{constant_loads.efficiency:.1%}" == "75.8%"
+    found = {(line.stage, line.figure): line.counted()[0].efficiency for line in NVVP}
+    assert f"{found['conv1', '6']:.1%}" == "75.8%"
     assert f"{counts.image_counts(CONV1, 1, False)[0].efficiency:.1%}" == "21.5%"
-    loads, stores = apart.access_counts(FC2)
-    assert 0.914 < loads.efficiency < 0.918 and stores.efficiency == 0.625
+    assert f"{found['fc2', '4']:.1%}" == "91.7%"
+    # 4 columns of blocks x 32 rows: 4 sectors of inputs, 4.75 of a row of 32 floats of 10 a row
+    assert f"{(32 + 32) / (8 * (4 + 4.75)):.1%}" == "91.4%"
+
+
+def test_the_rows_of_the_suite():
+    rows = counted_rows()
+    assert [row["figure"] for row in rows] == [line.figure for line in NVVP]
+    two_maps = next(row for row in rows if row["variant"] == "direct.two_maps")
+    assert round(two_maps["loads"], 1) == two_maps["report_loads"] == 17.6
+    named = {(line.stage, line.variant) for line in NVVP}
+    for name, variant in named:
+        kind = stage(name).kind
+        assert REGISTRY[kind, variant].paper.startswith("report ")
 
 
 # figure, kind, variant, problem, blocks, threads: "Grid Size" and "Block Size", blocks in a row
