@@ -28,6 +28,8 @@ from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
+from lenetgpu.papers import course_passes
+from lenetgpu.papers.course import MEAN, RELU
 from lenetgpu.papers.course_counted import NVVP, counted_rows
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv.course import constant, counts, image, maps
@@ -337,3 +339,26 @@ def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
             assert_right(variant, problem, 2 if kind != "argmax" else 1025, rng)
             done += 1
     assert done >= len(bases) - 1
+
+
+class Bench:
+    """A pool with real activations, negative ones too, before it."""
+
+    def __init__(self, rng):
+        self.problem = POOL2
+        self.input = rng.standard_normal((3, *POOL2.in_shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", [RELU, MEAN])
+@pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+def test_the_passes_of_a_pool_are_checked_before_they_are_timed(name, on_a_cpu, rng, monkeypatch):
+    monkeypatch.setattr(course_passes, "gpu_ms", lambda work: (work(), 2.0)[1])
+    bench = Bench(rng)
+    before = bench.input.copy()
+    row = course_passes.passed(bench, name, None)
+    assert row["median_ms"] == 2.0 and "status" not in row
+    assert row["mbytes"] == (2 if name == RELU else 1.25) * bench.input.nbytes / 1e6
+    np.testing.assert_array_equal(bench.input, before)
+    monkeypatch.setattr(looped, "relu_in_place", lambda x, problem: None)
+    monkeypatch.setattr(looped, "mean_alone", lambda x, y, problem: None)
+    assert course_passes.passed(bench, name, None)["status"] == "wrong"
