@@ -35,7 +35,7 @@ from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv.course import constant, counts, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
-from lenetgpu.stages.pool import looped
+from lenetgpu.stages.pool import looped, mean
 from lenetgpu.stages.registry import REGISTRY
 from lenetgpu.stages.sectors import counted, total
 
@@ -68,7 +68,7 @@ def test_two_of_nvvps_figures_come_out_otherwise():
     """
     found = {(line.stage, line.figure): line.counted()[0].efficiency for line in NVVP}
     assert f"{found['conv1', '6']:.1%}" == "75.8%"
-    assert f"{counts.image_counts(CONV1, 1, False)[0].efficiency:.1%}" == "21.5%"
+    assert f"{counts.image_counts(CONV1, (1, 1), False)[0].efficiency:.1%}" == "21.5%"
     assert f"{found['fc2', '4']:.1%}" == "91.7%"
     # 4 columns of blocks x 32 rows: 4 sectors of inputs, 4.75 of a row of 32 floats of 10 a row
     assert f"{(32 + 32) / (8 * (4 + 4.75)):.1%}" == "91.4%"
@@ -199,7 +199,7 @@ def asked(folder, monkeypatch):
     """
     made = folder / "traced"
     pointer = re.compile(r"(?:const )?float\* (?:__restrict__ )?(\w+)(?=[,)])")
-    for header in ("stages/layout.cuh", "stages/conv/shape.cuh"):
+    for header in HEADERS:
         (made / header).parent.mkdir(parents=True, exist_ok=True)
         (made / header).write_text(pointer.sub(r"Traced \1", (INCLUDE_ROOT / header).read_text()))
 
@@ -232,6 +232,9 @@ def asked(folder, monkeypatch):
     return trace
 
 
+HEADERS = ("stages/layout.cuh", "stages/conv/shape.cuh", "stages/conv/unrolled.cuh")
+
+
 def by_warp(found):
     """Counted of one array's accesses: a row of lanes for each warp's nth."""
     rows = defaultdict(lambda: np.full(32, -1, np.int64))
@@ -243,28 +246,39 @@ def by_warp(found):
     return counted(np.stack(list(rows.values())))
 
 
-NARROW, ONE = replace(CONV2, C=4), (1, 1)
+def four_maps(problem):
+    return counts.direct_counts(problem, (8, 8), (8, 32), (1, 4), False, True)
+
+
+def one_map(problem, tile, block):
+    return counts.direct_counts(problem, tile, block, (1, 1), False, True)
+
+
+NARROW = replace(CONV2, C=4)
 # kernel's variant, problem, blocks of it that the count is of, loads and stores counted
 TRACED = [
     ("direct.tight", CONV1, 1, lambda p: counts.map_counts(p, (24, 24))),
-    (
-        "direct.shared_constant",
-        CONV1,
-        1,
-        lambda p: counts.direct_counts(p, (24, 24), (28, 28), ONE),
-    ),
-    ("direct.shared_constant", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (12, 12), ONE)),
+    ("direct.shared_constant", CONV1, 1, lambda p: one_map(p, (24, 24), (28, 28))),
+    ("direct.shared_constant", NARROW, 1, lambda p: one_map(p, (8, 8), (12, 12))),
     ("direct.two_maps", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 12), (2, 1))),
     ("direct.quadrants", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 16), (2, 2))),
     ("direct.whole_warps", CONV1, 1, lambda p: counts.direct_counts(p, (24, 24), (28, 28))),
     ("unrolled.image_naive", replace(CONV1, M=8), 1, counts.naive_counts),
-    ("unrolled.image_untransposed", CONV1, 1, lambda p: counts.image_counts(p, 1, False)),
-    ("unrolled.image_tiled", NARROW, 1, lambda p: counts.image_counts(p, 2, True)),
-    ("unrolled.image_layout", quad(NARROW), 1, lambda p: counts.image_counts(p, 2, True)),
-    ("unrolled.constant_layout", quad(CONV1), 1, lambda p: counts.image_counts(p, 1, None)),
+    ("unrolled.image_untransposed", CONV1, 1, lambda p: counts.image_counts(p, (1, 1), False)),
+    ("unrolled.image_tiled", NARROW, 1, lambda p: counts.image_counts(p, (2, 2), True)),
+    ("unrolled.image_layout", quad(NARROW), 1, lambda p: counts.image_counts(p, (2, 2), True)),
+    ("unrolled.constant_layout", quad(CONV1), 1, lambda p: counts.image_counts(p, (1, 1), None)),
     ("fused.maps_looped", POOL1, 1, looped.access_counts),
     ("layout.quad_looped", quad(POOL1, "NCHW"), 1, looped.access_counts),
     ("layout.quad_looped", quad(POOL2, "NHWC"), 1, looped.access_counts),
+    ("fused.relu_in_mean", POOL1, 4608 // 256, mean.access_counts),
+    ("layout.quad", quad(POOL1, "NCHW"), 4608 // 256, mean.access_counts),
+    ("layout.quad", quad(POOL2, "NHWC"), 1024 // 256, mean.access_counts),
+    ("direct.four_maps", replace(NARROW, reads="NCHW"), 1, four_maps),
+    ("direct.four_maps", NARROW, 1, four_maps),
+    ("unrolled.naive", replace(CONV1, M=8), 18, counts.flat_counts),
+    ("unrolled.tiled", CONV1, 9, lambda p: counts.image_counts(p, (1, 2), True)),
+    ("unrolled.layout", quad(NARROW), 1, lambda p: counts.image_counts(p, (2, 2), True)),
     ("tiled.relu_apart", FC2, 4, apart.access_counts),
 ]
 
@@ -291,7 +305,8 @@ def test_the_count_is_of_the_addresses_that_the_kernel_asks_for(
     y = np.empty(physical_shape(problem.writes, n, problem.out_shape), np.float32)
     block = BLOCKS.get((name, problem.in_shape[0])) or (problem.W // 2, problem.H // 2)
     args = [flat, *([] if kind == "pool" or name == "unrolled.constant_layout" else [w]), y]
-    found = asked(kernel, (blocks,), block, args + [np.int32(n)] * (kind == "fc"), blocks)
+    args += [np.int32(n)] * (kind == "fc") + [int(y.size)] * (name in COUNTING)
+    found = asked(kernel, (blocks,), block, args, blocks)
     loads, stores = count(problem)
     assert found.pop(y.ctypes.data) == stores
     assert total(found.values()) == loads
@@ -302,7 +317,11 @@ BLOCKS = {
     for _, kind, name, problem, _, threads in GEOMETRY
     if kind in ("conv", "fc")
 }
-BLOCKS |= {("unrolled.image_tiled", 12): (32, 32)}
+BLOCKS |= {("unrolled.image_tiled", 12): (32, 32), ("unrolled.tiled", 28): (32, 32)}
+BLOCKS |= {("unrolled.layout", 12): (32, 32), ("direct.four_maps", 12): (256,)}
+BLOCKS |= {("fused.relu_in_mean", 24): (256,), ("unrolled.naive", 28): (256,)}
+BLOCKS |= {("layout.quad", 24): (256,), ("layout.quad", 8): (256,)}
+COUNTING = ("fused.relu_in_mean", "layout.quad", "unrolled.naive")
 SMALL1, SMALL2 = Conv(14, 12, 1, 32, 5, 5), Conv(12, 12, 2, 64, 5, 5)
 RIGHT = [
     ("conv", name, problems)

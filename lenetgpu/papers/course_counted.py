@@ -52,7 +52,7 @@ def _direct(tile: int, block: tuple[int, int], maps: tuple[int, int]) -> Count:
 
 
 def _image(each: int, transposed: bool | None) -> Count:
-    return lambda problem: counts.image_counts(problem, each, transposed)
+    return lambda problem: counts.image_counts(problem, (each, each), transposed)
 
 
 _UNTRANSPOSED = "21.5% is what W' counts that is read from global memory, not transposed"

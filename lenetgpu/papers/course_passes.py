@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.check.judge import judge
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import rates_json, times_json
@@ -15,7 +16,6 @@ from lenetgpu.problems import Pool
 
 GPU_BUDGET_S, CPU_BUDGET_S = 0.15, 0.5
 _LEAST, MOST = 5, 50
-_TOLERANCE = 1e-6
 
 
 def times_of(samples: list[float]) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, A
             mean_alone(x, y, problem)
 
     work()
-    error = float(abs(y - expected).max()) / float(abs(expected).max())
-    if not error <= _TOLERANCE:
-        return {"status": "wrong", "relative_error": error}
+    verdict = judge(y, expected, "fp32")
+    if not verdict.passed:
+        return {"status": "wrong", "relative_error": verdict.error}
     row = timed(lambda: gpu_ms(work), "cuda")
     row |= rates_json(flop, moved, row["median_ms"] / 1e3, "fp32", limits)
     row["explanation"] = f"{efficiency}, {row['gbs']:.0f} GB/s"

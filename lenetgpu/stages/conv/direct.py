@@ -12,9 +12,9 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.course.counts import direct_rows, map_counts
+from lenetgpu.stages.conv.course.counts import direct_counts, map_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
-from lenetgpu.stages.explain import conv_moves, idle, reuse
+from lenetgpu.stages.explain import idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows
 
@@ -149,8 +149,8 @@ def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
     outputs = problem.OH * problem.OW
     used = problem.R * problem.S * outputs / (problem.H * problem.W)
     tile, block, constant = (tile_h, tile_w), (block_w, block_h), _fits_constant(problem)
-    counted = direct_rows(problem, tile, block, (1, 1), constant)
-    return counted + reuse(used) + idle(outputs, tiles * block_h * block_w)
+    counts = direct_counts(problem, tile, block, (1, 1), constant, in_a_row=True)
+    return efficiency_rows(*counts) + reuse(used) + idle(outputs, tiles * block_h * block_w)
 
 
 @direct(
@@ -188,7 +188,8 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
     blocks = blocks_for(problem.M, 4) * blocks_for(problem.OH, 8) * blocks_for(problem.OW, 8)
     used = 4 * problem.R * problem.S * 64 / ((8 + problem.R - 1) * (8 + problem.S - 1))
     outputs = problem.OH * problem.OW * problem.M
-    return conv_moves(problem) + reuse(used) + idle(outputs, 256 * blocks)
+    counts = direct_counts(problem, (8, 8), (8, 32), (1, 4), in_a_row=True)
+    return efficiency_rows(*counts) + reuse(used) + idle(outputs, 256 * blocks)
 
 
 @direct(

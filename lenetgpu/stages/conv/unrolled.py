@@ -13,9 +13,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.explain import conv_moves, reuse
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -94,7 +96,7 @@ unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
     reads=MAPS,
     writes=MAPS,
     kernels=of_shape(_naive),
-    explain=lambda problem, batch, machine: conv_moves(problem) + reuse(1),
+    explain=lambda problem, batch, machine: efficiency_rows(*flat_counts(problem)) + reuse(1),
     paper="after report 2.2.1: outputs in a row over all images",
 )
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
@@ -115,7 +117,8 @@ def tile_reuse(problem: Conv) -> Rows:
 
 
 def _explain_tiled(problem: Conv, batch: int, machine: Machine) -> Rows:
-    return conv_moves(problem) + tile_reuse(problem)
+    counts = image_counts(problem, (maps_each(problem), 2), True)
+    return efficiency_rows(*counts) + tile_reuse(problem)
 
 
 def product_grid(x: Any, problem: Conv) -> tuple[int]:
@@ -163,6 +166,13 @@ class _Rolled:
     part: int
 
 
+def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
+    if _part_rows(problem) < problem.depth:
+        return conv_moves(problem) + tile_reuse(problem)
+    counts = image_counts(problem, (maps_each(problem), 2), None)
+    return efficiency_rows(*counts) + tile_reuse(problem)
+
+
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     import cupy
 
@@ -181,7 +191,7 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     writes=("NCHW", "NHWC"),
     prepare=_prepare_constant,
     kernels=of_shape(_constant),
-    explain=_explain_tiled,
+    explain=_explain_constant,
     supports=lambda problem: None if problem.M <= 16384 else "supports at most 16384 maps",
     paper="after report 2.2.3: a block a tile, rolled in parts, which it left unbuilt",
 )

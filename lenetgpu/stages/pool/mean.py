@@ -12,8 +12,8 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.explain import pool_moves
 from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.sectors import NONE, WARP, Counted, cells, counted, efficiency_rows, gather
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -51,6 +51,22 @@ def _two_passes(problem: Pool) -> tuple[Kernel, ...]:
 @cache
 def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
     return (_kernel(problem, "relu_mean"),)
+
+
+def access_counts(problem: Pool) -> tuple[Counted, Counted]:
+    """Loads and stores of the first image's outputs, threads along their memory order."""
+    import numpy as np
+
+    order = np.argsort(cells(problem.writes, problem.out_shape), axis=None)
+    outputs = np.full(-(-order.size // WARP) * WARP, -1)
+    outputs[: order.size] = order
+    rows = outputs.reshape(-1, WARP)
+    width, maps = problem.W // 2, problem.C
+    y, x, c = rows // (width * maps), rows // maps % width, rows % maps
+    read, loads = cells(problem.reads, problem.in_shape), NONE
+    for d in range(4):
+        loads += counted(gather(read, np.where(rows < 0, -1, 2 * y + d // 2), 2 * x + d % 2, c))
+    return loads, Counted(order.size, -(-order.size // 8))
 
 
 def _rectified(w: None, problem: Pool, batch: int) -> Any:
@@ -102,7 +118,7 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: pool_moves(problem),
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="after report 3.1.2 and 3.2.2: threads along the output",
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
@@ -118,7 +134,7 @@ def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: pool_moves(problem),
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="after report 3.2.4, fig. 5: threads along the output",
 )
 def quad(x: Any, y: Any, problem: Pool) -> None:

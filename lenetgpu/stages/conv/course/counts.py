@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from lenetgpu.problems import Conv
-from lenetgpu.stages.registry import Rows
 from lenetgpu.stages.sectors import (
     NONE,
     Counted,
     cells,
     counted,
-    efficiency_rows,
     gather,
     lanes,
     total,
@@ -40,9 +38,16 @@ def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 
 def _tile_loads(
-    problem: Conv, corner: tuple[int, int], tile: tuple[int, int], block: tuple[int, int]
+    problem: Conv,
+    corner: tuple[int, int],
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    in_a_row: bool,
 ) -> Counted:
-    """The loads of one channel's input tile by a block of (width, height) threads."""
+    """The loads of one channel's input tile by a block of (width, height) threads.
+
+    `in_a_row`: thread t takes elements t, t + threads, ... of the tile, else (x, y) its (y, x).
+    """
     import numpy as np
 
     rows = (tile[0] - 1) * problem.stride + problem.R
@@ -51,27 +56,27 @@ def _tile_loads(
     width, height = block
     tx, ty = lanes(width, height)
     found = []
-    for r in range(0, rows, height):
-        for s in range(0, columns, width):
-            loads = (ty >= 0) & (ty + r < rows) & (tx + s < columns)
-            y = np.where(loads, ty + r + corner[0] * problem.stride - problem.pad, -1)
-            found.append(gather(where, y, tx + s + corner[1] * problem.stride - problem.pad, 0))
+    for r, s in _strides(rows, columns, block, in_a_row):
+        if in_a_row:
+            at = np.where(ty < 0, rows * columns, r + ty * width + tx)
+            y, x = at // columns, at % columns
+        else:
+            y, x = np.where(ty < 0, rows, ty + r), tx + s
+        loads = (y < rows) & (x < columns)
+        y = np.where(loads, y + corner[0] * problem.stride - problem.pad, -1)
+        found.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
     return counted(np.stack(found))
 
 
-def direct_rows(
-    problem: Conv,
-    tile: tuple[int, int],
-    block: tuple[int, int],
-    maps: tuple[int, int] | None = None,
-    constant: bool = False,
-) -> Rows:
-    """Of a kernel that loads (height, width) tiles by (width, height) threads, channel by channel.
-
-    `maps` (across, down) of a block stand side by side; None: one map, its outputs in a row.
-    """
-    loads, stores = direct_counts(problem, tile, block, maps, constant)
-    return efficiency_rows(loads, stores)
+def _strides(
+    rows: int, columns: int, block: tuple[int, int], in_a_row: bool
+) -> Iterator[tuple[int, int]]:
+    """Where a block's threads stand on a tile, turn by turn."""
+    if in_a_row:
+        yield from ((first, 0) for first in range(0, rows * columns, block[0] * block[1]))
+        return
+    for r in range(0, rows, block[1]):
+        yield from ((r, s) for s in range(0, columns, block[0]))
 
 
 def direct_counts(
@@ -80,8 +85,14 @@ def direct_counts(
     block: tuple[int, int],
     maps: tuple[int, int] | None = None,
     constant: bool = False,
+    in_a_row: bool = False,
 ) -> tuple[Counted, Counted]:
-    """Loads and stores of all blocks of the first image's first maps, see `direct_rows`."""
+    """Loads and stores of all blocks of the first image's first maps, float32.
+
+    The kernel loads (height, width) tiles by (width, height) threads, channel by channel, in a row
+    or not (`_tile_loads`). `maps` (across, down) of a block stand side by side; None: one map,
+    its outputs in a row. `constant`: filters in constant memory.
+    """
     import numpy as np
 
     tx, ty = lanes(*block)
@@ -100,7 +111,8 @@ def direct_counts(
         y, x = corner[0] + oy, corner[1] + ox
         computes = there & (y < problem.OH) & (x < problem.OW)
         stores += counted(gather(written, np.where(computes, y, -1), x, m))
-        loads += total(_tile_loads(problem, corner, tile, block) for _ in range(problem.C))
+        once = _tile_loads(problem, corner, tile, block, in_a_row)
+        loads += total(once for _ in range(problem.C))
         if not constant:
             k = np.arange(problem.depth)[:, None, None]
             loads += counted(_weights(problem, np.where(computes, k, -1), m))
@@ -139,33 +151,53 @@ def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     return gather(cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
 
 
-def image_counts(problem: Conv, each: int, transposed: bool | None) -> tuple[Counted, Counted]:
-    """A block of 32x32 threads an image; `transposed` None: filters in constant memory."""
+def image_counts(
+    problem: Conv, each: tuple[int, int], transposed: bool | None
+) -> tuple[Counted, Counted]:
+    """All 32x32-thread tiles of an image's product, `each` (maps, pixels) a thread.
+
+    `transposed`: how W' is loaded into shared memory; None: it is in constant memory.
+    """
     import numpy as np
 
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
-    side, pixels = _TILE * each, problem.OH * problem.OW
+    pixels = problem.OH * problem.OW
     written = cells(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
-    map_steps, pixel_steps = range(0, problem.M, side), range(0, pixels, side)
-    for j in range(each):
-        for p0 in pixel_steps:
-            p = p0 + j * _TILE + lane
-            for k0 in range(0, problem.depth, _TILE):
-                found = counted(_unrolled(problem, k0 + warp, p))
-                loads += total(found for _ in map_steps)
-            for m0 in map_steps:
-                for i in range(each):
-                    m = m0 + i * _TILE + warp
-                    inside = (p < pixels) & (m < problem.M)
-                    y = np.where(inside, p // problem.OW, -1)
-                    stores += counted(gather(written, y, p % problem.OW, m))
+    map_steps = range(0, problem.M, _TILE * each[0])
+    pixel_steps = range(0, pixels, _TILE * each[1])
+    maps = [m0 + i * _TILE for m0 in map_steps for i in range(each[0])]
+    for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
+        p = p0 + lane
+        for k0 in range(0, problem.depth, _TILE):
+            found = counted(_unrolled(problem, k0 + warp, p))
+            loads += total(found for _ in map_steps)
+        for m0 in maps:
+            y = np.where((p < pixels) & (m0 + warp < problem.M), p // problem.OW, -1)
+            stores += counted(gather(written, y, p % problem.OW, m0 + warp))
     if transposed is not None:
         m, k = (lane, warp) if transposed else (warp, lane)
-        for m0 in range(0, each * len(map_steps) * _TILE, _TILE):
+        for m0 in maps:
             for k0 in range(0, problem.depth, _TILE):
                 found = counted(_weights(problem, k0 + k, m0 + m))
                 loads += total(found for _ in pixel_steps)
+    return loads, stores
+
+
+def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
+    """An output a thread, in a row over maps and their pixels, nothing shared."""
+    import numpy as np
+
+    pixels = problem.OH * problem.OW
+    outputs = np.arange(-(-problem.M * pixels // _TILE) * _TILE).reshape(-1, _TILE)
+    m, p = outputs // pixels, outputs % pixels
+    here = m < problem.M
+    written = cells(problem.writes, problem.out_shape)
+    loads = NONE
+    for k in range(problem.depth):
+        loads += counted(_unrolled(problem, np.where(here, k, -1), p))
+        loads += counted(_weights(problem, np.where(here, k, -1), m))
+    stores = counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
     return loads, stores
 
 
@@ -174,7 +206,7 @@ def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
     import numpy as np
 
     lane = np.arange(_TILE)
-    _, stores = image_counts(problem, 1, None)
+    _, stores = image_counts(problem, (1, 1), None)
     loads = NONE
     k = np.arange(problem.depth)[:, None]
     for p0 in range(0, problem.OH * problem.OW, _TILE):
@@ -185,8 +217,3 @@ def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
         )
         loads += Counted(once.floats * problem.M, once.sectors * problem.M)
     return loads, stores
-
-
-def image_rows(problem: Conv, each: int, transposed: bool | None) -> Rows:
-    """`image_counts` as a variant's `explain` gives them."""
-    return efficiency_rows(*image_counts(problem, each, transposed))

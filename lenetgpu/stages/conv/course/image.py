@@ -12,7 +12,7 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.constant import Filters, hold, refusal
-from lenetgpu.stages.conv.course.counts import image_rows, naive_counts
+from lenetgpu.stages.conv.course.counts import image_counts, naive_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.explain import reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
@@ -66,7 +66,8 @@ def _tiled(problem: Conv, transposed: bool) -> tuple[Kernel, ...]:
 def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
     def rows(problem: Conv, batch: int, machine: Machine) -> Rows:
         each = _each(problem)
-        return [*image_rows(problem, each, transposed), *reuse(_TILE * each)]
+        counts = image_counts(problem, (each, each), transposed)
+        return [*efficiency_rows(*counts), *reuse(_TILE * each)]
 
     return rows
 

@@ -11,10 +11,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.constant import Filters, fits, hold
-from lenetgpu.stages.conv.course.counts import direct_rows
+from lenetgpu.stages.conv.course.counts import direct_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.explain import idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _SHARED_BYTES = 48 << 10
@@ -80,7 +81,7 @@ def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
     tile, (height, width) = _warps_tile(problem), _warps_block(problem)
     threads = _parts(problem, tile) * height * width
     return [
-        *direct_rows(problem, tile, (width, height), constant=fits(problem)),
+        *efficiency_rows(*direct_counts(problem, tile, (width, height), constant=fits(problem))),
         *reuse(_used(problem, tile, 1)),
         *idle(problem.OH * problem.OW, threads),
     ]
@@ -126,7 +127,7 @@ def _explain_side(problem: Conv, maps: tuple[int, int], rows: int) -> Rows:
     together, width = maps[0] * maps[1], _TILE * maps[0]
     threads = blocks_for(problem.M, together) * _parts(problem, _EIGHT) * width * rows
     return [
-        *direct_rows(problem, _EIGHT, (width, rows), maps),
+        *efficiency_rows(*direct_counts(problem, _EIGHT, (width, rows), maps)),
         *reuse(_used(problem, _EIGHT, together)),
         *idle(problem.OH * problem.OW * problem.M, threads),
     ]
