@@ -11,7 +11,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.network import stage
-from lenetgpu.papers import course_merged, course_moves
+from lenetgpu.papers import course_ladder, course_merged, course_moves
 from lenetgpu.papers.course import (
     APART,
     FIGURES,
@@ -25,7 +25,8 @@ from lenetgpu.papers.course import (
     UNTIMED,
     streamed,
 )
-from lenetgpu.papers.course_ladder import CourseRun, layouts_of, step_rows
+from lenetgpu.papers.course_ladder import CourseRun, step_rows
+from lenetgpu.papers.course_layouts import layouts_of
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, Fc, Pool
@@ -192,3 +193,60 @@ def test_every_step_of_a_ladder_is_a_row():
     without = [row for row in found if row["report_gain"] is None]
     assert {row["stage"] for row in without} >= {"all", "pool1+conv2", "conv2"}
     assert streamed(2, 2) in without[-1]["step"]
+
+
+class FakePipeline:
+    """Labels 0 to 9, where it runs."""
+
+    def __init__(self, *about):
+        pass
+
+    def run(self, images):
+        return FakeLabels()
+
+
+class FakeLabels:
+    def get(self):
+        return np.arange(10)
+
+
+@pytest.fixture
+def checked(run, monkeypatch):
+    """A run whose plans are right, as far as their check goes."""
+    right = {"variant": "", "status": "right"}
+    bench = type("Bench", (), {"input": None})
+    monkeypatch.setattr(run, "_checked", lambda pipeline, name: (bench, dict(right)))
+    monkeypatch.setattr(run, "_plan", lambda: None)
+    monkeypatch.setattr(course_ladder, "Pipeline", FakePipeline)
+    return run
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
+    class Moves:
+        pipeline, explanation = FakePipeline(), "so many bytes"
+
+        def __init__(self, plan, weights, images, where):
+            pass
+
+        def once(self):
+            return np.arange(10) + wrong
+
+        def sample(self):
+            return 3.0
+
+    monkeypatch.setattr(course_moves, "Transfers", Moves)
+    row = checked._one("all", HOST)
+    assert row["status"] == ("wrong" if wrong else "right")
+    assert row.get("median_ms") == (None if wrong else 3.0)
+
+
+def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, monkeypatch):
+    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
+    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
+    monkeypatch.setattr(
+        streaming, "host_results", lambda n, with_scores: (np.empty(10, np.int32), None)
+    )
+    row = checked._one("all", streamed(2, 2))
+    assert row["status"] == "wrong" and "found 9 others" in row["note"]
+    assert "median_ms" not in row

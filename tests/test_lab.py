@@ -32,7 +32,8 @@ from lenetgpu.papers.course import (
     TOTAL,
     UNTIMED,
 )
-from lenetgpu.papers.course_ladder import covered_variants, layout_rows, step_rows
+from lenetgpu.papers.course_ladder import covered_variants, step_rows
+from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants

@@ -44,7 +44,8 @@ from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.measure.timing import profile
 from lenetgpu.papers.course_counted import counted_rows
-from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
+from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
+from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.show import plots
 from lenetgpu.stages import Variant
 

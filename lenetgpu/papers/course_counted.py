@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.network import stage
-from lenetgpu.papers.course_ladder import TABLE_10
+from lenetgpu.papers.course_layouts import TABLE_10
 from lenetgpu.stages.argmax import scan
 from lenetgpu.stages.conv.course import counts
 from lenetgpu.stages.fc import apart

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
-from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import launch_json, rates_json
 from lenetgpu.measure.plan_bench import PlanBench
@@ -23,7 +23,6 @@ from lenetgpu.papers.course import (
     HOST,
     IMAGES,
     LADDERS,
-    LAYOUTS,
     LINEAR,
     MEAN,
     MERGED,
@@ -38,6 +37,7 @@ from lenetgpu.papers.course import (
     UNTIMED,
     streamed,
 )
+from lenetgpu.papers.course_layouts import layouts_of
 from lenetgpu.papers.course_passes import (
     GPU_BUDGET_S,
     MOST,
@@ -57,12 +57,6 @@ CPU_LINEAR = 500
 """Images that two stages take together on a CPU."""
 PASSES_OF = "basic.in_place"
 """The variant whose two kernels RELU and MEAN are."""
-TABLE_10 = {
-    "conv1": ("NCHW", "QUAD"),
-    "pool1": ("QUAD", "NCHW"),
-    "conv2": ("NCHW", "QUAD"),
-    "pool2": ("QUAD", "NHWC"),
-}
 SAME = 1.02
 """A gain of less than this is none."""
 
@@ -213,8 +207,11 @@ class CourseRun:
         from lenetgpu.papers.course_moves import Transfers
 
         moves = Transfers(self._plan(), self._facts.weights, self._images, name)
-        _, row = self._checked(moves.pipeline, name)
+        bench, row = self._checked(moves.pipeline, name)
         if row["status"] == "right":
+            expected = moves.pipeline.run(bench.input).get()
+            if (moves.once() != expected).any():
+                return row | {"status": "wrong"}
             row |= timed(moves.sample, "cuda")
             row["explanation"] = moves.explanation
         return row
@@ -227,7 +224,10 @@ class CourseRun:
         bench, row = self._checked(pipeline, streamed(count, chunks))
         if row["status"] == "right":
             expected = pipeline.run(bench.input).get()
-            lanes = Streamed(plan, weights, images, (count, chunks), expected)
+            try:
+                lanes = Streamed(plan, weights, images, (count, chunks), expected)
+            except LenetError as error:
+                return row | {"status": "wrong", "note": str(error)}
             row |= timed(lanes.sample, "cuda")
             row["explanation"] = f"chunks of {-(-len(images) // chunks):,} images"
         return row
@@ -249,21 +249,6 @@ class CourseRun:
         row |= timed(lambda: linear.sample() * scale, self._device)
         row["explanation"] = f"{linear.variants}: {linear.count}"
         return row | ({"note": f"scaled from {few} images"} if scale > 1 else {})
-
-
-_OWN = {figure.variant for figure in FIGURES} | {name for *_, name in UNTIMED}
-
-
-def layouts_of(stage: str, variant: Variant) -> tuple[str, str] | None:
-    """(reads, writes) of a row; None: the variant's first ones.
-
-    Table 10's after the transformation for what reads or writes QUAD; NHWC for the course's other
-    kernels of maps, as before it.
-    """
-    if "QUAD" in (*variant.reads, *variant.writes):
-        return TABLE_10[stage]
-    own = variant.full_name in _OWN and variant.kind in ("conv", "pool")
-    return ("NHWC", "NHWC") if own else None
 
 
 def _joined(*words: str | None) -> str:
@@ -310,29 +295,6 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
     return steps
-
-
-def layout_rows() -> list[dict[str, Any]]:
-    """Table 10: the report's shapes and the ones this package gives its layouts."""
-    by_name = {stage.name: stage.problem for stage in STAGES}
-    rows = []
-    for stage, end, before, after in LAYOUTS:
-        problem = by_name[stage]
-        shape = problem.in_shape if end == "in" else problem.out_shape
-        layout = TABLE_10[stage][0 if end == "in" else 1]
-        rows.append(
-            {
-                "table": "10",
-                "stage": stage,
-                "end": end,
-                "report_before": list(before),
-                "report_after": list(after),
-                "layout": layout,
-                "before": list(shape),
-                "after": list(physical_shape(layout, 1, shape)[1:]),
-            }
-        )
-    return rows
 
 
 def covered_variants() -> set[tuple[str, str]]:
