@@ -26,7 +26,7 @@ from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
-from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
 from lenetgpu.papers import course_passes
 from lenetgpu.papers.course import MEAN, RELU
@@ -37,7 +37,7 @@ from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.pool import looped, mean
 from lenetgpu.stages.registry import REGISTRY
-from lenetgpu.stages.sectors import counted, total
+from lenetgpu.stages.sectors import Cells, counted, some, total
 
 __all__ = ["folder", "launches"]
 CONV1, CONV2, POOL1, POOL2 = (stage(name).problem for name in ("conv1", "conv2", "pool1", "pool2"))
@@ -188,6 +188,23 @@ def assert_right(variant, problem, n, rng):
     verdict = judge(found, expected, "fp32")
     assert verdict.passed, f"{verdict} for {problem}"
     assert fence.intact and np.array_equal(held, before)
+
+
+@pytest.mark.parametrize("layout", MAP_LAYOUTS)
+def test_cells_lie_where_the_layouts_put_them(layout):
+    shape = (6, 4, 5)
+    places = np.arange(120).reshape(physical_shape(layout, 1, shape))
+    found = Cells(layout, shape).at(*np.indices(shape))
+    np.testing.assert_array_equal(found, to_nhwc(places, layout, shape)[0])
+
+
+def test_of_large_shapes_some_is_counted_and_of_the_networks_all():
+    assert list(some(range(64))) == list(range(64))
+    assert list(some(range(200), 4)) == [0, 50, 100, 150]
+    large = Conv(226, 226, 64, 64, 3, 3, reads="NCHW", writes="NCHW")
+    loads, stores = counts.image_counts(large, (2, 2), True)
+    assert stores.floats < 224 * 224 * 64 / 4 and 0.5 < loads.efficiency < 1.0
+    assert counts.image_counts(CONV2, (2, 2), True)[1].floats == 8 * 8 * 64
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ serves costs the same here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.layouts import physical_shape, to_nhwc
 from lenetgpu.stages.registry import Rows
 
 WARP = 32
@@ -72,23 +71,36 @@ def lanes(width: int, height: int) -> tuple[Any, Any]:
     return np.where(there, thread % width, -1), np.where(there, thread // width, -1)
 
 
-def cells(layout: str, shape: tuple[int, int, int]) -> Any:
-    """Where element (y, x, c) of the first image lies in `layout`: an (H, W, C) array of floats."""
+@dataclass(frozen=True)
+class Cells:
+    """Where element (y, x, c) of the first image of (H, W, C) `shape` lies in `layout`."""
+
+    layout: str
+    shape: tuple[int, int, int]
+
+    def at(self, y: Any, x: Any, c: Any) -> Any:
+        """Its place in floats, of integers or arrays of them."""
+        height, width, channels = self.shape
+        if self.layout == "NHWC":
+            return (y * width + x) * channels + c
+        if self.layout == "NCHW":
+            return (c * height + y) * width + x
+        row = y // 2 * 4 + y % 2 * 2 + x % 2  # a 2x2 window is a 4x1 column
+        return (c * 2 * height + row) * (width // 2) + x // 2
+
+
+def gather(where: Cells, y: Any, x: Any, c: Any) -> Any:
+    """`where.at(y, x, c)`, -1 where any of the three lies outside."""
     import numpy as np
 
-    physical = physical_shape(layout, 1, shape)
-    return to_nhwc(np.arange(shape[0] * shape[1] * shape[2]).reshape(physical), layout, shape)[0]
-
-
-def gather(where: Any, y: Any, x: Any, c: Any) -> Any:
-    """`where[y, x, c]`, -1 where any of the three lies outside."""
-    import numpy as np
-
-    y, x, c = np.broadcast_arrays(y, x, c)
     rows, columns, channels = where.shape
     inside = (y >= 0) & (y < rows) & (x >= 0) & (x < columns) & (c >= 0) & (c < channels)
-    return np.where(inside, where[np.where(inside, y, 0), np.where(inside, x, 0),
-                                  np.where(inside, c, 0)], -1)  # fmt: skip
+    return np.where(inside, where.at(y, x, c), -1)
+
+
+def some(of: Sequence[Any], most: int = 64) -> Sequence[Any]:
+    """All of `of`, or `most` of them, evenly spaced: what is counted of a large shape."""
+    return of if len(of) <= most else [of[i * len(of) // most] for i in range(most)]
 
 
 def efficiency_rows(loads: Counted, stores: Counted) -> Rows:

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import map_defines
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
-from lenetgpu.stages.sectors import NONE, Counted, cells, counted, efficiency_rows, gather, lanes
+from lenetgpu.stages.sectors import NONE, Cells, Counted, counted, efficiency_rows, gather, lanes
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 1024
@@ -50,8 +50,8 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     import numpy as np
 
     tx, ty = lanes(*_block(problem))
-    read = cells(problem.reads, problem.in_shape)
-    written = cells(problem.writes, problem.out_shape)
+    read = Cells(problem.reads, problem.in_shape)
+    written = Cells(problem.writes, problem.out_shape)
     c = np.arange(problem.C)[:, None, None]
     loads = NONE
     for d in range(4):

@@ -13,7 +13,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import map_defines
 from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
-from lenetgpu.stages.sectors import NONE, WARP, Counted, cells, counted, efficiency_rows, gather
+from lenetgpu.stages.sectors import NONE, WARP, Cells, Counted, counted, efficiency_rows, gather
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -57,13 +57,14 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     """Loads and stores of the first image's outputs, threads along their memory order."""
     import numpy as np
 
-    order = np.argsort(cells(problem.writes, problem.out_shape), axis=None)
+    y, x, c = np.indices(problem.out_shape)
+    order = np.argsort(Cells(problem.writes, problem.out_shape).at(y, x, c), axis=None)
     outputs = np.full(-(-order.size // WARP) * WARP, -1)
     outputs[: order.size] = order
     rows = outputs.reshape(-1, WARP)
     width, maps = problem.W // 2, problem.C
     y, x, c = rows // (width * maps), rows // maps % width, rows % maps
-    read, loads = cells(problem.reads, problem.in_shape), NONE
+    read, loads = Cells(problem.reads, problem.in_shape), NONE
     for d in range(4):
         loads += counted(gather(read, np.where(rows < 0, -1, 2 * y + d // 2), 2 * x + d % 2, c))
     return loads, Counted(order.size, -(-order.size // 8))

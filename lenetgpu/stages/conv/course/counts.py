@@ -1,4 +1,8 @@
-"""The course kernels' global accesses, warp by warp: what their efficiency is counted from."""
+"""The course kernels' global accesses, warp by warp: what their efficiency is counted from.
+
+Of the first image. Shapes of the network's size are counted whole, of larger ones some tiles,
+depths and maps of each (`sectors.some`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from typing import Any
 from lenetgpu.problems import Conv
 from lenetgpu.stages.sectors import (
     NONE,
+    Cells,
     Counted,
-    cells,
     counted,
     gather,
     lanes,
+    some,
     total,
 )
 
@@ -33,8 +38,8 @@ def _taps(problem: Conv) -> Iterator[tuple[int, int]]:
 
 def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
     """First output (y, x) of each tile of a map."""
-    for y in range(0, problem.OH, tile[0]):
-        yield from ((y, x) for x in range(0, problem.OW, tile[1]))
+    columns = range(0, problem.OW, tile[1])
+    yield from some([(y, x) for y in range(0, problem.OH, tile[0]) for x in columns])
 
 
 def _tile_loads(
@@ -52,7 +57,7 @@ def _tile_loads(
 
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
-    where = cells(problem.reads, problem.in_shape)
+    where = Cells(problem.reads, problem.in_shape)
     width, height = block
     tx, ty = lanes(width, height)
     found = []
@@ -105,7 +110,7 @@ def direct_counts(
         m = ty // tile[0] * maps[0] + tx // tile[1]
         there = there & (ty < maps[1] * tile[0]) & (tx < maps[0] * tile[1]) & (m < problem.M)
         oy, ox = ty % tile[0], tx % tile[1]
-    written = cells(problem.writes, problem.out_shape)
+    written = Cells(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
     for corner in _corners(problem, tile):
         y, x = corner[0] + oy, corner[1] + ox
@@ -124,8 +129,8 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
     import numpy as np
 
     tx, ty = lanes(*block)
-    read = cells(problem.reads, problem.in_shape)
-    written = cells(problem.writes, problem.out_shape)
+    read = Cells(problem.reads, problem.in_shape)
+    written = Cells(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
     for y0, x0 in _corners(problem, (block[1], block[0])):
         computes = (ty >= 0) & (ty + y0 < problem.OH) & (tx + x0 < problem.OW)
@@ -133,10 +138,10 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
         stores += counted(gather(written, y, x, 0))
         for r, s in _taps(problem):
             row = np.where(computes, y * problem.stride + r - problem.pad, -1)
-            c = np.arange(problem.C)[:, None, None]
+            c = np.array(some(range(problem.C)))[:, None, None]
             loads += counted(gather(read, row, x * problem.stride + s - problem.pad, c))
-        k = np.arange(problem.depth)[:, None, None]
-        loads += counted(_weights(problem, np.where(computes, k, -1), 0))
+            k = (r * problem.S + s) * problem.C + c
+            loads += counted(_weights(problem, np.where(computes, k, -1), 0))
     return loads, stores
 
 
@@ -148,7 +153,7 @@ def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     tap, c = k // problem.C, k % problem.C
     y = p // problem.OW * problem.stride + tap // problem.S - problem.pad
     x = p % problem.OW * problem.stride + tap % problem.S - problem.pad
-    return gather(cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
+    return gather(Cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
 
 
 def image_counts(
@@ -162,14 +167,15 @@ def image_counts(
 
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     pixels = problem.OH * problem.OW
-    written = cells(problem.writes, problem.out_shape)
+    written = Cells(problem.writes, problem.out_shape)
     loads, stores = NONE, NONE
-    map_steps = range(0, problem.M, _TILE * each[0])
-    pixel_steps = range(0, pixels, _TILE * each[1])
+    map_steps = some(range(0, problem.M, _TILE * each[0]))
+    pixel_steps = some(range(0, pixels, _TILE * each[1]))
+    depths = some(range(0, problem.depth, _TILE))
     maps = [m0 + i * _TILE for m0 in map_steps for i in range(each[0])]
     for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
         p = p0 + lane
-        for k0 in range(0, problem.depth, _TILE):
+        for k0 in depths:
             found = counted(_unrolled(problem, k0 + warp, p))
             loads += total(found for _ in map_steps)
         for m0 in maps:
@@ -178,7 +184,7 @@ def image_counts(
     if transposed is not None:
         m, k = (lane, warp) if transposed else (warp, lane)
         for m0 in maps:
-            for k0 in range(0, problem.depth, _TILE):
+            for k0 in depths:
                 found = counted(_weights(problem, k0 + k, m0 + m))
                 loads += total(found for _ in pixel_steps)
     return loads, stores
@@ -189,12 +195,13 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
     import numpy as np
 
     pixels = problem.OH * problem.OW
-    outputs = np.arange(-(-problem.M * pixels // _TILE) * _TILE).reshape(-1, _TILE)
+    warps = np.array(some(range(-(-problem.M * pixels // _TILE)), 2048))[:, None]
+    outputs = warps * _TILE + np.arange(_TILE)
     m, p = outputs // pixels, outputs % pixels
     here = m < problem.M
-    written = cells(problem.writes, problem.out_shape)
+    written = Cells(problem.writes, problem.out_shape)
     loads = NONE
-    for k in range(problem.depth):
+    for k in some(range(problem.depth), 1024):
         loads += counted(_unrolled(problem, np.where(here, k, -1), p))
         loads += counted(_weights(problem, np.where(here, k, -1), m))
     stores = counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
@@ -209,7 +216,7 @@ def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
     _, stores = image_counts(problem, (1, 1), None)
     loads = NONE
     k = np.arange(problem.depth)[:, None]
-    for p0 in range(0, problem.OH * problem.OW, _TILE):
+    for p0 in some(range(0, problem.OH * problem.OW, _TILE)):
         p = p0 + lane[None, :]
         here = (p < problem.OH * problem.OW) & (k >= 0)
         once = counted(_unrolled(problem, k, p)) + counted(
