@@ -36,7 +36,13 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "serial": {"cpu": _whole("serial")},  # on a GPU it would be the same, with copies
     **{name: {"cpu": _whole(name), "cuda": _whole(name)} for name in FAMILIES[1:]},
     "course": {
-        "cuda": {**_FAST_CUDA, "conv": "unrolled.layout", "pool": "layout"},
+        "cuda": {
+            "conv1": "unrolled.constant_layout",
+            "conv2": "unrolled.image_layout",
+            "pool": "layout.quad_looped",
+            "fc": "tiled.relu_apart",
+            "argmax": "thread.wide_blocks",
+        },
     },
     "block": {
         "cuda": {

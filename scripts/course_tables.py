@@ -6,6 +6,7 @@ from typing import Any
 
 from measured import GPU, Document, how_sure, load, where
 
+from lenetgpu.papers.course_counted import counted_rows
 from lenetgpu.plan import canonical
 
 
@@ -40,6 +41,14 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
 
 
+def _without(row: dict[str, Any]) -> str:
+    """Why the course has no figure for a row."""
+    if row.get("after"):
+        return "after the report"
+    untimed = row["table"].startswith(("2.2.2", "3.1", "3.2.2", "3.4", "3.5"))
+    return "no figure" if untimed and row["table"] != "3.4.1" else "could not run or left unbuilt"
+
+
 def course_table() -> str:
     """The course's figures beside this device's, each (stage, variant) once."""
     document = suite()
@@ -58,13 +67,18 @@ def course_table() -> str:
         figure = row.get("report_ms")
         bound = ">" if row.get("at_least") else ""
         ratio = bound + _times(row["speedup"]) if "speedup" in row else "-"
-        there = "could not run or left unbuilt" if figure is None else f"{bound}{figure:,.1f}"
+        there = _without(row) if figure is None else f"{bound}{figure:,.1f}"
         where = f"table {row['table']}" if row["table"][0].isdigit() and figure else row["table"]
         lines.append(
             f"| {where} | {row['label']} | {row['stage']} | `{_variant(row['variant'])}` | {there} "
             f"| {row['median_ms']:,.3f} | {ratio} | {_note(row)} |"
         )
     return "\n".join(lines)
+
+
+def _gain(step: dict[str, Any]) -> str:
+    """The course's gain, where it gives one."""
+    return f"{step['report_gain']:.2f}x" if step["report_gain"] else "no figure"
 
 
 def steps_table() -> str:
@@ -77,11 +91,35 @@ def steps_table() -> str:
         "|---|---|---:|---:|---|",
     ]
     lines += [
-        f"| {step['stage']} | {step['step']} | {step['report_gain']:.2f}x | {step['gain']:.2f}x "
+        f"| {step['stage']} | {step['step']} | {_gain(step)} | {step['gain']:.2f}x "
         f"| {step['verdict']} |"
         for step in document["ladder"]
     ]
     return "\n".join(lines)
 
 
-SECTIONS = {"course-steps": steps_table, "course": course_table}
+def counted_table() -> str:
+    """The efficiencies of figures 4 to 6 beside those counted from our kernels' addresses."""
+    lines = [
+        "| figure | stage | variant | loads, NVVP | counted | stores, NVVP | counted |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    notes = []
+    for row in counted_rows():
+        same = all(f"{row[f'report_{what}']:.1f}" == f"{row[what]:.1f}" for what in KINDS)
+        if not same:
+            notes.append(f"- Figure {row['figure']}, {row['stage']}: {row['note']}.")
+        lines.append(
+            f"| {row['figure']} | {row['stage']} | `{row['variant']}` "
+            f"| {row['report_loads']:.1f} % | {row['loads']:.1f} % "
+            f"| {row['report_stores']:.1f} % | {row['stores']:.1f} % |"
+        )
+    return "\n".join([*lines, "", *notes])
+
+
+KINDS = ("loads", "stores")
+SECTIONS = {
+    "course-steps": steps_table,
+    "course": course_table,
+    "course-counted": counted_table,
+}

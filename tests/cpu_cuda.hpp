@@ -66,7 +66,7 @@ T tex3D(cudaTextureObject_t texture, float x, float y, float z) {
 #define __launch_bounds__(...)
 #define __restrict__
 #define __shared__ static
-#define __constant__ static
+#define __constant__
 #define __syncthreads() gate->arrive_and_wait()
 #define __syncwarp() gate->arrive_and_wait()
 

@@ -21,8 +21,19 @@ from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
-from lenetgpu.papers.course import BEYOND, FIGURES, RELU, SERIAL_MEAN, SERIAL_RELU, TOTAL
-from lenetgpu.papers.course_ladder import covered_variants, layout_rows, step_rows
+from lenetgpu.papers.course import (
+    AFTER,
+    BEYOND,
+    FIGURES,
+    MEAN,
+    RELU,
+    SERIAL_MEAN,
+    SERIAL_RELU,
+    TOTAL,
+    UNTIMED,
+)
+from lenetgpu.papers.course_ladder import covered_variants, step_rows
+from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
@@ -31,14 +42,24 @@ from lenetgpu.stages.registry import cpu, make_variant
 
 REPORT = {
     "conv": [
-        "direct.basic", "direct.tight", "direct.shared_constant", "direct.four_maps",
-        "unrolled.naive", "unrolled.tiled", "unrolled.constant", "unrolled.layout",
+        "direct.basic", "direct.tight", "direct.shared_constant", "direct.two_maps",
+        "direct.whole_warps", "direct.quadrants",
+        "unrolled.image_naive", "unrolled.image_untransposed", "unrolled.image_tiled",
+        "unrolled.image_constant", "unrolled.constant_layout", "unrolled.image_layout",
         "cublas.im2col", "fft.cufft", "cublas.half",
     ],
-    "pool": ["basic.two_passes", "fused.relu_in_mean", "tiled.shared", "layout.quad"],
-    "argmax": ["thread.per_image", "reduction.list", "reduction.shuffle"],
+    "pool": ["basic.in_place", "fused.maps_looped", "tiled.shared", "layout.quad_looped"],
+    "argmax": ["thread.wide_blocks", "reduction.list", "reduction.shuffle"],
     "conv_pool": ["block.unrolled"],
-    "fc": ["tiled.shared", "cublas.sgemm", "cublas.half"],
+    "fc": ["tiled.relu_apart", "cublas.sgemm", "cublas.half"],
+}  # fmt: skip
+AFTER_IT = {
+    "conv": [
+        "direct.four_maps", "unrolled.naive", "unrolled.tiled", "unrolled.constant",
+        "unrolled.layout",
+    ],
+    "pool": ["basic.two_passes", "fused.relu_in_mean", "layout.quad"],
+    "argmax": ["thread.per_image"],
 }  # fmt: skip
 
 
@@ -53,8 +74,16 @@ def test_every_variant_of_the_report_is_registered_with_its_section(kind, name):
     assert found[name].paper.startswith("report ")
 
 
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in AFTER_IT.items() for n in names])
+def test_ours_of_the_same_ideas_say_so(kind, name):
+    found = {v.full_name: v for v in variants(kind, "cuda")}
+    assert found[name].paper.startswith("after report ")
+    rows = {variant for *_, variant in AFTER}
+    assert name in rows and name not in {figure.variant for figure in FIGURES}
+
+
 def test_the_suite_measures_every_gpu_variant_of_the_report():
-    wanted = {(kind, name) for kind, names in REPORT.items() for name in names}
+    wanted = {(k, n) for them in (REPORT, AFTER_IT) for k, names in them.items() for n in names}
     assert wanted <= covered_variants()
     known = {(v.kind, v.full_name) for v in variants()}
     assert covered_variants() <= known
@@ -64,9 +93,10 @@ def test_the_suite_measures_every_gpu_variant_of_the_report():
 
 
 def test_suite_rows_name_stages_that_exist():
-    special = {RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL}
+    special = {RELU, MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL}
     names = {s.name for s in STAGES} | {s.name for s in SPANS}
-    for stage, variant in [(f.stage, f.variant) for f in FIGURES] + [(s, v) for *_, s, v in BEYOND]:
+    listed = [(s, v) for *_, s, v in (*BEYOND, *AFTER, *UNTIMED)]
+    for stage, variant in [(f.stage, f.variant) for f in FIGURES] + listed:
         if variant in special:
             assert stage in names | {"all"}
         else:
@@ -85,7 +115,7 @@ def test_the_ladder_says_what_holds():
         return {"stage": "conv1", "variant": variant, "report_ms": 1.0, "median_ms": ms}
 
     times = {"direct.basic": 4.0, "direct.tight": 4.01, "direct.shared_constant": 2.0,
-             "direct.four_maps": 3.0}  # fmt: skip
+             "direct.whole_warps": 3.0}  # fmt: skip
     steps = step_rows([row(name, ms) for name, ms in times.items()])
     assert [step["verdict"] for step in steps] == ["no gain", "holds", "turned"]
     assert steps[1]["report_gain"] == pytest.approx(2000 / 450)

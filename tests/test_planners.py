@@ -56,7 +56,7 @@ def test_a_gpu_has_the_limits_of_its_own_capability(capability, warps, kib):
 
 
 def ladder(*times):
-    names = ("direct.basic", "direct.tight", "direct.shared_constant", "direct.four_maps")
+    names = ("direct.basic", "direct.tight", "direct.shared_constant", "direct.whole_warps")
     rows = [
         {"stage": "conv1", "variant": name, "report_ms": 1.0, "median_ms": ms}
         for name, ms in zip(names, times, strict=True)

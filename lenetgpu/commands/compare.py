@@ -43,7 +43,9 @@ from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.measure.timing import profile
-from lenetgpu.papers.course_ladder import NAMES, CourseRun, layout_rows, step_rows
+from lenetgpu.papers.course_counted import counted_rows
+from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
+from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.show import plots
 from lenetgpu.stages import Variant
 
@@ -257,6 +259,7 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         "rows": run.rows,
         "ladder": step_rows(run.rows),
         "layouts": layout_rows(),
+        "counted": counted_rows(),
     }
     title = (
         f"the course's variants, {len(setting.images):,} images, "

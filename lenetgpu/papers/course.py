@@ -9,20 +9,31 @@ from dataclasses import dataclass
 
 IMAGES = 10_000
 """How many images every time of the report is of."""
-RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL = (
+RELU, MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL = (
     "relu",
+    "mean",
     "serial relu",
     "serial mean",
     "plan course",
 )
+APART, MERGED = "mean, then linear", "mean and linear in one"
+HOST, RESIDENT = "plan course, by the host", "plan course, resident"
+STREAMS = ((1, 1), (1, 4), (2, 2), (2, 4), (4, 4), (8, 8))
+"""How many streams take how many chunks of all images."""
+
+
+def streamed(streams: int, chunks: int) -> str:
+    """What plan course on so many streams with so many chunks is called."""
+    return f"{TOTAL}, {streams} stream{'s' * (streams > 1)}, {chunks} chunk{'s' * (chunks > 1)}"
 
 
 @dataclass(frozen=True)
 class Figure:
     """One time of the report: where it stands, and the stage and variant that it is of.
 
-    `variant` is a variant's full name, or one of RELU, SERIAL_RELU, SERIAL_MEAN, TOTAL. `at_least`
-    marks a figure that the report gives as a lower bound.
+    `variant` is a variant's full name with the report's own blocks and threads, or one of RELU,
+    MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL. `at_least` marks a figure that the report gives as a
+    lower bound.
     """
 
     table: str
@@ -44,75 +55,91 @@ FIGURES: tuple[Figure, ...] = (
     *_both("1", "basic kernel", "direct.basic", 2800, 17200),
     *_both("2", "fewer threads", "direct.tight", 2000, 5400),
     *_both("3", "shared and constant memory", "direct.shared_constant", 450, 1700),
-    *_both("4", "four maps a block", "direct.four_maps", 150, 670),
-    *_both("5", "unrolled, tiles", "unrolled.tiled", 51.9, 260.2),
-    *_both("6", "unrolled, layout", "unrolled.layout", 34.9, 188.2),
-    Figure("7", "normal optimization", "conv1", "unrolled.naive", 387.468),
-    Figure("7", "tile implementation", "conv1", "unrolled.tiled", 305.16),
-    Figure("7", "constant memory", "conv1", "unrolled.constant", 51.9436),
-    Figure("7", "layout transformation", "conv1", "unrolled.layout", 34.8897),
-    *_both("8", "best forward path", "direct.four_maps", 150, 670),
-    *_both("8", "best unrolled", "unrolled.layout", 34, 180),
+    Figure("4", "new design of block", "conv1", "direct.whole_warps", 150),
+    Figure("4", "new design of block", "conv2", "direct.quadrants", 670),
+    Figure("fig 4", "12x12 threads, profiled", "conv2", "direct.shared_constant", 6855),
+    Figure("fig 5", "16x12 threads, profiled", "conv2", "direct.two_maps", 3905),
+    *_both("5", "unrolled, tiles", "unrolled.image_tiled", 51.9, 260.2),
+    Figure("6", "unrolled, layout", "conv1", "unrolled.constant_layout", 34.9),
+    Figure("6", "unrolled, layout", "conv2", "unrolled.image_layout", 188.2),
+    Figure("7", "normal optimization", "conv1", "unrolled.image_naive", 387.468),
+    Figure("7", "tile implementation", "conv1", "unrolled.image_tiled", 305.16),
+    Figure("7", "constant memory", "conv1", "unrolled.image_constant", 51.9436),
+    Figure("7", "layout transformation", "conv1", "unrolled.constant_layout", 34.8897),
+    Figure("8", "best forward path", "conv1", "direct.whole_warps", 150),
+    Figure("8", "best forward path", "conv2", "direct.quadrants", 670),
+    Figure("8", "best unrolled", "conv1", "unrolled.constant_layout", 34),
+    Figure("8", "best unrolled", "conv2", "unrolled.image_layout", 180),
     Figure("9", "relu4, serial", "pool1", SERIAL_RELU, 3013.68),
     Figure("9", "relu4, serial", "pool2", SERIAL_RELU, 665.508),
     Figure("9", "relu4, parallel", "pool1", RELU, 12.4404),
     Figure("9", "relu4, parallel", "pool2", RELU, 2.47833),
     Figure("11", "average pool, serial", "pool1", SERIAL_MEAN, 10690.9),
     Figure("11", "average pool, serial", "pool2", SERIAL_MEAN, 2501.65),
-    Figure("11", "normal optimization", "pool1", "fused.relu_in_mean", 182),
-    Figure("11", "normal optimization", "pool2", "fused.relu_in_mean", 27.6193),
-    Figure("11", "layout transformation", "pool1", "layout.quad", 14.5701),
-    Figure("11", "layout transformation", "pool2", "layout.quad", 10.0552),
+    Figure("11", "normal optimization", "pool1", MEAN, 182),
+    Figure("11", "normal optimization", "pool2", MEAN, 27.6193),
+    Figure("11", "layout transformation", "pool1", "layout.quad_looped", 14.5701),
+    Figure("11", "layout transformation", "pool2", "layout.quad_looped", 10.0552),
     Figure("12", "argmax, serial", "argmax", "serial.loops", 3.15529),
-    Figure("12", "argmax, a thread an image", "argmax", "thread.per_image", 0.326171),
+    Figure("12", "argmax, a thread an image", "argmax", "thread.wide_blocks", 0.326171),
     Figure("13", "convolution, serial", "conv1", "serial.loops", 10000, at_least=True),
     Figure("13", "convolution, serial", "conv2", "serial.loops", 10000, at_least=True),
     Figure("13", "relu4", "pool1", RELU, 12.4404),
     Figure("13", "relu4", "pool2", RELU, 2.47833),
-    Figure("13", "average pool", "pool1", "layout.quad", 14.5701),
-    Figure("13", "average pool", "pool2", "layout.quad", 10.0552),
-    Figure("13", "argmax", "argmax", "thread.per_image", 0.326171),
-    Figure("13", "convolution", "conv1", "unrolled.layout", 34.8897),
-    Figure("13", "convolution", "conv2", "unrolled.layout", 188.695),
+    Figure("13", "average pool", "pool1", "layout.quad_looped", 14.5701),
+    Figure("13", "average pool", "pool2", "layout.quad_looped", 10.0552),
+    Figure("13", "argmax", "argmax", "thread.wide_blocks", 0.326171),
+    Figure("13", "convolution", "conv1", "unrolled.constant_layout", 34.8897),
+    Figure("13", "convolution", "conv2", "unrolled.image_layout", 188.695),
     Figure("13", "all", "all", TOTAL, 270),
-    Figure("figs 4-6", "fully_forward_tile", "fc1", "tiled.shared", 148.77),
-    Figure("figs 4-6", "fully_forward_tile", "fc2", "tiled.shared", 11.855),
+    Figure("figs 4-6", "fully_forward_tile", "fc1", "tiled.relu_apart", 148.77),
+    Figure("figs 4-6", "fully_forward_tile", "fc2", "tiled.relu_apart", 11.855),
 )
 
-# The order in which the report climbed, with its times; Table 7's for conv1's unrolled ladder.
-LADDERS: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
+# The order in which the report climbed, with its times; Table 7's for conv1's unrolled ladder. No
+# time: the report says which is better and not by how much.
+LADDERS: tuple[tuple[str, tuple[tuple[str, float | None], ...]], ...] = (
     (
         "conv1",
         (
             ("direct.basic", 2800),
             ("direct.tight", 2000),
             ("direct.shared_constant", 450),
-            ("direct.four_maps", 150),
+            ("direct.whole_warps", 150),
         ),
     ),
+    ("conv1", (("unrolled.image_untransposed", None), ("unrolled.image_tiled", None))),
     (
         "conv1",
         (
-            ("unrolled.naive", 387.468),
-            ("unrolled.tiled", 305.16),
-            ("unrolled.constant", 51.9436),
-            ("unrolled.layout", 34.8897),
+            ("unrolled.image_naive", 387.468),
+            ("unrolled.image_tiled", 305.16),
+            ("unrolled.image_constant", 51.9436),
+            ("unrolled.constant_layout", 34.8897),
         ),
     ),
-    ("conv1", (("direct.four_maps", 150), ("unrolled.layout", 34.8897))),
+    ("conv1", (("direct.whole_warps", 150), ("unrolled.constant_layout", 34.8897))),
     (
         "conv2",
         (
             ("direct.basic", 17200),
             ("direct.tight", 5400),
             ("direct.shared_constant", 1700),
-            ("direct.four_maps", 670),
-            ("unrolled.tiled", 260.2),
-            ("unrolled.layout", 188.2),
+            ("direct.quadrants", 670),
+            ("unrolled.image_tiled", 260.2),
+            ("unrolled.image_layout", 188.2),
         ),
     ),
-    ("pool1", (("fused.relu_in_mean", 182), ("layout.quad", 14.5701))),
-    ("pool2", (("fused.relu_in_mean", 27.6193), ("layout.quad", 10.0552))),
+    ("conv2", (("direct.shared_constant", 6855), ("direct.two_maps", 3905))),
+    ("conv2", (("unrolled.image_untransposed", None), ("unrolled.image_tiled", None))),
+    ("pool1", ((MEAN, 182), ("layout.quad_looped", 14.5701))),
+    ("pool2", ((MEAN, 27.6193), ("layout.quad_looped", 10.0552))),
+    ("pool1", (("basic.in_place", None), ("fused.maps_looped", None))),
+    ("pool2", (("basic.in_place", None), ("fused.maps_looped", None))),
+    ("pool1+conv2", ((APART, None), (MERGED, None))),
+    ("pool2+fc1", ((APART, None), (MERGED, None))),
+    ("all", ((HOST, None), (RESIDENT, None))),
+    ("all", ((streamed(1, 1), None), (streamed(2, 2), None))),
 )
 
 # The report's Table 10: activation shapes (batch k left out) before and after its transformation.
@@ -127,9 +154,53 @@ LAYOUTS: tuple[tuple[str, str, tuple[int, ...], tuple[int, ...]], ...] = (
     ("pool2", "out", (4, 4, 64), (4, 4, 64)),
 )
 
+# What the report describes without a time, or with its threads in another step's place.
+UNTIMED: tuple[tuple[str, str, str, str], ...] = (
+    ("2.2.2", "W' not transposed", "conv1", "unrolled.image_untransposed"),
+    ("2.2.2", "W' not transposed", "conv2", "unrolled.image_untransposed"),
+    ("3.1.1", "relu4, then average pool", "pool1", "basic.in_place"),
+    ("3.1.1", "relu4, then average pool", "pool2", "basic.in_place"),
+    ("3.2.2", "including relu4", "pool1", "fused.maps_looped"),
+    ("3.2.2", "including relu4", "pool2", "fused.maps_looped"),
+)
+# Sections 3.1 (which leaves it at the thought), 3.4 and 3.5, on all of a plan or two stages of it.
+LINEAR: tuple[tuple[str, str, str, str], ...] = (
+    ("3.1", "mean, then convolution", "pool1+conv2", APART),
+    ("3.1", "the two in one", "pool1+conv2", MERGED),
+    ("3.1", "mean, then fully connected", "pool2+fc1", APART),
+    ("3.1", "the two in one", "pool2+fc1", MERGED),
+)
+MOVES: tuple[tuple[str, str, str, str], ...] = (
+    ("3.4", "by the host between stages", "all", HOST),
+    ("3.4", "left on the device", "all", RESIDENT),
+    *(("3.5", "streams, images and labels in page-locked memory", "all", streamed(*shape))
+      for shape in STREAMS),
+)  # fmt: skip
+
+# Ours of the same ideas: other blocks and threads than the report's.
+AFTER: tuple[tuple[str, str, str, str], ...] = (
+    ("2.1.4", "four maps a block", "conv1", "direct.four_maps"),
+    ("2.1.4", "four maps a block", "conv2", "direct.four_maps"),
+    ("2.2.1", "unrolled, a thread an output", "conv1", "unrolled.naive"),
+    ("2.2.2", "unrolled, a block a tile", "conv1", "unrolled.tiled"),
+    ("2.2.2", "unrolled, a block a tile", "conv2", "unrolled.tiled"),
+    ("2.2.3", "constant memory, a block a tile", "conv1", "unrolled.constant"),
+    ("2.2.3", "constant memory rolled in parts", "conv2", "unrolled.constant"),
+    ("2.2.4", "layout, a block a tile", "conv1", "unrolled.layout"),
+    ("2.2.4", "layout, a block a tile", "conv2", "unrolled.layout"),
+    ("3.1.1", "relu4, average pool, along the output", "pool1", "basic.two_passes"),
+    ("3.1.1", "relu4, average pool, along the output", "pool2", "basic.two_passes"),
+    ("3.2.2", "including relu4, along the output", "pool1", "fused.relu_in_mean"),
+    ("3.2.2", "including relu4, along the output", "pool2", "fused.relu_in_mean"),
+    ("3.2.4", "layout, along the output", "pool1", "layout.quad"),
+    ("3.2.4", "layout, along the output", "pool2", "layout.quad"),
+    ("3.3.1", "argmax, 128 threads a block", "argmax", "thread.per_image"),
+    ("figs 4-6", "fully_forward_tile with its ReLU", "fc1", "tiled.shared"),
+    ("figs 4-6", "fully_forward_tile, one column of blocks", "fc2", "tiled.shared"),
+)
+
 # What the report tried and could not run, or left unbuilt; measured without a figure beside it.
 BEYOND: tuple[tuple[str, str, str, str], ...] = (
-    ("2.2.3", "constant memory rolled in parts", "conv2", "unrolled.constant"),
     ("2.2.6", "cuBLAS", "conv1", "cublas.im2col"),
     ("2.2.6", "cuBLAS", "conv2", "cublas.im2col"),
     ("2.2.6", "cuBLAS", "fc1", "cublas.sgemm"),

@@ -6,44 +6,57 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
-from lenetgpu.layouts import physical_shape
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.document import launch_json, rates_json, times_json
+from lenetgpu.measure.document import launch_json, rates_json
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.sampling.facts import Truth
-from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
+from lenetgpu.measure.timing import repeat
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
+    AFTER,
+    APART,
     BEYOND,
     FIGURES,
+    HOST,
     IMAGES,
     LADDERS,
-    LAYOUTS,
+    LINEAR,
+    MEAN,
+    MERGED,
+    MOVES,
     ON_CPU,
     RELU,
+    RESIDENT,
     SERIAL_MEAN,
     SERIAL_RELU,
+    STREAMS,
     TOTAL,
+    UNTIMED,
+    streamed,
+)
+from lenetgpu.papers.course_layouts import layouts_of
+from lenetgpu.papers.course_passes import (
+    GPU_BUDGET_S,
+    MOST,
+    on_the_cpu,
+    passed,
+    serial_pass,
+    timed,
+    times_of,
 )
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import NAMED, resolve
-from lenetgpu.problems import Pool
+from lenetgpu.plan import NAMED, Plan, resolve
 from lenetgpu.stages import Variant
 
 NAMES = ("course", "report")
 """What the command line calls this suite; the first is its name."""
-_GPU_BUDGET_S, _CPU_BUDGET_S = 0.15, 0.5
-_LEAST, _MOST = 5, 50
-RELU_OF = "basic.two_passes"
-TABLE_10 = {
-    "conv1": ("NCHW", "QUAD"),
-    "pool1": ("QUAD", "NCHW"),
-    "conv2": ("NCHW", "QUAD"),
-    "pool2": ("QUAD", "NHWC"),
-}
+CPU_LINEAR = 500
+"""Images that two stages take together on a CPU."""
+PASSES_OF = "basic.in_place"
+"""The variant whose two kernels RELU and MEAN are."""
 SAME = 1.02
 """A gain of less than this is none."""
 
@@ -82,9 +95,12 @@ class CourseRun:
                     **self._measure(figure.stage, figure.variant),
                 }
                 self.rows.append(self._with_speedup(row))
-            for section, label, stage, variant in BEYOND if self._device == "cuda" else ON_CPU:
-                found = self._measure(stage, variant)
-                self.rows.append({"table": section, "label": label, "stage": stage, **found})
+            here = self._device == "cuda"
+            for listed in (UNTIMED, LINEAR, MOVES, BEYOND, AFTER) if here else (LINEAR, ON_CPU):
+                for section, label, stage, variant in listed:
+                    row = {"table": section, "label": label, "stage": stage}
+                    row |= self._measure(stage, variant)
+                    self.rows.append(row | ({"after": True} if listed is AFTER else {}))
         except KeyboardInterrupt:
             self.interrupted = True
 
@@ -110,16 +126,27 @@ class CourseRun:
 
     def _one(self, stage: str, name: str) -> dict[str, Any]:
         if name in (SERIAL_RELU, SERIAL_MEAN):
-            return self._serial_pass(stage, name)
+            return serial_pass(stage, name, len(self._images))
         if name == TOTAL:
             return self._total()
+        if name in (APART, MERGED):
+            return self._linear(stage, name)
+        if name in (HOST, RESIDENT):
+            return self._transfers(name)
+        for shape in STREAMS:
+            if name == streamed(*shape):
+                return self._streams(*shape)
+        return self._variant_row(stage, name)
+
+    def _variant_row(self, stage: str, name: str) -> dict[str, Any]:
         unit = stage_of(stage)
-        variant = self._variant(unit.kind, RELU_OF if name == RELU else name)
+        variant = self._variant(unit.kind, PASSES_OF if name in (RELU, MEAN) else name)
         if variant is None:
             note = "needs a GPU"
             return {"variant": name, "status": "absent", "note": note}
-        layouts = TABLE_10[stage] if variant.family == "layout" else None
-        bench = StageBench(variant, unit, len(self._images), self._facts, layouts)
+        bench = StageBench(
+            variant, unit, len(self._images), self._facts, layouts_of(stage, variant)
+        )
         checked = bench.check()
         row: dict[str, Any] = {
             "variant": name,
@@ -129,15 +156,12 @@ class CourseRun:
         }
         if not checked.verdict.passed:
             return row
-        if name == RELU:
-            return row | self._relu(bench)
-        budget = _GPU_BUDGET_S if variant.needs.device == "cuda" else _CPU_BUDGET_S
-        bench.sample()
-        samples = repeat(bench.sample, budget, _LEAST if budget < 0.3 else 1, _MOST)
+        if name in (RELU, MEAN):
+            return row | passed(bench, name, self._limits)
+        row |= timed(bench.sample, variant.needs.device)
         if not bench.recheck().verdict.passed:
             return row | {"status": "wrong"}
         n, problem = bench.images, bench.problem
-        row |= self._times(samples)
         row |= rates_json(
             problem.flop(n), problem.bytes(n), row["median_ms"] / 1e3, variant.precision,
             self._limits,
@@ -145,7 +169,7 @@ class CourseRun:
         row |= launch_json(bench.launched)
         row["explanation"] = _explanation(variant, problem, n, row)
         scaled = f"scaled from {bench.scaled_from} images" if bench.scaled_from < n else None
-        note = _joined(scaled, _on_the_cpu() if variant.needs.device != self._device else None)
+        note = _joined(scaled, on_the_cpu() if variant.needs.device != self._device else None)
         return row | ({"note": note} if note else {})
 
     def _variant(self, kind: str, name: str) -> Variant | None:
@@ -156,93 +180,79 @@ class CourseRun:
                 return candidate
         return None
 
-    @staticmethod
-    def _times(samples: list[float]) -> dict[str, Any]:
-        summary = summarise(samples)
-        return times_json(summary) | {"samples_ms": summary.samples}
+    def _plan(self) -> Plan:
+        return resolve("course" if self._device in NAMED["course"] else "unrolled", self._device)
 
-    def _relu(self, bench: StageBench) -> dict[str, Any]:
-        """The ReLU pass alone, on the map that the pool reads; checked here against NumPy."""
-        import cupy
-        import numpy as np
-
-        from lenetgpu.stages.pool.mean import relu_pass
-
-        x = bench.input
-        y = cupy.full(x.shape, cupy.nan, cupy.float32)
-        relu_pass(x, y, bench.problem)
-        if not bool((y == cupy.maximum(x, np.float32(0))).all()):
-            return {"status": "wrong"}
-
-        def sample() -> float:
-            return gpu_ms(lambda: relu_pass(x, y, bench.problem))
-
-        sample()
-        row = self._times(repeat(sample, _GPU_BUDGET_S, _LEAST, _MOST))
-        row |= rates_json(x.size, 8 * x.size, row["median_ms"] / 1e3, "fp32", self._limits)
-        row["explanation"] = f"{row['gbs']:.0f} GB/s"
-        return row
-
-    def _serial_pass(self, stage: str, name: str) -> dict[str, Any]:
-        import numpy as np
-
-        from lenetgpu.stages.pool.serial import mean_loops, relu_loops
-
-        problem = stage_of(stage).problem
-        assert isinstance(problem, Pool)
-        few = 100
-        rng = np.random.default_rng()
-        x = rng.standard_normal((few, *problem.in_shape)).astype(np.float32)
-        relu, mean = np.full_like(x, np.nan), np.full((few, *problem.out_shape), np.nan, np.float32)
-
-        def loops() -> None:
-            if name == SERIAL_RELU:
-                relu_loops(x.reshape(-1), relu.reshape(-1))
-            else:
-                for image, pooled in zip(x, mean, strict=True):
-                    mean_loops(image, pooled)
-
-        def sample() -> float:
-            return cpu_ms(loops) * len(self._images) / few
-
-        sample()
-        folded = x.reshape(few, problem.H // 2, 2, problem.W // 2, 2, problem.C)
-        right = (
-            np.array_equal(relu, np.maximum(x, 0))
-            if name == SERIAL_RELU
-            else np.allclose(mean, folded.mean(axis=(2, 4)), atol=1e-5)
-        )
-        row: dict[str, Any] = {"variant": name, "status": "right" if right else "wrong"}
-        if right:
-            row |= self._times(repeat(sample, _CPU_BUDGET_S, 1, _MOST))
-            row["note"] = f"scaled from {few} images, {_on_the_cpu()}"
-        return row
-
-    def _total(self) -> dict[str, Any]:
-        plan_name = "course" if self._device in NAMED["course"] else "unrolled"
-        plan = resolve(plan_name, self._device)
-        pipeline = Pipeline(plan, self._facts.weights, len(self._images), str(self._images.dtype))
+    def _checked(self, pipeline: Pipeline, name: str) -> tuple[PlanBench, dict[str, Any]]:
         bench = PlanBench(pipeline, self._images, self._facts)
         checked = bench.check()
-        row: dict[str, Any] = {
-            "variant": f"plan {plan_name}",
+        return bench, {
+            "variant": name,
             "status": "right" if checked.verdict.passed else "wrong",
             "relative_error": checked.verdict.error,
             "label_flips": checked.flips,
         }
-        if checked.verdict.passed:
+
+    def _total(self) -> dict[str, Any]:
+        plan = self._plan()
+        dtype = str(self._images.dtype)
+        pipeline = Pipeline(plan, self._facts.weights, len(self._images), dtype)
+        bench, row = self._checked(pipeline, f"plan {plan.name}")
+        if row["status"] == "right":
             bench.sample()
-            row |= self._times(repeat(bench.sample, 2 * _GPU_BUDGET_S, 1, _MOST))
+            row |= times_of(repeat(bench.sample, 2 * GPU_BUDGET_S, 1, MOST))
         return row
+
+    def _transfers(self, name: str) -> dict[str, Any]:
+        from lenetgpu.papers.course_moves import Transfers
+
+        moves = Transfers(self._plan(), self._facts.weights, self._images, name)
+        bench, row = self._checked(moves.pipeline, name)
+        if row["status"] == "right":
+            expected = moves.pipeline.run(bench.input).get()
+            if (moves.once() != expected).any():
+                return row | {"status": "wrong"}
+            row |= timed(moves.sample, "cuda")
+            row["explanation"] = moves.explanation
+        return row
+
+    def _streams(self, count: int, chunks: int) -> dict[str, Any]:
+        from lenetgpu.papers.course_moves import Streamed
+
+        plan, weights, images = self._plan(), self._facts.weights, self._images
+        pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
+        bench, row = self._checked(pipeline, streamed(count, chunks))
+        if row["status"] == "right":
+            expected = pipeline.run(bench.input).get()
+            try:
+                lanes = Streamed(plan, weights, images, (count, chunks), expected)
+            except LenetError as error:
+                return row | {"status": "wrong", "note": str(error)}
+            row |= timed(lanes.sample, "cuda")
+            row["explanation"] = f"chunks of {-(-len(images) // chunks):,} images"
+        return row
+
+    def _linear(self, stage: str, name: str) -> dict[str, Any]:
+        from lenetgpu.papers.course_merged import Linear
+
+        few = len(self._images) if self._device == "cuda" else min(len(self._images), CPU_LINEAR)
+        linear = Linear(stage, name, few, self._device, self._facts)
+        verdict = linear.check()
+        row: dict[str, Any] = {
+            "variant": name,
+            "status": "right" if verdict.passed else "wrong",
+            "relative_error": verdict.error,
+        }
+        if not verdict.passed:
+            return row
+        scale = len(self._images) / few
+        row |= timed(lambda: linear.sample() * scale, self._device)
+        row["explanation"] = f"{linear.variants}: {linear.count}"
+        return row | ({"note": f"scaled from {few} images"} if scale > 1 else {})
 
 
 def _joined(*words: str | None) -> str:
     return ", ".join(word for word in words if word)
-
-
-def _on_the_cpu() -> str:
-    """Whose time a serial row is, on a machine with a GPU too."""
-    return f"on one thread of the CPU, {cpu_name()}"
 
 
 def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any]) -> str:
@@ -265,7 +275,7 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A gain is the time of the step before over the time of the step; within 2 % of 1 is no change.
     """
-    found = {(row["stage"], row["variant"]): row for row in rows if "report_ms" in row}
+    found = {(row["stage"], row["variant"]): row for row in rows}
     steps = []
     for stage, ladder in LADDERS:
         for (before, slower_ms), (after, faster_ms) in itertools.pairwise(ladder):
@@ -278,7 +288,7 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 {
                     "stage": stage,
                     "step": f"{before} to {after}",
-                    "report_gain": slower_ms / faster_ms,
+                    "report_gain": slower_ms / faster_ms if slower_ms and faster_ms else None,
                     "gain": gain,
                     "verdict": holds,
                     "why": f"{old.get('explanation', '')} -> {new.get('explanation', '')}",
@@ -287,37 +297,15 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return steps
 
 
-def layout_rows() -> list[dict[str, Any]]:
-    """Table 10: the report's shapes and the ones this package gives its layouts."""
-    by_name = {stage.name: stage.problem for stage in STAGES}
-    rows = []
-    for stage, end, before, after in LAYOUTS:
-        problem = by_name[stage]
-        shape = problem.in_shape if end == "in" else problem.out_shape
-        layout = TABLE_10[stage][0 if end == "in" else 1]
-        rows.append(
-            {
-                "table": "10",
-                "stage": stage,
-                "end": end,
-                "report_before": list(before),
-                "report_after": list(after),
-                "layout": layout,
-                "before": list(shape),
-                "after": list(physical_shape(layout, 1, shape)[1:]),
-            }
-        )
-    return rows
-
-
 def covered_variants() -> set[tuple[str, str]]:
     """(kind, full name) of every variant that the suite measures."""
     kinds = {stage.name: stage.kind for stage in STAGES}
     kinds |= {span.name: span.kind for span in SPANS}
-    named = [(f.stage, f.variant) for f in FIGURES] + [(s, v) for _, _, s, v in BEYOND]
+    named = [(figure.stage, figure.variant) for figure in FIGURES]
+    named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
     special = (SERIAL_RELU, SERIAL_MEAN, TOTAL)
     return {
-        (kinds[stage], RELU_OF if name == RELU else name)
+        (kinds[stage], PASSES_OF if name in (RELU, MEAN) else name)
         for stage, name in named
         if name not in special
     }

@@ -74,6 +74,16 @@ LAYOUT_COLUMNS = (
     Column("layout here", "layout", numeric=False),
     Column("after here", "after", dimensions),
 )
+COUNTED_COLUMNS = (
+    Column("figure", "figure", numeric=False),
+    Column("stage", "stage", numeric=False),
+    Column("variant", "variant", numeric=False),
+    Column("loads % there", "report_loads", fixed(1)),
+    Column("counted", "loads", fixed(1)),
+    Column("stores % there", "report_stores", fixed(1)),
+    Column("counted here", "stores", fixed(1)),
+    Column("note", "note", numeric=False),
+)
 LADDER_COLUMNS = (
     Column("stage", "stage", numeric=False),
     Column("the course's step", "step", numeric=False),
@@ -145,6 +155,9 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
             LAYOUT_COLUMNS, document["layouts"], "table 10: activation shapes", width=console.width
         )
     )
+    if counted := document.get("counted"):
+        title = "global efficiency: figures 4 to 6 by NVVP, and counted from addresses"
+        console.print(as_rich(COUNTED_COLUMNS, counted, title, width=console.width))
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
 

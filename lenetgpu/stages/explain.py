@@ -5,7 +5,7 @@ A variant's `explain` is made of these rows.
 
 from __future__ import annotations
 
-from lenetgpu.problems import Conv, ConvPool, Pool
+from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages.registry import Rows
 
 _WARP, _SECTOR, _FLOAT = 32, 32, 4
@@ -41,15 +41,6 @@ def conv_pool_moves(problem: ConvPool) -> Rows:
     conv = problem.conv
     loads = moved_per_needed(_along_x(problem.reads, conv.C) * conv.stride)
     return _moved(loads, moved_per_needed(_along_x(problem.writes, conv.M), 8))
-
-
-def pool_moves(problem: Pool) -> Rows:
-    """Loads of a pool whose threads run along its output, where its stores coalesce."""
-    if problem.writes == "NHWC":
-        stride = 1 if problem.reads == "NHWC" else problem.H * problem.W
-    else:
-        stride = {"NHWC": 2 * problem.C, "NCHW": 2, "QUAD": 1}[problem.reads]
-    return _moved(moved_per_needed(stride), 1.0)
 
 
 def reuse(uses: float) -> Rows:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
+from lenetgpu.stages.sectors import WARP, Counted, counted, efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREAD_IMAGES = 128
+_COURSE_IMAGES = 1024
 _LIST_THREADS = 256
 
 
@@ -34,15 +37,45 @@ scan = partial(variant, kind="argmax", reads="NC", writes="N", needs=cuda())
 @scan(
     family="thread",
     kernels=of_shape(_thread),
-    paper="report 3.3.1, table 12",
+    paper="after report 3.3.1: smaller blocks, on more multiprocessors",
 )
 def per_image(x: Any, y: Any, problem: Argmax) -> None:
     """One thread scans the scores of one image."""
+    _scan(x, y, _thread(problem)[0], _THREAD_IMAGES)
+
+
+@cache
+def _wide(problem: Argmax) -> tuple[Kernel, ...]:
+    return (Kernel(_SOURCE, "argmax_thread", (("K", problem.K), ("IMAGES", _COURSE_IMAGES))),)
+
+
+def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
+    """Loads and stores of a warp: 32 images, K scores each."""
     import numpy as np
 
-    (kernel,) = _thread(problem)
-    grid = (blocks_for(len(x), _THREAD_IMAGES),)
-    launch(kernel, grid, (_THREAD_IMAGES,), (x, y, np.int32(len(x))))
+    lane, k = np.arange(WARP)[None, :], np.arange(problem.K)[:, None]
+    return counted(lane * problem.K + k), counted(lane)
+
+
+def _explain_scan(problem: Argmax, batch: int, machine: Machine) -> Rows:
+    return efficiency_rows(*access_counts(problem))
+
+
+@scan(
+    family="thread",
+    kernels=of_shape(_wide),
+    explain=_explain_scan,
+    paper="report 3.3.1, table 12, figs 4 to 6: argMaxParallel",
+)
+def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
+    """One thread scans the scores of one image, 1,024 threads a block."""
+    _scan(x, y, _wide(problem)[0], _COURSE_IMAGES)
+
+
+def _scan(x: Any, y: Any, kernel: Kernel, images: int) -> None:
+    import numpy as np
+
+    launch(kernel, (blocks_for(len(x), images),), (images,), (x, y, np.int32(len(x))))
 
 
 def _list_images(problem: Argmax) -> int:

@@ -7,6 +7,7 @@ _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",
     "unrolled": "unrolled cublas",
+    "course": "direct unrolled",
     "tiled": "tiled",
     "fft": "fft",
     "cublas": "cublas",

@@ -12,9 +12,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.counts import direct_counts, map_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
-from lenetgpu.stages.explain import conv_moves, idle, reuse
+from lenetgpu.stages.explain import idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -28,7 +30,8 @@ def _basic(problem: Conv) -> tuple[Kernel, ...]:
 
 
 def _explain_basic(problem: Conv, batch: int, machine: Machine) -> Rows:
-    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
+    counted = efficiency_rows(*map_counts(problem, (32, 32)))
+    return counted + reuse(1) + idle(problem.OH * problem.OW, _MAX_THREADS)
 
 
 direct = partial(variant, kind="conv", family="direct", needs=cuda())
@@ -61,7 +64,8 @@ def _tight(problem: Conv) -> tuple[Kernel, ...]:
 
 def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
     width, height = _tight_block(problem)
-    return conv_moves(problem) + reuse(1) + idle(problem.OH * problem.OW, width * height)
+    counted = efficiency_rows(*map_counts(problem, (width, height)))
+    return counted + reuse(1) + idle(problem.OH * problem.OW, width * height)
 
 
 @direct(
@@ -144,7 +148,9 @@ def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
     tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
     outputs = problem.OH * problem.OW
     used = problem.R * problem.S * outputs / (problem.H * problem.W)
-    return conv_moves(problem) + reuse(used) + idle(outputs, tiles * block_h * block_w)
+    tile, block, constant = (tile_h, tile_w), (block_w, block_h), _fits_constant(problem)
+    counts = direct_counts(problem, tile, block, (1, 1), constant, in_a_row=True)
+    return efficiency_rows(*counts) + reuse(used) + idle(outputs, tiles * block_h * block_w)
 
 
 @direct(
@@ -182,7 +188,8 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
     blocks = blocks_for(problem.M, 4) * blocks_for(problem.OH, 8) * blocks_for(problem.OW, 8)
     used = 4 * problem.R * problem.S * 64 / ((8 + problem.R - 1) * (8 + problem.S - 1))
     outputs = problem.OH * problem.OW * problem.M
-    return conv_moves(problem) + reuse(used) + idle(outputs, 256 * blocks)
+    counts = direct_counts(problem, (8, 8), (8, 32), (1, 4), in_a_row=True)
+    return efficiency_rows(*counts) + reuse(used) + idle(outputs, 256 * blocks)
 
 
 @direct(
@@ -192,7 +199,7 @@ def _explain_four_maps(problem: Conv, batch: int, machine: Machine) -> Rows:
     explain=_explain_four_maps,
     supports=_eight_by_eight_fits,
     also="tiled.four_maps",
-    paper="report 2.1.4, table 4",
+    paper="after report 2.1.4, table 4: 256 threads in a row, any map in 8x8 parts",
 )
 def four_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """256 threads compute an 8x8 part of four maps that share one input tile."""

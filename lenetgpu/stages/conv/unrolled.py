@@ -13,9 +13,11 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import MAPS, conv_kernel
+from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
+from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.explain import conv_moves, reuse
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -96,8 +98,8 @@ unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
     reads=MAPS,
     writes=MAPS,
     kernels=of_shape(naive_kernel),
-    explain=lambda problem, batch, machine: conv_moves(problem) + reuse(1),
-    paper="report 2.2.1, table 7",
+    explain=lambda problem, batch, machine: efficiency_rows(*flat_counts(problem)) + reuse(1),
+    paper="after report 2.2.1: outputs in a row over all images",
 )
 def naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """One output per thread of the unrolled product, nothing shared."""
@@ -117,7 +119,8 @@ def tile_reuse(problem: Conv) -> Rows:
 
 
 def _explain_tiled(problem: Conv, batch: int, machine: Machine) -> Rows:
-    return conv_moves(problem) + tile_reuse(problem)
+    counts = image_counts(problem, (maps_each(problem), 2), True)
+    return efficiency_rows(*counts) + tile_reuse(problem)
 
 
 def product_grid(x: Any, problem: Conv) -> tuple[int]:
@@ -137,7 +140,7 @@ def _tiled(problem: Conv) -> tuple[Kernel, ...]:
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
     default=True,
-    paper="report 2.2.2, table 5",
+    paper="after report 2.2.2: a block a tile of an image",
 )
 def tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Shared-memory tiles of the unrolled product, 2x2 outputs per thread."""
@@ -165,6 +168,13 @@ class _Rolled:
     part: int
 
 
+def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
+    if _part_rows(problem) < problem.depth:
+        return conv_moves(problem) + tile_reuse(problem)
+    counts = image_counts(problem, (maps_each(problem), 2), None)
+    return efficiency_rows(*counts) + tile_reuse(problem)
+
+
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     import cupy
 
@@ -183,9 +193,9 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
     writes=("NCHW", "NHWC"),
     prepare=_prepare_constant,
     kernels=of_shape(_constant),
-    explain=_explain_tiled,
+    explain=_explain_constant,
     supports=lambda problem: None if problem.M <= 16384 else "supports at most 16384 maps",
-    paper="report 2.2.3, table 7; rolled in parts, which it left unbuilt",
+    paper="after report 2.2.3: a block a tile, rolled in parts, which it left unbuilt",
 )
 def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
     """Filters in constant memory, rolled through it in parts where they do not fit."""
@@ -201,19 +211,13 @@ def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
         launch(kernel, product_grid(x, problem), (TILE, TILE), args, loaded=w.function)
 
 
-def _even_outputs(problem: Conv) -> str | None:
-    if problem.OH % 2 or problem.OW % 2:
-        return f"supports even output sizes, not {problem.OH}x{problem.OW}"
-    return None
-
-
 @unrolled(
     reads="NCHW",
     writes="QUAD",
     kernels=of_shape(_tiled),
     explain=_explain_tiled,
-    supports=_even_outputs,
-    paper="report 2.2.4, table 6",
+    supports=odd_outputs,
+    paper="after report 2.2.4: a block a tile, the layouts of table 10",
 )
 def layout(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """The tiled product from NCHW into QUAD, so that reads, writes and the pool coalesce."""

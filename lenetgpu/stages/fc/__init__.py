@@ -5,6 +5,7 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "tiled": "tiled",
+    "apart": "tiled",
     "cublas": "blas cublas unrolled",
     "valid_conv": "unrolled fft",
     "reference": "",

@@ -5,6 +5,7 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "mean": "basic fused layout",
+    "looped": "basic fused layout",
     "tiled": "tiled",
     "unrolled": "unrolled cublas",
     "fft": "fft",

@@ -12,8 +12,8 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.explain import pool_moves
 from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.sectors import NONE, WARP, Cells, Counted, counted, efficiency_rows, gather
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -53,6 +53,23 @@ def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
     return (_kernel(problem, "relu_mean"),)
 
 
+def access_counts(problem: Pool) -> tuple[Counted, Counted]:
+    """Loads and stores of the first image's outputs, threads along their memory order."""
+    import numpy as np
+
+    y, x, c = np.indices(problem.out_shape)
+    order = np.argsort(Cells(problem.writes, problem.out_shape).at(y, x, c), axis=None)
+    outputs = np.full(-(-order.size // WARP) * WARP, -1)
+    outputs[: order.size] = order
+    rows = outputs.reshape(-1, WARP)
+    width, maps = problem.W // 2, problem.C
+    y, x, c = rows // (width * maps), rows // maps % width, rows % maps
+    read, loads = Cells(problem.reads, problem.in_shape), NONE
+    for d in range(4):
+        loads += counted(gather(read, np.where(rows < 0, -1, 2 * y + d // 2), 2 * x + d % 2, c))
+    return loads, Counted(order.size, -(-order.size // 8))
+
+
 def _rectified(w: None, problem: Pool, batch: int) -> Any:
     import cupy
 
@@ -72,7 +89,7 @@ def relu_pass(x: Any, y: Any, problem: Pool) -> None:
     needs=cuda(),
     prepare=_rectified,
     kernels=of_shape(_two_passes),
-    paper="report 3.1.1 and 3.2.1, tables 9 and 11",
+    paper="after report 3.1.1 and 3.2.1: threads along the output",
 )
 def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
     """ReLU over the whole map, then the mean, in two launches."""
@@ -102,8 +119,8 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: pool_moves(problem),
-    paper="report 3.1.2 and 3.2.2",
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+    paper="after report 3.1.2 and 3.2.2: threads along the output",
 )
 def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, one launch, one output per thread."""
@@ -118,8 +135,8 @@ def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     writes=_MAPS,
     needs=cuda(),
     kernels=of_shape(_one_pass),
-    explain=lambda problem, batch, machine: pool_moves(problem),
-    paper="report 3.2.4, table 11, fig. 5",
+    explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
+    paper="after report 3.2.4, fig. 5: threads along the output",
 )
 def quad(x: Any, y: Any, problem: Pool) -> None:
     """ReLU inside the mean from the QUAD layout that the convolution wrote."""

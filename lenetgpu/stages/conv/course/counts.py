@@ -1,0 +1,226 @@
+"""The course kernels' global accesses, warp by warp: what their efficiency is counted from.
+
+Of the first image. Shapes of the network's size are counted whole, of larger ones some tiles,
+depths and maps of each (`sectors.some`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lenetgpu.problems import Conv
+from lenetgpu.stages.sectors import (
+    NONE,
+    Cells,
+    Counted,
+    counted,
+    gather,
+    lanes,
+    some,
+    total,
+)
+
+_TILE = 32
+
+
+def _weights(problem: Conv, k: Any, m: Any) -> Any:
+    """Where filter element (k, m) lies; -1 past the end."""
+    import numpy as np
+
+    inside = (k >= 0) & (k < problem.depth) & (m >= 0) & (m < problem.M)
+    return np.where(inside, k * problem.M + m, -1)
+
+
+def _taps(problem: Conv) -> Iterator[tuple[int, int]]:
+    return ((r, s) for r in range(problem.R) for s in range(problem.S))
+
+
+def _corners(problem: Conv, tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """First output (y, x) of each tile of a map."""
+    columns = range(0, problem.OW, tile[1])
+    yield from some([(y, x) for y in range(0, problem.OH, tile[0]) for x in columns])
+
+
+def _tile_loads(
+    problem: Conv,
+    corner: tuple[int, int],
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    in_a_row: bool,
+) -> Counted:
+    """The loads of one channel's input tile by a block of (width, height) threads.
+
+    `in_a_row`: thread t takes elements t, t + threads, ... of the tile, else (x, y) its (y, x).
+    """
+    import numpy as np
+
+    rows = (tile[0] - 1) * problem.stride + problem.R
+    columns = (tile[1] - 1) * problem.stride + problem.S
+    where = Cells(problem.reads, problem.in_shape)
+    width, height = block
+    tx, ty = lanes(width, height)
+    found = []
+    for r, s in _strides(rows, columns, block, in_a_row):
+        if in_a_row:
+            at = np.where(ty < 0, rows * columns, r + ty * width + tx)
+            y, x = at // columns, at % columns
+        else:
+            y, x = np.where(ty < 0, rows, ty + r), tx + s
+        loads = (y < rows) & (x < columns)
+        y = np.where(loads, y + corner[0] * problem.stride - problem.pad, -1)
+        found.append(gather(where, y, x + corner[1] * problem.stride - problem.pad, 0))
+    return counted(np.stack(found))
+
+
+def _strides(
+    rows: int, columns: int, block: tuple[int, int], in_a_row: bool
+) -> Iterator[tuple[int, int]]:
+    """Where a block's threads stand on a tile, turn by turn."""
+    if in_a_row:
+        yield from ((first, 0) for first in range(0, rows * columns, block[0] * block[1]))
+        return
+    for r in range(0, rows, block[1]):
+        yield from ((r, s) for s in range(0, columns, block[0]))
+
+
+def direct_counts(
+    problem: Conv,
+    tile: tuple[int, int],
+    block: tuple[int, int],
+    maps: tuple[int, int] | None = None,
+    constant: bool = False,
+    in_a_row: bool = False,
+) -> tuple[Counted, Counted]:
+    """Loads and stores of all blocks of the first image's first maps, float32.
+
+    The kernel loads (height, width) tiles by (width, height) threads, channel by channel, in a row
+    or not (`_tile_loads`). `maps` (across, down) of a block stand side by side; None: one map,
+    its outputs in a row. `constant`: filters in constant memory.
+    """
+    import numpy as np
+
+    tx, ty = lanes(*block)
+    there, m = ty >= 0, np.zeros_like(tx)
+    if maps is None:
+        thread = np.where(there, ty * block[0] + tx, 0)
+        oy, ox = thread // tile[1], thread % tile[1]
+        there = there & (oy < tile[0])
+    else:
+        m = ty // tile[0] * maps[0] + tx // tile[1]
+        there = there & (ty < maps[1] * tile[0]) & (tx < maps[0] * tile[1]) & (m < problem.M)
+        oy, ox = ty % tile[0], tx % tile[1]
+    written = Cells(problem.writes, problem.out_shape)
+    loads, stores = NONE, NONE
+    for corner in _corners(problem, tile):
+        y, x = corner[0] + oy, corner[1] + ox
+        computes = there & (y < problem.OH) & (x < problem.OW)
+        stores += counted(gather(written, np.where(computes, y, -1), x, m))
+        once = _tile_loads(problem, corner, tile, block, in_a_row)
+        loads += total(once for _ in range(problem.C))
+        if not constant:
+            k = np.arange(problem.depth)[:, None, None]
+            loads += counted(_weights(problem, np.where(computes, k, -1), m))
+    return loads, stores
+
+
+def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]:
+    """`direct.basic` and `tight`: a block a map, an output a thread, all from global memory."""
+    import numpy as np
+
+    tx, ty = lanes(*block)
+    read = Cells(problem.reads, problem.in_shape)
+    written = Cells(problem.writes, problem.out_shape)
+    loads, stores = NONE, NONE
+    for y0, x0 in _corners(problem, (block[1], block[0])):
+        computes = (ty >= 0) & (ty + y0 < problem.OH) & (tx + x0 < problem.OW)
+        y, x = np.where(computes, ty + y0, -1), tx + x0
+        stores += counted(gather(written, y, x, 0))
+        for r, s in _taps(problem):
+            row = np.where(computes, y * problem.stride + r - problem.pad, -1)
+            c = np.array(some(range(problem.C)))[:, None, None]
+            loads += counted(gather(read, row, x * problem.stride + s - problem.pad, c))
+            k = (r * problem.S + s) * problem.C + c
+            loads += counted(_weights(problem, np.where(computes, k, -1), 0))
+    return loads, stores
+
+
+def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
+    """Where element (k, p) of X lies; -1 past its end or in the padding."""
+    import numpy as np
+
+    inside = (k >= 0) & (k < problem.depth) & (p >= 0) & (p < problem.OH * problem.OW)
+    tap, c = k // problem.C, k % problem.C
+    y = p // problem.OW * problem.stride + tap // problem.S - problem.pad
+    x = p % problem.OW * problem.stride + tap % problem.S - problem.pad
+    return gather(Cells(problem.reads, problem.in_shape), np.where(inside, y, -1), x, c)
+
+
+def image_counts(
+    problem: Conv, each: tuple[int, int], transposed: bool | None
+) -> tuple[Counted, Counted]:
+    """All 32x32-thread tiles of an image's product, `each` (maps, pixels) a thread.
+
+    `transposed`: how W' is loaded into shared memory; None: it is in constant memory.
+    """
+    import numpy as np
+
+    lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
+    pixels = problem.OH * problem.OW
+    written = Cells(problem.writes, problem.out_shape)
+    loads, stores = NONE, NONE
+    map_steps = some(range(0, problem.M, _TILE * each[0]))
+    pixel_steps = some(range(0, pixels, _TILE * each[1]))
+    depths = some(range(0, problem.depth, _TILE))
+    maps = [m0 + i * _TILE for m0 in map_steps for i in range(each[0])]
+    for p0 in (p0 + j * _TILE for p0 in pixel_steps for j in range(each[1])):
+        p = p0 + lane
+        for k0 in depths:
+            found = counted(_unrolled(problem, k0 + warp, p))
+            loads += total(found for _ in map_steps)
+        for m0 in maps:
+            y = np.where((p < pixels) & (m0 + warp < problem.M), p // problem.OW, -1)
+            stores += counted(gather(written, y, p % problem.OW, m0 + warp))
+    if transposed is not None:
+        m, k = (lane, warp) if transposed else (warp, lane)
+        for m0 in maps:
+            for k0 in depths:
+                found = counted(_weights(problem, k0 + k, m0 + m))
+                loads += total(found for _ in pixel_steps)
+    return loads, stores
+
+
+def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
+    """An output a thread, in a row over maps and their pixels, nothing shared."""
+    import numpy as np
+
+    pixels = problem.OH * problem.OW
+    warps = np.array(some(range(-(-problem.M * pixels // _TILE)), 2048))[:, None]
+    outputs = warps * _TILE + np.arange(_TILE)
+    m, p = outputs // pixels, outputs % pixels
+    here = m < problem.M
+    written = Cells(problem.writes, problem.out_shape)
+    loads = NONE
+    for k in some(range(problem.depth), 1024):
+        loads += counted(_unrolled(problem, np.where(here, k, -1), p))
+        loads += counted(_weights(problem, np.where(here, k, -1), m))
+    stores = counted(gather(written, np.where(here, p // problem.OW, -1), p % problem.OW, m))
+    return loads, stores
+
+
+def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
+    """The same block without shared memory: a thread an output at a time."""
+    import numpy as np
+
+    lane = np.arange(_TILE)
+    _, stores = image_counts(problem, (1, 1), None)
+    loads = NONE
+    k = np.arange(problem.depth)[:, None]
+    for p0 in some(range(0, problem.OH * problem.OW, _TILE)):
+        p = p0 + lane[None, :]
+        here = (p < problem.OH * problem.OW) & (k >= 0)
+        once = counted(_unrolled(problem, k, p)) + counted(
+            np.where(here, _weights(problem, k, np.zeros_like(p)), -1)
+        )
+        loads += Counted(once.floats * problem.M, once.sectors * problem.M)
+    return loads, stores

@@ -1,0 +1,152 @@
+"""The unrolled product with the report's launch, a block an image (section 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.constant import Filters, hold, refusal
+from lenetgpu.stages.conv.course.counts import image_counts, naive_counts
+from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
+from lenetgpu.stages.explain import reuse
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import efficiency_rows
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_TILE = 32
+_BLOCK = (_TILE, _TILE)
+
+unrolled = partial(variant, kind="conv", family="unrolled", needs=cuda())
+
+
+def _each(problem: Conv) -> int:
+    """Sub-masks and sub-images of a step: 2 where W' is higher than a tile, as conv2's is."""
+    return 2 if problem.M > _TILE else 1
+
+
+def _sizes(problem: Conv) -> dict[str, int]:
+    plain = problem.stride == 1 and problem.pad == 0  # else 32 registers a thread do not do
+    return {"EACH": _each(problem), "RESIDENT": 1 + plain}
+
+
+@cache
+def _naive(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel(_SOURCE, "conv_image_naive", problem),)
+
+
+def _explain_naive(problem: Conv, batch: int, machine: Machine) -> Rows:
+    return [*efficiency_rows(*naive_counts(problem)), *reuse(1)]
+
+
+@unrolled(
+    reads=MAPS,
+    writes=MAPS,
+    kernels=of_shape(_naive),
+    explain=_explain_naive,
+    paper="report 2.2.1, table 7",
+)
+def image_naive(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A 32x32 block an image, an output a thread at a time, nothing shared."""
+    (kernel,) = _naive(problem)
+    launch(kernel, (len(x),), _BLOCK, (x, w, y))
+
+
+@cache
+def _tiled(problem: Conv, transposed: bool) -> tuple[Kernel, ...]:
+    sizes = {"TRANSPOSED": int(transposed), **_sizes(problem)}
+    return (conv_kernel(_SOURCE, "conv_image_tiled", problem, **sizes),)
+
+
+def _explained(transposed: bool | None) -> Callable[[Conv, int, Machine], Rows]:
+    def rows(problem: Conv, batch: int, machine: Machine) -> Rows:
+        each = _each(problem)
+        counts = image_counts(problem, (each, each), transposed)
+        return [*efficiency_rows(*counts), *reuse(_TILE * each)]
+
+    return rows
+
+
+def _launch_tiled(x: Any, w: Any, y: Any, problem: Conv, transposed: bool) -> None:
+    (kernel,) = _tiled(problem, transposed)
+    launch(kernel, (len(x),), _BLOCK, (x, w, y))
+
+
+@unrolled(
+    reads=MAPS,
+    writes=MAPS,
+    kernels=of_shape(partial(_tiled, transposed=False)),
+    explain=_explained(False),
+    paper="report 2.2.2 before its second optimisation",
+)
+def image_untransposed(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A block an image walks the product's tiles; a warp loads W' along a filter, far apart."""
+    _launch_tiled(x, w, y, problem, transposed=False)
+
+
+@unrolled(
+    reads=MAPS,
+    writes=MAPS,
+    kernels=of_shape(partial(_tiled, transposed=True)),
+    explain=_explained(True),
+    paper="report 2.2.2, table 5, fig. 4",
+)
+def image_tiled(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """A block an image walks the product's tiles; W' is transposed as it is loaded."""
+    _launch_tiled(x, w, y, problem, transposed=True)
+
+
+@cache
+def _constant(problem: Conv) -> tuple[Kernel, ...]:
+    return (conv_kernel(_SOURCE, "conv_image_constant", problem, **_sizes(problem)),)
+
+
+def _hold(w: Any, problem: Conv, batch: int) -> Filters:
+    return hold(w, _constant(problem)[0], problem)
+
+
+@unrolled(
+    reads=MAPS,
+    writes=MAPS,
+    prepare=_hold,
+    kernels=of_shape(_constant),
+    explain=_explained(None),
+    supports=refusal,
+    paper="report 2.2.3, table 7",
+)
+def image_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
+    """A block an image walks the product's tiles; all of W' in constant memory."""
+    (kernel,) = _constant(problem)
+    launch(kernel, (len(x),), _BLOCK, (x, y), loaded=w.function)
+
+
+@unrolled(
+    reads="NCHW",
+    writes="QUAD",
+    prepare=_hold,
+    kernels=of_shape(_constant),
+    explain=_explained(None),
+    supports=lambda problem: refusal(problem) or odd_outputs(problem),
+    paper="report 2.2.4, tables 7 and 13, fig. 6: ConvUnroll1Const",
+)
+def constant_layout(x: Any, w: Filters, y: Any, problem: Conv) -> None:
+    """The report's last conv1: W' in constant memory, a block an image, written as QUAD."""
+    image_constant(x, w, y, problem)
+
+
+@unrolled(
+    reads="NCHW",
+    writes="QUAD",
+    kernels=of_shape(partial(_tiled, transposed=True)),
+    explain=_explained(True),
+    supports=odd_outputs,
+    paper="report 2.2.4, tables 6 and 13, fig. 6: ConvUnrollMemCoalDoubleHyp",
+)
+def image_layout(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """The report's last conv2: a block an image, NCHW read and QUAD written."""
+    _launch_tiled(x, w, y, problem, transposed=True)

@@ -1,0 +1,72 @@
+"""Fully connected layers with the report's launches: its grid, and the ReLU apart, in place."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Fc
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import NONE, Counted, counted, efficiency_rows
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_TILE = 32
+_THREADS = 1024
+_COLUMNS = 4
+
+
+def _columns(problem: Fc) -> int:
+    """Columns of blocks: the report's 4, more where M needs them."""
+    return max(_COLUMNS, blocks_for(problem.M, _TILE))
+
+
+@cache
+def _kernels(problem: Fc) -> tuple[Kernel, ...]:
+    shape = {"K": problem.K, "M": problem.M, "TILE": _TILE, "COLUMNS": _columns(problem)}
+    defines = tuple((shape | {"THREADS": _THREADS}).items())
+    entries = ("fully_forward", "relu2") if problem.relu else ("fully_forward",)
+    return tuple(Kernel(_SOURCE, entry, defines) for entry in entries)
+
+
+def access_counts(problem: Fc) -> tuple[Counted, Counted]:
+    """Loads and stores of a row of blocks: of 32 images."""
+    import numpy as np
+
+    lane, row = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
+    loads, stores = NONE, NONE
+    for column in range(_columns(problem)):
+        m = column * _TILE + lane
+        inside = m < problem.M
+        stores += counted(np.where(inside, row * problem.M + m, -1))
+        for k0 in range(0, problem.K, _TILE):
+            across, at = k0 + lane, (k0 + row) * problem.M + m
+            loads += counted(np.where(across < problem.K, row * problem.K + across, -1))
+            loads += counted(np.where(at < problem.K * problem.M, at, -1))
+    return loads, stores
+
+
+def _explain(problem: Fc, batch: int, machine: Machine) -> Rows:
+    return efficiency_rows(*access_counts(problem))
+
+
+tiled = partial(variant, kind="fc", family="tiled", reads="NC", writes="NC", needs=cuda())
+
+
+@tiled(
+    kernels=of_shape(_kernels),
+    explain=_explain,
+    paper="report figs 4 to 6: fully_forward_tile and relu2Parallel",
+)
+def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:
+    """The tiled product in 4 columns of 32x32 blocks, then ReLU in place, 1,024 threads a block."""
+    import numpy as np
+
+    product, *relu = _kernels(problem)
+    grid = (_columns(problem) * blocks_for(len(x), _TILE),)
+    launch(product, grid, (_TILE, _TILE), (x, w, y, np.int32(len(x))))
+    for kernel in relu:
+        launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (y, int(y.size)))

@@ -1,0 +1,109 @@
+"""Efficiency of global accesses, counted from the addresses of every warp of a block's work.
+
+NVVP's definition (the course report's figures 4 to 6): bytes that a warp asks for, each address
+once, over the bytes of the 32-byte sectors that they lie in. Counted, not measured: what a cache
+serves costs the same here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lenetgpu.stages.registry import Rows
+
+WARP = 32
+_SECTOR_FLOATS = 8
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Floats that warps ask for, and 32-byte sectors that they lie in."""
+
+    floats: int
+    sectors: int
+
+    @property
+    def efficiency(self) -> float:
+        """Bytes asked for over bytes moved, 0 to 1."""
+        return self.floats / (_SECTOR_FLOATS * self.sectors) if self.sectors else 1.0
+
+    def __add__(self, other: Counted) -> Counted:
+        return Counted(self.floats + other.floats, self.sectors + other.sectors)
+
+
+NONE = Counted(0, 0)
+
+
+def _distinct(values: Any) -> int:
+    """Different values >= 0 of each row, added up."""
+    import numpy as np
+
+    ordered = np.sort(values, axis=1)
+    first = np.ones(ordered.shape, bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return int((first & (ordered >= 0)).sum())
+
+
+def counted(indices: Any) -> Counted:
+    """Of an array (..., 32) of a warp's float indices, a row an instruction; -1: lane idle."""
+    import numpy as np
+
+    rows = np.asarray(indices).reshape(-1, WARP)
+    return Counted(_distinct(rows), _distinct(np.where(rows < 0, -1, rows // _SECTOR_FLOATS)))
+
+
+def total(parts: Iterable[Counted]) -> Counted:
+    """The sum of `parts`."""
+    found = NONE
+    for part in parts:
+        found += part
+    return found
+
+
+def lanes(width: int, height: int) -> tuple[Any, Any]:
+    """(threadIdx.x, threadIdx.y), each (warps, 32), of a width x height block; -1 past its end."""
+    import numpy as np
+
+    thread = np.arange(-(-width * height // WARP) * WARP).reshape(-1, WARP)
+    there = thread < width * height
+    return np.where(there, thread % width, -1), np.where(there, thread // width, -1)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Where element (y, x, c) of the first image of (H, W, C) `shape` lies in `layout`."""
+
+    layout: str
+    shape: tuple[int, int, int]
+
+    def at(self, y: Any, x: Any, c: Any) -> Any:
+        """Its place in floats, of integers or arrays of them."""
+        height, width, channels = self.shape
+        if self.layout == "NHWC":
+            return (y * width + x) * channels + c
+        if self.layout == "NCHW":
+            return (c * height + y) * width + x
+        row = y // 2 * 4 + y % 2 * 2 + x % 2  # a 2x2 window is a 4x1 column
+        return (c * 2 * height + row) * (width // 2) + x // 2
+
+
+def gather(where: Cells, y: Any, x: Any, c: Any) -> Any:
+    """`where.at(y, x, c)`, -1 where any of the three lies outside."""
+    import numpy as np
+
+    rows, columns, channels = where.shape
+    inside = (y >= 0) & (y < rows) & (x >= 0) & (x < columns) & (c >= 0) & (c < channels)
+    return np.where(inside, where.at(y, x, c), -1)
+
+
+def some(of: Sequence[Any], most: int = 64) -> Sequence[Any]:
+    """All of `of`, or `most` of them, evenly spaced: what is counted of a large shape."""
+    return of if len(of) <= most else [of[i * len(of) // most] for i in range(most)]
+
+
+def efficiency_rows(loads: Counted, stores: Counted) -> Rows:
+    """The two efficiencies as a variant's `explain` gives them."""
+    found = f"{loads.efficiency:.1%} of loads, {stores.efficiency:.1%} of stores"
+    return [("counted efficiency", found)]

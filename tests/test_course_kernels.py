@@ -1,0 +1,400 @@
+"""The course report's own kernels: right on a CPU, with its blocks and threads, and its sectors.
+
+Figures 4 to 6 of the report print grids, blocks and the global load and store efficiency that
+NVVP measured. The efficiency counted from our addresses has to come out the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import test_kernels_on_a_cpu as emulator
+from conftest import ROOT
+from problems import ODD, in_layouts
+from test_kernels_on_a_cpu import argument, compiled, folder
+from test_launch_geometry import launches, run
+
+from lenetgpu import stages
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu import launch as launching
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.network import stage
+from lenetgpu.papers import course_passes
+from lenetgpu.papers.course import MEAN, RELU
+from lenetgpu.papers.course_counted import NVVP, counted_rows
+from lenetgpu.problems import Conv, Fc, Pool
+from lenetgpu.stages.conv.course import constant, counts, image, maps
+from lenetgpu.stages.fc import apart
+from lenetgpu.stages.mounted import Fenced, Mounted
+from lenetgpu.stages.pool import looped, mean
+from lenetgpu.stages.registry import REGISTRY
+from lenetgpu.stages.sectors import Cells, counted, some, total
+
+__all__ = ["folder", "launches"]
+CONV1, CONV2, POOL1, POOL2 = (stage(name).problem for name in ("conv1", "conv2", "pool1", "pool2"))
+FC1, FC2, SCORES = (stage(name).problem for name in ("fc1", "fc2", "argmax"))
+IMAGES = 10_000
+
+
+def quad(problem, writes="QUAD"):
+    return replace(problem, reads="NCHW" if writes == "QUAD" else "QUAD", writes=writes)
+
+
+@pytest.mark.parametrize("line", NVVP, ids=[f"fig{line.figure}-{line.stage}" for line in NVVP])
+def test_counted_sectors_are_what_nvvp_measured(line):
+    loads, stores = (100 * part.efficiency for part in line.counted())
+    assert f"{stores:.1f}" == f"{line.stores:.1f}"
+    same = f"{loads:.1f}" == f"{line.loads:.1f}"
+    assert same == ((line.stage, line.figure) not in OTHERWISE)
+    assert same or line.note
+
+
+OTHERWISE = [("fc2", "4"), ("conv1", "6")]
+
+
+def test_two_of_nvvps_figures_come_out_otherwise():
+    """Figure 6's conv1 loads as with W' from global memory, untransposed, though called "Const".
+
+    Figure 4's fc2 loads as if it ran past the matrix's end.
+    """
+    found = {(line.stage, line.figure): line.counted()[0].efficiency for line in NVVP}
+    assert f"{found['conv1', '6']:.1%}" == "75.8%"
+    assert f"{counts.image_counts(CONV1, (1, 1), False)[0].efficiency:.1%}" == "21.5%"
+    assert f"{found['fc2', '4']:.1%}" == "91.7%"
+    # 4 columns of blocks x 32 rows: 4 sectors of inputs, 4.75 of a row of 32 floats of 10 a row
+    assert f"{(32 + 32) / (8 * (4 + 4.75)):.1%}" == "91.4%"
+
+
+def test_the_rows_of_the_suite():
+    rows = counted_rows()
+    assert [row["figure"] for row in rows] == [line.figure for line in NVVP]
+    two_maps = next(row for row in rows if row["variant"] == "direct.two_maps")
+    assert round(two_maps["loads"], 1) == two_maps["report_loads"] == 17.6
+    named = {(line.stage, line.variant) for line in NVVP}
+    for name, variant in named:
+        kind = stage(name).kind
+        assert REGISTRY[kind, variant].paper.startswith("report ")
+
+
+# figure, kind, variant, problem, blocks, threads: "Grid Size" and "Block Size", blocks in a row
+GEOMETRY = [
+    ("4", "conv", "direct.shared_constant", CONV1, [IMAGES * 32], [(28, 28)]),
+    ("4", "conv", "direct.shared_constant", CONV2, [IMAGES * 64], [(12, 12)]),
+    ("5", "conv", "direct.tight", CONV1, [IMAGES * 32], [(24, 24)]),
+    ("5", "conv", "direct.two_maps", CONV2, [IMAGES * 32], [(16, 12)]),
+    ("table 1", "conv", "direct.basic", CONV2, [IMAGES * 64], [(32, 32)]),
+    ("table 4", "conv", "direct.whole_warps", CONV1, [IMAGES * 32], [(28, 28)]),
+    ("table 4", "conv", "direct.quadrants", CONV2, [IMAGES * 64 // 4], [(16, 16)]),
+    ("table 7", "conv", "unrolled.image_naive", CONV1, [IMAGES], [(32, 32)]),
+    ("table 7", "conv", "unrolled.image_untransposed", CONV1, [IMAGES], [(32, 32)]),
+    ("table 5", "conv", "unrolled.image_tiled", CONV2, [IMAGES], [(32, 32)]),
+    ("table 7", "conv", "unrolled.image_constant", CONV1, [IMAGES], [(32, 32)]),
+    ("6", "conv", "unrolled.constant_layout", CONV1, [IMAGES], [(32, 32)]),
+    ("6", "conv", "unrolled.image_layout", CONV2, [IMAGES], [(32, 32)]),
+    ("4", "pool", "basic.in_place", POOL1, [180_000, IMAGES], [(1024,), (12, 12)]),
+    ("4", "pool", "basic.in_place", POOL2, [40_000, IMAGES], [(1024,), (4, 4)]),
+    ("table 11", "pool", "fused.maps_looped", POOL1, [IMAGES], [(12, 12)]),
+    ("6", "pool", "layout.quad_looped", POOL2, [IMAGES], [(4, 4)]),
+    ("4", "fc", "tiled.relu_apart", FC1, [4 * 313, 1250], [(32, 32), (1024,)]),
+    ("4", "fc", "tiled.relu_apart", FC2, [4 * 313], [(32, 32)]),
+    ("4", "argmax", "thread.wide_blocks", SCORES, [10], [(1024,)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "kind", "name", "problem", "blocks", "threads"),
+    GEOMETRY,
+    ids=[f"{c[2]}-{c[0]}-{'x'.join(map(str, c[3].in_shape))}" for c in GEOMETRY],
+)
+def test_blocks_and_threads_are_the_reports(launches, where, kind, name, problem, blocks, threads):
+    state = constant.Filters(None, None)
+    if name == "direct.shared_constant":
+        from lenetgpu.stages.conv.direct import _Filters
+
+        state = _Filters(None, None)
+    if name == "basic.in_place":
+        state = np.broadcast_to(np.float32(0), (IMAGES, *problem.in_shape)).view(Unwritten)
+    run(kind, name, problem, IMAGES, state)
+    assert [grid for _, grid, *_ in launches] == [(count,) for count in blocks]
+    assert [block for _, _, block, *_ in launches] == threads
+    for kernel, _, block, *_ in launches:
+        if name.startswith("direct."):
+            sizes = dict(kernel.defines)
+            assert block[1] == sizes["BLOCK_H"]
+            assert block[0] == sizes.get("BLOCK_W", 8 * sizes.get("MAPS_X", 0))
+
+
+class Unwritten(np.ndarray):
+    """A workspace that nothing is copied into."""
+
+    def __setitem__(self, where, value):
+        assert value.shape == self[where].shape
+
+
+def test_a_multiprocessor_holds_as_many_as_it_did():
+    """Threads of a block by hand: what the report says limits its second kernel, 12x12."""
+    held = {block: H200.limits.warps // -(-block // 32) for block in (28 * 28, 12 * 12, 16 * 16)}
+    assert held == {784: 2, 144: 12, 256: 8}
+
+
+@pytest.fixture
+def on_a_cpu(folder, monkeypatch):
+    """The package launches on this CPU; filters that constant memory holds are copied there."""
+
+    def launch(kernel, grid, block, args, shared=0, loaded=None, overlap=False):
+        start, together = compiled(kernel, folder)
+        library = ctypes.CDLL(str(folder / f"{kernel.entry}-{abs(hash(kernel))}.so"))
+        if loaded is not None:
+            place = (ctypes.c_char * loaded.nbytes).in_dll(library, "filters")
+            ctypes.memmove(place, loaded.ctypes.data, loaded.nbytes)
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        start(int(np.prod(grid)), *(*block, 1)[:2], together, addresses)
+
+    def hold(w, kernel, problem):
+        array = np.ascontiguousarray(w)
+        return constant.Filters(array, array if constant.fits(problem) else None)
+
+    monkeypatch.setitem(sys.modules, "cupy", np)
+    for module in (maps, image):
+        monkeypatch.setattr(module, "hold", hold)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
+            monkeypatch.setattr(module, "launch", launch)
+
+
+def assert_right(variant, problem, n, rng):
+    x, w = random_input(variant.kind, problem, n, rng)
+    expected = reference(variant.kind, x, w, problem)
+    flat = problem.reads in ("NC", "N")
+    held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
+    before = held.copy()
+    state = variant.prepare(w, problem, n + 1) if variant.prepare else w
+    shape = physical_shape(problem.writes, n, problem.out_shape)
+    fence = Fenced(np, shape, dtype_of(problem.writes))
+    Mounted.poison(fence.array)
+    variant.launch(held, state, fence.array, problem)
+    y = fence.array
+    found = y if problem.writes in ("NC", "N") else to_nhwc(y, problem.writes, problem.out_shape)
+    verdict = judge(found, expected, "fp32")
+    assert verdict.passed, f"{verdict} for {problem}"
+    assert fence.intact and np.array_equal(held, before)
+
+
+@pytest.mark.parametrize("layout", MAP_LAYOUTS)
+def test_cells_lie_where_the_layouts_put_them(layout):
+    shape = (6, 4, 5)
+    places = np.arange(120).reshape(physical_shape(layout, 1, shape))
+    found = Cells(layout, shape).at(*np.indices(shape))
+    np.testing.assert_array_equal(found, to_nhwc(places, layout, shape)[0])
+
+
+def test_of_large_shapes_some_is_counted_and_of_the_networks_all():
+    assert list(some(range(64))) == list(range(64))
+    assert list(some(range(200), 4)) == [0, 50, 100, 150]
+    large = Conv(226, 226, 64, 64, 3, 3, reads="NCHW", writes="NCHW")
+    loads, stores = counts.image_counts(large, (2, 2), True)
+    assert stores.floats < 224 * 224 * 64 / 4 and 0.5 < loads.efficiency < 1.0
+    assert counts.image_counts(CONV2, (2, 2), True)[1].floats == 8 * 8 * 64
+
+
+@pytest.fixture
+def asked(folder, monkeypatch):
+    """Floats and sectors that each array is asked for by one launch, warp by warp.
+
+    Kernels are compiled with `Traced` for pointers. A thread's nth access of an array is its
+    warp's nth: so shapes are such that a lane's accesses end early or never begin.
+    """
+    made = folder / "traced"
+    pointer = re.compile(r"(?:const )?float\* (?:__restrict__ )?(\w+)(?=[,)])")
+    for header in HEADERS:
+        (made / header).parent.mkdir(parents=True, exist_ok=True)
+        (made / header).write_text(pointer.sub(r"Traced \1", (INCLUDE_ROOT / header).read_text()))
+
+    def trace(kernel, grid, block, args, blocks):
+        name = f"{kernel.entry}-{abs(hash(kernel))}"
+        source, library = made / f"{name}.cpp", made / f"{name}.so"
+        text = re.sub(r"^\s*#pragma unroll.*$", "", kernel.source.read_text(), flags=re.MULTILINE)
+        macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
+        lines = ['#include "cpu_cuda.hpp"', '#include "traced.hpp"']
+        lines += [f"#define {k} {v}" for k, v in macros] + [pointer.sub(r"Traced \1", text)]
+        lines.append(
+            'extern "C" void run(unsigned n, unsigned x, unsigned y, bool together, void** a)'
+            f" {{ start({kernel.entry}, n, x, y, together, a); }}"
+        )
+        source.write_text("\n".join(lines))
+        tests = ROOT / "tests"
+        emulator.build(
+            "-shared", f"-I{made}", f"-I{tests}", f"-I{INCLUDE_ROOT}", source, "-o", library
+        )
+        code = ctypes.CDLL(str(library))
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        code.run(blocks, *(*block, 1)[:2], "__syncthreads" in text, addresses)
+        code.taken.restype = ctypes.c_longlong
+        fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
+        found = np.empty(code.taken(None), fields)
+        code.taken(ctypes.c_void_p(found.ctypes.data))
+        return {base: by_warp(found[found["base"] == base]) for base in np.unique(found["base"])}
+
+    return trace
+
+
+HEADERS = ("stages/layout.cuh", "stages/conv/shape.cuh", "stages/conv/unrolled.cuh")
+
+
+def by_warp(found):
+    """Counted of one array's accesses: a row of lanes for each warp's nth."""
+    rows = defaultdict(lambda: np.full(32, -1, np.int64))
+    turns = defaultdict(int)
+    for one in found:
+        key = (one["block"], one["thread"])
+        rows[one["block"], one["thread"] // 32, turns[key]][one["thread"] % 32] = one["index"]
+        turns[key] += 1
+    return counted(np.stack(list(rows.values())))
+
+
+def four_maps(problem):
+    return counts.direct_counts(problem, (8, 8), (8, 32), (1, 4), False, True)
+
+
+def one_map(problem, tile, block):
+    return counts.direct_counts(problem, tile, block, (1, 1), False, True)
+
+
+NARROW = replace(CONV2, C=4)
+# kernel's variant, problem, blocks of it that the count is of, loads and stores counted
+TRACED = [
+    ("direct.tight", CONV1, 1, lambda p: counts.map_counts(p, (24, 24))),
+    ("direct.shared_constant", CONV1, 1, lambda p: one_map(p, (24, 24), (28, 28))),
+    ("direct.shared_constant", NARROW, 1, lambda p: one_map(p, (8, 8), (12, 12))),
+    ("direct.two_maps", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 12), (2, 1))),
+    ("direct.quadrants", NARROW, 1, lambda p: counts.direct_counts(p, (8, 8), (16, 16), (2, 2))),
+    ("direct.whole_warps", CONV1, 1, lambda p: counts.direct_counts(p, (24, 24), (28, 28))),
+    ("unrolled.image_naive", replace(CONV1, M=8), 1, counts.naive_counts),
+    ("unrolled.image_untransposed", CONV1, 1, lambda p: counts.image_counts(p, (1, 1), False)),
+    ("unrolled.image_tiled", NARROW, 1, lambda p: counts.image_counts(p, (2, 2), True)),
+    ("unrolled.image_layout", quad(NARROW), 1, lambda p: counts.image_counts(p, (2, 2), True)),
+    ("unrolled.constant_layout", quad(CONV1), 1, lambda p: counts.image_counts(p, (1, 1), None)),
+    ("fused.maps_looped", POOL1, 1, looped.access_counts),
+    ("layout.quad_looped", quad(POOL1, "NCHW"), 1, looped.access_counts),
+    ("layout.quad_looped", quad(POOL2, "NHWC"), 1, looped.access_counts),
+    ("fused.relu_in_mean", POOL1, 4608 // 256, mean.access_counts),
+    ("layout.quad", quad(POOL1, "NCHW"), 4608 // 256, mean.access_counts),
+    ("layout.quad", quad(POOL2, "NHWC"), 1024 // 256, mean.access_counts),
+    ("direct.four_maps", replace(NARROW, reads="NCHW"), 1, four_maps),
+    ("direct.four_maps", NARROW, 1, four_maps),
+    ("unrolled.naive", replace(CONV1, M=8), 18, counts.flat_counts),
+    ("unrolled.tiled", CONV1, 9, lambda p: counts.image_counts(p, (1, 2), True)),
+    ("unrolled.layout", quad(NARROW), 1, lambda p: counts.image_counts(p, (2, 2), True)),
+    ("tiled.relu_apart", FC2, 4, apart.access_counts),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "blocks", "count"), TRACED, ids=[f"{c[0]}-{c[1].in_shape}" for c in TRACED]
+)
+@pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+def test_the_count_is_of_the_addresses_that_the_kernel_asks_for(
+    asked, name, problem, blocks, count, rng
+):
+    kind = {Conv: "conv", Pool: "pool", Fc: "fc"}[type(problem)]
+    n = 32 if kind == "fc" else 1
+    variant = REGISTRY[kind, name]
+    kernel = variant.kernels(problem, n)[0]
+    if name in (
+        "direct.whole_warps",
+        "direct.shared_constant",
+    ):  # its filters from memory, which are addresses
+        sizes = dict(kernel.defines) | {"CONSTANT_FILTERS": 0}
+        kernel = replace(kernel, defines=tuple(sizes.items()))
+    x, w = random_input(kind, problem, n, rng)
+    flat = np.ascontiguousarray(x if kind == "fc" else from_nhwc(x, problem.reads))
+    y = np.empty(physical_shape(problem.writes, n, problem.out_shape), np.float32)
+    block = BLOCKS.get((name, problem.in_shape[0])) or (problem.W // 2, problem.H // 2)
+    args = [flat, *([] if kind == "pool" or name == "unrolled.constant_layout" else [w]), y]
+    args += [np.int32(n)] * (kind == "fc") + [int(y.size)] * (name in COUNTING)
+    found = asked(kernel, (blocks,), block, args, blocks)
+    loads, stores = count(problem)
+    assert found.pop(y.ctypes.data) == stores
+    assert total(found.values()) == loads
+
+
+BLOCKS = {
+    (name, problem.in_shape[0]): threads[0]
+    for _, kind, name, problem, _, threads in GEOMETRY
+    if kind in ("conv", "fc")
+}
+BLOCKS |= {("unrolled.image_tiled", 12): (32, 32), ("unrolled.tiled", 28): (32, 32)}
+BLOCKS |= {("unrolled.layout", 12): (32, 32), ("direct.four_maps", 12): (256,)}
+BLOCKS |= {("fused.relu_in_mean", 24): (256,), ("unrolled.naive", 28): (256,)}
+BLOCKS |= {("layout.quad", 24): (256,), ("layout.quad", 8): (256,)}
+COUNTING = ("fused.relu_in_mean", "layout.quad", "unrolled.naive")
+SMALL1, SMALL2 = Conv(14, 12, 1, 32, 5, 5), Conv(12, 12, 2, 64, 5, 5)
+RIGHT = [
+    ("conv", name, problems)
+    for name, problems in [
+        ("direct.whole_warps", [SMALL1, ODD["conv"][1], ODD["conv"][4]]),
+        ("direct.two_maps", [SMALL2, ODD["conv"][1], ODD["conv"][2]]),
+        ("direct.quadrants", [SMALL2, ODD["conv"][0], ODD["conv"][1]]),
+        ("unrolled.image_naive", [SMALL2, *ODD["conv"][:3]]),
+        ("unrolled.image_untransposed", [SMALL1, ODD["conv"][1], ODD["conv"][5]]),
+        ("unrolled.image_tiled", [SMALL1, SMALL2, ODD["conv"][1], ODD["conv"][5]]),
+        ("unrolled.image_constant", [SMALL1, ODD["conv"][1], ODD["conv"][5]]),
+        ("unrolled.constant_layout", [SMALL1, ODD["conv"][5]]),
+        ("unrolled.image_layout", [SMALL2, ODD["conv"][5]]),
+    ]
+]
+RIGHT += [
+    ("pool", name, [POOL2, *ODD["pool"], Pool(64, 64, 1)])
+    for name in ("basic.in_place", "fused.maps_looped", "layout.quad_looped")
+]
+RIGHT += [
+    ("fc", "tiled.relu_apart", ODD["fc"]),
+    ("argmax", "thread.wide_blocks", ODD["argmax"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "bases"), RIGHT, ids=[f"{c[0]}-{c[1]}" for c in RIGHT])
+@pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
+    variant = REGISTRY[kind, name]
+    done = 0
+    for base in bases:
+        laid_out = in_layouts(variant, base)
+        for problem in laid_out if len(laid_out) < 3 else (laid_out[0], laid_out[-1]):
+            assert_right(variant, problem, 2 if kind != "argmax" else 1025, rng)
+            done += 1
+    assert done >= len(bases) - 1
+
+
+class Bench:
+    """A pool with real activations, negative ones too, before it."""
+
+    def __init__(self, rng):
+        self.problem = POOL2
+        self.input = rng.standard_normal((3, *POOL2.in_shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", [RELU, MEAN])
+@pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+def test_the_passes_of_a_pool_are_checked_before_they_are_timed(name, on_a_cpu, rng, monkeypatch):
+    monkeypatch.setattr(course_passes, "gpu_ms", lambda work: (work(), 2.0)[1])
+    bench = Bench(rng)
+    before = bench.input.copy()
+    row = course_passes.passed(bench, name, None)
+    assert row["median_ms"] == 2.0 and "status" not in row
+    assert row["mbytes"] == (2 if name == RELU else 1.25) * bench.input.nbytes / 1e6
+    np.testing.assert_array_equal(bench.input, before)
+    monkeypatch.setattr(looped, "relu_in_place", lambda x, problem: None)
+    monkeypatch.setattr(looped, "mean_alone", lambda x, y, problem: None)
+    assert course_passes.passed(bench, name, None)["status"] == "wrong"

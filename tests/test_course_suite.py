@@ -1,0 +1,252 @@
+"""The suite's rows that are no variant: merged stages, transfers, streams, and their layouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lenetgpu import streaming
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.errors import LenetError
+from lenetgpu.measure.bench import stage_of
+from lenetgpu.measure.sampling.facts import truth
+from lenetgpu.network import stage
+from lenetgpu.papers import course_ladder, course_merged, course_moves
+from lenetgpu.papers.course import (
+    APART,
+    FIGURES,
+    HOST,
+    LADDERS,
+    LINEAR,
+    MERGED,
+    MOVES,
+    RESIDENT,
+    STREAMS,
+    UNTIMED,
+    streamed,
+)
+from lenetgpu.papers.course_ladder import CourseRun, step_rows
+from lenetgpu.papers.course_layouts import layouts_of
+from lenetgpu.pipeline import build_steps
+from lenetgpu.plan import resolve
+from lenetgpu.problems import Conv, Fc, Pool
+from lenetgpu.stages import variants
+
+POOLED = [
+    (Pool(12, 10, 3), Conv(6, 5, 3, 7, 3, 2)),
+    (Pool(8, 8, 2), Conv(4, 4, 2, 5, 3, 3, stride=2, pad=1)),
+    (Pool(8, 6, 5), Fc(60, 11, relu=True)),
+]
+
+
+@pytest.mark.parametrize(("pool", "after"), POOLED, ids=str)
+def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
+    kind = "fc" if isinstance(after, Fc) else "conv"
+    x = np.abs(rng.standard_normal((3, *pool.in_shape)))
+    _, w = random_input(kind, after, 3, rng)
+    w = w.astype(np.float64)
+    mean = reference("pool", x, None, pool).reshape(3, *after.in_shape)
+    apart = reference(kind, mean, w, after)
+    one = course_merged.merged_problem(pool, after)
+    weights = course_merged.merged_weights(pool, after, w)
+    assert weights.shape == one.weight_shape
+    merged = reference(kind, x.reshape(3, *one.in_shape), weights, one)
+    np.testing.assert_allclose(merged, apart, rtol=1e-12, atol=1e-12)
+
+
+def test_merging_behind_a_mean_takes_four_times_the_products():
+    """By hand: 8*8*64 outputs of 100*32 products, not of 25*32 and 24*24*32 additions."""
+    found = course_merged.count(stage("pool1").problem, stage("conv2").problem)
+    assert found.merged == 8 * 8 * 64 * 100 * 32
+    assert found.apart == 8 * 8 * 64 * 25 * 32 + 24 * 24 * 32
+    assert "13.11 M" in str(found) and "3.98x" in str(found)
+    found = course_merged.count(stage("pool2").problem, stage("fc1").problem)
+    assert found.merged == 4096 * 128 and found.apart == 1024 * 128 + 4096
+
+
+def test_without_the_relu_between_merging_would_pay(rng):
+    """The mean of four 5x5 windows is one 6x6 window: 36 products for 100."""
+    conv = Conv(10, 8, 2, 3, 5, 5)
+    x, w = random_input("conv", conv, 2, rng)
+    y = reference("conv", x, w, conv)
+    apart = y.reshape(2, 3, 2, 2, 2, 3).mean(axis=(2, 4))
+    wide = np.zeros((6, 6, 2, 3))
+    for r, s in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        wide[r : r + 5, s : s + 5] += w / 4
+    one = Conv(10, 8, 2, 3, 6, 6, stride=2)
+    np.testing.assert_allclose(reference("conv", x, wide, one), apart, rtol=1e-5, atol=1e-5)
+    found = course_merged.before_a_mean(stage("conv1").problem)
+    assert found.merged == 12 * 12 * 32 * 36
+    assert found.apart == 24 * 24 * 32 * 26
+
+
+@pytest.fixture(scope="module")
+def run(shipped_weights):
+    images = np.random.default_rng(7).integers(0, 256, (40, 28, 28, 1), dtype=np.uint8)
+    facts = truth(images, shipped_weights)
+    return CourseRun("cpu", images, facts, None, lambda line: None)
+
+
+@pytest.mark.parametrize(("span", "name"), [(s, v) for *_, s, v in LINEAR])
+def test_merged_stages_are_checked_and_timed(run, span, name):
+    row = run._one(span, name)
+    assert row["status"] == "right" and row["median_ms"] > 0
+    assert "multiply-adds an image merged" in row["explanation"]
+    assert row["explanation"].count(" + ") == (name == APART)
+
+
+@pytest.mark.parametrize("span", ["pool1+conv2", "pool2+fc1"])
+def test_wrongly_merged_weights_get_no_time(run, span, monkeypatch):
+    right = course_merged.merged_weights
+    monkeypatch.setattr(course_merged, "merged_weights", lambda *about: right(*about)[::-1].copy())
+    row = run._one(span, MERGED)
+    assert row["status"] == "wrong" and "median_ms" not in row
+
+
+def test_what_crosses_the_bus_between_stages():
+    n = 10
+    plan = resolve("course", "cuda")
+    outputs = [24 * 24 * 32, 12 * 12 * 32, 8 * 8 * 64, 1024, 128, 10]
+    by_host = build_steps(plan, "float32", "host")
+    assert course_moves.crossed_bytes(by_host, n) == 2 * 4 * n * sum(outputs)
+    resident = build_steps(plan, "float32")
+    assert course_moves.crossed_bytes(resident, n) == 0
+    together, least = course_moves.activation_bytes(resident, n)
+    assert together == 4 * n * (sum(outputs) + 1)
+    assert least == 4 * n * (outputs[0] + outputs[1])
+
+
+class FakeStreamer:
+    """Gives label 7 everywhere, and remembers what it was made of."""
+
+    def __init__(self, make, chunk, streams):
+        self.made = (chunk, streams)
+        FakeStreamer.last = self
+
+    def run(self, images, labels):
+        labels[:] = 7
+
+
+@pytest.mark.parametrize("shape", STREAMS)
+def test_streams_share_the_images_and_wrong_labels_end_it(shape, monkeypatch):
+    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
+    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
+    monkeypatch.setattr(
+        streaming, "host_results", lambda n, with_scores: (np.empty(n, np.int32), None)
+    )
+    images, expected = np.zeros((10, 28, 28, 1), np.uint8), np.full(10, 7)
+    lanes = course_moves.Streamed(None, None, images, shape, expected)
+    assert FakeStreamer.last.made == (-(-10 // shape[1]), shape[0])
+    assert lanes.sample() >= 0
+    expected[3] = 6
+    with pytest.raises(LenetError, match="found 1 others"):
+        course_moves.Streamed(None, None, images, shape, expected)
+
+
+def test_every_row_of_a_section_is_run_by_what_it_names(run, monkeypatch):
+    said = []
+    for name in ("_linear", "_transfers", "_streams", "_variant_row"):
+        monkeypatch.setattr(run, name, lambda *about, name=name: said.append((name, *about)) or {})
+    for *_, where, name in (*LINEAR, *MOVES):
+        run._one(where, name)
+    assert [name for name, *_ in said] == ["_linear"] * 4 + ["_transfers"] * 2 + ["_streams"] * 6
+    assert [tuple(about) for name, *about in said if name == "_streams"] == list(STREAMS)
+    assert [about for name, *about in said if name == "_transfers"] == [[HOST], [RESIDENT]]
+    run._one("conv1", "direct.basic")
+    assert said[-1] == ("_variant_row", "conv1", "direct.basic")
+
+
+LATER = ("unrolled.constant_layout", "unrolled.image_layout", "layout.quad_looped")
+
+
+def test_kernels_before_the_transformation_read_what_the_report_had():
+    listed = [(f.stage, f.variant) for f in FIGURES] + [(s, v) for *_, s, v in UNTIMED]
+    seen = set()
+    for where, name in listed:
+        for variant in variants("conv" if where.startswith("conv") else "pool", "cuda"):
+            if variant.full_name == name and where != "all":
+                problem = stage_of(where).problem
+                found = layouts_of(where, variant)
+                seen.add(name)
+                if name not in LATER:
+                    assert found == ("NHWC", "NHWC"), name
+                    continue
+                assert found == {
+                    "conv1": ("NCHW", "QUAD"), "conv2": ("NCHW", "QUAD"),
+                    "pool1": ("QUAD", "NCHW"), "pool2": ("QUAD", "NHWC"),
+                }[where]  # fmt: skip
+                assert variant.refusal(problem) is None
+    assert set(LATER) < seen and "direct.shared_constant" in seen
+
+
+def test_every_step_of_a_ladder_is_a_row():
+    rows = {(f.stage, f.variant) for f in FIGURES}
+    rows |= {(where, name) for *_, where, name in (*UNTIMED, *LINEAR, *MOVES)}
+    steps = [(where, name) for where, ladder in LADDERS for name, _ in ladder]
+    assert set(steps) <= rows
+    timed = [
+        {"stage": where, "variant": name, "median_ms": 1.0 + index}
+        for index, (where, name) in enumerate(dict.fromkeys(steps))
+    ]
+    found = step_rows(timed)
+    assert len(found) == sum(len(ladder) - 1 for _, ladder in LADDERS)
+    without = [row for row in found if row["report_gain"] is None]
+    assert {row["stage"] for row in without} >= {"all", "pool1+conv2", "conv2"}
+    assert streamed(2, 2) in without[-1]["step"]
+
+
+class FakePipeline:
+    """Labels 0 to 9, where it runs."""
+
+    def __init__(self, *about):
+        pass
+
+    def run(self, images):
+        return FakeLabels()
+
+
+class FakeLabels:
+    def get(self):
+        return np.arange(10)
+
+
+@pytest.fixture
+def checked(run, monkeypatch):
+    """A run whose plans are right, as far as their check goes."""
+    right = {"variant": "", "status": "right"}
+    bench = type("Bench", (), {"input": None})
+    monkeypatch.setattr(run, "_checked", lambda pipeline, name: (bench, dict(right)))
+    monkeypatch.setattr(run, "_plan", lambda: None)
+    monkeypatch.setattr(course_ladder, "Pipeline", FakePipeline)
+    return run
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
+    class Moves:
+        pipeline, explanation = FakePipeline(), "so many bytes"
+
+        def __init__(self, plan, weights, images, where):
+            pass
+
+        def once(self):
+            return np.arange(10) + wrong
+
+        def sample(self):
+            return 3.0
+
+    monkeypatch.setattr(course_moves, "Transfers", Moves)
+    row = checked._one("all", HOST)
+    assert row["status"] == ("wrong" if wrong else "right")
+    assert row.get("median_ms") == (None if wrong else 3.0)
+
+
+def test_streams_with_other_labels_get_no_time_and_the_suite_goes_on(checked, monkeypatch):
+    monkeypatch.setattr(streaming, "Streamer", FakeStreamer)
+    monkeypatch.setattr(streaming, "pinned_copy", np.copy)
+    monkeypatch.setattr(
+        streaming, "host_results", lambda n, with_scores: (np.empty(10, np.int32), None)
+    )
+    row = checked._one("all", streamed(2, 2))
+    assert row["status"] == "wrong" and "found 9 others" in row["note"]
+    assert "median_ms" not in row
