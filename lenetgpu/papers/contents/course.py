@@ -5,11 +5,12 @@ from __future__ import annotations
 from lenetgpu.papers.contents import FIGURE, SECTION, TABLE, Item, Text
 
 _HEADING = "a heading"
-_COUNTERS = (
-    "of its figures only the times: throughputs and efficiencies need a profiler of the device"
+_UNSEEN = (
+    "throughputs, shared efficiency, occupancy achieved and stalls need a profiler of the device"
 )
+_COUNTED = ("papers/course_counted.py", "docs/measured.md#its-figures-4-to-6-counted")
 _TIMES, _STEPS = "papers/course.py:FIGURES", "docs/measured.md#the-courses-steps-today"
-_ROWS = "docs/measured.md#every-row"
+_ROWS, _MOVES = "docs/measured.md#every-row", "papers/course_moves.py"
 _QUADRANTS = (
     ("direct.whole_warps", "conv1's block of one map whose warps are whole is not built"),
     ("direct.quadrants", "conv2's block of four maps in quadrants is not built"),
@@ -53,7 +54,7 @@ TEXT = Text(
         Item(SECTION, "2.3", "Forward path against unroll", ("papers/course.py:LADDERS", _STEPS)),
         Item(SECTION, "2.4", "FFT"),
         Item(SECTION, "3", "Optimization of other functions", why=_HEADING),
-        Item(SECTION, "3.1", "Relu4 and relu2"),
+        Item(SECTION, "3.1", "Relu4 and relu2", ("papers/course_merged.py",)),
         Item(SECTION, "3.1.1", "Normal optimization", gaps=_IN_PLACE),
         Item(SECTION, "3.1.2", "Embedded into other function"),
         Item(SECTION, "3.1.3", "Analysis", (_TIMES, _ROWS)),
@@ -66,20 +67,19 @@ TEXT = Text(
         Item(SECTION, "3.3", "Argmax"),
         Item(SECTION, "3.3.1", "Normal optimization", gaps=_WIDE),
         Item(SECTION, "3.3.2", "List reduction"),
-        Item(SECTION, "3.4", "Memory transform", ("pipeline.py", "measure/outcome.py:TRANSFERS")),
+        Item(SECTION, "3.4", "Memory transform", ("pipeline.py", f"{_MOVES}:Transfers")),
         Item(SECTION, "3.4.1", "Block level overlapping"),
         Item(
             SECTION, "3.5", "Stream",
-            ("streaming/streamer.py", "docs/measured.md#streams-and-chunks"),
+            ("streaming/streamer.py", f"{_MOVES}:Streamed", "docs/measured.md#streams-and-chunks"),
         ),
         Item(SECTION, "3.6", "Appropriate floating number"),
-        Item(SECTION, "4", "NVProf and NVVP results", (_TIMES,), _COUNTERS),
-        Item(SECTION, "4.1", "Forward path using shared memory", (_TIMES,), _COUNTERS),
+        Item(SECTION, "4", "NVProf and NVVP results", _COUNTED, _UNSEEN),
+        Item(SECTION, "4.1", "Forward path using shared memory", _COUNTED, _UNSEEN),
         Item(
-            SECTION, "4.2", "Forward path with new design of block", (_TIMES,), _COUNTERS,
-            _TWO_MAPS,
+            SECTION, "4.2", "Forward path with new design of block", _COUNTED, _UNSEEN, _TWO_MAPS,
         ),
-        Item(SECTION, "4.3", "Unroll using layout", (_TIMES,), _COUNTERS),
+        Item(SECTION, "4.3", "Unroll using layout", _COUNTED, _UNSEEN),
         Item(SECTION, "5", "Result", (_TIMES, "docs/measured.md#the-courses-figures")),
         Item(SECTION, "6", "Contributions of each team member", why="names who did what"),
         Item(FIGURE, "1", "The streaming multiprocessors", ("gpu/occupancy.py",)),
@@ -87,13 +87,13 @@ TEXT = Text(
         Item(FIGURE, "3", "The revised kernel", ("stages/conv/direct.cu",)),
         Item(
             FIGURE, "4", "Unrolled matrix in tiles; NVVP, forward path (two are numbered 4)",
-            ("stages/conv/unrolled.cu", _TIMES), _COUNTERS,
+            ("stages/conv/unrolled.cu", *_COUNTED), _UNSEEN,
         ),
         Item(
             FIGURE, "5", "Layout transformation; NVVP, new block (two are numbered 5)",
-            ("layouts.py", _TIMES), _COUNTERS,
+            ("layouts.py", *_COUNTED), _UNSEEN,
         ),
-        Item(FIGURE, "6", "NVVP, unroll using layout", (_TIMES,), _COUNTERS),
+        Item(FIGURE, "6", "NVVP, unroll using layout", _COUNTED, _UNSEEN),
         Item(TABLE, "1", "Basic kernel", (_TIMES, _ROWS)),
         Item(TABLE, "2", "Less threads", (_TIMES, _ROWS)),
         Item(TABLE, "3", "Shared and constant memory", (_TIMES, _ROWS)),

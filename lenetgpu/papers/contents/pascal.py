@@ -5,7 +5,8 @@ from __future__ import annotations
 from lenetgpu.papers.contents import EQUATION, FIGURE, SECTION, TABLE, Item, Text
 
 _PLAN = "stages/conv/prefetch/single_plan.py:plan_single"
-_MULTI = "stages/conv/prefetch/multi_plan.py:plan_multi"
+_STRICT_PLAN = "stages/conv/prefetch/strict_plan.py:strict_plan"
+_AGAIN = "stages/conv/prefetch/single_strict_plan.py:strict_single"
 _MACHINE = "gpu/machines.py:Machine"
 _SINGLE_TABLE = "docs/measured.md#pascal-one-channel"
 _MULTI_TABLE = "docs/measured.md#pascal-many-channels"
@@ -22,20 +23,20 @@ TEXT = Text(
         Item(SECTION, "1", "Introduction", why="other work"),
         Item(SECTION, "2", "Optimization methods", why="a heading"),
         Item(SECTION, "2.1", "The convolution models", ("stages/conv/reference.py",)),
-        Item(SECTION, "2.2", "Acceleration models on GPU", (_MACHINE, _PLAN), gaps=_ANEW),
-        Item(SECTION, "2.3", "Data mapping", (_PLAN, _MULTI), gaps=_DIVISIONS),
+        Item(SECTION, "2.2", "Acceleration models on GPU", (_MACHINE, _PLAN, _AGAIN), gaps=_ANEW),
+        Item(SECTION, "2.3", "Data mapping", (_AGAIN, _STRICT_PLAN), gaps=_DIVISIONS),
         Item(SECTION, "3", "GPU implementation", why="a heading"),
-        Item(SECTION, "3.1", "Single-channel convolution", (_PLAN,), gaps=_SINGLE),
-        Item(SECTION, "3.2", "Multi-channel convolution", (_MULTI,), gaps=_STRICT),
+        Item(SECTION, "3.1", "Single-channel convolution", (_PLAN, _AGAIN), gaps=_SINGLE),
+        Item(SECTION, "3.2", "Multi-channel convolution", (_STRICT_PLAN,), gaps=_STRICT),
         Item(
             SECTION, "4", "Experimental analysis",
             ("papers/shapes.py:SUITES", _SINGLE_TABLE, _MULTI_TABLE),
             "its GPUs, a GTX 1080 Ti and a GTX Titan X, are planned for, not measured on",
         ),
         Item(SECTION, "5", "Conclusions", why="sums up section 4"),
-        Item(FIGURE, "1", "Memory storage form of the filter", ("stages/conv/prefetch/multi.py",)),
-        Item(FIGURE, "2", "Assignment of the input data", (_PLAN, _MULTI), gaps=_DIVISIONS),
-        Item(FIGURE, "3", "Multi-channel kernel", ("stages/conv/prefetch/multi.cu",)),
+        Item(FIGURE, "1", "Memory storage form of the filter", ("stages/conv/prefetch/strict.cu",)),
+        Item(FIGURE, "2", "Assignment of the input data", (_AGAIN, _STRICT_PLAN), gaps=_DIVISIONS),
+        Item(FIGURE, "3", "Multi-channel kernel", ("stages/conv/prefetch/strict.cu",)),
         Item(FIGURE, "4", "Performance, single channel", (_SINGLE_TABLE,)),
         Item(FIGURE, "5", "Performance, many channels", (_MULTI_TABLE,)),
         Item(

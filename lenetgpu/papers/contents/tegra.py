@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from lenetgpu.papers.contents import SLIDE, Item, Text
 
-_SHAPES, _KERNEL = "papers/shapes.py:SUITES", "stages/conv/texture.cu"
+_SHAPES, _KERNEL = "papers/shapes.py:SUITES", "stages/conv/tegra/slides.cu"
+_ANALYSIS, _TABLES = (
+    "stages/conv/tegra/analysis.py",
+    "docs/convolutions.md#tegra-x1-to-the-letter-textureslides",
+)
 
 TEXT = Text(
     "Tegra X1",
@@ -15,11 +19,12 @@ TEXT = Text(
         Item(SLIDE, "convolutional layer", "an example", ("problems.py:Conv",)),
         Item(
             SLIDE, "math/memory ratio", "FFMA a byte of Overfeat's layers",
-            (_SHAPES, "tests/test_conv_command.py"),
+            (_SHAPES, f"{_ANALYSIS}:math_per_byte", _TABLES),
         ),
         Item(SLIDE, "layer configuration variety", "Overfeat's layers", (_SHAPES,)),
         Item(
-            SLIDE, "input/coefficient ratio", "inputs over coefficients", (_SHAPES,),
+            SLIDE, "input/coefficient ratio", "inputs over coefficients",
+            (_SHAPES, f"{_ANALYSIS}:input_per_coefficient", _TABLES),
             gaps=(("texture.slides", "the shapes only: the ratio is not computed"),),
         ),
         Item(
