@@ -80,6 +80,7 @@ def test_what_cannot_be_measured_says_why():
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_on_this_gpu():
     machine = machines.current()
     latency.measured.cache_clear()
