@@ -257,7 +257,7 @@ def test_the_suite_runs_without_a_gpu(tmp_path):
         ([], ["expected a stage"]),
         (["conv1", "--suite", "report"], ["one of them"]),
         (["--suite", "thesis"], ["suite 'thesis'", "course"]),
-        (["fc1", "--reference", "fft", "--device", "cpu", "--batch", "5"], ["'fft'", "tiled"]),
+        (["fc1", "--reference", "block", "--device", "cpu", "--batch", "5"], ["'block'", "tiled"]),
         (["fc1", "--batch", "0"], ["--batch", "found 0"]),
         (["fc1", "--seconds", "0"], ["--seconds", "found 0"]),
         (["fc1", "--plot", "x.pdf"], ["x.pdf", ".png"]),
