@@ -17,7 +17,7 @@ from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.blas import largest_of_rows
+from lenetgpu.gpu import blas
 from lenetgpu.network import STAGE_NAMES, stage
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
@@ -147,31 +147,103 @@ class OnDevice:
         self.data = SimpleNamespace(ptr=array.ctypes.data)
 
 
-@pytest.mark.parametrize("width", [ctypes.c_int32, ctypes.c_int64])
-def test_the_search_goes_row_by_row_on_the_current_stream(width, monkeypatch, rng):
-    """A stand-in for cuBLAS: what it is told, and both widths of what it writes."""
-    told = {"mode": 0, "stream": None}
+SHARED, OWN = 7, 8
 
-    def idamax(handle, n, x, incx, result):
-        assert (handle, incx, told["mode"], told["stream"]) == (7, 1, 1, 99)
+
+class Library:
+    """A stand-in for cuBLAS: two handles, their pointer modes, streams and what they are asked."""
+
+    CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE = 0, 1
+    CUBLAS_OP_N = CUBLAS_DEFAULT_MATH = 0
+
+    def __init__(self, width):
+        self.width, self.mode, self.stream, self.math = width, {SHARED: 0, OWN: 0}, {}, {SHARED: 3}
+
+    def create(self):
+        return OWN
+
+    def getPointerMode(self, handle):
+        return self.mode[handle]
+
+    def setPointerMode(self, handle, mode):
+        self.mode[handle] = mode
+
+    def setStream(self, handle, stream):
+        self.stream[handle] = stream
+
+    def getMathMode(self, handle):
+        return self.math[handle]
+
+    def setMathMode(self, handle, mode):
+        self.math[handle] = mode
+
+    def idamax(self, handle, n, x, incx, result):
+        assert (handle, incx, self.stream[handle]) == (OWN, 1, 99)
+        assert self.mode == {SHARED: 0, OWN: 1}
         row = np.array((ctypes.c_double * n).from_address(x))
-        width.from_address(result).value = int(np.abs(row).argmax()) + 1
+        self.width.from_address(result).value = int(np.abs(row).argmax()) + 1
 
-    cublas = SimpleNamespace(
-        CUBLAS_POINTER_MODE_DEVICE=1, idamax=idamax,
-        getPointerMode=lambda handle: told["mode"],
-        setPointerMode=lambda handle, mode: told.update(mode=mode),
-        setStream=lambda handle, stream: told.update(stream=stream),
-    )  # fmt: skip
+    def sgemm(self, handle, ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc):
+        assert (handle, self.stream[handle], self.math[handle]) == (SHARED, 99, 0)
+        assert self.mode[handle] == 0, "alpha and beta are the host's"
+        scale, keep = (ctypes.c_float.from_address(at).value for at in (alpha, beta))
+        left, right, out = (
+            np.ctypeslib.as_array((ctypes.c_float * (rows * columns)).from_address(at)).reshape(
+                columns, rows
+            )
+            for at, rows, columns in ((a, m, k), (b, k, n), (c, m, n))
+        )
+        assert (lda, ldb, ldc, keep) == (m, k, m, 0)
+        out[...] = scale * (right @ left)
+
+
+@pytest.fixture
+def library(request, monkeypatch):
+    cublas = Library(getattr(request, "param", ctypes.c_int32))
     cuda = ModuleType("cupy.cuda")
-    cuda.cublas, cuda.device = cublas, SimpleNamespace(get_cublas_handle=lambda: 7)
+    cuda.cublas, cuda.device = cublas, SimpleNamespace(get_cublas_handle=lambda: SHARED)
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=99)
+    cuda.runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    blas._search_handle.cache_clear()
+    yield cublas
+    blas._search_handle.cache_clear()
+
+
+@pytest.mark.parametrize("library", [ctypes.c_int32, ctypes.c_int64], indirect=True)
+def test_the_search_goes_row_by_row_on_a_handle_of_its_own(library, rng):
+    """What cuBLAS is told, and both widths of what it writes."""
     rows, found = rng.random((5, 11)), np.zeros(6, np.int64)
-    largest_of_rows(OnDevice(rows), OnDevice(found[:5]))
+    blas.largest_of_rows(OnDevice(rows), OnDevice(found[:5]))
     np.testing.assert_array_equal(found, [*rows.argmax(axis=1) + 1, 0])
-    assert told["mode"] == 0
+    assert library.mode == {SHARED: 0, OWN: 1}
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_products_scalars_are_the_hosts_however_the_handle_was_left(left, library, rng):
+    library.mode[SHARED] = left
+    a, b = rng.random((1, 4), np.float32), rng.random((4, 9), np.float32)
+    out = np.zeros((1, 9), np.float32)
+    blas.exact_sgemm(OnDevice(a), OnDevice(b), OnDevice(out))
+    np.testing.assert_allclose(out, a @ b, rtol=1e-6)
+    assert library.mode[SHARED] == left and library.math[SHARED] == 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [64, 133])
+def test_products_after_a_search_on_a_gpu(n, rng):
+    """Searches, a product of CuPy's in float64 and pools as products, in one process."""
+    import cupy
+
+    cublas = {c.stage: c for c in CELLS if (c.family, c.device) == ("cublas", "cuda")}
+    for _ in range(2):
+        assert_runs(cublas["argmax"], 3, rng)
+        left = cupy.asarray(rng.random((n * 64, 32)))
+        right = cupy.asarray(rng.random((32, 64)))
+        np.testing.assert_allclose((left @ right).get(), left.get() @ right.get(), rtol=1e-12)
+        for name in ("pool1", "pool2", "fc2"):
+            assert_runs(cublas[name], n, rng)
 
 
 def run(*words):

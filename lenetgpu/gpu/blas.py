@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from threading import get_ident
 from typing import Any
+
+
+@contextmanager
+def _shared_handle() -> Iterator[int]:
+    """CuPy's cuBLAS handle of this thread, its scalars on the host whoever used it before."""
+    from cupy.cuda import cublas, device
+
+    handle = device.get_cublas_handle()
+    previous = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
+    try:
+        yield handle
+    finally:
+        cublas.setPointerMode(handle, previous)
+
+
+@cache
+def _search_handle(device: int, thread: int) -> int:
+    """A cuBLAS handle of our own that leaves its results on `device`, for one thread."""
+    from cupy.cuda import cublas
+
+    handle: int = cublas.create()
+    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_DEVICE)
+    return handle
 
 
 def half_gemm(a: Any, b: Any, out: Any) -> None:
     """out (m, n) float32 = a (m, k) @ b (k, n), both float16, summed in fp32, by cuBLAS GemmEx."""
     import numpy as np
-    from cupy.cuda import cublas, device, runtime
+    from cupy.cuda import cublas, runtime
 
     m, k = a.shape
     n = b.shape[1]
-    handle = device.get_cublas_handle()
     one, zero = np.ones((), np.float32), np.zeros((), np.float32)
     none, half, single = cublas.CUBLAS_OP_N, runtime.CUDA_R_16F, runtime.CUDA_R_32F
-    cublas.gemmEx(
-        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, half, n, a.data.ptr, half, k,
-        zero.ctypes.data, out.data.ptr, single, n, cublas.CUBLAS_COMPUTE_32F,
-        cublas.CUBLAS_GEMM_DEFAULT,
-    )  # fmt: skip
+    with _shared_handle() as handle:
+        cublas.gemmEx(
+            handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, half, n, a.data.ptr, half, k,
+            zero.ctypes.data, out.data.ptr, single, n, cublas.CUBLAS_COMPUTE_32F,
+            cublas.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
 
 
 def exact_sgemm(a: Any, b: Any, out: Any) -> None:
@@ -28,38 +56,36 @@ def exact_sgemm(a: Any, b: Any, out: Any) -> None:
     cuBLAS is column-major, so it is asked for out^T = b^T a^T on the same memory.
     """
     import numpy as np
-    from cupy.cuda import cublas, device, get_current_stream
+    from cupy.cuda import cublas, get_current_stream
 
     m, k = a.shape
     n = b.shape[1]
-    handle = device.get_cublas_handle()
-    cublas.setStream(handle, get_current_stream().ptr)
-    previous = cublas.getMathMode(handle)
-    cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
     one, zero = np.ones((), np.float32), np.zeros((), np.float32)
     none = cublas.CUBLAS_OP_N
-    cublas.sgemm(
-        handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, n, a.data.ptr, k,
-        zero.ctypes.data, out.data.ptr, n,
-    )  # fmt: skip
-    cublas.setMathMode(handle, previous)
+    with _shared_handle() as handle:
+        cublas.setStream(handle, get_current_stream().ptr)
+        previous = cublas.getMathMode(handle)
+        cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
+        cublas.sgemm(
+            handle, none, none, n, m, k, one.ctypes.data, b.data.ptr, n, a.data.ptr, k,
+            zero.ctypes.data, out.data.ptr, n,
+        )  # fmt: skip
+        cublas.setMathMode(handle, previous)
 
 
 def largest_of_rows(rows: Any, found: Any) -> None:
     """found[n] = 1 + the first place of the largest magnitude of rows[n], by cuBLAS Idamax.
 
     `rows` (n, k) float64; `found` (n,) int64, cleared before it is first written: builds of CuPy
-    differ in whether 4 or 8 bytes of each are. One call a row, no wait between them.
+    differ in whether 4 or 8 bytes of each are. One call a row, no wait between them, on a handle
+    that nothing else uses: products on CuPy's take their scalars from the host.
     """
-    from cupy.cuda import cublas, device, get_current_stream
+    from cupy.cuda import cublas, get_current_stream, runtime
 
-    handle = device.get_cublas_handle()
+    handle = _search_handle(runtime.getDevice(), get_ident())
     cublas.setStream(handle, get_current_stream().ptr)
-    previous = cublas.getPointerMode(handle)
-    cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_DEVICE)
     n, k = rows.shape
     row, place = rows.data.ptr, found.data.ptr
     for _ in range(n):
         cublas.idamax(handle, k, row, 1, place)
         row, place = row + k * rows.itemsize, place + found.itemsize
-    cublas.setPointerMode(handle, previous)
