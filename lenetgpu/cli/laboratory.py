@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lenetgpu.cli.group import end
 from lenetgpu.cli.options import (
@@ -111,6 +112,34 @@ def _show(
     results.print_document(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
 
 
+_SIMULATED = {"shape", "batch", "json_file", "csv_file", "markdown", "no_progress", "engines"}
+
+
+def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
+    """`conv --engines`: nothing runs, so what says how to run is refused."""
+    from lenetgpu.commands.engines import EnginesRequest, run_engines
+    from lenetgpu.errors import LenetError
+    from lenetgpu.show import engines as results
+    from lenetgpu.show.progress import status_line
+
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+        if given and option.name not in _SIMULATED:
+            raise LenetError(
+                "--engines: expected SHAPE, --batch and where results go beside it, "
+                f"found {option.opts[0]}"
+            )
+    json_file, csv_file, markdown = _targets(options)
+    with status_line(enabled=not no_progress) as say:
+        document = run_engines(request(EnginesRequest, options), say)
+    if json_file is not None:
+        write_json(json_file, document)
+    for target, write in ((csv_file, results.as_csv), (markdown, results.as_markdown)):
+        if target is not None:
+            write_text(target, write(document))
+    results.print_engines(console(is_stdout(json_file, csv_file, markdown)), document)
+
+
 @click.command()
 @click.argument("shape", required=False)
 @click.option("--suite", help="pascal-single, pascal-multi, overfeat, convnet2 or lenet")
@@ -130,11 +159,15 @@ def _show(
 @click.option(
     "--as", "machine", metavar="GPU", help="explain for gtx1080ti, h100 or h200 instead of this GPU"
 )
+@click.option("--engines", is_flag=True, help="simulate the convnet2 paper's engines instead")
 @result_options
 @GATE
 @click.pass_context
-def conv(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+def conv(ctx: click.Context, /, no_progress: bool, engines: bool, **options: Any) -> None:
     """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
+    if engines:
+        _engines(ctx, no_progress, options)
+        return
     from lenetgpu.commands.conv import run_conv
     from lenetgpu.commands.conv_request import ConvRequest
     from lenetgpu.show.progress import status_line

@@ -1,0 +1,217 @@
+"""What the cuda-convnet2 paper's engines would have done, by a timing model of a multiprocessor.
+
+The paper simulated them (GPGPU-Sim, GTX 480); here the steps of `convnet2_listings` run on the
+model of `warps`, as stated and with one assumption changed at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil
+from typing import Any
+
+from lenetgpu.gpu.occupancy import PROCESSORS, Demand, residency
+from lenetgpu.papers.convnet2_listings import (
+    COMPUTE,
+    GTX_480,
+    Kernel,
+    Sums,
+    chunks_of,
+    listing,
+)
+from lenetgpu.papers.warps import Core, Instruction, Op, fetch_stalls, run
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
+
+MULTIPROCESSORS, FERMI, REGISTERS = 15, 20, 28
+"""Section 2.3: 15 SMs of a GTX 480, and the registers a thread that its compiler gave."""
+_ARGUMENTS = 60
+"""Shared bytes of a block besides its tile: section 2.3's 3,900 are 3,840 and these."""
+WHOLE_CHUNKS = 7
+"""So many chunks are simulated at most; the time of more is in proportion to the last of them."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A step on the whole GPU: `cycles`, and a warp's mean cycles in each part."""
+
+    cycles: float
+    parts: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """A warp's mean cycles in all."""
+        return sum(self.parts.values())
+
+
+Results = Callable[[str], Simulated]
+"""A step's result by the step's name."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the paper, simulated."""
+
+    name: str
+    section: str
+    kernel: Kernel
+
+
+STEPS = (
+    Step("rolled", "3.1.1", Kernel(Sums.ROLLED, Loads.PLAIN)),
+    Step("unrolled", "3.1.2", Kernel(Sums.UNROLLED, Loads.PLAIN)),
+    Step("inner product engine", "3.2", Kernel(Sums.INNER, Loads.PLAIN)),
+    Step("outer product engine", "3.3", Kernel(Sums.OUTER, Loads.PLAIN)),
+    Step("strength reduced", "4.1", Kernel(Sums.INNER, Loads.REDUCED)),
+    Step("conditionals extracted", "4.2", Kernel(Sums.INNER, Loads.HOISTED)),
+    Step("index converter", "4.3", Kernel(Sums.INNER, Loads.HOISTED, converter=True)),
+)
+"""Section 4's steps with the inner product engine: "after improvements" (figure 25)."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """One thing that the model takes for granted, changed."""
+
+    name: str
+    what: str
+    core: Callable[[Core], Core] = lambda core: core
+    kernel: Callable[[Kernel], Kernel] = lambda kernel: kernel
+
+
+def _together(kernel: Kernel) -> Kernel:
+    return kernel if kernel.loads is Loads.PLAIN else replace(kernel, together=4)
+
+
+STATED = Assumption("as stated", "latencies of figure 9, one load at a time, an engine a thread")
+CHANGED = (
+    Assumption(
+        "first cache hit", "a global load takes what a shared one does",
+        core=lambda core: replace(core, far=core.shared),
+    ),
+    Assumption(
+        "four loads under way", "from strength reduction on, four are asked for before one is kept",
+        kernel=_together,
+    ),
+    Assumption(
+        "instructions held", "no line of instructions is ever waited for",
+        core=lambda core: replace(core, fetch=0),
+    ),
+    Assumption(
+        "one reader at a time", "an engine keeps the memory unit while it reads shared memory",
+        kernel=lambda kernel: replace(kernel, engines_hold=True),
+    ),
+    Assumption(
+        "one scheduler", "one instruction a cycle instead of two",
+        core=lambda core: replace(core, schedulers=1),
+    ),
+)  # fmt: skip
+
+
+def resident(tile: Tile) -> int:
+    """Blocks of a GTX 480's multiprocessor at once: equations (2) to (4) of the paper."""
+    depth = tile.cached_pixels * tile.cached_channels
+    shared = 4 * depth * (tile.images + tile.filters) + _ARGUMENTS
+    demand = Demand(REGISTERS, tile.threads_x * tile.threads_y, shared)
+    return residency(demand, PROCESSORS[FERMI]).blocks
+
+
+@cache
+def _program(kernel: Kernel, tile: Tile, chunks: int) -> list[Instruction]:
+    return listing(kernel, tile, chunks).program
+
+
+@cache
+def _chunks(core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int) -> Simulated:
+    """`blocks` blocks of `chunks` chunks on one multiprocessor."""
+    warps = ceil(tile.threads_x * tile.threads_y / 32)
+    found = run(core, _program(kernel, tile, chunks), blocks, warps)
+    return Simulated(
+        found.cycles, {part: cycles / found.warps for part, cycles in found.parts.items()}
+    )
+
+
+def _whole(
+    core: Core, kernel: Kernel, tile: Tile, blocks: int, chunks: int, most: int
+) -> Simulated:
+    """`_chunks`, of more than `most` chunks by the time of the last half of these."""
+    found = _chunks(core, kernel, tile, blocks, min(chunks, most))
+    if chunks <= most:
+        return found
+    before = _chunks(core, kernel, tile, blocks, most // 2)
+    more = (chunks - most) / (most - most // 2)
+    return Simulated(
+        found.cycles + more * (found.cycles - before.cycles),
+        {part: own + more * (own - before.parts[part]) for part, own in found.parts.items()},
+    )
+
+
+def simulate(
+    kernel: Kernel, problem: Conv, batch: int, core: Core = GTX_480, most: int = WHOLE_CHUNKS
+) -> Simulated:
+    """`kernel` on `batch` images of `problem`: full waves of blocks, then the rest in one more.
+
+    The tile is the paper's for the shape (Table 1), for an engine too: it holds as many sums.
+    """
+    tile = ladder_tile(problem, batch)
+    blocks, chunks = tile.blocks(problem, batch), chunks_of(problem, tile)
+    at_once = resident(tile)
+    waves, rest = divmod(blocks, at_once * MULTIPROCESSORS)
+    found = [(waves, at_once)] if waves else []
+    if rest:
+        found.append((1, ceil(rest / MULTIPROCESSORS)))
+    runs = [(times, _whole(core, kernel, tile, each, chunks, most)) for times, each in found]
+    parts = {part: sum(times * one.parts[part] for times, one in runs) for part in runs[0][1].parts}
+    return Simulated(sum(times * one.cycles for times, one in runs), parts)
+
+
+def results(
+    problem: Conv,
+    batch: int,
+    core: Core = GTX_480,
+    assumption: Assumption = STATED,
+    most: int = WHOLE_CHUNKS,
+) -> Results:
+    """Every step's simulation under `assumption`, each made when it is first asked for."""
+    kernels = {step.name: step.kernel for step in STEPS}
+    changed = assumption.core(core)
+
+    @cache
+    def found(name: str) -> Simulated:
+        return simulate(assumption.kernel(kernels[name]), problem, batch, changed, most)
+
+    return found
+
+
+def step_rows(problem: Conv, batch: int) -> list[dict[str, Any]]:
+    """A row a step: cycles, and a warp's mean cycles in each part."""
+    found = results(problem, batch)
+    return [
+        {"step": step.name, "section": step.section, "cycles": round(found(step.name).cycles)}
+        | {part: round(cycles) for part, cycles in found(step.name).parts.items()}
+        for step in STEPS
+    ]
+
+
+def line_means(kernel: Kernel, problem: Conv, batch: int) -> dict[str, float]:
+    """Mean cycles at each sort of line of the sums, as figures 9 and 13 have them: by operation.
+
+    "read next" where the next instruction waits for it; "last" where that one lies in a line of
+    instructions that has to be fetched.
+    """
+    tile = ladder_tile(problem, batch)
+    plain = _program(kernel, tile, chunks_of(problem, tile))
+    stalls, sorts, named = fetch_stalls(GTX_480, plain), Counter[str](), []
+    for index, said in enumerate(plain):
+        sort = said.part
+        if sort == COMPUTE and said.op is not Op.BARRIER:
+            read = index in plain[index + 1].reads
+            sort = "last" if stalls[index + 1] else said.op.value + ", read next" * read
+        sorts[sort] += 1
+        named.append(replace(said, part=sort))
+    warps = ceil(tile.threads_x * tile.threads_y / 32)
+    found = run(GTX_480, named, resident(tile), warps)
+    return {sort: found.parts[sort] / found.warps / count for sort, count in sorts.items()}

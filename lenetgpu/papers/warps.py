@@ -1,0 +1,248 @@
+"""How long warps take on one multiprocessor: a small timing model, without a GPU.
+
+Warps issue in order. An instruction waits for the registers that it reads (a scoreboard), for its
+scheduler, which issues one a cycle, for the memory unit where it is one of memory, and for its line
+of instructions. Nothing is cached but instructions: whether a load is a hit is its latency.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Op(Enum):
+    """What an instruction waits for and is waited for; MAD is a multiply-add."""
+
+    ARITHMETIC = "arithmetic"
+    MAD = "mad"
+    DIVIDE = "divide"
+    BRANCH = "branch"
+    SHARED = "shared"
+    LOCAL = "local"
+    GLOBAL = "global"
+    STORE = "store"
+    ENGINE = "engine"
+    BARRIER = "barrier"
+
+
+_MEMORY = {Op.SHARED, Op.LOCAL, Op.GLOBAL, Op.STORE, Op.ENGINE}
+_BEYOND = {Op.LOCAL, Op.GLOBAL}
+
+
+@dataclass(frozen=True)
+class Core:
+    """One multiprocessor, in its cycles.
+
+    `schedulers` issue an instruction a cycle each; warp w is of scheduler w mod `schedulers`. The
+    latencies are from issue until a dependent instruction may issue; that of `branch` holds its
+    warp. The one memory unit takes an instruction every `port` cycles, and a line of 128 bytes from
+    beyond the first cache every `line`. Instructions come in lines of `fetch_line`; a warp that
+    enters one which is not among its last `fetched` instructions waits `fetch` cycles more.
+    """
+
+    name: str
+    schedulers: int
+    arithmetic: int
+    mad: int
+    divide: int
+    branch: int
+    shared: int
+    local: int
+    far: int
+    port: int
+    line: int
+    fetch: int
+    fetch_line: int
+    fetched: int
+
+    def latencies(self) -> dict[Op, int]:
+        """Cycles until a result may be read; of operations that have none, 1."""
+        return dict.fromkeys(Op, 1) | {
+            Op.ARITHMETIC: self.arithmetic,
+            Op.MAD: self.mad,
+            Op.DIVIDE: self.divide,
+            Op.SHARED: self.shared,
+            Op.ENGINE: self.shared,
+            Op.LOCAL: self.local,
+            Op.GLOBAL: self.far,
+        }
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One of a warp's program; `reads` are the indices of those whose results it needs.
+
+    `at` is where it lies, so that a loop's passes share it; `part` what its time is charged to.
+    `cycles` are an engine's own, on top of a shared load's; `lines` come from beyond the first
+    cache; `held` is how long it keeps the memory unit, where that is not the core's own `port`.
+    """
+
+    op: Op
+    reads: tuple[int, ...] = ()
+    at: int = 0
+    part: str = ""
+    cycles: int = 0
+    lines: int = 1
+    held: int | None = None
+
+
+class Listing:
+    """A warp's program as it is written down: `emit` gives the index that later ones read."""
+
+    def __init__(self) -> None:
+        """An empty program."""
+        self.program: list[Instruction] = []
+        self.part = ""
+        self._at = 0
+
+    def emit(
+        self, op: Op, *reads: int, cycles: int = 0, lines: int = 1, held: int | None = None
+    ) -> int:
+        """Append an instruction; its index."""
+        if any(not 0 <= index < len(self.program) for index in reads):
+            raise ValueError(f"expected indices below {len(self.program)}, found {reads}")
+        said = Instruction(op, reads, self._at, self.part, cycles, lines, held)
+        self.program.append(said)
+        self._at += 1
+        return len(self.program) - 1
+
+    def chain(self, count: int, *reads: int) -> int:
+        """`count` arithmetic instructions, each needing the one before it; the last's index."""
+        for _ in range(count):
+            reads = (self.emit(Op.ARITHMETIC, *reads),)
+        return reads[0]
+
+    def repeat(self, times: int, body: Callable[[int], None]) -> None:
+        """A loop: `body` once a pass, every pass at the same place, then an add, a test, a jump."""
+        start = self._at
+        for index in range(times):
+            self._at = start
+            body(index)
+            counted = self.chain(2)
+            self.emit(Op.BRANCH, counted)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What came of it: `cycles` from the first issue until the last result is there.
+
+    `parts` are warp-cycles: the time from each instruction's issue to the same warp's next one, so
+    that their sum over `warps` is a warp's mean time. `issued` counts all warps' instructions.
+    """
+
+    cycles: int
+    warps: int
+    issued: int
+    parts: dict[str, int]
+
+    def share(self, part: str) -> float:
+        """The part's share of all warps' time, 0 to 1."""
+        return self.parts.get(part, 0) / sum(self.parts.values())
+
+
+def fetch_stalls(core: Core, program: list[Instruction]) -> list[int]:
+    """Cycles that each instruction waits for its line: the least recently entered one is lost."""
+    held: dict[int, None] = {}
+    room = core.fetched // core.fetch_line
+    stalls, before = [], None
+    for instruction in program:
+        line = instruction.at // core.fetch_line
+        missed = line != before and line not in held
+        stalls.append(core.fetch if missed else 0)
+        if line != before:
+            held.pop(line, None)
+            held[line] = None
+            if len(held) > room:
+                del held[next(iter(held))]
+        before = line
+    return stalls
+
+
+class _Run:
+    """The state of one multiprocessor while its warps run."""
+
+    def __init__(self, core: Core, program: list[Instruction], warps: int, block: int) -> None:
+        self.core, self.program, self.block = core, program, block
+        latencies = core.latencies()
+        self.latency = [latencies[said.op] + said.cycles for said in program]
+        self.stalls = fetch_stalls(core, program)
+        self.results = [[0] * len(program) for _ in range(warps)]
+        self.issued_at = [0] * warps
+        self.at = [0] * warps
+        self.free = [0] * core.schedulers
+        self.port = self.line = self.end = 0
+        self.parts: dict[str, int] = defaultdict(int)
+        self.arrived: dict[int, list[int]] = defaultdict(list)
+        self.waiting = [(self.stalls[0], warp) for warp in range(warps)]
+
+    def go(self) -> None:
+        while self.waiting:
+            ready, warp = heapq.heappop(self.waiting)
+            said = self.program[self.at[warp]]
+            scheduler = warp % len(self.free)
+            cycle = max(ready, self.free[scheduler])
+            if said.op in _MEMORY:
+                if self.port > cycle:
+                    heapq.heappush(self.waiting, (self.port, warp))
+                    continue
+                self.port = cycle + (self.core.port if said.held is None else said.held)
+            self.free[scheduler] = cycle + 1
+            self._issue(warp, said, cycle)
+
+    def _issue(self, warp: int, said: Instruction, cycle: int) -> None:
+        index = self.at[warp]
+        if index:
+            self.parts[self.program[index - 1].part] += cycle - self.issued_at[warp]
+        else:
+            self.parts[said.part] += cycle
+        begun = cycle
+        if said.op in _BEYOND:
+            begun = max(cycle, self.line)
+            self.line = begun + said.lines * self.core.line
+        done = begun + self.latency[index]
+        self.results[warp][index] = done
+        self.issued_at[warp] = cycle
+        self.end = max(self.end, done)
+        if index + 1 == len(self.program):
+            self.parts[said.part] += done - cycle
+        elif said.op is Op.BARRIER:
+            self._meet(warp, cycle)
+        else:
+            self._next(warp, cycle + (self.core.branch if said.op is Op.BRANCH else 1))
+
+    def _meet(self, warp: int, cycle: int) -> None:
+        here = self.arrived[warp // self.block]
+        here.append(warp)
+        if len(here) == self.block:
+            for other in here:
+                self._next(other, cycle + 1)
+            here.clear()
+
+    def _next(self, warp: int, earliest: int) -> None:
+        self.at[warp] += 1
+        index = self.at[warp]
+        ready = earliest + self.stalls[index]
+        results = self.results[warp]
+        for read in self.program[index].reads:
+            ready = max(ready, results[read])
+        heapq.heappush(self.waiting, (ready, warp))
+
+
+def run(core: Core, program: list[Instruction], blocks: int, warps: int) -> Timing:
+    """`blocks` blocks of `warps` warps on `core` at once, each warp with all of `program`.
+
+    Of the warps that wait for a scheduler the one that could go first goes, then the lower number.
+    Raises ValueError for an empty program, no block or no warp.
+    """
+    if not program or blocks < 1 or warps < 1:
+        raise ValueError(
+            "expected a program, blocks and warps, found "
+            f"{len(program)} instructions, {blocks} blocks of {warps} warps"
+        )
+    state = _Run(core, program, blocks * warps, warps)
+    state.go()
+    return Timing(state.end, blocks * warps, blocks * warps * len(program), dict(state.parts))

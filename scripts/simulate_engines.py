@@ -1,0 +1,266 @@
+"""Write docs/engines.md's tables: the convnet2 paper's engines by the timing model.
+
+Beside the model's figures stand the paper's, and an H200's from docs/measured/. `--check` writes
+nothing and exits with 1 where the page is not what it would write.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from measured import GPU, how_sure, load, where
+
+from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_claims import (
+    CLAIMS,
+    LATENCIES,
+    MOST_APART,
+    WITHIN,
+    agrees,
+    claim_rows,
+    own_total,
+    would_be,
+)
+from lenetgpu.papers.convnet2_engines import (
+    CHANGED,
+    STEPS,
+    line_means,
+    resident,
+    results,
+    step_rows,
+)
+from lenetgpu.papers.convnet2_listings import (
+    FIGURE_9,
+    FIGURE_13,
+    GTX_480,
+    SORTS_9,
+    SORTS_13,
+    executions,
+    line_cycles,
+    sides_told,
+)
+from lenetgpu.show.engines import STEP_COLUMNS, figure
+from lenetgpu.show.tables import as_markdown
+from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "engines.md"
+NONE = "-"
+
+
+def ladder() -> list[dict[str, Any]]:
+    """The steps of Table 1's shape as an H200 ran them."""
+    steps: list[dict[str, Any]] = load(GPU, "conv", "convnet2.json")["cases"][0]["ladder"]
+    return steps
+
+
+def measured() -> dict[str, str]:
+    """What of the paper's figures an H200 has: cycles as counted, savings of the time."""
+    rows = {row["step"]: row for row in ladder()}
+
+    def saves(step: str, before: str) -> str:
+        return f"{1 - rows[step]['median_us'] / rows[before]['median_us']:.3g}"
+
+    def times(step: str) -> str:
+        return f"{rows['unrolled']['median_us'] / rows[step]['median_us']:.2f}"
+
+    inner = "inner product, strength reduced"
+    return {
+        "rolled, cycles": f"{rows['rolled']['cycles']:,}",
+        "unrolled, cycles": f"{rows['unrolled']['cycles']:,}",
+        "unrolling saves": saves("unrolled", "rolled"),
+        "inner product engine saves": saves("inner product engine", "unrolled"),
+        "outer product engine saves": saves("outer product engine", "unrolled"),
+        "strength reduction saves": saves(inner, "inner product engine"),
+        "extracted conditionals save": saves("inner_product", inner),
+        "index converter saves": saves("index_engine", "hoisted_checks"),
+        "all of it, times faster than unrolled": (
+            f"{times('inner_product')} tensor cores, {times('index_engine')} TMA"
+        ),
+    }
+
+
+def core_table() -> str:
+    """The model's machine: every number, and where it comes from."""
+    chain = [*line_cycles(FIGURE_9, "add")[:2], *line_cycles(FIGURE_9, "mul")]
+    local, mads = line_cycles(FIGURE_9, "ld.local"), line_cycles(FIGURE_9, "mad")
+    filled = line_cycles(FIGURE_13, "ld.shared")[0]
+    configured = "GPGPU-Sim's configuration of a GTX 480"
+    core = GTX_480
+    rows = [
+        ("schedulers, an instruction a cycle each", core.schedulers, configured),
+        ("arithmetic", core.arithmetic, f"4 {configured}, the rest the way through the pipeline: "
+         f"figure 9's chain of add, mul, add takes {min(chain):.1f} to {max(chain):.1f}"),
+        ("multiply-add", core.mad, f"5 and the same way; figure 9: {mads[0]:.1f}"),
+        ("division", core.divide, "145 and the same way; no figure shows one"),
+        ("shared load", core.shared, "3 (the simulator's default) and the same way"),
+        ("a jump holds its warp", core.branch, "fetch, decode and issue anew: assumed"),
+        ("local load", core.local,
+         f"figure 9's four, {min(local):.0f} to {max(local):.0f}: the sums of 512 threads are "
+         "twice the first cache"),
+        ("global load", core.far, "assumed as a local one; no figure shows one"),
+        ("memory instructions", core.port, f"one a cycle: one memory unit, {configured}"),
+        ("a line of 128 bytes", core.line, "4 flits of 32 bytes and a head: its network"),
+        ("a line of instructions", core.fetch,
+         f"figure 13: every sixteenth line takes {filled:.0f}, and 16 instructions of 8 bytes are "
+         "a line of its cache"),
+        ("instructions held", core.fetched, f"2 KiB, {configured}"),
+    ]  # fmt: skip
+    lines = ["| what | cycles or count | where from |", "|---|---:|---|"]
+    return "\n".join([*lines, *(f"| {what} | {value} | {why} |" for what, value, why in rows)])
+
+
+def filter_sentence() -> str:
+    """What figures 9 and 13 say of the filters' side."""
+    sides, tile = sides_told(), ladder_tile(TABLE_1, TABLE_1_BATCH)
+    return (
+        f"Figure 9's cheapest line took {min(c for _, c in FIGURE_9):,} cycles in all and figure "
+        f"13's {min(c for _, c in FIGURE_13):,}: with filters of {sides[0]} x {sides[0]} a line of "
+        f"the first runs {executions(True):,} times and one of the second "
+        f"{executions(False):,} times ({tile.blocks(TABLE_1, TABLE_1_BATCH)} blocks, two warps, 7 "
+        "chunks of 4 pixels), one cycle each and one over. No other side up to 32 fits both "
+        f"figures; with the 32 that Table 1 prints, a local load would take "
+        f"{max(line_cycles(FIGURE_9, side=32)):.0f} cycles. {resident(tile)} blocks a "
+        "multiprocessor, as the paper has it."
+    )
+
+
+def steps_table() -> str:
+    """Cycles of each step, and where a warp's go."""
+    return as_markdown(STEP_COLUMNS, step_rows(TABLE_1, TABLE_1_BATCH)).rstrip()
+
+
+def lines_table() -> str:
+    """Figures 9 and 13 by sorts of lines, beside the model's means."""
+    lines = ["| figure | line | the paper, cycles | model |", "|---|---|---:|---:|"]
+    kernels = [step.kernel for step in STEPS[:2]]
+    for name, seen, sorts, kernel in zip(
+        ("9", "13"), (FIGURE_9, FIGURE_13), (SORTS_9, SORTS_13), kernels, strict=True
+    ):
+        means = line_means(kernel, TABLE_1, TABLE_1_BATCH)
+        for sort in filter(None, dict.fromkeys(sorts)):
+            pairs = zip(line_cycles(seen), sorts, strict=True)
+            values = [cycles for cycles, one in pairs if one == sort]
+            low, high = f"{min(values):.1f}", f"{max(values):.1f}"
+            told = low if low == high else f"{low} to {high}"
+            lines.append(f"| {name} | {sort} | {told} | {means[sort]:.1f} |")
+    return "\n".join(lines)
+
+
+def figures_table() -> str:
+    """The paper's figures, the model's, an H200's."""
+    document = load(GPU, "conv", "convnet2.json")
+    here = measured()
+    lines = [
+        f"H200: {where(document)}; {how_sure([], document, of='a step')} Within "
+        f"{WITHIN['cycles']:.0%} of cycles and times, {WITHIN['share']:.0%} and {MOST_APART} of a "
+        "share: agrees.",
+        "",
+        "| section | figure | the paper | model | agrees | H200 | remark |",
+        "|---|---|---:|---:|---|---:|---|",
+    ]
+    for row in claim_rows(TABLE_1, TABLE_1_BATCH):
+        told = NONE if row["paper"] is None else figure(row["paper"])
+        agree = NONE if row["agrees"] is None else "yes" if row["agrees"] else "no"
+        lines.append(
+            f"| {row['section']} | {row['figure']} | {told} | {figure(row['model'])} | {agree} "
+            f"| {here.get(row['figure'], 'not measured')} | {row['remark'] or NONE} |"
+        )
+    return "\n".join(lines)
+
+
+def changes_table() -> str:
+    """The model's figures with one assumption changed; those that agree with the paper in bold."""
+    names = [change.name for change in CHANGED]
+    lines = [
+        "| figure | the paper | as stated | " + " | ".join(names) + " |",
+        "|---|---:|---:|" + "---:|" * len(names),
+    ]
+    claims = {claim.name: claim for claim in CLAIMS}
+    for row in claim_rows(TABLE_1, TABLE_1_BATCH):
+        claim = claims[row["figure"]]
+
+        def cell(value: float, claim: Any = claim) -> str:
+            near = claim.told is not None and agrees(claim, value)
+            return f"**{figure(value)}**" if near else figure(value)
+
+        told = NONE if row["paper"] is None else figure(row["paper"])
+        found = [row["model"], *(row["changed"][name] for name in names)]
+        lines.append(f"| {row['figure']} | {told} | " + " | ".join(map(cell, found)) + " |")
+    said = [f"- {change.name}: {change.what}" for change in CHANGED]
+    return "\n".join([*lines, "", *said])
+
+
+def needed_table() -> str:
+    """What one latency would have to be, for each figure that the model misses."""
+    stated = results(TABLE_1, TABLE_1_BATCH)
+    now = [f"{name} ({getattr(GTX_480, field)})" for field, name in LATENCIES.items()]
+    lines = [
+        "| figure | the paper | model | " + " | ".join(now) + " |",
+        "|---|---:|---:|" + "---:|" * len(now),
+    ]
+    for claim in CLAIMS:
+        if claim.told is None or agrees(claim, claim.of(stated)):
+            continue
+        found = [would_be(claim, field, TABLE_1, TABLE_1_BATCH) for field in LATENCIES]
+        lines.append(
+            f"| {claim.name} | {figure(claim.told)} | {figure(claim.of(stated))} | "
+            + " | ".join("none" if cycles is None else f"{cycles:,}" for cycles in found)
+            + " |"
+        )
+    return "\n".join(lines)
+
+
+def total_sentence() -> str:
+    """The paper's total from its own savings."""
+    told = next(claim.told for claim in CLAIMS if claim.unit == "times")
+    return (
+        f"The paper's {told}x: its savings from section 3.2 on multiply to {own_total():.2f}, and "
+        f"to {own_total(low=True):.2f} to {own_total(high=True):.2f} with what its percentages "
+        "round. So it is counted from the unrolled kernel, and unrolling is not in it."
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "engines-core": core_table,
+    "engines-filters": filter_sentence,
+    "engines-steps": steps_table,
+    "engines-lines": lines_table,
+    "engines-figures": figures_table,
+    "engines-total": total_sentence,
+    "engines-changes": changes_table,
+    "engines-needed": needed_table,
+}
+
+
+def written(text: str) -> str:
+    """`text` with every part between its markers made anew; each part has to be there once."""
+    for name, make in PARTS.items():
+        begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise click.ClickException(f"{PAGE.name}: expected {begin} and {end} once each")
+        made = f"{begin}\n{make()}\n{end}"
+        text = re.sub(f"{begin}.*?{end}", lambda _, made=made: made, text, flags=re.DOTALL)
+    return text
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="exit with 1 where the page is stale")
+def main(check: bool) -> None:
+    """Write the tables of docs/engines.md."""
+    text = PAGE.read_text()
+    new = written(text)
+    if check:
+        if new != text:
+            click.echo(f"docs/{PAGE.name} is stale: run scripts/simulate_engines.py")
+        sys.exit(new != text)
+    PAGE.write_text(new)
+    click.echo(f"docs/{PAGE.name} written")
+
+
+if __name__ == "__main__":
+    main()

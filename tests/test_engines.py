@@ -1,0 +1,362 @@
+"""The convnet2 paper's engines by the timing model: against its figures, and as a command."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lenetgpu.cli import main
+from lenetgpu.papers import warps
+from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_claims import (
+    CLAIMS,
+    LATENCIES,
+    WITHIN,
+    agrees,
+    claim_rows,
+    own_total,
+    would_be,
+)
+from lenetgpu.papers.convnet2_engines import (
+    CHANGED,
+    line_means,
+    resident,
+    results,
+    simulate,
+)
+from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
+from lenetgpu.papers.convnet2_listings import (
+    FIGURE_9,
+    FIGURE_13,
+    GTX_480,
+    PARTS,
+    SORTS_9,
+    SORTS_13,
+    Kernel,
+    Sums,
+    chunks_of,
+    executions,
+    inner_latency,
+    line_cycles,
+    listing,
+    outer_latency,
+    sides_told,
+)
+from lenetgpu.papers.warps import Op
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
+
+TILE = ladder_tile(TABLE_1, TABLE_1_BATCH)
+BASE = results(TABLE_1, TABLE_1_BATCH)
+CLAIM = {claim.name: claim for claim in CLAIMS}
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["conv", "--engines", *map(str, arguments)])
+
+
+def test_figures_9_and_13_tell_the_filters_side():
+    """80,640 and 1,680 runs of a line, their cheapest lines at 80,641 and 1,681 cycles in all."""
+    assert sides_told() == [5] == [TABLE_1.R]
+    assert executions(True) == 80_640 and executions(False) == 1_680
+    assert min(value for _, value in FIGURE_9) == executions(True) + 1
+    assert min(value for _, value in FIGURE_13) == executions(False) + 1
+    assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load in under ten cycles, no
+
+
+def test_the_machines_latencies_are_figure_9s():
+    """Within two cycles: the configuration's and the pipeline's, besides the local loads' mean."""
+    for name, field in (("add", "arithmetic"), ("mul", "arithmetic"), ("mad", "mad")):
+        for seen in line_cycles(FIGURE_9, name)[:2]:
+            assert abs(seen - getattr(GTX_480, field)) < 2, name
+    assert min(line_cycles(FIGURE_9, "ld.local")) <= GTX_480.local
+    assert max(line_cycles(FIGURE_9, "ld.local")) >= GTX_480.local
+
+
+def test_figure_9s_lines_are_most_of_the_rolled_runs_time():
+    """A warp's 524 thousand cycles, over 97 % of them there; two lines of it are dots."""
+    warps = executions(True) / (12 * 4 * 7)
+    seen = sum(latency for _, latency in FIGURE_9) / warps
+    assert 0.85 < seen / (0.97 * 524_000) < 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "sorts", "step"), [(FIGURE_9, SORTS_9, 0), (FIGURE_13, SORTS_13, 1)], ids=["9", "13"]
+)
+def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(seen, sorts, step):
+    means = line_means(SIMULATED[step].kernel, TABLE_1, TABLE_1_BATCH)
+    assert len(sorts) == len(seen) and set(filter(None, sorts)) <= set(means)
+    for cycles, sort in zip(line_cycles(seen), sorts, strict=True):
+        if sort:
+            assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
+
+
+def test_means_of_lines_are_the_parts_time():
+    """Weighted by how often they run, they are a warp's time again."""
+    kernel = SIMULATED[2].kernel
+    means, count = line_means(kernel, TABLE_1, TABLE_1_BATCH), Counter()
+    for said in listing(kernel, TILE, 7).program:
+        count[said.part] += 1
+    for part in ("images", "write"):
+        assert means[part] * count[part] == pytest.approx(BASE("inner product engine").parts[part])
+
+
+def test_the_papers_block_and_gpu():
+    assert resident(TILE) == 8
+    assert TILE.blocks(TABLE_1, TABLE_1_BATCH) == 8 * 15
+    assert chunks_of(TABLE_1, TILE) == 7
+
+
+def test_the_engines_latencies():
+    """12 pairs: 24 cycles. A chunk's 48 filter elements and 4 images: 4 + 96 - 2."""
+    assert inner_latency(12) == 24
+    assert outer_latency(4, 48) == 98
+
+
+@pytest.mark.parametrize("sums", Sums)
+@pytest.mark.parametrize("loads", [Loads.PLAIN, Loads.REDUCED, Loads.HOISTED])
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_listing_does_the_kernels_work(sums, loads, together):
+    """Per thread and chunk 12 image and 3 filter floats; products where no engine has them."""
+    program = listing(Kernel(sums, loads, together=together), TILE, 2).program
+    count = Counter((said.op, said.part) for said in program)
+    assert count[Op.GLOBAL, "images"] == 2 * 12
+    assert count[Op.GLOBAL, "filters"] == 2 * 3
+    assert count[Op.STORE, "images"] == 2 * 12
+    assert count[Op.DIVIDE, "index conversion"] == 2 * 2
+    assert count[Op.BRANCH, "index conversion"] == 2 * 4
+    assert count[Op.STORE, "write"] == 16
+    assert count[Op.BARRIER, "filters"] == count[Op.BARRIER, "compute"] == 2
+    cored = sums in (Sums.ROLLED, Sums.UNROLLED)
+    assert count[Op.MAD, "compute"] == (2 * 12 * 16 if cored else 0)
+    assert count[Op.LOCAL, "compute"] == (2 * 12 * 16 if sums is Sums.ROLLED else 0)
+    called = {Sums.INNER: 16, Sums.OUTER: 1}
+    assert count[Op.ENGINE, "compute"] == 2 * called.get(sums, 0)
+    assert {said.part for said in program} == set(PARTS)
+
+
+@pytest.mark.parametrize("together", [1, 2, 4, 8])
+def test_no_load_is_lost_where_they_do_not_divide(together):
+    """5 channels of 4 images and 8 filters: 20 image floats a thread, 10 of filters."""
+    tile = Tile(16, 2, 4, 4, 4, 5)
+    program = listing(Kernel(Sums.INNER, Loads.REDUCED, together=together), tile, 1).program
+    count = Counter((said.op, said.part) for said in program)
+    assert count[Op.GLOBAL, "images"] == count[Op.STORE, "images"] == 2 * 20
+    assert count[Op.GLOBAL, "filters"] == count[Op.STORE, "filters"] == 5
+
+
+def test_full_waves_run_one_after_the_other_and_the_rest_spreads():
+    """120 blocks are one wave; 240 two; 60 are four a multiprocessor; 180 are 8 and then 4."""
+    kernel = Kernel(Sums.INNER, Loads.PLAIN)
+    wave, half, two, more = (
+        simulate(kernel, TABLE_1, batch).cycles for batch in (128, 64, 256, 192)
+    )
+    program = listing(kernel, TILE, 7).program
+    assert wave == warps.run(GTX_480, program, 8, 2).cycles
+    assert half == warps.run(GTX_480, program, 4, 2).cycles
+    assert two == 2 * wave
+    assert more == wave + half
+
+
+def test_unrolled_sums_are_figure_13s_lines():
+    """8 shared loads and 16 times mov, mad, mov a (pixel, channel) pair; no jump among them."""
+    program = listing(Kernel(Sums.UNROLLED, Loads.PLAIN), TILE, 1).program
+    ours = [said.op for said in program if said.part == "compute" and said.op is not Op.BARRIER]
+    names = {"ld.shared": Op.SHARED, "mov": Op.ARITHMETIC, "mad": Op.MAD}
+    assert ours[: len(FIGURE_13) - 2] == [names[name] for name, _ in FIGURE_13[:-2]]
+    assert Counter(ours[: 12 * 56]) == {Op.SHARED: 96, Op.MAD: 192, Op.ARITHMETIC: 384}
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.name)
+def test_the_model_reproduces_what_it_claims_and_nothing_else(claim):
+    if claim.told is None:
+        assert not claim.reproduced
+        with pytest.raises(ValueError, match="found none"):
+            agrees(claim, 0.5)
+    else:
+        assert agrees(claim, claim.of(BASE)) == claim.reproduced
+
+
+def test_how_near_is_near():
+    cycles, share = CLAIM["rolled, cycles"], CLAIM["index converter saves"]
+    assert agrees(cycles, 1.19 * cycles.told) and not agrees(cycles, 1.21 * cycles.told)
+    assert agrees(share, 1.49 * share.told) and not agrees(share, 0.49 * share.told)
+    half = CLAIM["inner product engine saves"]
+    assert agrees(half, half.told - 0.049) and not agrees(half, half.told + 0.051)
+    assert set(WITHIN) == {claim.unit for claim in CLAIMS}
+
+
+def test_the_papers_figures_are_the_ladders():
+    """One figure, one value: those that papers/convnet2.py has too."""
+    steps = {step.name: step for step in STEPS}
+    assert CLAIM["rolled, cycles"].told == steps["rolled"].cycles
+    assert CLAIM["unrolled, cycles"].told == steps["unrolled"].cycles
+    for name, step in {
+        "unrolling saves": "unrolled",
+        "inner product engine saves": "inner product engine",
+        "strength reduction saves": "strength_reduced",
+        "extracted conditionals save": "hoisted_checks",
+        "index converter saves": "index_engine",
+    }.items():
+        assert CLAIM[name].told == steps[step].gain
+    assert "4.4x" in PAPER_TOTAL_NOTE
+
+
+def test_the_papers_4_4_is_its_own_savings_over_the_unrolled_kernel():
+    told = CLAIM["all of it, times faster than unrolled"].told
+    assert own_total(low=True) < own_total() < own_total(high=True)
+    assert round(own_total(high=True), 1) == told
+    left = (1 - 0.66) * (1 - 0.259) * (1 - 0.026) * (1 - 0.05)
+    assert own_total() == pytest.approx(1 / left)
+
+
+def test_every_change_changes_something():
+    for change in CHANGED:
+        under = results(TABLE_1, TABLE_1_BATCH, assumption=change, most=2)
+        stated = results(TABLE_1, TABLE_1_BATCH, most=2)
+        assert any(under(step.name) != stated(step.name) for step in SIMULATED), change.name
+
+
+def test_the_latency_that_a_figure_would_need_gives_that_figure():
+    claim = CLAIM["unrolled, computation's share"]
+    needed = would_be(claim, "far", TABLE_1, TABLE_1_BATCH)
+    assert needed is not None and needed < GTX_480.far
+
+    def share(cycles):
+        core = replace(GTX_480, far=cycles)
+        return claim.of(results(TABLE_1, TABLE_1_BATCH, core, most=2))
+
+    assert share(needed - 1) >= claim.told > share(needed)
+    outer = CLAIM["outer product engine saves"]
+    assert would_be(outer, "far", TABLE_1, TABLE_1_BATCH) is None
+
+
+def test_more_chunks_than_are_simulated_are_in_proportion():
+    whole = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=7)
+    part = simulate(Kernel(Sums.INNER, Loads.PLAIN), TABLE_1, 128, most=4)
+    assert part.cycles != whole.cycles
+    assert part.cycles == pytest.approx(whole.cycles, rel=0.01)
+    assert part.total == pytest.approx(whole.total, rel=0.01)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(1, 5), st.integers(1, 6), st.integers(1, 40), st.integers(1, 4),
+    st.sampled_from(SIMULATED),
+)  # fmt: skip
+def test_more_work_takes_no_less_and_a_longer_latency_neither(channels, side, maps, taps, step):
+    problem = Conv(side, side, channels, maps, taps, taps, pad=2)
+    small, large = (simulate(step.kernel, problem, n, most=2).cycles for n in (16, 1_600))
+    assert large >= small > 0
+    slower = replace(GTX_480, far=2 * GTX_480.far)
+    assert simulate(step.kernel, problem, 16, slower, most=2).cycles > small
+
+
+def test_the_command_prints_the_papers_figures_and_the_models(tmp_path):
+    done = run("--json", tmp_path / "a.json", "--csv", tmp_path / "a.csv")
+    assert done.exit_code == 0, done.output
+    assert "524,000" in done.output and "one reader at a time" in done.output
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["command"] == "engines" and document["images"] == 128
+    assert [step["step"] for step in document["steps"]] == [step.name for step in SIMULATED]
+    rows = {row["figure"]: row for row in document["figures"]}
+    assert rows["rolled, cycles"]["model"] == round(BASE("rolled").cycles)
+    assert rows["rolled, cycles"]["agrees"] is True
+    table = list(csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text())))
+    assert [row["figure"] for row in table] == list(rows)
+
+
+def test_another_shape_has_no_figures_of_the_paper(tmp_path):
+    done = run("2,6,6,5,3,1,1", "--batch", 16, "--json", "-")
+    assert done.exit_code == 0
+    document = json.loads(done.stdout)
+    assert document["shape"] == "2,6,6,5,3,1,1"
+    assert {row["paper"] for row in document["figures"]} == {None}
+    assert {row["agrees"] for row in document["figures"]} == {None}
+    assert all(row["model"] is not None for row in document["figures"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cpu"), "found --device"),
+        (("--suite", "convnet2"), "found --suite"),
+        (("--explain",), "found --explain"),
+        (("--plot", "a.png"), "found --plot"),
+        (("--batch", 0), "--batch: expected at least 1 image, found 0"),
+        (("1,8,8,4",), "expected C,H,W,M,K"),
+    ],
+)
+def test_what_says_how_to_run_is_refused(arguments, words):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def script():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        path = ROOT / "scripts" / "simulate_engines.py"
+        spec = importlib.util.spec_from_file_location("simulate_engines", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+def test_the_page_is_current():
+    command = [sys.executable, ROOT / "scripts" / "simulate_engines.py", "--check"]
+    assert subprocess.run(command).returncode == 0, "run scripts/simulate_engines.py"
+
+
+def test_the_page_has_the_h200s_figures_from_their_file():
+    module = script()
+    steps = {row["step"]: row for row in module.ladder()}
+    found = module.measured()
+    assert set(found) <= set(CLAIM)
+    assert found["rolled, cycles"] == f"{steps['rolled']['cycles']:,}"
+    tensor = 1 - steps["inner_product"]["median_us"] / steps["unrolled"]["median_us"]
+    assert found["all of it, times faster than unrolled"].startswith(f"{1 / (1 - tensor):.2f}")
+    lines = [line for line in module.figures_table().splitlines() if line.startswith("| ")]
+    assert sum("not measured" in line for line in lines) == len(CLAIM) - len(found) > 0
+    assert [row["figure"] for row in claim_rows(TABLE_1, TABLE_1_BATCH)] == list(CLAIM)
+
+
+def test_the_page_says_what_its_tables_say():
+    """The sentences below the tables of docs/engines.md."""
+    rows = {row["figure"]: row for row in claim_rows(TABLE_1, TABLE_1_BATCH)}
+
+    def under(change, figure):
+        return rows[figure]["changed"][change]
+
+    shares = ("rolled, computation's share", "unrolled, computation's share",
+              "inner product engine saves")  # fmt: skip
+    hit, unrolled = "first cache hit", CLAIM["unrolled, cycles"]
+    assert all(agrees(CLAIM[figure], under(hit, figure)) for figure in shares)
+    assert not agrees(unrolled, under(hit, unrolled.name))
+    strength, total = CLAIM["strength reduction saves"], CLAIMS[-1]
+    assert [would_be(strength, field, TABLE_1, 128) for field in LATENCIES] == [None] * 4
+    assert under("four loads under way", strength.name) > strength.told
+    assert agrees(total, under("four loads under way", total.name))
+    saved = under("instructions held", "unrolling saves")
+    assert abs(saved - float(script().measured()["unrolling saves"])) < 0.05
+    one = "one reader at a time"
+    assert under(one, "inner product engine saves, of the computation") > 0.5
+    for figure in ("inner product engine saves", "index converter saves", total.name):
+        assert under(one, figure) < rows[figure]["model"]
+    third = "index conversion, share of image loading"
+    assert rows[third]["model"] < under(hit, third) < CLAIM[third].told
+    assert abs(float(script().measured()["inner product engine saves"])) < 0.1

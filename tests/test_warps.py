@@ -1,0 +1,236 @@
+"""The warp-level timing model on schedules worked out by hand, and what must hold of any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lenetgpu.papers.warps import Core, Instruction, Listing, Op, fetch_stalls, run
+
+CORE = Core(
+    "by hand",
+    schedulers=1,
+    arithmetic=4,
+    mad=6,
+    divide=20,
+    branch=3,
+    shared=5,
+    local=50,
+    far=100,
+    port=1,
+    line=5,
+    fetch=30,
+    fetch_line=16,
+    fetched=64,
+)
+BOUND = replace(CORE, fetch=0)
+
+
+def cycles(program, core=BOUND, blocks=1, warps=1):
+    return run(core, program, blocks, warps).cycles
+
+
+def independent(op, count):
+    return [Instruction(op, at=index) for index in range(count)]
+
+
+def dependent(op, count):
+    return [Instruction(op, (index - 1,) * (index > 0), index) for index in range(count)]
+
+
+def test_a_dependent_chain_takes_its_latencies():
+    """Issued at 0, 4, 8: the last result is there at 12."""
+    assert cycles(dependent(Op.ARITHMETIC, 3)) == 12
+    assert cycles(dependent(Op.MAD, 3)) == 18
+
+
+def test_independent_instructions_take_a_cycle_each():
+    """Issued at 0, 1, 2: the last result is there at 2 + 4."""
+    assert cycles(independent(Op.ARITHMETIC, 3)) == 6
+
+
+def test_two_warps_hide_each_other():
+    """Warp 0 issues at 0, 4, 8, warp 1 at 1, 5, 9."""
+    assert cycles(dependent(Op.ARITHMETIC, 3), warps=2) == 13
+
+
+def test_five_warps_are_bound_by_issue():
+    """15 instructions of five warps at one a cycle, the last at 14; two schedulers: 9 at most."""
+    assert cycles(dependent(Op.ARITHMETIC, 3), warps=5) == 14 + 4
+    two = replace(BOUND, schedulers=2)
+    assert cycles(independent(Op.ARITHMETIC, 3), two, warps=6) == 8 + 4
+    assert cycles(independent(Op.ARITHMETIC, 3), warps=6) == 17 + 4
+
+
+def test_a_pair_of_loads_and_a_product():
+    """Loads at 0 and 1, the second there at 6, the product from 6 to 12, its store at 12."""
+    program = [
+        Instruction(Op.SHARED, at=0),
+        Instruction(Op.SHARED, at=1),
+        Instruction(Op.MAD, (0, 1), 2),
+        Instruction(Op.STORE, (2,), 3),
+    ]
+    assert cycles(program) == 13
+
+
+def test_one_memory_unit_serves_all_schedulers():
+    """Three warps' two loads each, a port of 4 cycles: the sixth goes at 20."""
+    core = replace(BOUND, schedulers=3, port=4)
+    assert cycles(independent(Op.SHARED, 2), core, warps=3) == 20 + 5
+    assert cycles(independent(Op.ARITHMETIC, 2), core, warps=3) == 1 + 4
+
+
+def test_a_warp_that_waits_for_memory_lets_another_compute():
+    """Both load at 0 and 1 with a port of 10 (0, 10), and add when theirs is there: 15 + 4."""
+    program = [Instruction(Op.SHARED, at=0), Instruction(Op.ARITHMETIC, (0,), 1)]
+    assert cycles(program, replace(BOUND, port=10), warps=2) == 19
+
+
+def test_lines_from_beyond_the_first_cache_come_one_by_one():
+    """Two loads of two lines each: the second's begin behind the first's, at 10, not at 1."""
+    two = [Instruction(Op.GLOBAL, at=index, lines=2) for index in range(2)]
+    assert cycles(two) == 110
+    assert cycles(independent(Op.LOCAL, 3)) == 2 * 5 + 50
+
+
+def test_an_engine_takes_its_own_cycles_and_may_keep_the_memory_unit():
+    """2 x 12 on top of a load's 5; two warps' at once, or one behind the other."""
+    assert cycles([Instruction(Op.ENGINE, cycles=24)]) == 29
+    assert cycles([Instruction(Op.ENGINE, cycles=24)], warps=2) == 30
+    assert cycles([Instruction(Op.ENGINE, cycles=24, held=24)], warps=2) == 24 + 29
+
+
+def test_a_division_and_a_jump_hold_their_warp():
+    assert cycles(dependent(Op.DIVIDE, 2)) == 40
+    jump = [Instruction(Op.BRANCH), Instruction(Op.ARITHMETIC, at=1)]
+    assert cycles(jump) == 3 + 4
+
+
+def test_a_barrier_waits_for_its_own_block_only():
+    """Warp 1 divides; warps 2 and 3, of another block, go on at once. All have one program."""
+    program = [
+        Instruction(Op.SHARED, part="load"),
+        Instruction(Op.BARRIER, (0,), 1, "load"),
+        Instruction(Op.ARITHMETIC, (), 2, "sum"),
+    ]
+    core = replace(BOUND, port=10, schedulers=4)
+    found = run(core, program, 2, 2)  # loads at 0, 10, 20, 30; barriers left at 16 and at 36
+    assert found.cycles == 36 + 4
+    alone = run(core, program, 1, 2)
+    assert alone.cycles == 16 + 4
+    assert alone.parts == {"load": 16 + 16, "sum": 8}
+
+
+def test_a_block_does_not_wait_for_another():
+    """Warps 0 and 3 share a scheduler: barriers at 4, 2, 2, 5, left at 6, 5, 6, 7 to add."""
+    program = [Instruction(Op.ARITHMETIC, at=0), Instruction(Op.ARITHMETIC, at=1)]
+    program += [Instruction(Op.BARRIER, at=2, part="wait"), Instruction(Op.ARITHMETIC, at=3)]
+    found = run(replace(BOUND, schedulers=3), program, 2, 2)
+    assert found.parts["wait"] == 2 + 3 + 4 + 2
+    assert found.cycles == 11
+
+
+def test_a_warps_time_is_charged_to_the_instruction_that_it_stood_at():
+    program = [Instruction(Op.LOCAL, part="load"), Instruction(Op.MAD, (0,), 1, "sum")]
+    found = run(BOUND, program, 1, 1)
+    assert found.parts == {"load": 50, "sum": 6} and found.share("sum") == 6 / 56
+    assert found.issued == 2 and found.warps == 1
+
+
+def test_a_line_of_instructions_is_waited_for_once_while_it_is_held():
+    """20 instructions are two lines; a loop of 64 is held, one of 80 never is."""
+    assert cycles(independent(Op.ARITHMETIC, 20), CORE) == 30 + 15 + 31 + 3 + 4
+    held, lost = ([i % size for i in range(3 * size)] for size in (64, 80))
+    stalls = [fetch_stalls(CORE, [Instruction(Op.MAD, at=at) for at in a]) for a in (held, lost)]
+    assert sum(stalls[0]) == 4 * 30
+    assert sum(stalls[1]) == 3 * 5 * 30
+    assert stalls[0][:17] == [30, *[0] * 15, 30]
+
+
+def test_the_line_that_was_entered_longest_ago_is_lost():
+    """Of four lines the first is entered again before a fifth comes, so the second is lost."""
+    lines = [0, 1, 2, 3, 0, 4, 0, 1]
+    stalls = fetch_stalls(CORE, [Instruction(Op.MAD, at=16 * line) for line in lines])
+    assert stalls == [30, 30, 30, 30, 0, 30, 0, 30]
+
+
+def test_a_listing_repeats_at_the_same_place_and_refuses_what_is_not_there_yet():
+    to = Listing()
+    to.repeat(2, lambda _: to.emit(Op.MAD))
+    assert [said.at for said in to.program] == [0, 1, 2, 3] * 2
+    assert [said.op for said in to.program[:4]] == [
+        Op.MAD, Op.ARITHMETIC, Op.ARITHMETIC, Op.BRANCH,
+    ]  # fmt: skip
+    assert to.program[3].reads == (2,)
+    with pytest.raises(ValueError, match="below 8"):
+        to.emit(Op.MAD, 8)
+
+
+@pytest.mark.parametrize(("program", "blocks", "warps"), [([], 1, 1), ("p", 0, 1), ("p", 1, 0)])
+def test_nothing_to_run_is_refused(program, blocks, warps):
+    with pytest.raises(ValueError, match="expected a program, blocks and warps"):
+        run(CORE, independent(Op.MAD, 1) if program else [], blocks, warps)
+
+
+KINDS = [op for op in Op if op is not Op.BARRIER]
+
+
+@st.composite
+def programs(draw):
+    count = draw(st.integers(1, 24))
+    found = []
+    for index in range(count):
+        reads = draw(st.lists(st.integers(0, index - 1), max_size=2)) if index else []
+        op = draw(st.sampled_from(KINDS))
+        found.append(Instruction(op, tuple(reads), index, cycles=7 * (op is Op.ENGINE)))
+    return found
+
+
+def critical_path(core, program):
+    """Cycles of the longest chain of reads, in order, with an unlimited machine."""
+    done, at = [], 0
+    stalls, latencies = fetch_stalls(core, program), core.latencies()
+    for index, said in enumerate(program):
+        at = max([at + stalls[index], *(done[read] for read in said.reads)])
+        done.append(at + latencies[said.op] + said.cycles)
+        at += core.branch if said.op is Op.BRANCH else 1
+    return max(done)
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs(), st.integers(1, 6), st.integers(1, 3))
+def test_no_run_beats_its_chain_its_schedulers_or_its_memory_unit(program, warps, schedulers):
+    core = replace(CORE, schedulers=schedulers, port=2)
+    found = cycles(program, core, warps=warps)
+    on_memory = sum(
+        said.op in {Op.SHARED, Op.LOCAL, Op.GLOBAL, Op.STORE, Op.ENGINE} for said in program
+    )
+    assert found >= critical_path(core, program)
+    assert found >= len(program) * -(-warps // schedulers)
+    assert found >= 2 * (on_memory * warps - 1) + 1 if on_memory else True
+    latencies = core.latencies()
+    assert found <= warps * sum(
+        core.fetch + core.branch + 2 * core.line + latencies[said.op] + said.cycles
+        for said in program
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs(), st.sampled_from(["arithmetic", "mad", "shared", "local", "far", "fetch"]))
+def test_one_warp_is_as_fast_as_its_chain_and_no_faster_with_a_longer_latency(program, field):
+    free = replace(CORE, line=0)
+    assert cycles(program, free) == critical_path(free, program)
+    slower = replace(free, **{field: getattr(free, field) + 3})
+    assert cycles(program, slower) >= cycles(program, free)
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs(), st.integers(1, 5), st.integers(1, 3))
+def test_a_part_of_all_warps_time_is_theirs_and_more_of_them_take_no_less(program, warps, blocks):
+    found = run(CORE, program, blocks, warps)
+    assert sum(found.parts.values()) <= found.cycles * found.warps
+    assert found.cycles >= run(CORE, program, 1, 1).cycles
+    assert found.issued == len(program) * blocks * warps
