@@ -83,7 +83,7 @@ def _one(document: Document) -> str:
     calls = min(row["calls"] for row in document["rows"])
     what = (
         f"one digit of {document['data']} at a time, host to label, {calls:,} calls or more each, "
-        "in interleaved rounds, every label looked at"
+        "in interleaved rounds behind one call that is not timed, every label looked at"
     )
     lines = [
         _begun(document, what, how_sure(_counts(document), document, of="of a round's calls")),

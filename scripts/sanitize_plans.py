@@ -1,11 +1,13 @@
 """Run fused plans on a few digits, for `scripts/sanitize.sh` to watch: no memory pool, no poison.
 
-Each plan takes uint8 and float32 images, with scores and without, and must give float64's labels.
+Each plan takes uint8 and float32 images, packed ones where its kernels do, with scores and without,
+and must give float64's labels.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 import numpy as np
@@ -15,11 +17,13 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.packed.records import pack
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import driver_gpus, require_gpu
 from lenetgpu.network import FEATURES, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve, runnable_plans
+from lenetgpu.stages.support.unpack import Records
 
 
 def fused_plans() -> list[str]:
@@ -28,20 +32,30 @@ def fused_plans() -> list[str]:
     return [name for name in found if resolve(name, "cuda").slots[0].variant.kind == FEATURES]
 
 
-def wrong_labels(plan_name: str, images: np.ndarray, expected: np.ndarray) -> int:
-    """Labels of `images` that differ from float64's and may not, over both runs."""
+def on_device(images: np.ndarray, packed: bool) -> Any:
+    """`images` on the GPU as a pipeline takes them."""
     import cupy
 
+    if not packed:
+        return cupy.asarray(images)
+    payload, lengths = pack(images)
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
+    return Records(cupy.asarray(payload), cupy.asarray(offsets))
+
+
+def wrong_labels(plan_name: str, images: np.ndarray, expected: np.ndarray) -> int:
+    """Labels of `images` that differ from float64's and may not, over all runs."""
     plan = resolve(plan_name, "cuda", gpu=driver_gpus()[0])
     pipeline = Pipeline(
         plan, load_weights(assets.default_weights()), len(images), str(images.dtype)
     )
     excused = excusable_flips(expected, plan.precision)
     wrong = 0
-    for with_scores in (True, False):
-        pipeline.with_scores = with_scores
-        found = pipeline.run(cupy.asarray(images)).get()
-        wrong += int(((found != expected.argmax(1)) & ~excused).sum())
+    for packed in (False, True)[: 1 + pipeline.takes_packed]:
+        for with_scores in (True, False):
+            pipeline.with_scores = with_scores
+            found = pipeline.run(on_device(images, packed)).get()
+            wrong += int(((found != expected.argmax(1)) & ~excused).sum())
     scores_wrong = not np.isfinite(pipeline.scores(len(images))).all()
     return wrong + int(scores_wrong)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import importlib.util
 import json
 import os
@@ -213,6 +214,26 @@ def test_what_is_read_is_not_written(words, read, by, tmp_path, weight_file, mon
     result = run(*(word.format(**names) for word in words))
     refused(result, "expected another file to write than those that are read", str(source))
     assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+@pytest.mark.parametrize(
+    "words",
+    [["infer", "--json"], ["profile", "--trace"], ["data", "convert"], ["data", "pack"]],
+    ids=lambda words: words[-1],
+)
+def test_labels_beside_images_are_not_written(words, end, tmp_path):
+    images = tmp_path / f"t10k-images-idx3-ubyte{end}"
+    labels = tmp_path / f"t10k-labels-idx1-ubyte{end}"
+    opened = gzip.open if end else open
+    for path, header in ((images, [0x803, 3, 28, 28]), (labels, [0x801, 3])):
+        with opened(path, "wb") as file:
+            file.write(np.array(header, ">i4").tobytes() + bytes(3 if path == labels else 3 * 784))
+    before = labels.read_bytes()
+    command, option = (words[:1], words[1:]) if words[-1].startswith("-") else (words, [])
+    result = run(*command, str(images), *option, str(labels))
+    refused(result, "expected another file to write than those that are read", str(labels))
+    assert labels.read_bytes() == before
 
 
 def test_nothing_is_written_when_the_weights_are_bad(tmp_path, weight_file):

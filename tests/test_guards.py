@@ -378,7 +378,6 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
             Streamer=unchecked,
             costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),
             best_schedule=lambda *_: Schedule(2, 80, 0.2),
-            predicted_ms=lambda *_: 0.2,
         ),
     )
     monkeypatch.setattr(engine, "choose_device", lambda *_: (gpu, "pretended"))

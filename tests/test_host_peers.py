@@ -121,7 +121,13 @@ def test_ours_has_the_whole_schedule_that_the_model_chose(script, monkeypatch):
 def test_every_call_has_the_next_digit_and_its_label_is_looked_at(script):
     module = script("one_image")
     images, truth = np.arange(5), np.array([3, 1, 4, 1, 5])
-    right = module.Calls(("right", "lenetgpu", "fp16", lambda i: truth[i], None), images, truth)
+    asked = []
+
+    def label(i):
+        asked.append(i)
+        return truth[i]
+
+    right = module.Calls(("right", "lenetgpu", "fp16", label, None), images, truth)
     wrong = module.Calls(("wrong", "torch", "fp16", lambda i: 1, None), images, truth)
     said = []
     kept = module.measure([right, wrong], 3, 4, said.append)
@@ -129,6 +135,7 @@ def test_every_call_has_the_next_digit_and_its_label_is_looked_at(script):
     facts = kept[0].facts
     assert (facts["calls"], facts["flips"], len(kept[0].samples)) == (12, 0, 3)
     assert 0 < facts["call_median_ms"] <= facts["call_p99_ms"] <= facts["call_worst_ms"]
+    assert asked == [0, 0, 1, 2, 3, 4, 4, 0, 1, 2, 3, 3, 4, 0, 1, 2, 2, 3, 4, 0]
     assert right.next == 16 and said[0].startswith("wrong: WRONG")
 
 

@@ -43,13 +43,11 @@ def convert_data(source: Path, target: Path) -> int:
 
 def convert_weights(source: Path, target: Path) -> None:
     """Write `source`'s four arrays as float32, with what provenance there is."""
-    import h5py
-
     require_folder(target)
     require_apart(target, source)
     weights = load_weights(source)
     buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
+    with hdf5.new_hdf5(buffer) as (file, _):
         for name, tensor in weights.tensors.items():
             file.create_dataset(name, data=tensor, track_times=False)
         for name, text in hdf5.attributes(source).items():

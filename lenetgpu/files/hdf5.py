@@ -8,6 +8,8 @@ is what was never written, which HDF5 would read as zeros.
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
@@ -118,16 +120,47 @@ class _Patient:
 def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
     """A new HDF5 file in `target`, which is open for reading and writing, and a check.
 
-    The check raises OSError where the disk has not taken what was written so far; so does the end.
+    The check raises OSError where the disk has not taken what was written so far, and what a Ctrl-C
+    raises that came since; so does the end. Whatever ends the block, HDF5 is done with `target`.
     """
     import h5py
 
     target.truncate(0)
     patient = _Patient(target)
-    with h5py.File(patient, "w") as file:
-        yield file, patient.check
+    with _later() as interrupt:
+
+        def check() -> None:
+            interrupt()
+            patient.check()
+
+        with h5py.File(patient, "w") as file:
+            yield file, check
     patient.check()
     target.flush()
+
+
+@contextmanager
+def _later() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits until what is yielded is called, or for the end of the block.
+
+    HDF5 cannot close a file of which a read or write has raised, and dies as the process ends.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield lambda: None  # nothing is raised here
+        return
+    came: list[tuple[Any, Any]] = []
+
+    def interrupt() -> None:
+        if came:
+            handler(*came.pop())
+
+    signal.signal(signal.SIGINT, lambda *where: came.append(where))
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        interrupt()
 
 
 def require_size(file: h5py.File) -> None:

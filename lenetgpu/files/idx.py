@@ -162,7 +162,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     if not gzipped:
         header.check_length(path, path.stat().st_size - header.length)
     chosen = selected(path, header.count, skip, limit)
-    beside = _label_file(path)
+    beside = label_file(path)
     labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
     if gzipped:
         return GzipSource(path, header, labels, chosen)
@@ -170,7 +170,7 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     return RawSource(OpenFile(path), where, header.length, np.dtype(np.uint8), labels, chosen)
 
 
-def _label_file(images: Path) -> Path | None:
+def label_file(images: Path) -> Path | None:
     """The label file beside an image file, by MNIST's naming, `.gz` or not."""
     if "images" not in images.name:
         return None

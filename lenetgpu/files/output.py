@@ -54,15 +54,19 @@ def require_folder(path: Path) -> None:
 def require_apart(target: Path, *sources: Path | None) -> None:
     """Raise LenetError where `target` is one of the files that are read (None: none), by any name.
 
-    A device or pipe may be both.
+    So are the labels beside IDX images. A device or pipe may be both.
     """
+    from lenetgpu.files.idx import label_file
+
     for source in sources:
-        with suppress(OSError):  # what is not there is not the same
-            if source is None or not target.is_file() or not target.samefile(source):
-                continue
-            raise LenetError(
-                f"{target}: expected another file to write than those that are read, found {source}"
-            )
+        for read in () if source is None else (source, label_file(source)):
+            with suppress(OSError):  # what is not there is not the same
+                if read is None or not target.is_file() or not target.samefile(read):
+                    continue
+                raise LenetError(
+                    f"{target}: expected another file to write than those that are read, "
+                    f"found {read}"
+                )
 
 
 def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:

@@ -137,7 +137,7 @@ class Engine:
         return self._by_model(gpu, dtype, images, source)
 
     def _by_model(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
-        from lenetgpu.streaming import best_schedule, costs_of, predicted_ms
+        from lenetgpu.streaming import best_schedule, costs_of
 
         request = self.request
         try:
@@ -150,15 +150,10 @@ class Engine:
             each = -(-source.room(0, len(source)) // len(source))
             costs = costs.packed(each)
         most = request.batch or images
-        found = best_schedule(images, costs, request.streams, request.chunk, most)
-        chunk = min(found.chunk, most)
-        takes = (
-            found.predicted_ms
-            if found.zero_copy
-            else predicted_ms(images, found.streams, chunk, costs, found.taper)
-        )
-        model = {"predicted": takes, "bare_copy": costs.bare_copy_ms(images)}
-        return Feed(found.streams, chunk, found.taper, found.zero_copy, model)
+        chunk = None if request.chunk is None else min(request.chunk, most)
+        found = best_schedule(images, costs, request.streams, chunk, most)
+        model = {"predicted": found.predicted_ms, "bare_copy": costs.bare_copy_ms(images)}
+        return Feed(found.streams, found.chunk, found.taper, found.zero_copy, model)
 
     @_in_turn
     def check(self, dtype: str, batch: int) -> int:

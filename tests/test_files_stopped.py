@@ -1,0 +1,117 @@
+"""HDF5 files that Ctrl-C ends while they are written: what is left, and how the process ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from threading import Thread
+
+import h5py
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lenetgpu.files.assets import default_weights
+from lenetgpu.files.convert import convert_data
+from lenetgpu.files.hdf5 import new_hdf5
+
+MOMENTS = 60
+# A moment is a line about to run, of h5py's Python code or of the file that calls it, from where a
+# new HDF5 file begins. They are counted in a first child; each later child sends SIGINT to itself
+# at one, and ends as it can.
+DRIVER = """
+import json, os, signal, sys
+import h5py, numpy
+import lenetgpu.commands.listing, lenetgpu.files.convert, lenetgpu.files.packed.write
+from lenetgpu.cli import main
+from lenetgpu.files import hdf5
+
+places = hdf5.__file__, os.path.dirname(h5py.__file__)
+folder, log, moments, arguments = *sys.argv[1:3], int(sys.argv[3]), sys.argv[4:]
+begun, passed = False, 0
+
+def child(at):
+    def line(frame, event, argument):
+        global begun, passed
+        begun = begun or frame.f_code.co_name == "new_hdf5"
+        if begun and event == "line":
+            passed += 1
+            if passed == at:
+                os.kill(os.getpid(), signal.SIGINT)
+        return line
+
+    if os.fork():
+        status = os.waitstatus_to_exitcode(os.wait()[1])
+        left = os.listdir(folder)
+        for name in left:
+            os.remove(os.path.join(folder, name))
+        with open(log) as file:
+            return at, status, file.read(), left
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1), os.dup2(stream, 2)
+    sys.settrace(lambda frame, *_: line if frame.f_code.co_filename.startswith(places) else None)
+    try:
+        main(arguments, prog_name="lenetgpu")
+    finally:
+        sys.settrace(None)
+        if at == 0:
+            print(passed, file=sys.stderr)
+
+whole = child(0)
+count = int(whole[2].split()[-1])
+ends = [child(1 + count * index // moments) for index in range(moments)]
+print(json.dumps([whole, ends]))
+"""
+
+
+@pytest.mark.parametrize("words", ["data convert", "data pack", "weights convert"])
+def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words):
+    source, folder = tmp_path / "x.npy", tmp_path / "made"
+    np.save(source, rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8))
+    folder.mkdir()
+    asked = [*words.split(), source if "data" in words else default_weights(), folder / "x.h5"]
+    command = [sys.executable, "-c", DRIVER, folder, tmp_path / "log", MOMENTS, *asked]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole, ends = json.loads(done.stdout)
+    assert whole[1] == 0 and whole[3] == ["x.h5"]
+    assert len({at for at, *_ in ends}) == MOMENTS
+    wrong = [end for end in ends if end[1:] != [130, "lenetgpu: interrupted\n", []]]
+    assert wrong == []
+
+
+def test_a_thread_writes_as_the_main_one_does(tmp_path, rng):
+    """It may not set handlers, and Ctrl-C raises nothing there."""
+    images = rng.integers(0, 256, (9, 28, 28), dtype=np.uint8)
+    np.save(tmp_path / "x.npy", images)
+    thread = Thread(target=convert_data, args=(tmp_path / "x.npy", tmp_path / "x.h5"))
+    thread.start()
+    thread.join()
+    with h5py.File(tmp_path / "x.h5") as file:
+        np.testing.assert_array_equal(file["x"][..., 0], images)
+
+
+def test_ctrl_c_waits_for_the_check_or_the_end(tmp_path):
+    """And is given to the handler that was there, once."""
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *where: came.append(where))
+    mine = signal.getsignal(signal.SIGINT)
+    try:
+        with (tmp_path / "x.h5").open("w+b") as target:
+            with new_hdf5(target) as (file, check):
+                os.kill(os.getpid(), signal.SIGINT)
+                assert came == []
+                check(), check()
+                assert len(came) == 1
+                os.kill(os.getpid(), signal.SIGINT)
+                assert len(came) == 1 and file.id.valid
+            assert len(came) == 2 and not file.id.valid
+        assert signal.getsignal(signal.SIGINT) is mine
+    finally:
+        signal.signal(signal.SIGINT, before)
