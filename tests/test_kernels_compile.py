@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from problems import ODD, in_layouts
 
 from lenetgpu.check.warmup import network_problems
@@ -34,6 +36,23 @@ def _nvrtc_missing() -> str | None:
 
 
 pytestmark = pytest.mark.skipif(_nvrtc_missing() is not None, reason=str(_nvrtc_missing()))
+
+
+def lossy_unrolls(text):
+    """Loops unrolled by what is no power of two whose trip count the compiler does not know."""
+    sizes = dict(re.findall(r"constexpr int (\w+) = (\d+);", text))
+    for by, bound in re.findall(r"#pragma unroll (\w+)\n\s*for \([^;]*;\s*\w+ < ([^;]*);", text):
+        size = sizes.get(by, by)
+        even = size.isdigit() and int(size) & (int(size) - 1) == 0
+        if not even and not re.fullmatch(r"[A-Z0-9_+*/() -]+", bound):
+            yield f"unroll {by} up to {bound}"
+
+
+def test_no_unroll_that_nvrtc_cuts_short():
+    """NVRTC 13 leaves out the rest of a loop to min(32, n) that is unrolled by 5."""
+    assert list(lossy_unrolls("#pragma unroll 5\nfor (int k = 0; k < deep; ++k)"))
+    for source in (ROOT / "lenetgpu").rglob("*.cu*"):
+        assert not list(lossy_unrolls(source.read_text())), source
 
 
 def enough(laid_out):
