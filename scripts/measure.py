@@ -16,170 +16,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from measure_jobs import PARTS, Job, cpu_jobs, gpu_jobs
 from measured import MEASURED, ROOT, folder_of, kernels_of
 
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.document import device_json
-from lenetgpu.network import STAGE_NAMES
-from lenetgpu.papers.shapes import SUITES
-from lenetgpu.plan import NAMED
-from lenetgpu.stages.matrix import cells
 from lenetgpu.store import write_atomically
 
 RUN = "run.json"
 """What the last run took, for the next one's estimate."""
 BEAT_S, PATIENCE, LEAST_PATIENCE_S = 20.0, 5.0, 180.0
-LENETGPU = (sys.executable, "-m", "lenetgpu")
 Say = Callable[[str], None]
 
 
 class MeasureError(Exception):
     """Why a file was not taken, in a sentence."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command that writes the JSON of `target`; `seconds` is a guess at what it takes.
-
-    `{json}` in its words is where it writes, `{picture}` where it draws, `{mnist}` and `{course}`
-    the data. What it prints becomes the file `text` where one is named.
-    """
-
-    part: str
-    target: str
-    command: tuple[str, ...]
-    seconds: float
-    text: str = ""
-    picture: str = ""
-
-
-def _script(name: str) -> tuple[str, str]:
-    return sys.executable, str(ROOT / "scripts" / f"{name}.py")
-
-
-def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, end-to-end, one, cold, cells, conv, course, plans, streams, weights, instrument."""
-    each = 0.02 if quick else 0.2
-    words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
-    peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
-    yield Job("peers", "peers.json", peers, 60 if quick else 280)
-    few = ("--rounds", "3", "--quick") if quick else ()
-    command = (*_peers("end-to-end"), "--data", "{mnist}", *few, "--json", "{json}")
-    yield Job("end-to-end", "end_to_end.json", command, 30 if quick else 120)
-    yield Job("one", "one.json", (*_peers("one"), *few, "--json", "{json}"), 30 if quick else 120)
-    yield _cold("cuda", quick)
-    yield from _cells("cuda", quick, 8)
-    for name, suite in SUITES.items():
-        command = (*LENETGPU, "conv", "--suite", name, "--device", "cuda", "--seconds", str(each),
-                   "--watch", "0.2", "--no-progress", "--json", "{json}")  # fmt: skip
-        yield Job("conv", f"conv/{name}.json", command, 15 + len(suite.shapes) * (1 + 9 * each))
-    course = (*LENETGPU, "compare", "--suite", "course", "--device", "cuda", "--no-progress",
-              "--json", "{json}")  # fmt: skip
-    plot = ("--plot", "{picture}") if _can_draw() else ()
-    yield Job("course", "course.json", (*course, *plot), 60, picture="course.png" if plot else "")
-    for name, devices in NAMED.items():
-        if "cuda" in devices:
-            yield _plan(name, 8)
-    rounds = ("--rounds", "3", "--not-many") if quick else ()
-    drawn = ("--picture", "{picture}") if plot else ()
-    sweep = (*_script("streams_sweep"), *rounds, *drawn, "--json", "{json}")
-    yield Job("streams", "streams.json", sweep, 15 if quick else 35,
-              picture="streams.png" if drawn else "")  # fmt: skip
-    yield _weights("cuda", quick, 60)
-    yield _instrument("instrument.json", quick, 180, "--device", "cuda", "--each", "4",
-                      "--seconds", "1")  # fmt: skip
-
-
-def cpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, infer, weights, instrument, cold, cells."""
-    words = ("--rounds", "2", "--quick", "--images", "500") if quick else ("--rounds", "9")
-    peers = (*_script("cpu_peers"), "--data", "{mnist}", *words, "--json", "{json}")
-    yield Job("peers", "peers.json", peers, 60 if quick else 720)
-    # as `make infer`, which names no device where there is no GPU
-    named = ("--device", "cpu") if driver_gpus() else ()
-    infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")
-    yield Job("infer", "infer.json", infer, 10, text="infer.txt")
-    yield _weights("cpu", quick, 600)
-    yield _instrument("instrument.json", quick, 560)
-    yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
-    yield _cold("cpu", quick)
-    yield from _cells("cpu", quick, 90)
-
-
-def _peers(flag: str) -> tuple[str, ...]:
-    return (*_script("peers"), f"--{flag}")
-
-
-def _cold(device: str, quick: bool) -> Job:
-    few = ("--rounds", "2", "--quick") if quick else ()
-    command = (*_peers("cold"), "--device", device, *few, "--json", "{json}")
-    return Job("cold", "cold.json", command, 30 if quick else 90)
-
-
-def _cells(device: str, quick: bool, seconds: float) -> Iterator[Job]:
-    """A comparison a stage, of what the matrix names for it on this device."""
-    words = ("--batch", "300") if quick else ("--batch", "10000")
-    words += ("--seconds", "0.2" if quick else str(seconds / 2), "--watch", "0.2")
-    for stage in STAGE_NAMES:
-        own = [c.variant.full_name for c in cells(stage) if c.variant and c.device == device
-               and not c.copies]  # fmt: skip
-        command = (*LENETGPU, "compare", stage, "--device", device, "--no-progress", *words,
-                   "--only", ",".join(dict.fromkeys(own)), "--json", "{json}")  # fmt: skip
-        yield Job("cells", f"cells/{stage}.json", command, 10 if quick else seconds)
-
-
-def _instrument(target: str, quick: bool, seconds: float, *words: str) -> Job:
-    runs = ("--runs", "2", "--seconds", "1") if quick else ()
-    command = (*_script("instrument"), *words, *runs, "--json", "{json}")
-    return Job("instrument", target, command, 20 if quick else seconds)
-
-
-def _weights(device: str, quick: bool, seconds: float) -> Job:
-    words = ("--images", "200") if quick else ()
-    command = (*_script("any_weights"), "--device", device, *words, "--json", "{json}")
-    return Job("weights", "weights.json", command, seconds)
-
-
-def _plan(name: str, seconds: float) -> Job:
-    command = (
-        *(*LENETGPU, "infer", "{mnist}", "--weights", "{course}", "--plan", name),
-        *("--device", "cuda", "--batch", "10000", "--timing", "--no-progress", "--json", "{json}"),
-    )
-    return Job("plans", f"plans/{name}.json", command, seconds)
-
-
-PARTS = {
-    "cuda": (
-        "peers",
-        "end-to-end",
-        "one",
-        "cold",
-        "cells",
-        "conv",
-        "course",
-        "plans",
-        "streams",
-        "weights",
-        "instrument",
-    ),
-    "cpu": ("peers", "infer", "weights", "instrument", "cold", "cells"),
-}
-
-
-def _can_draw() -> bool:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
 
 
 def data() -> dict[str, Path | None]:

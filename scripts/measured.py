@@ -1,8 +1,9 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
-`cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with
-`course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
+`cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
+`course.json` with `course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with
+`streams.png`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
+from lenetgpu.papers.course import APART, MEAN, MERGED, RELU, SERIAL_MEAN, SERIAL_RELU
+from lenetgpu.papers.course_ladder import PASSES_OF
+from lenetgpu.papers.course_merged import VARIANTS as LINEAR
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import canonical, resolve
@@ -33,7 +37,12 @@ _BATCHES = (1, 10_000)
 _KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
 _KINDS |= {(stage.name,): stage.kind for stage in STAGES}
 _KINDS |= {span.name: span.kind for span in SPANS} | {span.stages: span.kind for span in SPANS}
-_SPECIAL = {"relu": "pool", "serial relu": "pool", "serial mean": "pool"}
+_PASSES = {
+    RELU: PASSES_OF,
+    MEAN: PASSES_OF,
+    SERIAL_RELU: "serial.loops",
+    SERIAL_MEAN: "serial.loops",
+}
 _SHORT = "lenetgpu/stages/"
 
 Document = dict[str, Any]
@@ -115,16 +124,19 @@ def _of_conv(document: Document) -> Iterator[Path]:
 def _of_course(document: Document) -> Iterator[Path]:
     device = document["device"]["kind"]
     for row in document["rows"]:
-        word, _, plan = row["variant"].partition(" ")
+        name = row["variant"]
         if row["status"] != "right":
             continue
-        if word == "plan":
+        if name.startswith("plan "):
+            plan, _, _ = name.removeprefix("plan ").partition(",")
             yield from _of_plan(plan, device)
-        elif row["variant"] in _SPECIAL:
-            name = "serial.loops" if word == "serial" else "basic.two_passes"
-            yield from _of_variant("pool", name, device)
+        elif name in _PASSES:
+            yield from _of_variant("pool", _PASSES[name], device)
+        elif name in (APART, MERGED):
+            for part in row["stage"].split("+"):
+                yield from _of_variant(_KINDS[part], LINEAR[device][_KINDS[part]], device)
         else:
-            yield from _of_variant(_KINDS[row["stage"]], row["variant"], device)
+            yield from _of_variant(_KINDS[row["stage"]], name, device)
 
 
 def _paths(document: Document) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from conftest import ROOT
 
 from lenetgpu.check.truth import reference_scores, reference_stages
 from lenetgpu.gpu.nvrtc import source_hash
+from lenetgpu.papers import course
 
 DOCUMENT = {
     "command": "infer",
@@ -284,3 +285,23 @@ def test_a_suite_is_not_watched_for_longer_than_it_is_timed(script):
     assert jobs
     for job in jobs:
         assert float(job.command[job.command.index("--watch") + 1]) <= 0.2
+
+
+def test_kernels_of_every_row_of_the_course(script):
+    """Rows of passes, of stages merged and of plans by their transfers and streams too."""
+    measured = script("measured")
+    listed = [(figure.stage, figure.variant) for figure in course.FIGURES]
+    for rows in (course.UNTIMED, course.LINEAR, course.MOVES, course.BEYOND, course.AFTER):
+        listed += [(stage, variant) for _, _, stage, variant in rows]
+
+    def sources(*only):
+        rows = [{"stage": s, "variant": v, "status": "right"} for s, v in only or listed]
+        device = {"kind": "cuda", "name": "NVIDIA H200"}
+        return set(measured.kernels_of({"command": "compare", "device": device, "rows": rows}))
+
+    stages = "lenetgpu/stages/"
+    assert f"{stages}conv/course/image.cu" in sources()
+    assert sources(("pool1", "mean")) == {f"{stages}pool/looped.cu"}
+    merged = sources(("pool2+fc1", course.MERGED))
+    assert merged == {f"{stages}pool/looped.cu", f"{stages}fc/tiled.cu"}
+    assert sources(("all", course.HOST)) == sources(("all", course.TOTAL)) > {f"{stages}conv/course/image.cu"}
