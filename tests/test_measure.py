@@ -304,4 +304,8 @@ def test_kernels_of_every_row_of_the_course(script):
     assert sources(("pool1", "mean")) == {f"{stages}pool/looped.cu"}
     merged = sources(("pool2+fc1", course.MERGED))
     assert merged == {f"{stages}pool/looped.cu", f"{stages}fc/tiled.cu"}
-    assert sources(("all", course.HOST)) == sources(("all", course.TOTAL)) > {f"{stages}conv/course/image.cu"}
+    assert (
+        sources(("all", course.HOST))
+        == sources(("all", course.TOTAL))
+        > {f"{stages}conv/course/image.cu"}
+    )
