@@ -18,6 +18,7 @@ import click
 import conv_tables
 import course_tables
 import host_tables
+import idea_tables
 import instrument_table
 import ladder
 import matrix_tables
@@ -40,6 +41,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **stream_tables.SECTIONS,
     **weights_table.SECTIONS,
     **matrix_tables.SECTIONS,
+    **idea_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -55,6 +57,7 @@ PAGES = {
     ),
     "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/matrix.md": tuple(matrix_tables.SECTIONS),
+    "docs/old-ideas.md": tuple(idea_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from functools import partial
@@ -170,3 +172,12 @@ def pytest_terminal_summary(terminalreporter) -> None:  # type: ignore[no-untype
         terminalreporter.section("GPU RECEIPT DOES NOT HOLD", sep="!", red=True)
     for line in lines:
         terminalreporter.line(line)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script of a name, its neighbours importable; forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    yield importlib.import_module
+    for path in (ROOT / "scripts").glob("*.py"):
+        sys.modules.pop(path.stem, None)

@@ -78,9 +78,9 @@ def read(path):
 
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
-    kinds = ("*/peers.json", "*/plans/*.json", "*/cells/*.json", "*/conv/*.json", "*/course.json",
-             "*/infer.json", "*/instrument*.json", "*/streams.json", "*/weights.json",
-             *HOST)  # fmt: skip
+    folders = ("plans", "cells", "conv", "ablation")
+    names = ("peers", "course", "infer", "instrument*", "streams", "weights")
+    kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
     assert set(MEASURED.rglob("*.json")) == known
@@ -255,9 +255,11 @@ def test_a_cells_time_is_of_its_own_run_or_of_the_courses(tmp_path):
     }  # fmt: skip
     document["kernels"] = script("measured").kernels_of(document)
     assert {Path(name).stem for name in document["kernels"]} >= {"unrolled", "tiled"}
+    folder = tree / "docs" / "measured" / "nvidia-h200" / "cells"
+    shutil.rmtree(folder)
+    assert run(update).returncode == 0
     before = page.read_text()
     assert "Not measured cell by cell" in before and "| `tiled.shared` 0.304 (2) |" in before
-    folder = tree / "docs" / "measured" / "nvidia-h200" / "cells"
     folder.mkdir()
     (folder / "pool1.json").write_text(json.dumps(document))
     assert run(update).returncode == 0
@@ -266,6 +268,19 @@ def test_a_cells_time_is_of_its_own_run_or_of_the_courses(tmp_path):
         "`tiled.shared` 0.250", "`unrolled.windows` 1.500", "`cublas.sgemm`"
     ]  # fmt: skip
     assert "NVIDIA H200, 2026-11-30, commit ab12; ms for 10,000 images" in page.read_text()
+
+
+@measured("*/ablation/*.json")
+def test_the_papers_kernels_were_timed_on_every_shape(path):
+    """All that does not refuse a shape is right on it, and timed beside the peer."""
+    document, suite = read(path), SUITES[path.stem]
+    assert [case["label"] for case in document["cases"]] == [s.label for s in suite.shapes]
+    for case in document["cases"]:
+        status = {entry["name"]: entry["status"] for entry in case["candidates"]}
+        paper = "texture.slides" if path.stem == "overfeat" else suite.kernels[0]
+        assert status[document["reference"]] == status[paper] == "right"
+        assert set(status.values()) <= {"right", "refused"}
+        assert case["rounds"] >= 5
 
 
 @measured("*/cells/*.json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 
@@ -24,15 +23,6 @@ DOCUMENT = {
     "stages": [],
 }
 WRITES = f"import json, sys; json.dump({DOCUMENT}, open(sys.argv[1], 'w')); print('said')"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """The script of a name, its neighbours importable; forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    yield importlib.import_module
-    for path in (ROOT / "scripts").glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def job(measure, target, code, text=""):

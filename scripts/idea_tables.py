@@ -1,0 +1,253 @@
+"""docs/old-ideas.md: what each idea of the four texts gained then and gains today, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+from conv_tables import rounds
+from ideas import LOADS, OCCUPANCY, READ, SHARED, STALL, STORES, TEXTS, Case, Idea, Over, Rung, Step
+from measured import GPU, Document, how_sure, load, there, where
+
+from lenetgpu.papers.course_ladder import SAME
+from lenetgpu.show.conv_document import geometric_mean
+
+HOLDS, GONE, TURNED, OPEN = "holds", "gone", "turned", "not measured"
+_NAMES = {
+    LOADS: ("loads used", "{:.0f} %"),
+    STORES: ("stores used", "{:.0f} %"),
+    SHARED: ("shared memory used", "{:.0f} %"),
+    OCCUPANCY: ("occupancy", "{:.0f} %"),
+    READ: ("DRAM read", "{:,.0f} GB/s"),
+}
+_SHARES = (LOADS, STORES, SHARED, OCCUPANCY)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Today's gain on each shape, a ratio of times, and what explains it."""
+
+    ratios: tuple[float, ...]
+    why: str
+
+    @property
+    def ratio(self) -> float:
+        """The geometric mean."""
+        return geometric_mean(list(self.ratios)) or 1.0
+
+    @property
+    def verdict(self) -> str:
+        """Of the mean: SAME is what a second run can tell apart."""
+        return HOLDS if self.ratio >= SAME else TURNED if self.ratio <= 1 / SAME else GONE
+
+    def __str__(self) -> str:
+        if len(self.ratios) == 1:
+            return _times(self.ratio)
+        gains = sum(ratio >= SAME for ratio in self.ratios)
+        return (
+            f"{_times(self.ratio)} ({_times(min(self.ratios))} to {_times(max(self.ratios))}; "
+            f"gains on {gains} of {len(self.ratios)} shapes)"
+        )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.2f}x"
+
+
+@cache
+def _document(*parts: str) -> Document | None:
+    return load(GPU, *parts) if there(GPU, *parts) else None
+
+
+@cache
+def _counters() -> dict[tuple[str, str], dict[str, Any]]:
+    """Of each (stage, variant), what Nsight Compute or a count of addresses says."""
+    document = _document("counters.json")
+    return {(row["stage"], row["variant"]): row for row in document["rows"]} if document else {}
+
+
+def _of_many(found: list[tuple[float, dict[str, Any], dict[str, Any]]], why: str) -> Gain | None:
+    return Gain(tuple(ratio for ratio, _, _ in found), why) if found else None
+
+
+def _course_ms(stage: str, name: str) -> float | None:
+    """A row's time; `name` may begin with a stage of its own."""
+    own, _, rest = name.partition(" ")
+    if own in ("conv1", "conv2", "pool1", "pool2") and rest:
+        stage, name = own, rest
+    document = _document("course.json")
+    for row in document["rows"] if document else ():
+        if (row["stage"], row["variant"]) == (stage, name) and row["status"] == "right":
+            return row.get("median_ms")
+    return None
+
+
+def _counted(stage: str, name: str, key: str) -> str | None:
+    row = _counters().get((stage, name), {})
+    if key == STALL:
+        cause, share = row.get("top_stall"), row.get("top_stall_share")
+        return f"{cause} {100 * share:.0f} %" if cause and share is not None else None
+    value = row.get(key)
+    if value is None:
+        return None
+    return _NAMES[key][1].format(100 * value if key in _SHARES else value)
+
+
+def _explanation(stage: str, name: str) -> str | None:
+    document = _document("course.json")
+    for row in document["rows"] if document else ():
+        if (row["stage"], row["variant"]) == (stage, name):
+            return row.get("explanation")
+    return None
+
+
+def _step_why(step: Step) -> str:
+    before, after = step.before[-1], step.after[-1]
+    said = []
+    for key in step.explains:
+        old, new = (_counted(step.stage, name, key) for name in (before, after))
+        if old and new:
+            said.append(f"{'stalled by' if key == STALL else _NAMES[key][0]} {old} -> {new}")
+    if said:
+        return ", ".join(said)
+    old, new = (_explanation(step.stage, name) for name in (before, after))
+    return f"{old} -> {new}" if old and new and old != new else new or "-"
+
+
+def _step(step: Step) -> Gain | None:
+    before = [_course_ms(step.stage, name) for name in step.before]
+    after = [_course_ms(step.stage, name) for name in step.after]
+    if not all(before) or not all(after):
+        return None
+    ratio = sum(filter(None, before)) / sum(filter(None, after))
+    return Gain((ratio,), _step_why(step))
+
+
+def _rung(rung: Rung) -> Gain | None:
+    document = _document("conv", "convnet2.json")
+    found = []
+    for case in document["cases"] if document else ():
+        rows = {row["step"]: row for row in case.get("ladder", ())}
+        row = rows.get(rung.step, {})
+        if row.get("ratio") and "as printed" not in case["label"]:
+            found.append((row["ratio"], rows[row["before"]], row))
+    changes = []
+    for key, name in (("local_bytes", "local bytes"), ("registers", "registers"),
+                      ("instructions", "instructions")):  # fmt: skip
+        sides = [[pair[side][key] for pair in found if pair[side].get(key) is not None]
+                 for side in (1, 2)]  # fmt: skip
+        if all(sides) and sides[0] != sides[1]:
+            changes.append(f"{name} {fmean(sides[0]):,.0f} -> {fmean(sides[1]):,.0f}")
+    return _of_many(found, ", ".join(changes) or "-")
+
+
+def _over(over: Over) -> Gain | None:
+    document = _document("ablation", f"{over.suite}.json")
+    found = []
+    for case in document["cases"] if document else ():
+        rows = {entry["name"]: entry for entry in case["candidates"]}
+        pair = rows.get(over.before, {}), rows.get(over.after, {})
+        if all(row.get("median_ms") for row in pair):
+            found.append((pair[0]["median_ms"] / pair[1]["median_ms"], *pair))
+    changes = []
+    for key, name in (("roofline", "of the roof"), ("occupancy", "occupancy"), ("waves", "waves")):
+        sides = [[pair[side][key] for pair in found if pair[side].get(key)] for side in (1, 2)]
+        written = [fmean(side) if side else None for side in sides]
+        form = "{:.1f}" if key == "waves" else "{:.0%}"
+        if all(written):
+            changes.append(f"{name} {' -> '.join(form.format(value) for value in written)}")
+    return _of_many(found, ", ".join(changes) or "-")
+
+
+def gain(case: Case) -> Gain | None:
+    """What a case gains today; None where no file has both sides."""
+    if isinstance(case, Step):
+        return _step(case)
+    return _rung(case) if isinstance(case, Rung) else _over(case)
+
+
+def _label(case: Case, idea: Idea) -> str:
+    if not isinstance(case, Step):
+        return ""
+    name = case.stage
+    if sum(isinstance(c, Step) and c.stage == case.stage for c in idea.cases) > 1:
+        name = case.after[-1].removeprefix("plan course, ")
+    return f"{name}: " if len(idea.cases) > 1 or name != case.stage else ""
+
+
+def verdict(idea: Idea) -> str:
+    """One word, or one for each case where they differ."""
+    found = [(case, gain(case)) for case in idea.cases]
+    words = [seen.verdict if seen else OPEN for _, seen in found]
+    if len(set(words)) == 1:
+        return words[0]
+    each = (f"{_label(case, idea).rstrip(': ')} {word}"
+            for (case, _), word in zip(found, words, strict=True))  # fmt: skip
+    return ", ".join(each)
+
+
+def _then(idea: Idea) -> str:
+    figures = [f"{_label(case, idea)}{_times(case.then)}" for case in idea.cases if case.then]
+    return "; ".join(figures) or idea.said or "no figure"
+
+
+def _row(idea: Idea) -> str:
+    seen = [(case, gain(case)) for case in idea.cases]
+    today = "; ".join(f"{_label(case, idea)}{found or OPEN}" for case, found in seen)
+    why = dict.fromkeys(f"{_label(case, idea)}{found.why}" for case, found in seen if found)
+    said = "; ".join([*why, *filter(None, [idea.note])]) or "-"
+    return f"| {idea.section} | {idea.words} | {_then(idea)} | {today} | {said} | {verdict(idea)} |"
+
+
+def _documents(ideas: Iterable[Idea]) -> Iterator[tuple[Document, list[int]]]:
+    kinds = {type(case) for idea in ideas for case in idea.cases}
+    if Step in kinds and (document := _document("course.json")):
+        yield document, [len(r["samples_ms"]) for r in document["rows"] if "samples_ms" in r]
+    if Rung in kinds and (document := _document("conv", "convnet2.json")):
+        yield document, []
+    suites = {c.suite for idea in ideas for c in idea.cases if isinstance(c, Over)}
+    for suite in sorted(suites):
+        if document := _document("ablation", f"{suite}.json"):
+            yield document, rounds(document)
+
+
+def table(ideas: tuple[Idea, ...]) -> str:
+    """A row an idea of one text."""
+    documents = list(_documents(ideas))
+    if not documents:
+        return "Not measured yet: `python scripts/measure.py --only course,conv,ablation`."
+    every = [document for document, _ in documents]
+    counts = [count for _, found in documents for count in found]
+    lines = [
+        f"{where(*every)}. {how_sure(counts, *every)}",
+        "",
+        "| section | idea | gain then | gain today | what explains it | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *map(_row, ideas)])
+
+
+def summary() -> str:
+    """How many ideas hold, are gone, have turned, text by text."""
+    lines = [
+        "| text | ideas | hold | gone | turned | by the case |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for title, ideas in TEXTS:
+        words = [verdict(idea) for idea in ideas]
+        counts = [words.count(word) for word in (HOLDS, GONE, TURNED)]
+        rest = len(words) - sum(counts)
+        lines.append(f"| {title} | {len(words)} | {' | '.join(map(str, [*counts, rest]))} |")
+    return "\n".join(lines)
+
+
+def _names(title: str) -> str:
+    return f"ideas-{title.lower().replace(' ', '-')}"
+
+
+SECTIONS = {"ideas": summary} | {
+    _names(title): (lambda ideas=ideas: table(ideas)) for title, ideas in TEXTS
+}

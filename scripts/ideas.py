@@ -1,0 +1,239 @@
+"""The ideas of the four texts, each with what it gained then and where today's gain is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lenetgpu.papers.convnet2 import STEPS
+from lenetgpu.papers.course import (
+    APART,
+    FIGURES,
+    HOST,
+    LADDERS,
+    MEAN,
+    MERGED,
+    RELU,
+    RESIDENT,
+    SERIAL_MEAN,
+    SERIAL_RELU,
+    STREAMS,
+    streamed,
+)
+from lenetgpu.papers.shapes import SUITES
+
+PEER = "torch cudnn"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One way instead of another on a stage of the course's suite, `before` and `after` by name.
+
+    Several names on a side are stages that run one behind the other: their times add up.
+    `explains` are counters of the launches (counters.json) that say why.
+    """
+
+    stage: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    then: float | None = None
+    explains: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of the cuda-convnet2 ladder, on every shape of its suite but the printed size."""
+
+    step: str
+    then: float | None = None
+
+
+@dataclass(frozen=True)
+class Over:
+    """A kernel over another, or over the peer, on every shape of a suite where both ran."""
+
+    suite: str
+    before: str
+    after: str
+    then: float | None = None
+
+
+Case = Step | Rung | Over
+
+
+@dataclass(frozen=True)
+class Idea:
+    """A row: the section that has it, in words, how it is seen today, and what the text said.
+
+    `said` stands where the text gives no gain; `note` is a remark that no counter can make.
+    """
+
+    section: str
+    words: str
+    cases: tuple[Case, ...]
+    said: str = ""
+    note: str = ""
+
+
+LOADS, STORES, SHARED, OCCUPANCY, READ, STALL = (
+    "global_load_efficiency",
+    "global_store_efficiency",
+    "shared_efficiency",
+    "occupancy",
+    "dram_read_gbs",
+    "top_stall",
+)
+_CONV = ("conv1", "conv2")
+_LAST = {"conv1": "unrolled.constant_layout", "conv2": "unrolled.image_layout"}
+
+
+def _then(stage: str, before: str, after: str) -> float | None:
+    """The report's gain: of a ladder's neighbours, or of two of its figures."""
+    for ladder, steps in LADDERS:
+        for (first, old), (second, new) in pairwise(steps):
+            if (ladder, first, second) == (stage, before, after):
+                return old / new if old and new else None
+    times = {f.variant: f.milliseconds for f in FIGURES if f.stage == stage}
+    return times[before] / times[after] if before in times and after in times else None
+
+
+def _step(stage: str, before: str, after: str, *explains: str) -> Step:
+    return Step(stage, (before,), (after,), _then(stage, before, after), explains)
+
+
+def _both(before: str, after: str, *explains: str) -> tuple[Step, ...]:
+    return tuple(_step(stage, before, after, *explains) for stage in _CONV)
+
+
+def _beyond(stage: str, after: str) -> Step:
+    """Against the report's last kernel of `stage`."""
+    return Step(stage, (_LAST.get(stage, "tiled.relu_apart"),), (after,), None, (READ, STALL))
+
+
+COURSE = (
+    Idea("2.1.2", "no more threads than outputs", _both("direct.basic", "direct.tight", OCCUPANCY)),
+    Idea("2.1.3", "inputs in shared memory, filters in constant memory",
+         _both("direct.tight", "direct.shared_constant", LOADS, STALL)),
+    Idea("2.1.4", "blocks of whole warps; four maps share an input",
+         (_step("conv1", "direct.shared_constant", "direct.whole_warps", OCCUPANCY),
+          _step("conv2", "direct.shared_constant", "direct.quadrants", OCCUPANCY, STALL),
+          _step("conv2", "direct.shared_constant", "direct.two_maps", OCCUPANCY))),
+    Idea("2.2.2", "tiles of the unrolled product in shared memory",
+         (_step("conv1", "unrolled.image_naive", "unrolled.image_tiled", LOADS, STALL),)),
+    Idea("2.2.2", "W' transposed as it is loaded",
+         _both("unrolled.image_untransposed", "unrolled.image_tiled", LOADS), "no figure"),
+    Idea("2.2.3", "W' in constant memory",
+         (_step("conv1", "unrolled.image_tiled", "unrolled.image_constant", SHARED, STALL),)),
+    Idea("2.2.3", "constant memory rolled in parts where W' is too large",
+         (Step("conv2", ("unrolled.image_tiled",), ("unrolled.constant",), None, (STALL,)),),
+         "left unbuilt", "ours: a block a tile"),
+    Idea("2.2.4", "the layout of the pool behind it",
+         (_step("conv1", "unrolled.image_constant", "unrolled.constant_layout", STORES),
+          _step("conv2", "unrolled.image_tiled", "unrolled.image_layout", LOADS, STORES))),
+    Idea("2.2.6", "cuBLAS",
+         (*(_beyond(s, "cublas.im2col") for s in _CONV), _beyond("fc1", "cublas.sgemm")),
+         "could not be linked; 2x was expected"),
+    Idea("2.3", "an unrolled product instead of a direct convolution",
+         (_step("conv1", "direct.whole_warps", "unrolled.constant_layout", SHARED, STALL),
+          _step("conv2", "direct.quadrants", "unrolled.image_tiled", SHARED, STALL))),
+    Idea("2.4", "FFT", tuple(_beyond(stage, "fft.cufft") for stage in _CONV), "could not be run"),
+    Idea("3.1", "two linear stages made one",
+         tuple(Step(stage, (APART,), (MERGED,)) for stage in ("pool1+conv2", "pool2+fc1")),
+         "a thought", "the count of multiply-adds says it beforehand"),
+    Idea("3.1.1", "ReLU on the GPU", tuple(
+        _step(stage, SERIAL_RELU, RELU) for stage in ("pool1", "pool2")),
+         "", "serial: that machine's CPU"),
+    Idea("3.2.1", "the mean on the GPU", tuple(
+        _step(stage, SERIAL_MEAN, MEAN) for stage in ("pool1", "pool2")),
+         "", "serial: that machine's CPU"),
+    Idea("3.2.2", "ReLU inside the mean", tuple(
+        _step(stage, "basic.in_place", "fused.maps_looped", READ) for stage in ("pool1", "pool2")),
+         "no figure"),
+    Idea("3.2.3", "the pool's input through shared memory", tuple(
+        Step(stage, ("fused.maps_looped",), ("tiled.shared",), None, (LOADS, READ))
+        for stage in ("pool1", "pool2")), "left for the layout"),
+    Idea("3.2.4", "the pool's layout", tuple(
+        _step(stage, MEAN, "layout.quad_looped", LOADS, READ) for stage in ("pool1", "pool2"))),
+    Idea("3.3.1", "argmax on the GPU", (_step("argmax", "serial.loops", "thread.wide_blocks"),),
+         "", "serial: that machine's CPU"),
+    Idea("3.3.2", "argmax by reduction: a list in shared memory, and by shuffles",
+         tuple(Step("argmax", ("thread.wide_blocks",), (name,), None, (OCCUPANCY, READ))
+               for name in ("reduction.list", "reduction.shuffle")),
+         "left unbuilt as too dear"),
+    Idea("3.4", "what stages hand on stays on the GPU", (Step("all", (HOST,), (RESIDENT,)),),
+         "no figure"),
+    Idea("3.4.1", "convolution and pool in one kernel", (
+        Step("conv1+pool1", ("conv1 unrolled.constant_layout", "pool1 layout.quad_looped"),
+             ("block.unrolled",)),
+        Step("conv2+pool2", ("conv2 unrolled.image_layout", "pool2 layout.quad_looped"),
+             ("block.unrolled",))), "left unbuilt"),
+    Idea("3.5", "streams", tuple(
+        Step("all", (streamed(1, 1),), (streamed(*shape),)) for shape in STREAMS[1:]),
+         "a slight improvement"),
+    Idea("3.6", "half precision", tuple(
+        Step(stage, (name,), ("cublas.half",), None, (READ,))
+        for stage, name in (("conv1", "cublas.im2col"), ("conv2", "cublas.im2col"),
+                            ("fc1", "cublas.sgemm"))), "could not be run"),
+)  # fmt: skip
+
+_ENGINES = "the engine was simulated; here mma.sync"
+
+
+def _convnet2() -> Iterator[Idea]:
+    notes = {"3.2": _ENGINES, "3.3": _ENGINES}
+    for step in STEPS:
+        if step.before is None:
+            continue
+        then = 1 / (1 - step.gain) if step.gain else None
+        note = step.remark if step.section.startswith("4") else notes.get(step.section, "")
+        words = f"{step.what} ({step.name} over {step.before})"
+        said = "" if then else "drawn, no number"
+        yield Idea(step.section, words, (Rung(step.name, then),), said, note)
+
+
+def _pascal() -> Iterator[Idea]:
+    single, multi = (SUITES[name].claim for name in ("pascal-single", "pascal-multi"))
+    assert single and multi
+    yield Idea("3.1, 4", "one channel by P and Q, against cuDNN",
+               (Over("pascal-single", PEER, "prefetch.single_strict", single[0]),))  # fmt: skip
+    yield Idea("3.2, 4", "many channels by stride-fixed blocks, against cuDNN",
+               (Over("pascal-multi", PEER, "prefetch.strict", multi[0]),))  # fmt: skip
+    yield Idea("3.1", "map and filters both divided",
+               (Over("pascal-single", "prefetch.single_strict", "prefetch.single_strict_both"),),
+               "not done there")  # fmt: skip
+    for section, words, before, after in (
+        ("3.2", "S of 32 or 64 bytes instead of a filter's plane", "strict_plane", "strict"),
+        ("3.2", "S of 128 bytes, the widest access", "strict_s32", "strict_s128"),
+        ("2.3", "division (e) instead of (b), the channels", "strict_channels", "strict"),
+        ("2.3", "division (e) instead of (c), the filters", "strict_filters", "strict"),
+        ("2.3", "division (e) instead of (d), the lines", "strict_maps", "strict"),
+    ):
+        case = Over("pascal-multi", f"prefetch.{before}", f"prefetch.{after}")
+        yield Idea(section, words, (case,), "no figure")
+    for words, before, after in (
+        ("away from it: copies past the registers", "strict", "strict_async"),
+        ("and filters packed round by round", "strict_async", "strict_packed"),
+        ("and a block for each tile", "strict_packed", "strict_spread"),
+        ("and tiles too small for N_FMA", "strict_spread", "strict_filled"),
+        ("ours after it, 2D tiles by a model", "strict_filled", "stride_fixed"),
+    ):
+        case = Over("pascal-multi", f"prefetch.{before}", f"prefetch.{after}")
+        yield Idea("3.2", words, (case,), "ours")
+
+
+TEGRA = (
+    Idea("performance", "direct convolution through textures, against cuDNN",
+         (Over("overfeat", PEER, "texture.slides"),), "75 % of the peak, no library beside it"),
+    Idea("workload distribution", "tiles and images a block by a model instead of 5x8",
+         (Over("overfeat", "texture.slides", "texture.direct"),), "ours"),
+    Idea("data reuse: coefficients", "several maps a thread, warps that share the channels",
+         (Over("overfeat", "texture.direct", "texture.split"),), "ours"),
+)  # fmt: skip
+
+TEXTS: tuple[tuple[str, tuple[Idea, ...]], ...] = (
+    ("The course report", COURSE),
+    ("cuda-convnet2", tuple(_convnet2())),
+    ("Pascal", tuple(_pascal())),
+    ("Tegra X1", TEGRA),
+)
