@@ -12,10 +12,11 @@ from conv_tables import rounds
 from ideas import LOADS, OCCUPANCY, READ, SHARED, STALL, STORES, TEXTS, Case, Idea, Over, Rung, Step
 from measured import GPU, Document, how_sure, load, there, where
 
+from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course_ladder import SAME
 from lenetgpu.show.conv_document import geometric_mean
 
-HOLDS, GONE, TURNED, OPEN = "holds", "gone", "turned", "not measured"
+OPEN = "not measured"
 _NAMES = {
     LOADS: ("loads used", "{:.0f} %"),
     STORES: ("stores used", "{:.0f} %"),
@@ -40,13 +41,13 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """Of the mean: SAME is what a second run can tell apart."""
-        return HOLDS if self.ratio >= SAME else TURNED if self.ratio <= 1 / SAME else GONE
+        """Of the mean."""
+        return course_ladder.verdict(self.ratio)
 
     def __str__(self) -> str:
         if len(self.ratios) == 1:
             return _times(self.ratio)
-        gains = sum(ratio >= SAME for ratio in self.ratios)
+        gains = sum(ratio > SAME for ratio in self.ratios)
         return (
             f"{_times(self.ratio)} ({_times(min(self.ratios))} to {_times(max(self.ratios))}; "
             f"gains on {gains} of {len(self.ratios)} shapes)"
@@ -238,7 +239,7 @@ def summary() -> str:
     ]
     for title, ideas in TEXTS:
         words = [verdict(idea) for idea in ideas]
-        counts = [words.count(word) for word in (HOLDS, GONE, TURNED)]
+        counts = [words.count(word) for word in ("holds", "gone", "turned")]
         rest = len(words) - sum(counts)
         lines.append(f"| {title} | {len(words)} | {' | '.join(map(str, [*counts, rest]))} |")
     return "\n".join(lines)

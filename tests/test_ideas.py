@@ -67,7 +67,7 @@ def test_gains_then_are_the_texts(ideas):
 
 @pytest.mark.parametrize(
     ("ratios", "word"),
-    [((SAME,), "holds"), ((1.0,), "gone"), ((1 / SAME,), "turned"), ((4.0, 0.5), "holds"),
+    [((1.01 * SAME,), "holds"), ((1.0,), "gone"), ((0.99 / SAME,), "turned"), ((4.0, 0.5), "holds"),
      ((0.5, 2.0), "gone")],
 )  # fmt: skip
 def test_verdicts(tables, ratios, word):

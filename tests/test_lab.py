@@ -117,7 +117,7 @@ def test_the_ladder_says_what_holds():
     times = {"direct.basic": 4.0, "direct.tight": 4.01, "direct.shared_constant": 2.0,
              "direct.whole_warps": 3.0}  # fmt: skip
     steps = step_rows([row(name, ms) for name, ms in times.items()])
-    assert [step["verdict"] for step in steps] == ["no gain", "holds", "turned"]
+    assert [step["verdict"] for step in steps] == ["gone", "holds", "turned"]
     assert steps[1]["report_gain"] == pytest.approx(2000 / 450)
 
 

@@ -66,7 +66,7 @@ def ladder(*times):
 
 def test_two_per_cent_are_a_gain_or_a_loss_and_less_is_none():
     assert ladder(1.03, 1.0, 1.03, 1.0) == ["holds", "turned", "holds"]
-    assert ladder(1.015, 1.0, 1.015, 1.0) == ["no gain", "no gain", "no gain"]
+    assert ladder(1.015, 1.0, 1.015, 1.0) == ["gone", "gone", "gone"]
 
 
 def lightest(stages):

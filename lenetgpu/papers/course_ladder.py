@@ -270,6 +270,11 @@ def _explanation(variant: Variant, problem: Any, images: int, row: dict[str, Any
     return ", ".join(words)
 
 
+def verdict(gain: float) -> str:
+    """Whether an idea still holds, is gone (a gain within SAME of 1) or has turned."""
+    return "holds" if gain > SAME else "gone" if gain > 1 / SAME else "turned"
+
+
 def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Each step of the report's ladders: its gain there, its gain here, and whether it still holds.
 
@@ -283,14 +288,13 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if old is None or new is None or "median_ms" not in old or "median_ms" not in new:
                 continue
             gain = old["median_ms"] / new["median_ms"]
-            holds = "holds" if gain > SAME else ("no gain" if gain > 1 / SAME else "turned")
             steps.append(
                 {
                     "stage": stage,
                     "step": f"{before} to {after}",
                     "report_gain": slower_ms / faster_ms if slower_ms and faster_ms else None,
                     "gain": gain,
-                    "verdict": holds,
+                    "verdict": verdict(gain),
                     "why": f"{old.get('explanation', '')} -> {new.get('explanation', '')}",
                 }
             )
