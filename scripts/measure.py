@@ -66,7 +66,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, end-to-end, one, cold, cells, conv, course, plans, streams, weights, instrument."""
+    """peers, end-to-end, one, cold, cells, conv, course, counters, plans, streams, ..."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
@@ -85,6 +85,8 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
               "--json", "{json}")  # fmt: skip
     plot = ("--plot", "{picture}") if _can_draw() else ()
     yield Job("course", "course.json", (*course, *plot), 60, picture="course.png" if plot else "")
+    few = ("--images", "500") if quick else ()
+    yield Job("counters", "counters.json", (*_script("counters"), *few, "--json", "{json}"), 60)
     for name, devices in NAMED.items():
         if "cuda" in devices:
             yield _plan(name, 8)
@@ -165,6 +167,7 @@ PARTS = {
         "cells",
         "conv",
         "course",
+        "counters",
         "plans",
         "streams",
         "weights",

@@ -2,7 +2,8 @@
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `course.json` with
-`course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with `streams.png`.
+`course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with
+`streams.png`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
 _KINDS |= {(stage.name,): stage.kind for stage in STAGES}
 _KINDS |= {span.name: span.kind for span in SPANS} | {span.stages: span.kind for span in SPANS}
 _SPECIAL = {"relu": "pool", "serial relu": "pool", "serial mean": "pool"}
+_PASSES = "basic.in_place"
 _SHORT = "lenetgpu/stages/"
 
 Document = dict[str, Any]
@@ -127,6 +129,16 @@ def _of_course(document: Document) -> Iterator[Path]:
             yield from _of_variant(_KINDS[row["stage"]], row["variant"], device)
 
 
+def _of_counters(document: Document, device: str) -> Iterator[Path]:
+    """Of every row's variant, and of the plans'."""
+    for row in document["rows"]:
+        name = _PASSES if row["variant"] in _SPECIAL else row["variant"]
+        yield from _of_variant(_KINDS[row["stage"]], name, device)
+    for plan in document["plans"].values():
+        for slot in plan["plan"]:
+            yield from _of_variant(_KINDS[tuple(slot["stages"])], slot["variant"], device)
+
+
 def _paths(document: Document) -> Iterator[Path]:
     device = document["device"]["kind"]
     if document.get("ceilings") and device == "cuda":
@@ -138,6 +150,8 @@ def _paths(document: Document) -> Iterator[Path]:
             yield from _of_variant(_KINDS[document["what"]], entry["name"], device)
     elif document["command"] == "compare":
         yield from _of_course(document)
+    elif document["command"] == "counters":
+        yield from _of_counters(document, device)
     elif document["command"] == "weights":
         for name in document["rows"][0]["plans"]:
             yield from _of_plan(name, device)
