@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import click
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import document as counters
 from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Work
@@ -23,19 +25,24 @@ from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counters import kernels_of_rows, places, suite_keys
+from lenetgpu.plan import Plan
 from lenetgpu.running.engine import Engine
 
 PLANS = ("course", "auto")
 
 
-def measured(images: int) -> dict[str, Any]:
-    """The document; LenetError without a GPU or Nsight Compute."""
-    gpu = counters.require_gpu(*choose_device("auto"))
+def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
+    """The plans by what they are asked for as, `auto` as it chooses here; each is verified."""
     plans = {}
     for name in PLANS:
-        engine = Engine(Request(plan=name, batch=images))
+        engine = Engine(Request(plan=name, batch=images, device=f"cuda:{gpu.index}"))
         engine.start("uint8", images)
         plans[name] = engine.plan
+    return plans
+
+
+def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]:
+    """The document; LenetError without Nsight Compute."""
     keys, own = suite_keys(), places(suite_keys())
     works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
     asked = Images(assets.default_digits(), assets.default_weights(), images)
@@ -44,17 +51,13 @@ def measured(images: int) -> dict[str, Any]:
         raise LenetError(found.head["note"])
     by_key = dict(zip(own, found.rows[0], strict=True))
     rows = [kernels_of_rows(stage, variant, by_key) for stage, variant in keys]
-    return (
-        head("counters", gpu)
-        | found.head
-        | {
-            "rows": [row for row in rows if row is not None],
-            "plans": {
-                name: {"name": plan.name, "plan": plan_json(plan), "rows": counted}
-                for (name, plan), counted in zip(plans.items(), found.rows[1:], strict=True)
-            },
-        }
-    )
+    return head("counters", gpu) | found.head | {
+        "rows": [row for row in rows if row is not None],
+        "plans": {
+            name: {"name": plan.name, "plan": plan_json(plan), "rows": counted}
+            for (name, plan), counted in zip(plans.items(), found.rows[1:], strict=True)
+        },
+    }  # fmt: skip
 
 
 @click.command()
@@ -63,7 +66,8 @@ def measured(images: int) -> dict[str, Any]:
 def main(images: int, target: Path) -> None:
     """Count what every variant of the course's suite and two plans do on this GPU."""
     try:
-        document = measured(images)
+        gpu = counters.require_gpu(*choose_device("auto"))
+        document = measured(gpu, chosen(gpu, images), images)
     except LenetError as error:
         click.echo(f"counters: error: {error}", err=True)
         sys.exit(1)

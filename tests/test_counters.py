@@ -14,12 +14,10 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pretended_ncu
 import pytest
-from click.testing import CliRunner
 from conftest import ROOT
 from rich.console import Console
 
 from lenetgpu.check.truth import reference_stages
-from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
@@ -28,15 +26,10 @@ from lenetgpu.measure.counters.metrics import CAUSES, NVVP_CAUSES, TIME, UNITS, 
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Place, Work, as_json, from_json
 from lenetgpu.network import stage
-from lenetgpu.papers.course import MEAN, RELU
 from lenetgpu.papers.course_counted import NVVP
 from lenetgpu.papers.course_counters import (
-    PASSES,
     PASSES_OF,
-    described,
-    kernels_of_rows,
     places,
-    suite_keys,
 )
 from lenetgpu.plan import resolve
 from lenetgpu.show import counters as shown
@@ -304,53 +297,3 @@ def test_the_process_feeds_a_stage_what_it_would_read(marks):
     np.testing.assert_array_equal(x, expected.astype(np.float32))
     first = process._activations("conv1", None)
     assert first.dtype == np.float32 and first.max() <= 1 and len(first) == 50
-
-
-def test_every_row_of_the_suite_is_counted_but_the_serial_ones_and_the_plan():
-    keys = suite_keys()
-    own = places(keys)
-    left = {key for key in keys if key not in own and key[1] not in PASSES}
-    assert {name for _, name in left} == {
-        "serial relu",
-        "serial mean",
-        "serial.loops",
-        "plan course",
-    }
-    assert len(own) >= 50
-    for figure in NVVP:
-        assert (figure.stage, figure.variant) in own
-
-
-def test_a_pass_has_the_counters_of_its_own_kernel(pretended):
-    pretended()
-    own = places(KEYS)
-    (rows,) = document.find([Work("suite", tuple(own.values()))], IMAGES, GPU).rows
-    by_key = dict(zip(own, rows, strict=True))
-    relu = kernels_of_rows("pool1", RELU, by_key)
-    mean = kernels_of_rows("pool1", MEAN, by_key)
-    assert [row["kernels"][0]["kernel"] for row in (relu, mean)] == ["relu_in_place", "looped_mean"]
-    assert (mean["stage"], mean["variant"], mean["launches"]) == ("pool1", "mean", 1)
-    assert kernels_of_rows("pool2", MEAN, by_key) is None
-    assert described(mean) == (
-        "measured loads 12%, stores 100%, shared 50%, active warps 31%, DRAM 1,501 GB/s, "
-        "75% wait for long_scoreboard"
-    )
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (
-            ["profile", "--counters", "--device", "cpu"],
-            ["a GPU", "device cpu (asked for)"],
-        ),
-        (["compare", "fc1", "--counters", "--device", "cpu"], ["expected a GPU", "device cpu"]),
-        (["compare", "plans", "--counters"], ["--counters: expected a stage", "found plans"]),
-    ],
-)
-def test_counters_are_refused_on_a_cpu_before_anything_is_timed(words, parts):
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 2, result.output
-    assert result.stderr.count("\n") == 1
-    for part in parts:
-        assert part in result.stderr

@@ -1,4 +1,4 @@
-"""Counters by Nsight Compute on a GPU, where it is there: ours counted agree with what it counts."""
+"""Counters by Nsight Compute on a GPU: what is counted from addresses is what it measures."""
 
 from __future__ import annotations
 

@@ -229,9 +229,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     watch_all(comparison, setting.gpu, request.watch, say)
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
-    if request.counters and setting.gpu is not None and not comparison.interrupted:
-        say("counters, by Nsight Compute")
-        count_candidates(comparison, document, request.counted, setting.gpu, own)
+    if request.counters and setting.gpu is not None:
+        count_candidates(comparison, document, request.counted, setting.gpu, own, say)
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression, request.only is not None)
@@ -278,9 +277,8 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         "layouts": layout_rows(),
         "counted": counted_rows(),
     }
-    if request.counters and setting.gpu is not None and not run.interrupted:
-        say("counters, by Nsight Compute")
-        count_suite(document, request.counted, setting.gpu)
+    if request.counters and setting.gpu is not None:
+        count_suite(document, request.counted, setting.gpu, say)
     document["ladder"] = step_rows(run.rows)
     title = (
         f"the course's variants, {len(setting.images):,} images, "

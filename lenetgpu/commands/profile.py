@@ -18,8 +18,8 @@ from lenetgpu.show.profile import Profile
 def profile(request: Request, progress: Progress | None = None, counters: bool = False) -> Profile:
     """Run `request` with stage timing, ceilings and, where asked, a trace; Ctrl-C as in infer.
 
-    `counters`: those of one pass of the plan's kernels follow, when every time is taken. LenetError
-    where they are asked for and there is no GPU.
+    `counters`: those of one pass of the plan's kernels follow, when every time is taken; Ctrl-C
+    leaves them out. LenetError where they are asked for and there is no GPU.
     """
     if counters:
         counters_of.require_gpu(*choose_device(request.device, request.plan))
@@ -27,7 +27,11 @@ def profile(request: Request, progress: Progress | None = None, counters: bool =
     found = Profile(outcome, stage_rows(outcome.rows, outcome.done, outcome.limits))
     if not counters or outcome.interrupted:
         return found
-    return replace(found, counters=_counters(outcome))
+    try:
+        return replace(found, counters=_counters(outcome))
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        return found
 
 
 def _counters(outcome: Outcome) -> dict[str, Any]:
