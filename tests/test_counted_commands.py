@@ -272,6 +272,7 @@ def test_the_table_has_nvvp_beside_ours(measured, script, monkeypatch):
     figures = [line.split(" | ") for line in lines[4 : 4 + len(NVVP)]]
     assert figures[2][:7] == ["| 4", "conv2", "`direct.shared_constant`", "28 / 0.37", "12.5 %",
                               "12.5 %", "34.1 %"]  # fmt: skip
+    assert figures[1][1:3] == ["pool1", "`basic.in_place`"] and figures[1][8] == "12.5 %"
     assert figures[2][7:9] == ["1,500 / 0.75", "12.5 %"]
     assert figures[2][-1] == "long_scoreboard (memory dependency) 75% |"
     assert all(line.count("|") == lines[2].count("|") for line in lines[2 : 4 + len(NVVP)])

@@ -6,9 +6,9 @@ An `ncu` that runs nothing (pretended_ncu.py) says what its test wants.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from io import StringIO
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -22,7 +22,15 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import child, counted, document, metrics, ncu, read
-from lenetgpu.measure.counters.metrics import CAUSES, NVVP_CAUSES, TIME, UNITS, of_values, stall
+from lenetgpu.measure.counters.metrics import (
+    CAUSES,
+    NVVP_CAUSES,
+    TIME,
+    UNITS,
+    asked,
+    of_values,
+    stall,
+)
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Place, Work, as_json, from_json
 from lenetgpu.network import stage
@@ -134,7 +142,7 @@ def test_kernels_of_a_stage_are_one_by_time_by_sectors_and_by_wavefronts():
 
 def test_launches_go_to_their_sections(pretended):
     pretended(extra=["void cupy_copy<float, 4>(float*)"])
-    found = read.read(few(), IMAGES, 0)
+    found = read.read(few(), IMAGES, GPU)
     assert found.version == "2025.3.1.0"
     pool, conv = found.of(0)
     assert [kernel.kernel for kernel in pool.kernels] == [
@@ -161,12 +169,13 @@ def test_launches_go_to_their_sections(pretended):
         ({"fail": "ERR_NVGPUCTRPERM - The user does not have permission"}, "ERR_NVGPUCTRPERM"),
         ({"fail": "ERR_NVGPUCTRPERM - The user", "code": 0}, "ERR_NVGPUCTRPERM"),
         ({"fail": "LibraryNotLoaded", "code": 9}, "code 9: LibraryNotLoaded"),
+        ({"end": 3}, "code 3: ==PROF== Disconnected"),
     ],
 )
 def test_what_does_not_fit_is_no_counter(pretended, told, part):
     pretended(**told)
     with pytest.raises(NoCounters, match=r"^ncu") as error:
-        read.read(few(), IMAGES, 0)
+        read.read(few(), IMAGES, GPU)
     assert part in str(error.value)
 
 
@@ -180,17 +189,25 @@ def test_sections_know_their_marks_only():
 
 def test_a_work_that_fails_leaves_the_others(pretended):
     pretended(errors={"direct.two_maps": "needs more memory"})
-    pool, conv = read.read(few(), IMAGES, 0).of(0)
+    pool, conv = read.read(few(), IMAGES, GPU).of(0)
     assert conv.error == "needs more memory" and conv.kernels == [] and pool.whole is not None
 
 
-def test_a_process_that_does_not_end_is_ended(tmp_path, monkeypatch):
+def alive(pid):
+    """Whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_a_process_that_does_not_end_is_ended_with_those_it_started(tmp_path):
     pid = tmp_path / "pid"
-    code = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    with pytest.raises(NoCounters, match="expected an end in 2 s"):
-        ncu.run([sys.executable, "-c", code], 2, "")
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid.read_text()), 0)
+    code = f"echo $$ >{pid}; sleep 60 & echo $! >>{pid}; wait"
+    with pytest.raises(NoCounters, match="expected an end in 1 s"):
+        ncu.run(["sh", "-c", code], 1, "")
+    own, its = map(int, pid.read_text().split())
+    assert not alive(own) and not alive(its)
 
 
 def test_without_ncu_efficiencies_are_counted_and_never_called_measured(monkeypatch):
@@ -234,6 +251,20 @@ def test_a_row_a_kernel_and_where_it_is_from(pretended):
     assert "long_scoreboard 75%, wait 25%" in text and "12.5%" in text
     assert "measured by Nsight Compute 2025.3.1.0" in text
     assert "looped_mean" not in printed(counters, False)
+
+
+def test_only_hopper_is_asked_for_its_own_stall():
+    gmma = stall("gmma")
+    assert asked(90) == UNITS and asked(89) == asked(120) == asked(75)
+    assert UNITS.keys() - asked(89).keys() == {gmma}
+    without = values(wait=1.0)
+    del without[gmma]
+    assert of_values("k", without).stalls == {"wait": 1.0}
+
+
+def test_an_older_gpus_columns_are_enough(pretended):
+    pretended()
+    assert read.read(few(), IMAGES, Gpu(0, "Card", 86)).of(0)[0].whole is not None
 
 
 def test_works_come_through_json_as_they_were():

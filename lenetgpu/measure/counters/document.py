@@ -42,7 +42,7 @@ def find(works: Sequence[Work], images: Images, gpu: Gpu) -> Found:
     """The counters of `works`; where they cannot be had, what is counted from addresses."""
     head = {"images": images.count}
     try:
-        found = read.read(works, images, gpu.index)
+        found = read.read(works, images, gpu)
     except NoCounters as error:
         machine = machines.current()
         rows = [

@@ -86,7 +86,18 @@ UNITS = {
     STORES: "%", SHARED: "%", LOADED: "", STORED: "", SHARED_BYTES: "",
     **{stall(cause): "" for cause in CAUSES},
 }  # fmt: skip
-"""Every metric asked for to its base unit; "" where it is only a number, whatever it counts."""
+"""Every metric to its base unit; "" where it is only a number, whatever it counts."""
+_HOPPER = 90
+_ONLY_HOPPER = stall("gmma")
+
+
+def asked(compute_capability: int) -> dict[str, str]:
+    """The metrics that a GPU of that capability (90 for 9.0) has, to their units.
+
+    Warps wait for `wgmma` on Hopper only; asked elsewhere, it would refuse all the others.
+    """
+    own = compute_capability // 10 == _HOPPER // 10
+    return {name: unit for name, unit in UNITS.items() if own or name != _ONLY_HOPPER}
 
 
 @dataclass(frozen=True)
@@ -128,13 +139,13 @@ class Counters:
 
 
 def of_values(kernel: str, values: Mapping[str, Value]) -> Counters:
-    """The counters of one launch, of its metrics' values in base units."""
+    """The counters of one launch, of the values in base units of the metrics that were asked."""
 
     def scaled(metric: str, unit: float, only: bool = True) -> Value:
         value = values[metric]
         return None if value is None or not only else value / unit
 
-    waits = {cause: values[stall(cause)] or 0.0 for cause in CAUSES}
+    waits = {cause: values.get(stall(cause)) or 0.0 for cause in CAUSES}
     total = sum(waits.values())
     ordered = sorted(waits.items(), key=lambda item: -item[1])
     return Counters(

@@ -8,11 +8,11 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lenetgpu.measure.counters.metrics import UNITS, Value
+from lenetgpu.measure.counters.metrics import Value
 
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute")
 _REFUSED = ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")
@@ -63,10 +63,10 @@ def version(program: str) -> str:
     return number[1]
 
 
-def command(program: str, child: Sequence[str]) -> list[str]:
-    """How `child` is run under it: every metric, base units, only what the child says to watch."""
+def command(program: str, metrics: Iterable[str], child: Sequence[str]) -> list[str]:
+    """How `child` is run under it: `metrics` in base units, only what the child says to watch."""
     words = ["--profile-from-start", "off", "--clock-control", "none", "--csv", "--page", "raw"]
-    return [program, *words, "--print-units", "base", "--metrics", ",".join(UNITS), *child]
+    return [program, *words, "--print-units", "base", "--metrics", ",".join(metrics), *child]
 
 
 def run(words: Sequence[str], limit_s: float, more_path: str) -> str:
@@ -114,7 +114,7 @@ def _last_line(said: str) -> str:
     return next((line.strip()[:200] for line in reversed(said.splitlines()) if line.strip()), "")
 
 
-def parsed(said: str, units: Mapping[str, str] = UNITS) -> list[Profiled]:
+def parsed(said: str, units: Mapping[str, str]) -> list[Profiled]:
     """The launches of its raw CSV, in their order; NoCounters where it is not whole.
 
     `units` names the metrics with their base units, "" for any. Lines of `==` are its remarks; the

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.counters import child, ncu
 from lenetgpu.measure.counters.mark import MARK
-from lenetgpu.measure.counters.metrics import Counters, merged, of_values
+from lenetgpu.measure.counters.metrics import Counters, asked, merged, of_values
 from lenetgpu.measure.counters.ncu import NoCounters, Profiled
 from lenetgpu.measure.counters.work import Images, Work, as_json
 
@@ -59,28 +60,28 @@ class Read:
         return [section for section in self.sections if section.work == work]
 
 
-def read(works: Sequence[Work], images: Images, device: int, limit_s: float = LIMIT_S) -> Read:
-    """Count the kernels of `works` on GPU number `device`.
+def read(works: Sequence[Work], images: Images, gpu: Gpu, limit_s: float = LIMIT_S) -> Read:
+    """Count the kernels of `works` on `gpu`.
 
     In a process of its own, each kernel as often as the counters need passes: nothing there is a
     time. Raises NoCounters where Nsight Compute is not there, is refused the counters, or says what
     does not fit what was launched.
     """
     program = ncu.find()
-    version = ncu.version(program)
+    version, units = ncu.version(program), asked(gpu.compute_capability)
     _make_room()
     with tempfile.TemporaryDirectory(prefix="lenetgpu-counters-") as name:
         folder = Path(name)
-        (folder / child.WORK).write_text(json.dumps(as_json(works, images, device)))
+        (folder / child.WORK).write_text(json.dumps(as_json(works, images, gpu.index)))
         words = [sys.executable, "-m", child.__name__, name]
-        said = ncu.run(ncu.command(program, words), limit_s, str(_PACKAGES))
+        said = ncu.run(ncu.command(program, units, words), limit_s, str(_PACKAGES))
         try:
             told = json.loads((folder / child.SECTIONS).read_text())
         except (OSError, ValueError) as error:
             raise NoCounters("ncu: expected the process to leave its sections, found none") from (
                 error
             )
-    return Read(version, sections(told, ncu.parsed(said)))
+    return Read(version, sections(told, ncu.parsed(said, units)))
 
 
 def _make_room() -> None:
