@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -203,10 +204,14 @@ def alive(pid):
 
 def test_a_process_that_does_not_end_is_ended_with_those_it_started(tmp_path):
     pid = tmp_path / "pid"
-    code = f"echo $$ >{pid}; sleep 60 & echo $! >>{pid}; wait"
+    code = f"echo $$ >{pid}; sleep 60 >/dev/null 2>&1 & echo $! >>{pid}; wait"
     with pytest.raises(NoCounters, match="expected an end in 1 s"):
         ncu.run(["sh", "-c", code], 1, "")
     own, its = map(int, pid.read_text().split())
+    for _ in range(50):
+        if not alive(its):
+            break
+        time.sleep(0.02)
     assert not alive(own) and not alive(its)
 
 
