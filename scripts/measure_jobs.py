@@ -75,6 +75,8 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
               "--json", "{json}")  # fmt: skip
     plot = ("--plot", "{picture}") if _can_draw() else ()
     yield Job("course", "course.json", (*course, *plot), 60, picture="course.png" if plot else "")
+    few = ("--images", "500") if quick else ()
+    yield Job("counters", "counters.json", (*_script("counters"), *few, "--json", "{json}"), 60)
     for name, devices in NAMED.items():
         if "cuda" in devices:
             yield _plan(name, 8)
@@ -156,6 +158,7 @@ PARTS = {
         "conv",
         "ablation",
         "course",
+        "counters",
         "plans",
         "streams",
         "weights",

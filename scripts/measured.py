@@ -2,7 +2,7 @@
 
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
-`course.json` with `course.png`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with
+`course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`, `streams.json` with
 `streams.png`.
 """
 
@@ -139,6 +139,16 @@ def _of_course(document: Document) -> Iterator[Path]:
             yield from _of_variant(_KINDS[row["stage"]], name, device)
 
 
+def _of_counters(document: Document, device: str) -> Iterator[Path]:
+    """Of every row's variant, and of the plans'."""
+    for row in document["rows"]:
+        name = _PASSES.get(row["variant"], row["variant"])
+        yield from _of_variant(_KINDS[row["stage"]], name, device)
+    for plan in document["plans"].values():
+        for slot in plan["plan"]:
+            yield from _of_variant(_KINDS[tuple(slot["stages"])], slot["variant"], device)
+
+
 def _paths(document: Document) -> Iterator[Path]:
     device = document["device"]["kind"]
     if document.get("ceilings") and device == "cuda":
@@ -150,6 +160,8 @@ def _paths(document: Document) -> Iterator[Path]:
             yield from _of_variant(_KINDS[document["what"]], entry["name"], device)
     elif document["command"] == "compare":
         yield from _of_course(document)
+    elif document["command"] == "counters":
+        yield from _of_counters(document, device)
     elif document["command"] == "weights":
         for name in document["rows"][0]["plans"]:
             yield from _of_plan(name, device)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import conv_tables
+import counter_tables
 import course_tables
 import host_tables
 import idea_tables
@@ -35,6 +36,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **host_tables.SECTIONS,
     **plan_tables.SECTIONS,
     **course_tables.SECTIONS,
+    **counter_tables.SECTIONS,
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
     **instrument_table.SECTIONS,
@@ -50,6 +52,7 @@ PAGES = {
         *(name for name in (*peer_tables.SECTIONS, *plan_tables.SECTIONS) if name not in FRONT),
         *host_tables.SECTIONS,
         *course_tables.SECTIONS,
+        *counter_tables.SECTIONS,
         *conv_tables.SECTIONS,
         *instrument_table.SECTIONS,
         *stream_tables.SECTIONS,

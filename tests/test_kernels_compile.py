@@ -16,6 +16,7 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
+from lenetgpu.measure.counters.mark import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.running.outside import OUTSIDE
 from lenetgpu.stages import variants
@@ -107,7 +108,7 @@ def chosen(kernels, arch):
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
 OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
-OTHERS += [*FMA_LATENCY, *LOAD_LATENCY]
+OTHERS += [*FMA_LATENCY, *LOAD_LATENCY, MARK]
 
 
 CASES = [
@@ -137,7 +138,7 @@ def test_compiles(variant, arch):
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("kernel", OTHERS, ids=lambda k: f"{k.entry}-{k.defines[0][1]}")
+@pytest.mark.parametrize("kernel", OTHERS, ids=lambda k: f"{k.entry}-{dict(k.defines)}")
 def test_what_is_no_variant_compiles(kernel, arch):
     if not nvrtc.supported(arch) or not kernel.meant_for(arch):
         pytest.skip(f"not for {arch}, or NVRTC {nvrtc.version()} does not know it")

@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from lenetgpu.cli.group import end
 from lenetgpu.cli.options import (
+    COUNTERS,
     DEVICE,
     FILE,
     WEIGHTS,
@@ -68,6 +69,7 @@ GATE = together(
 @click.option("--reference", help="candidate that ratios are over; default: what auto runs")
 @click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
 @click.option("--only", metavar="NAMES", help="these and the baseline; families too")
+@COUNTERS
 @ROUNDS
 @WITH
 @result_options

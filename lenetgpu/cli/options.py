@@ -59,6 +59,9 @@ DEVICE = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K"
 )
 WEIGHTS = click.option("--weights", type=FILE, help="HDF5 weights; default: the ones that ship")
+COUNTERS = click.option(
+    "--counters", is_flag=True, help="hardware counters of each kernel, by Nsight Compute's ncu"
+)
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON to stdout")
 
 run_options = together(

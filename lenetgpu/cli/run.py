@@ -10,6 +10,7 @@ import click
 
 from lenetgpu.cli.group import STARTED
 from lenetgpu.cli.options import (
+    COUNTERS,
     CSV,
     FILE,
     JSON,
@@ -80,6 +81,7 @@ def infer(
 @CSV
 @MARKDOWN
 @click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams")
+@COUNTERS
 @click.option("--no-progress", is_flag=True, help="no progress bar")
 @click.pass_context
 def profile(
@@ -89,6 +91,7 @@ def profile(
     csv_file: Path | None,
     markdown: Path | None,
     trace: Path | None,
+    counters: bool,
     no_progress: bool,
     **options: Any,
 ) -> None:
@@ -109,7 +112,7 @@ def profile(
         trace=trace is not None,
     )
     with progress_bar(enabled=not no_progress) as progress:
-        found = job.profile(asked, progress)
+        found = job.profile(asked, progress, counters)
     left = []
     for target, write, there in (
         (json_file, found.as_json, True),

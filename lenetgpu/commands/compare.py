@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.commands.asked import check_effort, check_gate, gate_note, guests
+from lenetgpu.commands.counted import check_counted, count_candidates, count_suite
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -28,6 +29,8 @@ from lenetgpu.measure.candidates import (
     stage_candidates,
 )
 from lenetgpu.measure.comparison import Comparison
+from lenetgpu.measure.counters.document import require_gpu
+from lenetgpu.measure.counters.work import Images
 from lenetgpu.measure.document import (
     ceilings_json,
     comparison_json,
@@ -67,6 +70,7 @@ class CompareRequest:
     warmup: int | None = None
     watch: float = WATCHED_S
     cold_l2: bool = False
+    counters: bool = False
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None
@@ -76,6 +80,14 @@ class CompareRequest:
     def effort(self) -> Effort:
         """What the rounds may take."""
         return Effort(self.seconds, self.rounds, self.warmup)
+
+    @property
+    def counted(self) -> Images:
+        """What counters are taken with."""
+        return Images(
+            self.data or assets.default_digits(), self.weights or assets.default_weights(),
+            self.batch,
+        )  # fmt: skip
 
 
 @dataclass
@@ -152,6 +164,9 @@ def _check_request(request: CompareRequest) -> None:
     if request.suite is not None and given:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
     check_gate(request.regression, request.against)
+    if request.counters:
+        check_counted(request.what)
+        require_gpu(*choose_device(request.device))
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
         raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
@@ -214,6 +229,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     watch_all(comparison, setting.gpu, request.watch, say)
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
+    if request.counters and setting.gpu is not None:
+        count_candidates(comparison, document, request.counted, setting.gpu, own, say)
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression, request.only is not None)
@@ -257,10 +274,12 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         "ceilings": ceilings_json(setting.limits),
         "interrupted": run.interrupted,
         "rows": run.rows,
-        "ladder": step_rows(run.rows),
         "layouts": layout_rows(),
         "counted": counted_rows(),
     }
+    if request.counters and setting.gpu is not None:
+        count_suite(document, request.counted, setting.gpu, say)
+    document["ladder"] = step_rows(run.rows)
     title = (
         f"the course's variants, {len(setting.images):,} images, "
         f"{document['device']['name']}, {document['date']}"

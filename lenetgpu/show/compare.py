@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.show import conv as conv_results
+from lenetgpu.show import counters as hardware
 from lenetgpu.show import tables
 from lenetgpu.show.tables import (
     LAUNCH_COLUMNS,
@@ -127,8 +128,19 @@ def print_comparison(console: Console, document: dict[str, Any]) -> None:
     if document["rounds"]:
         console.print(legend(document["reference"], document["rounds"]), highlight=False,
                       soft_wrap=True)  # fmt: skip
+    _print_counters(console, document, document["candidates"])
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
+
+
+def _print_counters(
+    console: Console, document: dict[str, Any], entries: list[dict[str, Any]]
+) -> None:
+    """The counters of all rows that have them, each (stage, variant) once."""
+    if counters := document.get("counters"):
+        found = [entry["counters"] for entry in entries if entry.get("counters")]
+        once = {(row["stage"], row["variant"]): row for row in found}
+        hardware.print_counters(console, counters, list(once.values()), False)
 
 
 def suite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -158,6 +170,7 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
     if counted := document.get("counted"):
         title = "global efficiency: figures 4 to 6 by NVVP, and counted from addresses"
         console.print(as_rich(COUNTED_COLUMNS, counted, title, width=console.width))
+    _print_counters(console, document, document["rows"])
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
 
@@ -165,11 +178,12 @@ def print_suite(console: Console, document: dict[str, Any]) -> None:
 def _table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
     if document["command"] == "conv":
         return conv_results.table(document)
+    more = hardware.nested(document.get("counters"))
     if "rows" in document:
         rows = suite_rows(document["rows"])
-        return used(SUITE_COLUMNS, rows), rows
+        return used((*SUITE_COLUMNS, *more), rows), rows
     rows = compare_rows(document)
-    return used(COMPARE_COLUMNS, rows), rows
+    return used((*COMPARE_COLUMNS, *more), rows), rows
 
 
 def as_markdown(document: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.document import ceilings_json, infer_json
 from lenetgpu.measure.outcome import Outcome
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
+from lenetgpu.show import counters as hardware
 from lenetgpu.show import infer as report
 from lenetgpu.show import tables
 from lenetgpu.show.compare import hint
-from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, used
+from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, Column, used
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,10 +35,11 @@ def _beside_model(outcome: Outcome) -> str:
 
 @dataclass(frozen=True)
 class Profile:
-    """An outcome with its stage rows."""
+    """An outcome with its stage rows, and the counters of its kernels where they were asked for."""
 
     outcome: Outcome
     rows: list[dict[str, Any]]
+    counters: dict[str, Any] | None = None
 
     @property
     def residual_ms(self) -> float | None:
@@ -59,6 +61,7 @@ class Profile:
             "residual_ms": self.residual_ms,
             "hint": self.hint(),
             **self.outcome.ended(),
+            "counters": self.counters,
         }
         if limits is not None:
             document["ceilings"] = ceilings_json(limits)
@@ -69,13 +72,22 @@ class Profile:
         timings = self.outcome.rows
         return f", stages timed in {len(timings[0].samples) if timings else 0} passes"
 
+    def _counted(self) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
+        """The rows with the counters of all kernels of each, and the columns."""
+        if self.counters is None:
+            return _COLUMNS, self.rows
+        own = {(row["stage"], row["variant"]): row for row in self.counters["rows"]}
+        rows = [row | {"counters": own.get((row["name"], row["variant"]))} for row in self.rows]
+        return (*_COLUMNS, *hardware.nested(self.counters)), rows
+
     def as_csv(self) -> str:
-        """A line per row."""
-        return tables.as_csv(_COLUMNS, self.rows)
+        """A line per row, counters behind it."""
+        return tables.as_csv(*self._counted())
 
     def as_markdown(self) -> str:
-        """A Markdown table of the rows."""
-        return tables.as_markdown(used(_COLUMNS, self.rows), self.rows)
+        """A Markdown table of the rows, counters behind them."""
+        columns, rows = self._counted()
+        return tables.as_markdown(used(columns, rows), rows)
 
     def as_trace(self) -> str:
         """The traced pass for chrome://tracing or Perfetto."""
@@ -103,6 +115,8 @@ class Profile:
             console.print(f"bus     {_beside_model(self.outcome)}", soft_wrap=True, highlight=False)
         if self.rows:
             report.print_stages(console, self.outcome)
+        if self.counters is not None:
+            hardware.print_counters(console, self.counters, self.counters["rows"], True)
         if self.outcome.trace and self.outcome.gpu is not None:
             total, hidden = copies_under_kernels(self.outcome.trace)
             console.print(

@@ -1,0 +1,1 @@
+"""Hardware counters of kernels, read by Nsight Compute's CLI in a process of its own."""

@@ -1,0 +1,175 @@
+"""The process that Nsight Compute watches: each work once to warm up, once to be counted.
+
+`python -m lenetgpu.measure.counters.child FOLDER` reads FOLDER/work.json and leaves
+FOLDER/sections.json: for each section, in the order of their numbers, what it is of and the
+kernels of our own that it launched. Only the counted run lies between the profiler's start and its
+stop; a mark goes before each section's kernels. Nothing is timed here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.check.truth import reference_stages
+from lenetgpu.errors import LenetError
+from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu.device import activate, current_arch, driver, require_gpu
+from lenetgpu.gpu.launch import Launch, record
+from lenetgpu.gpu.nvrtc import Kernel, compile_together
+from lenetgpu.measure.counters.mark import MARK, mark
+from lenetgpu.measure.counters.work import Images, Place, Work, from_json
+from lenetgpu.measure.rounds import BREAKS, why
+from lenetgpu.network import STAGE_NAMES
+from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.stages.mounted import Mounted
+
+WORK, SECTIONS = "work.json", "sections.json"
+_FEW = 100
+
+
+@contextmanager
+def _watched() -> Iterator[list[Launch]]:
+    """What is launched inside is profiled, to its end, and our own launches recorded."""
+    import cupy
+
+    cupy.cuda.runtime.deviceSynchronize()
+    if driver().cuProfilerStart() != 0:
+        raise LenetError("counters: expected the profiler to start, found that it does not")
+    try:
+        with record() as launched:
+            yield launched
+        cupy.cuda.runtime.deviceSynchronize()
+    finally:
+        driver().cuProfilerStop()
+
+
+def _entries(launched: list[Launch]) -> list[str]:
+    return [launch.kernel.entry for launch in launched if launch.kernel != MARK]
+
+
+class _Child:
+    """Works through what it is told, keeping the sections."""
+
+    def __init__(self, images: Images) -> None:
+        self.sections: list[dict[str, Any]] = []
+        self._asked = images
+        self._weights: Weights = load_weights(images.weights)
+        with open_source(images.data, images.skip) as source:
+            few = min(len(source), images.count)
+        with open_source(images.data, images.skip, few) as source:
+            self._images = source.whole().images
+        self._stages: dict[str, Any] = {}
+
+    def run(self, index: int, work: Work) -> None:
+        """The sections of `work`; one that cannot be run is one section with its sentence."""
+        if work.chained:
+            self._guarded(index, work.name, "", lambda: self._plan(index, work))
+            return
+        for place in work.places:
+            self._guarded(
+                index, place.stage, place.variant, lambda own=place: self._alone(index, own)
+            )
+
+    def _guarded(self, index: int, name: str, variant: str, run: Any) -> None:
+        before = len(self.sections)
+        try:
+            run()
+        except BREAKS as error:
+            if len(self.sections) == before:
+                self._add(index, name, variant)
+            for section in self.sections[before:]:  # their numbers are used up
+                section["error"] = why(error)
+
+    def _add(self, index: int, name: str, variant: str) -> dict[str, Any]:
+        self.sections.append(
+            {"work": index, "name": name, "variant": variant, "launched": [], "error": None}
+        )
+        return self.sections[-1]
+
+    def _alone(self, index: int, place: Place) -> None:
+        import cupy
+
+        slot, n = place.slot(), self._asked.count
+        tensors = [self._weights[name] for name in slot.weights]
+        mounted = Mounted(slot.variant, slot.problem, tensors, n)
+        few = mounted.input(self._activations(slot.stages[0], slot.problem))
+        x = cupy.concatenate([few] * -(-n // len(few)))[:n]
+        y = mounted.output(n)
+        mounted.run(x, y)
+        section = self._add(index, place.stage, place.variant)
+        with _watched() as launched:
+            mark(len(self.sections) - 1)
+            mounted.run(x, y)
+        section["launched"] = _entries(launched)
+
+    def _activations(self, stage: str, problem: Any) -> Any:
+        """What `stage` reads of the first images, in float64's chain, as float32 in NHWC."""
+        import numpy as np
+
+        few = self._images[:_FEW]
+        at = STAGE_NAMES.index(stage)
+        if at == 0:
+            return few.astype(np.float32) / np.float32(255 if few.dtype == np.uint8 else 1)
+        if not self._stages:
+            self._stages = reference_stages(few, self._weights)
+        x = self._stages[STAGE_NAMES[at - 1]].astype(np.float32)
+        return x.reshape(len(x), *problem.in_shape)
+
+    def _plan(self, index: int, work: Work) -> None:
+        import cupy
+
+        asked, n = self._asked, self._asked.count
+        held = cupy.asarray(self._images)
+        images = cupy.concatenate([held] * -(-n // len(held)))[:n]
+        pipeline = Pipeline(
+            work.plan(), self._weights, n, str(images.dtype), asked.chunk, asked.transfers
+        )
+        pipeline.run(images)
+        first, steps = len(self.sections), pipeline.steps
+        sections = [self._add(index, step.name, step.label) for step in steps]
+        done = seen = 0
+
+        def step_ends(step: Step, output: Any) -> None:
+            nonlocal done, seen
+            sections[done % len(steps)]["launched"] += _entries(launched[seen:])
+            done += 1
+            mark(first + done % len(steps))
+            seen = len(launched)
+
+        with _watched() as launched:
+            mark(first)
+            pipeline.run(images, step_ends)
+
+
+def main(folder: Path) -> None:
+    """Do what FOLDER/work.json says."""
+    works, images, device = from_json(json.loads((folder / WORK).read_text()))
+    activate(require_gpu(device))
+    compile_together([MARK, *_kernels(works, images.count)], current_arch())
+    child = _Child(images)
+    for index, work in enumerate(works):
+        child.run(index, work)
+        _free()
+    (folder / SECTIONS).write_text(json.dumps(child.sections))
+
+
+def _kernels(works: list[Work], count: int) -> Iterator[Kernel]:
+    for slot in (place.slot() for work in works for place in work.places):
+        if slot.variant.kernels is not None:
+            yield from slot.variant.kernels(slot.problem, count)
+
+
+def _free() -> None:
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

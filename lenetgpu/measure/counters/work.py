@@ -1,0 +1,103 @@
+"""What counters are read of: stages alone, or all of a plan; told to a process as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.measure.bench import stage_of
+from lenetgpu.plan import Plan, Slot
+from lenetgpu.stages import Variant, variants
+
+
+@dataclass(frozen=True)
+class Place:
+    """A variant of the GPU's on a stage, or on a span written with +, in its layouts."""
+
+    stage: str
+    variant: str
+    reads: str
+    writes: str
+    device: str = "cuda"
+
+    @classmethod
+    def of(cls, slot: Slot) -> Place:
+        """A plan's slot."""
+        problem, variant = slot.problem, slot.variant
+        device = variant.needs.device
+        return cls(slot.name, variant.full_name, problem.reads, problem.writes, device)
+
+    def slot(self) -> Slot:
+        """As a plan has it; LenetError where there is no such variant."""
+        unit = stage_of(self.stage)
+        problem: Any = replace(unit.problem, reads=self.reads, writes=self.writes)
+        variant = _named(unit.kind, self.variant, self.device)
+        return Slot(tuple(self.stage.split("+")), variant, problem, unit.weights)
+
+
+def _named(kind: str, name: str, device: str) -> Variant:
+    for variant in variants(kind, device):
+        if variant.full_name == name:
+            return variant
+    raise LenetError(f"counters, {kind}: expected a variant of {device}, found {name!r}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Places whose kernels are counted: each alone, on activations of its own, or all as a plan.
+
+    `device` is that plan's.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    chained: bool = False
+    device: str = "cuda"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Work:
+        """A plan's stages with the conversions between them, images in, labels out."""
+        return cls(plan.name, tuple(map(Place.of, plan.slots)), True, plan.device)
+
+    def plan(self) -> Plan:
+        """The places as a plan."""
+        return Plan(self.name, self.device, tuple(place.slot() for place in self.places))
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images and weights that the work is done with, `count` of them in a pass.
+
+    `data` are read from `skip` on and come round again where there are fewer; `chunk` and
+    `transfers` are a plan's.
+    """
+
+    data: Path
+    weights: Path
+    count: int
+    skip: int = 0
+    chunk: int | None = None
+    transfers: str = "device"
+
+
+def as_json(works: Sequence[Work], images: Images, device: int) -> dict[str, Any]:
+    """All that the process is told, `device` the GPU's number."""
+    return {
+        "works": [asdict(work) for work in works],
+        "images": asdict(images) | {"data": str(images.data), "weights": str(images.weights)},
+        "device": device,
+    }
+
+
+def from_json(told: dict[str, Any]) -> tuple[list[Work], Images, int]:
+    """What `as_json` was given."""
+    works = [
+        Work(**(one | {"places": tuple(Place(**place) for place in one["places"])}))
+        for one in told["works"]
+    ]
+    held = told["images"]
+    paths = {"data": Path(held["data"]), "weights": Path(held["weights"])}
+    return works, Images(**(held | paths)), told["device"]

@@ -1,0 +1,83 @@
+"""Hardware counters of the course's variants and two plans on a GPU, by Nsight Compute, as JSON.
+
+A row is keyed by `stage` and `variant`; `plans` has each plan's rows by its name. Exit code 1 where
+Nsight Compute cannot be had: what is counted from addresses needs no GPU and is in no file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.counters import document as counters
+from lenetgpu.measure.counters import read
+from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.measure.document import head, plan_json
+from lenetgpu.measure.outcome import Request
+from lenetgpu.papers.course import IMAGES
+from lenetgpu.papers.course_counters import kernels_of_rows, places, suite_keys
+from lenetgpu.plan import Plan
+from lenetgpu.running.engine import Engine
+
+PLANS = ("course", "auto")
+
+
+def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
+    """The plans by what they are asked for as, `auto` as it chooses here; each is verified."""
+    plans = {}
+    for name in PLANS:
+        engine = Engine(Request(plan=name, batch=images, device=f"cuda:{gpu.index}"))
+        engine.start("uint8", images)
+        plans[name] = engine.plan
+    return plans
+
+
+def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]:
+    """The document; LenetError without Nsight Compute."""
+    keys, own = suite_keys(), places(suite_keys())
+    works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
+    asked = Images(assets.default_digits(), assets.default_weights(), images)
+    found = counters.find(works, asked, gpu)
+    if found.head["source"] != read.SOURCE:
+        raise LenetError(found.head["note"])
+    by_key = dict(zip(own, found.rows[0], strict=True))
+    rows = [kernels_of_rows(stage, variant, by_key) for stage, variant in keys]
+    return head("counters", gpu) | found.head | {
+        "rows": [row for row in rows if row is not None],
+        "plans": {
+            name: {"name": plan.name, "plan": plan_json(plan), "rows": counted}
+            for (name, plan), counted in zip(plans.items(), found.rows[1:], strict=True)
+        },
+    }  # fmt: skip
+
+
+@click.command()
+@click.option("--images", default=IMAGES, show_default=True, help="images of a pass")
+@click.option("--json", "target", type=click.Path(path_type=Path), required=True, help="the file")
+def main(images: int, target: Path) -> None:
+    """Count what every variant of the course's suite and two plans do on this GPU."""
+    try:
+        gpu = counters.require_gpu(*choose_device("auto"))
+        document = measured(gpu, chosen(gpu, images), images)
+    except LenetError as error:
+        click.echo(f"counters: error: {error}", err=True)
+        sys.exit(1)
+    target.write_text(json.dumps(document, indent=1) + "\n")
+    failed = [row for row in document["rows"] if row["error"]]
+    for row in failed:
+        click.echo(f"{row['stage']} {row['variant']}: {row['error']}", err=True)
+    click.echo(f"{len(document['rows'])} rows by ncu {document['version']}, {len(failed)} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

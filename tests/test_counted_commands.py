@@ -1,0 +1,304 @@
+"""Counters in profile, compare, the suite and the docs: whose they are, when, and as what.
+
+An `ncu` that runs nothing (pretended_ncu.py) says what its test wants.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import sys
+from types import SimpleNamespace
+
+import pretended_ncu
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.commands import counted
+from lenetgpu.commands import profile as profiling
+from lenetgpu.files import assets
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.bench import StageBench, stage_of
+from lenetgpu.measure.comparison import Candidate, Comparison
+from lenetgpu.measure.counters import document
+from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.measure.outcome import Request
+from lenetgpu.papers.course import LADDERS, MEAN, RELU
+from lenetgpu.papers.course_counted import NVVP
+from lenetgpu.papers.course_counters import (
+    MORE,
+    PASSES,
+    PASSES_OF,
+    described,
+    kernels_of_rows,
+    places,
+    suite_keys,
+)
+from lenetgpu.papers.course_ladder import step_rows
+from lenetgpu.plan import resolve
+from lenetgpu.show import compare as shown
+from lenetgpu.stages import find
+
+GPU = Gpu(0, "Card", 90)
+IMAGES = Images(assets.default_digits(), assets.default_weights(), 10_000)
+POOL = {PASSES_OF: ["relu_in_place", "looped_mean"]}
+
+
+@pytest.fixture
+def pretended(tmp_path, monkeypatch):
+    """Install an `ncu` that is told so."""
+
+    def install(**told):
+        pretended_ncu.install(tmp_path / "bin", monkeypatch, **({"kernels": POOL} | told))
+
+    return install
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """The script of a name, its neighbours importable; forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    yield importlib.import_module
+    for path in (ROOT / "scripts").glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_every_row_of_the_suite_is_counted_but_the_serial_ones_and_the_plan():
+    keys = suite_keys()
+    own = places(keys)
+    left = {key for key in keys if key not in own and key[1] not in PASSES}
+    assert {name for _, name in left} == {
+        "serial relu",
+        "serial mean",
+        "serial.loops",
+        "plan course",
+    }
+    assert len(own) >= 50
+    for figure in NVVP:
+        assert (figure.stage, figure.variant) in own
+
+
+def test_a_pass_has_the_counters_of_its_own_kernel(pretended):
+    pretended()
+    own = places([("pool1", PASSES_OF), ("conv2", "direct.two_maps")])
+    (rows,) = document.find([Work("suite", tuple(own.values()))], IMAGES, GPU).rows
+    by_key = dict(zip(own, rows, strict=True))
+    relu = kernels_of_rows("pool1", RELU, by_key)
+    mean = kernels_of_rows("pool1", MEAN, by_key)
+    assert [row["kernels"][0]["kernel"] for row in (relu, mean)] == ["relu_in_place", "looped_mean"]
+    assert (mean["stage"], mean["variant"], mean["launches"]) == ("pool1", "mean", 1)
+    assert kernels_of_rows("pool2", MEAN, by_key) is None
+    assert described(mean) == (
+        "measured loads 12%, stores 100%, shared 50%, active warps 31%, DRAM 1,501 GB/s, "
+        "75% wait for long_scoreboard"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (
+            ["profile", "--counters", "--device", "cpu"],
+            ["a GPU", "device cpu (asked for)"],
+        ),
+        (["compare", "fc1", "--counters", "--device", "cpu"], ["expected a GPU", "device cpu"]),
+        (["compare", "plans", "--counters"], ["--counters: expected a stage", "found plans"]),
+    ],
+)
+def test_counters_are_refused_on_a_cpu_before_anything_is_timed(words, parts):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+def profiled(monkeypatch, find_counters):
+    """`profile --counters` of a CPU's run that says it was a GPU's, and what was done in order."""
+    order = []
+    outcome = profiling.infer(Request(limit=70, device="cpu", plan="tiled", timing=True))
+
+    def infer(request, progress):
+        order.append("timed")
+        outcome.gpu = GPU
+        return outcome
+
+    def count(works, images, gpu):
+        order.append((works, images))
+        return find_counters(works, images, gpu)
+
+    monkeypatch.setattr(profiling, "choose_device", lambda *_: (GPU, "found"))
+    monkeypatch.setattr(profiling, "infer", infer)
+    monkeypatch.setattr(profiling.counters_of, "find", count)
+    return profiling.profile(Request(skip=3, chunk=7), counters=True), order
+
+
+def test_profile_counts_its_plan_when_every_time_is_taken(pretended, monkeypatch):
+    pretended()
+    found, order = profiled(monkeypatch, document.find)
+    (works, images) = order[1]
+    assert order[0] == "timed" and works == [Work.of(resolve("tiled", "cpu"))]
+    assert (images.count, images.data) == (70, assets.default_digits())
+    counters = found.counters
+    assert counters["source"] == "ncu" and counters["rows"][0]["stage"] == "conv1"
+    assert json.loads(found.as_json())["counters"] == counters
+    rows = {row["name"]: row for row in csv.DictReader(found.as_csv().splitlines())}
+    assert float(rows["conv1"]["counters.global_load_efficiency"]) == 0.125
+    assert rows["input"]["counters.global_load_efficiency"] == ""
+    lines = found.as_markdown().splitlines()
+    at = [cell.strip() for cell in lines[0].split("|")].index("loads eff.")
+    cells = {line.split("|")[1].strip(): line.split("|")[at].strip() for line in lines[2:]}
+    assert (cells["conv1"], cells["input"]) == ("12.5%", "-")
+
+
+def test_ctrl_c_under_ncu_leaves_what_was_timed(monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    found, _ = profiled(monkeypatch, interrupt)
+    assert found.outcome.interrupted and found.rows and found.counters is None
+
+
+def compared(names, **more):
+    """A comparison of pool1's variants that were all right, and its document."""
+    candidates = []
+    for name in names:
+        variant = find("pool", name, "cuda")
+        bench = object.__new__(StageBench)
+        bench.variant, bench.problem = variant, variant.laid_out(stage_of("pool1").problem)
+        candidates.append(Candidate(name, lambda: None, status="right", bench=bench))
+    comparison = Comparison("pool1", names[0], candidates)
+    entries = [{"name": name, "status": "right"} for name in names]
+    return comparison, {"what": "pool1", "interrupted": False, "candidates": entries} | more
+
+
+def test_each_candidate_has_its_own_and_a_guest_none(pretended):
+    pretended(errors={"layout.quad_looped": "needs more memory"})
+    comparison, held = compared(["fused.maps_looped", "layout.quad_looped", PASSES_OF])
+    comparison.candidates[0].status = "wrong"
+    guests = [SimpleNamespace(full_name=PASSES_OF)]
+    counted.count_candidates(comparison, held, IMAGES, GPU, guests, lambda line: None)
+    wrong, failed, guest = (entry["counters"] for entry in held["candidates"])
+    assert wrong is guest is None and failed["error"] == "needs more memory"
+    assert held["counters"]["source"] == "ncu"
+    assert all(candidate.bench is None for candidate in comparison.candidates)
+
+
+def test_what_was_interrupted_is_not_counted(monkeypatch):
+    monkeypatch.setattr(document, "find", lambda *_: pytest.fail("counted"))
+    comparison, held = compared([PASSES_OF], interrupted=True)
+    counted.count_candidates(comparison, held, IMAGES, GPU, [], lambda line: None)
+    assert held["candidates"][0]["counters"] is None and "counters" not in held
+
+
+def test_columns_of_counters_follow_those_of_times(pretended):
+    pretended()
+    comparison, held = compared(["fused.maps_looped", PASSES_OF])
+    counted.count_candidates(comparison, held, IMAGES, GPU, [], lambda line: None)
+    held |= {"command": "compare", "reference_again": None}
+    for entry in held["candidates"]:
+        entry |= {"note": "", "median_ms": 1.0}
+    rows = list(csv.DictReader(shown.as_csv(held).splitlines()))
+    assert [row["counters.occupancy"] for row in rows] == ["0.3114", "0.3114"]
+    del held["counters"]
+    assert "counters" not in shown.as_csv(held)
+
+
+def suite():
+    """Rows of the suite that were right, with times, and one that was wrong."""
+    rows = [
+        {"stage": stage, "variant": name, "status": "right", "median_ms": 1.0, "explanation": "e"}
+        for stage, ladder in LADDERS
+        for name, _ in ladder
+    ]
+    rows.append({"stage": "pool1", "variant": "fused.relu_in_mean", "status": "wrong"})
+    return {"what": "suite course", "interrupted": False, "rows": rows}
+
+
+def test_the_ladder_says_why_by_counters(pretended):
+    pretended()
+    held = suite()
+    counted.count_suite(held, IMAGES, GPU, lambda line: None)
+    by_key = {(row["stage"], row["variant"]): row for row in held["rows"]}
+    assert by_key["pool1", MEAN]["explanation"].startswith("e, measured loads 12%")
+    assert by_key["pool1", "fused.relu_in_mean"]["counters"] is None
+    steps = {step["step"]: step["why"] for step in step_rows(held["rows"])}
+    why = steps["direct.basic to direct.tight"]
+    assert why.count("wait for long_scoreboard") == 2 and " -> e, measured" in why
+    assert "measured" not in by_key["all", LADDERS[-1][1][0][0]]["explanation"]
+
+
+def test_what_is_counted_from_addresses_is_no_reason_that_was_measured(monkeypatch):
+    from lenetgpu.measure.counters import ncu
+
+    monkeypatch.setattr(ncu.shutil, "which", lambda *_, **__: None)
+    held = suite()
+    counted.count_suite(held, IMAGES, GPU, lambda line: None)
+    assert held["counters"]["source"] == "counted"
+    assert {row.get("explanation") for row in held["rows"]} == {"e", None}
+    by_key = {(row["stage"], row["variant"]): row for row in held["rows"]}
+    assert by_key["conv2", "direct.two_maps"]["counters"]["global_store_efficiency"] == 0.25
+
+
+@pytest.fixture
+def measured(pretended, script):
+    pretended()
+    plans = {name: resolve(name, "cuda") for name in ("course", "fp16x3")}
+    made = json.loads(json.dumps(script("counters").measured(GPU, plans, 10_000)))
+    return made | {"commit": "0123456789abcdef"}
+
+
+def test_the_file_is_looked_up_by_stage_and_variant(measured, script):
+    rows = script("counter_tables").by_key(measured)
+    assert len(rows) == len(measured["rows"]) >= 60
+    row = rows["conv2", "direct.two_maps"]
+    names = {"global_load_efficiency", "global_store_efficiency", "shared_efficiency", "occupancy",
+             "dram_read_gbs", "dram_write_gbs", "top_stall", "top_stall_share"}  # fmt: skip
+    assert names < row.keys() and None not in [row[name] for name in names]
+    assert rows["pool1", "mean"]["kernels"][0]["kernel"] == "looped_mean"
+    assert measured["command"] == "counters" and measured["version"] == "2025.3.1.0"
+    assert set(measured["plans"]) == {"course", "fp16x3"}
+
+
+def test_the_table_has_nvvp_beside_ours(measured, script, monkeypatch):
+    tables = script("counter_tables")
+    monkeypatch.setattr(tables, "there", lambda *parts: True)
+    monkeypatch.setattr(tables, "load", lambda *parts: measured)
+    lines = tables.table().splitlines()
+    assert "Nsight Compute 2025.3.1.0" in lines[0] and "0123456789" in lines[0]
+    figures = [line.split(" | ") for line in lines[4 : 4 + len(NVVP)]]
+    assert figures[2][:7] == ["| 4", "conv2", "`direct.shared_constant`", "28 / 0.37", "12.5 %",
+                              "12.5 %", "34.1 %"]  # fmt: skip
+    assert figures[1][1:3] == ["pool1", "`basic.in_place`"] and figures[1][8] == "12.5 %"
+    assert figures[2][7:9] == ["1,500 / 0.75", "12.5 %"]
+    assert figures[2][-1] == "long_scoreboard (memory dependency) 75% |"
+    assert all(line.count("|") == lines[2].count("|") for line in lines[2 : 4 + len(NVVP)])
+    rest = lines[5 + len(NVVP) :]
+    assert all(line.count("|") == rest[0].count("|") for line in rest)
+    assert sum("in plan course" in line for line in rest) == 7
+    monkeypatch.setattr(tables, "there", lambda *parts: False)
+    assert "Not measured on this device yet" in tables.table()
+
+
+def test_every_kernel_of_the_file_is_hashed(measured, script):
+    found = script("measured").kernels_of(measured)
+    for name in ("pool/looped.cu", "conv/course/maps.cu", "fused/wgmma/fp16x3_features.cu"):
+        assert f"lenetgpu/stages/{name}" in found
+
+
+def test_without_ncu_there_is_no_file(script, monkeypatch):
+    from lenetgpu.errors import LenetError
+    from lenetgpu.measure.counters import ncu
+
+    monkeypatch.setattr(ncu.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(LenetError, match="expected ncu on PATH"):
+        script("counters").measured(GPU, {}, 10_000)
+
+
+def test_nvvps_lines_are_the_reports(script):
+    """Its other columns, of the same lines: figure 4's second convolution by hand."""
+    assert set(MORE) == {(line.figure, line.stage) for line in NVVP}
+    assert MORE["4", "conv2"] == (27.89, 0.371746, 34.1)

@@ -1,0 +1,91 @@
+"""Counters by Nsight Compute on a GPU: what is counted from addresses is what it measures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.files import assets
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.measure.counters import ncu, read
+from lenetgpu.measure.counters.ncu import NoCounters
+from lenetgpu.measure.counters.work import Images, Work
+from lenetgpu.papers.course_counted import NVVP
+from lenetgpu.papers.course_counters import PASSES, PASSES_OF, places
+
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+POINTS = 0.03
+COUNTED = [
+    ("pool1", PASSES_OF),
+    ("pool2", "layout.quad_looped"),
+    ("conv2", "direct.two_maps"),
+    ("conv2", "unrolled.image_layout"),
+]
+
+
+@pytest.fixture(scope="module")
+def version():
+    """Of the Nsight Compute that is there."""
+    try:
+        return ncu.version(ncu.find())
+    except NoCounters as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture(scope="module")
+def found(version):
+    """The counters of COUNTED, each alone, by (stage, variant)."""
+    own = places(COUNTED)
+    images = Images(assets.default_digits(), assets.default_weights(), 1000)
+    try:
+        sections = read.read([Work("few", tuple(own.values()))], images, driver_gpus()[0]).of(0)
+    except NoCounters as why:
+        if any(word in str(why) for word in ("ERR_NVGPUCTRPERM", "LibraryNotLoaded")):
+            pytest.skip(str(why))
+        raise
+    return dict(zip(own, sections, strict=True))
+
+
+@pytest.mark.parametrize("key", COUNTED, ids="-".join)
+def test_what_is_counted_from_addresses_is_what_is_measured(found, key):
+    section = found[key]
+    assert section.error is None
+    later = key[1] in ("layout.quad_looped", "unrolled.image_layout")
+    (figure,) = [line for line in NVVP if (line.stage, line.variant) == key and line.later == later]
+    loads, stores = figure.counted()
+    kernels = {kernel.kernel: kernel for kernel in section.kernels}
+    (own,) = [kernels[name] for name in kernels if key[1] != PASSES_OF or name == PASSES["mean"]]
+    assert own.global_load_efficiency == pytest.approx(loads.efficiency, abs=POINTS)
+    assert own.global_store_efficiency == pytest.approx(stores.efficiency, abs=POINTS)
+
+
+def test_a_pool_moves_bytes_and_asks_for_no_shared_memory(found):
+    whole = found["pool1", PASSES_OF].whole
+    assert whole.dram_read_gbs > 0 and whole.dram_write_gbs > 0 and whole.l2_gbs > 0
+    assert whole.shared_efficiency is None and 0 < whole.occupancy <= 1
+    assert sum(whole.stalls.values()) == pytest.approx(1)
+    assert found["conv2", "direct.two_maps"].whole.shared_efficiency > 0
+
+
+def test_profile_has_a_row_for_every_step(found, version):
+    words = ["profile", "--counters", "--plan", "course", "--limit", "500", "--json", "-"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    counters = document["counters"]
+    assert (counters["source"], counters["version"]) == ("ncu", version)
+    assert [row["stage"] for row in counters["rows"]] == [row["name"] for row in document["stages"]]
+    assert all(row["error"] is None and row["ms"] > 0 for row in counters["rows"])
+
+
+def test_compare_gives_each_right_candidate_its_own(found):
+    words = ["compare", "pool2", "--counters", "--only", "fused.maps_looped,basic.in_place",
+             "--batch", "500", "--seconds", "0.5", "--watch", "0", "--json", "-"]  # fmt: skip
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["counters"]["source"] == "ncu"
+    assert all(entry["counters"]["occupancy"] > 0 for entry in document["candidates"])
