@@ -62,6 +62,7 @@ def compiled(kernel, folder):
     together = any(word in own for word in ("__syncthreads", "_sync(", "tiled_product"))
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
+        text = text.replace("__shared__ alignas(16)", "alignas(16) __shared__")
         lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
         text = re.sub(
             r"extern __shared__ .*? (\w+)\[\];", r"static float \1[SHARED_BYTES / 4];", text

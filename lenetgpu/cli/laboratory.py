@@ -114,23 +114,28 @@ def _show(
     results.print_document(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
 
 
-_SIMULATED = {"shape", "batch", "json_file", "csv_file", "markdown", "no_progress", "engines"}
+_FILES = {"json_file", "csv_file", "markdown", "no_progress"}
+_SIMULATED = {"shape", "batch", "engines", *_FILES}
+_CLOCKED = {"shape", "suite", "batch", "device", "plot", "shares", *_FILES}
+
+
+def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -> None:
+    """LenetError where an option was given that `option` does not take beside it."""
+    from lenetgpu.errors import LenetError
+
+    for other in ctx.command.params:
+        given = ctx.get_parameter_source(str(other.name)) is ParameterSource.COMMANDLINE
+        if given and other.name not in taken:
+            raise LenetError(f"{option}: expected {words} beside it, found {other.opts[0]}")
 
 
 def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --engines`: nothing runs, so what says how to run is refused."""
     from lenetgpu.commands.engines import EnginesRequest, run_engines
-    from lenetgpu.errors import LenetError
     from lenetgpu.show import engines as results
     from lenetgpu.show.progress import status_line
 
-    for option in ctx.command.params:
-        given = ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
-        if given and option.name not in _SIMULATED:
-            raise LenetError(
-                "--engines: expected SHAPE, --batch and where results go beside it, "
-                f"found {option.opts[0]}"
-            )
+    _only_beside(ctx, "--engines", _SIMULATED, "SHAPE, --batch and where results go")
     json_file, csv_file, markdown = _targets(options)
     with status_line(enabled=not no_progress) as say:
         document = run_engines(request(EnginesRequest, options), say)
@@ -140,6 +145,27 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
         if target is not None:
             write_text(target, write(document))
     results.print_engines(console(is_stdout(json_file, csv_file, markdown)), document)
+
+
+def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
+    """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
+    from lenetgpu.commands.shares import SharesRequest, run_shares
+    from lenetgpu.show import shares as results
+    from lenetgpu.show.progress import status_line
+
+    _only_beside(
+        ctx, "--shares", _CLOCKED, "SHAPE or --suite, --batch, --device and where results go"
+    )
+    json_file, csv_file, markdown = _targets(options)
+    with status_line(enabled=not no_progress) as say:
+        outcome = run_shares(request(SharesRequest, options), say)
+    if json_file is not None:
+        write_json(json_file, outcome.document)
+    for target, write in ((csv_file, results.as_csv), (markdown, results.as_markdown)):
+        if target is not None:
+            write_text(target, write(outcome.document))
+    results.print_shares(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
+    end(ctx, outcome)
 
 
 @click.command()
@@ -165,13 +191,16 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
     help="explain for gtx1080ti, titanx, h100 or h200 instead of this GPU",
 )
 @click.option("--engines", is_flag=True, help="simulate the convnet2 paper's engines instead")
+@click.option("--shares", is_flag=True, help="part the convnet2 kernels' time; tiles; latencies")
 @result_options
 @GATE
 @click.pass_context
-def conv(ctx: click.Context, /, no_progress: bool, engines: bool, **options: Any) -> None:
+def conv(
+    ctx: click.Context, /, no_progress: bool, engines: bool, shares: bool, **options: Any
+) -> None:
     """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
-    if engines:
-        _engines(ctx, no_progress, options)
+    if engines or shares:
+        (_engines if engines else _shares)(ctx, no_progress, options)
         return
     from lenetgpu.commands.conv import run_conv
     from lenetgpu.commands.conv_request import ConvRequest

@@ -128,10 +128,11 @@ __device__ __forceinline__ void accumulate(float (&result)[DOWN][ACROSS][4], int
 #define ENTRY conv_outer_product
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS FEWER_AT_ONCE)
     ENTRY(const float* __restrict__ images, const float* __restrict__ filters,
           float* __restrict__ outputs, int image_count, const int* __restrict__ table SPANS) {
     SPAN_BEGIN
+    Watch watch;
     const int thread = threadIdx.y * THREADS_X + threadIdx.x;
     const int warp = thread / 32, lane = thread % 32;
     const Tile at = tile_of(blockIdx.x);
@@ -139,11 +140,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int pixel = 0; pixel < FILTER_PIXELS; pixel += CACHED_PIXELS)
         for (int channel = 0; channel < CH; channel += CACHED_CHANNELS) {
             load_chunk(PutImage(), PutFilter(), images, filters, at, pixel, channel, image_count,
-                       table);
+                       table, watch);
             __syncthreads();
+            watch.end_of(LOADED_BARRIER);
             accumulate(result, warp, lane);
+            watch.end_of(COMPUTE);
             __syncthreads();
+            watch.end_of(COMPUTED_BARRIER);
         }
     store_fragments(outputs, at, image_count, result, warp, lane);
+    PARTS_END
     SPAN_END
 }

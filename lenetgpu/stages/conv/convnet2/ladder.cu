@@ -54,19 +54,23 @@ __device__ __forceinline__ void accumulate(float (&result)[FILTERS_PER_THREAD][I
 #define ENTRY conv_index_table
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS FEWER_AT_ONCE)
     ENTRY(const float* __restrict__ images, const float* __restrict__ filters,
           float* __restrict__ outputs, int image_count, const int* __restrict__ table SPANS) {
     SPAN_BEGIN
+    Watch watch;
     const Tile at = tile_of(blockIdx.x);
     float result[FILTERS_PER_THREAD][IMAGES_PER_THREAD] = {};
     for (int pixel = 0; pixel < FILTER_PIXELS; pixel += CACHED_PIXELS)
         for (int channel = 0; channel < CH; channel += CACHED_CHANNELS) {
             load_chunk(PutImage(), PutFilter(), images, filters, at, pixel, channel, image_count,
-                       table);
+                       table, watch);
             __syncthreads();
+            watch.end_of(LOADED_BARRIER);
             accumulate(result);
+            watch.end_of(COMPUTE);
             __syncthreads();
+            watch.end_of(COMPUTED_BARRIER);
         }
     SUM_LOOP
     for (int f = 0; f < FILTERS_PER_THREAD; ++f)
@@ -74,5 +78,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int g = 0; g < IMAGES_PER_THREAD; ++g)
             store(outputs, at, threadIdx.y * FILTERS_PER_THREAD + f, g * THREADS_X + threadIdx.x,
                   image_count, result[f][g]);
+    PARTS_END
     SPAN_END
 }

@@ -98,17 +98,21 @@ class Loads(IntEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel on images innermost: where it is, how it loads, how its tile is chosen."""
+    """One kernel on images innermost: where it is, how it loads, how its tile is chosen.
+
+    `noted` is what a build with a clock notes: CLOCK, every block's span, or PARTS (parts.cuh).
+    """
 
     source: Path
     entry: str
     loads: Loads
     tile: Callable[[Conv, int], Tile]
+    noted: str = "CLOCK"
 
     def kernel(self, problem: Conv, images: int, clock: bool = False) -> Kernel:
-        """The kernel for `images` images; with `clock` it notes every block's span."""
+        """The kernel for `images` images; with `clock` it notes what `noted` says."""
         tile = self.tile(problem, images)
-        extra = {"LOADS": int(self.loads)} | ({"CLOCK": 1} if clock else {})
+        extra = {"LOADS": int(self.loads)} | ({self.noted: 1} if clock else {})
         return conv_kernel(self.source, self.entry, problem, **tile.defines(), **extra)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
@@ -119,7 +123,10 @@ class Step:
     def convolve(
         self, images: Any, state: Innermost, outputs: Any, n: int, problem: Conv, spans: Any = None
     ) -> None:
-        """Launch it on `n` images; `spans` takes (multiprocessor, begin, end) of every block."""
+        """Launch it on `n` images; `spans` takes what a build with a clock notes, int64.
+
+        Of CLOCK (blocks, 3): multiprocessor, begin and end; of PARTS (blocks, warps, 6): clocks.
+        """
         import numpy as np
 
         tile = self.tile(problem, n)

@@ -5,7 +5,7 @@
 // chunk are (pixel, channel). `put(row, column)` names the element of shared memory to fill.
 // -D LOADS says how a chunk is loaded: the paper's section 4, step by step.
 #pragma once
-#include "stages/conv/convnet2/span.cuh"
+#include "stages/conv/convnet2/parts.cuh"
 #include "stages/conv/shape.cuh"
 
 constexpr int PLAIN = 0;      // Figs. 26 and 32: every index from the counters, every bound inside
@@ -171,14 +171,17 @@ __device__ __forceinline__ void load_chunk(PutImage put_image, PutFilter put_fil
                                            const float* __restrict__ images,
                                            const float* __restrict__ filters, Tile at, int pixel,
                                            int channel, int image_count,
-                                           const int* __restrict__ table) {
+                                           const int* __restrict__ table, Watch& watch) {
     if (LOADS == PLAIN) {
         load_images_plain(put_image, images, at, pixel, channel, image_count);
+        watch.end_of(IMAGE_LOAD);
         load_filters_plain(put_filter, filters, at, pixel, channel);
     } else {
         load_images_reduced(put_image, images, at, pixel, channel, image_count, table);
+        watch.end_of(IMAGE_LOAD);
         load_filters_reduced(put_filter, filters, at, pixel, channel);
     }
+    watch.end_of(FILTER_LOAD);
 }
 
 __device__ __forceinline__ void store(float* __restrict__ outputs, Tile at, int f, int i,

@@ -2,8 +2,13 @@
 // on and clock64 at its begin and end: three numbers a block. Without it nothing is added.
 #pragma once
 
-#ifdef CLOCK
+#if defined(CLOCK) || defined(PARTS)
 #define SPANS , long long *__restrict__ spans
+#else
+#define SPANS
+#endif
+
+#ifdef CLOCK
 #define SPAN_BEGIN const long long span_begin = clock64();
 #define SPAN_END span_end(spans, span_begin);
 
@@ -17,7 +22,6 @@ __device__ __forceinline__ void span_end(long long* __restrict__ spans, long lon
     spans[3 * blockIdx.x + 2] = clock64();
 }
 #else
-#define SPANS
 #define SPAN_BEGIN
 #define SPAN_END
 #endif

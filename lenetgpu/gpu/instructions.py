@@ -1,0 +1,96 @@
+"""Clocks that an instruction keeps a warp of the current GPU: figures 9 and 13 of convnet2's paper.
+
+Read as there: from an instruction's issue to the next of its warp, which waits for the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lenetgpu.gpu.launch import launch
+from lenetgpu.gpu.nvrtc import Kernel
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_STEPS = (2048, 4096)
+_RUNS = 5
+_PLACES = 16
+_WARP, _BLOCK = 32, 64
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One that is measured: `op` of instructions.cu, the PTX of the paper's figures, and the SASS.
+
+    A step is `each` of them; `line` is how figures 9 and 13 of the paper name theirs, "" where they
+    have none.
+    """
+
+    op: int
+    ptx: str
+    sass: str
+    line: str = ""
+    each: int = 1
+    threads: int = _WARP
+    remark: str = ""
+
+    def kernels(self) -> tuple[Kernel, Kernel]:
+        """The chain in both lengths."""
+        first, second = (
+            Kernel(_SOURCE, "instruction_latency", (("STEPS", steps), ("OP", self.op)))
+            for steps in _STEPS
+        )
+        return first, second
+
+
+INSTRUCTIONS = (
+    Instruction(0, "mad.f32", "FFMA", "mad"),
+    Instruction(1, "add.u32", "IADD", "add", 2, remark="and a LOP3 between: additions are joined"),
+    Instruction(2, "mul.lo.u64", "IMAD", "mul", remark="by a register: three multiplications"),
+    Instruction(3, "mad.lo.s32", "IMAD"),
+    Instruction(4, "ld.shared", "LDS", "ld.shared", remark="the paper's is not waited for"),
+    Instruction(5, "ld.local", "LDL", "ld.local", remark="hits the first cache"),
+    Instruction(6, "st.shared", "STS", "", _PLACES, remark="nothing waits for it"),
+    Instruction(7, "st.local", "STL", "st.local", _PLACES, remark="nothing waits for it"),
+    Instruction(8, "ld.const", "LDC", remark="hits the constant cache"),
+    Instruction(9, "ld.global.ca", "LDG", remark="hits the first cache"),
+    Instruction(10, "ld.global.cg", "LDG", remark="hits the L2 cache"),
+    Instruction(11, "bar.sync", "BAR", threads=_BLOCK, remark="two warps, a block of Table 1"),
+    Instruction(12, "mov %clock64", "CS2R", remark="what a part's end costs"),
+)
+NOT_MEASURED = {
+    "mov.f32": "the compiler leaves none: registers are renamed, not copied",
+    "add.u64": "no instruction of its own: two 32-bit additions with a carry",
+    "mul.lo.u64 by 4": "no instruction of its own: a shift, mostly within the address's addition",
+    "single lines of the kernel": "a clock read at each would keep the compiler from overlapping "
+    "them, and a GPU counts no cycles an instruction",
+}
+"""Of figures 9 and 13, what cannot be measured so, and why."""
+
+
+def per_instruction(clocks: tuple[int, int], each: int) -> float:
+    """Clocks of an instruction, of the clocks of both numbers of steps of `each` of them."""
+    return (clocks[1] - clocks[0]) / ((_STEPS[1] - _STEPS[0]) * each)
+
+
+@cache
+def measured() -> dict[str, float]:
+    """Clocks of each of `INSTRUCTIONS` by its PTX on the current GPU: the least of some runs."""
+    import cupy
+    import numpy as np
+
+    out, clocks = cupy.zeros(_BLOCK, cupy.int32), cupy.zeros(1, cupy.int64)
+    places = cupy.zeros(_PLACES, cupy.uint64)
+    found = {}
+    for instruction in INSTRUCTIONS:
+        least = []
+        for kernel in instruction.kernels():
+            runs = []
+            for _ in range(_RUNS):
+                args = (out, clocks, places, np.int32(1))
+                launch(kernel, (1,), (instruction.threads,), args)
+                runs.append(int(clocks.get()[0]))
+            least.append(min(runs))
+        found[instruction.ptx] = per_instruction((least[0], least[1]), instruction.each)
+    return found

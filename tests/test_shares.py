@@ -1,0 +1,570 @@
+"""The convnet2 kernels' parts, tiles and instructions: clocked builds, arithmetic, the command."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
+from test_kernels_on_a_cpu import version as compiler_version
+
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.cli import main
+from lenetgpu.commands import shares as command
+from lenetgpu.commands.shares import instruction_rows
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler, instructions, nvrtc
+from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instruction
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
+from lenetgpu.papers import convnet2_shares, convnet2_tiles
+from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_shares import (
+    NOT_PARTED,
+    PARTS,
+    SHOWN,
+    clocked,
+    parted,
+    shares,
+    warps_of,
+)
+from lenetgpu.papers.convnet2_tiles import (
+    STATIC_BYTES,
+    predicted,
+    refusal,
+    step_of,
+    table_1_tile,
+    tile_bytes,
+    tiles,
+    whole_filter_bytes,
+)
+from lenetgpu.problems import Conv
+from lenetgpu.show import plots
+from lenetgpu.show import shares as shown
+from lenetgpu.stages.conv.convnet2 import ladder
+from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile
+
+MANY = SHAPES["16x16x64 to 64, 5x5"][0]
+ODD = Conv(5, 6, 3, 7, 3, 2, pad=1)
+
+
+def nvrtc_missing():
+    try:
+        nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return None
+
+
+compiles = pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["conv", "--shares", *map(str, arguments)])
+
+
+# The clocked builds
+
+
+def ptx(kernel, root):
+    """`kernel`'s PTX, headers taken from beneath `root`."""
+    library, read = compiler.library(), b" "
+    _, program = library.nvrtcCreateProgram(kernel.source.read_bytes(), b"kernel.cu", 0, [], [])
+    words = ["-std=c++17", "-default-device", "-arch=compute_90a", f"-I{root}", *kernel.macros]
+    status = library.nvrtcCompileProgram(program, len(words), [w.encode() for w in words])[0]
+    assert int(status) == 0, kernel
+    read = b" " * library.nvrtcGetPTXSize(program)[1]
+    library.nvrtcGetPTX(program, read)
+    library.nvrtcDestroyProgram(program)
+    return read
+
+
+@pytest.fixture(scope="module")
+def unwatched(tmp_path_factory):
+    """A copy of the kernels' folder without a word about parts."""
+    root = tmp_path_factory.mktemp("unwatched")
+    for path in nvrtc.INCLUDE_ROOT.rglob("*.cu*"):
+        copy = root / path.relative_to(nvrtc.INCLUDE_ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        text = path.read_text()
+        if "convnet2" in path.parts and path.name != "parts.cuh":
+            text = re.sub(r"^ *(Watch watch;|watch\.end_of.*|PARTS_END)\n", "", text, flags=re.M)
+            text = re.sub(r",\s+Watch& watch|, watch| FEWER_AT_ONCE", "", text)
+            text = text.replace("convnet2/parts.cuh", "convnet2/span.cuh")
+            assert not re.search("watch|PARTS_END|FEWER", text, re.IGNORECASE), path
+        copy.write_text(text)
+    shutil.rmtree(root / "stages/conv/convnet2/parts.cuh", ignore_errors=True)
+    return root
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("problem", "batch"), [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (MANY, 128)]
+)
+def test_without_clocks_the_ptx_is_as_if_there_were_none(problem, batch, unwatched):
+    for one in SHOWN:
+        kernel = one.step.kernel(problem, batch)
+        source = unwatched / kernel.source.relative_to(nvrtc.INCLUDE_ROOT)
+        plain = ptx(kernel, nvrtc.INCLUDE_ROOT)
+        assert plain == ptx(replace(kernel, source=source), unwatched), one.name
+        with_clocks = ptx(clocked(one.step).kernel(problem, batch, True), nvrtc.INCLUDE_ROOT)
+        assert plain.count(b"clock64") == 0 < with_clocks.count(b"clock64")
+
+
+@compiles
+@pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a in ("sm_80", "sm_90a", "sm_120")])
+def test_clocks_spill_nothing_and_move_no_sums_into_memory(arch):
+    for problem, batch in ((TABLE_1, 128), (ODD, 1), (MANY, 128)):
+        for one in SHOWN:
+            if not nvrtc.supported(arch):
+                pytest.skip(f"this NVRTC does not compile for {arch}")
+            plain = compile_kernel(one.step.kernel(problem, batch), arch).resources
+            kernel = clocked(one.step).kernel(problem, batch, True)
+            found = compile_kernel(kernel, arch).resources
+            assert found.spill_bytes == 0, one.name
+            assert found.stack_bytes == plain.stack_bytes, one.name
+            assert found.shared_bytes == plain.shared_bytes, one.name
+
+
+def opcodes(kernel, arch="sm_90a"):
+    """Every SASS instruction of a kernel in order: nine low bits, which leave its operands out."""
+    data = compile_kernel(kernel, arch).path.read_bytes()
+    (at,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+    sections = []
+    for index in range(count):
+        (name,) = struct.unpack_from("<I", data, at + index * size)
+        sections.append((name, *struct.unpack_from("<QQ", data, at + index * size + 0x18)))
+    for name, offset, length in sections:
+        begin = sections[names][1] + name
+        if data[begin : data.index(b"\0", begin)] == f".text.{kernel.entry}".encode():
+            return [
+                word & 0x1FF for word in struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
+            ]
+    raise AssertionError(f"no code of {kernel.entry}")
+
+
+FFMA, IMAD, HMMA, CLOCK, BAR = 0x23, 0x24, 0x3C, 0x05, 0x11D
+LDG, LDC, LDL, LDS, STL, STS = 0x181, 0x182, 0x183, 0x184, 0x187, 0x188
+
+
+@compiles
+@pytest.mark.parametrize("one", SHOWN, ids=lambda one: one.name)
+def test_every_part_holds_its_own_instructions(one):
+    """The compiler moves no load, product or barrier over a clock."""
+    codes = opcodes(clocked(one.step).kernel(TABLE_1, TABLE_1_BATCH, True))
+    product = HMMA if "product" in one.variant else FFMA
+    products = [at for at, code in enumerate(codes) if code == product]
+    barriers = [at for at, code in enumerate(codes) if code == BAR]
+    loads = [at for at, code in enumerate(codes) if code == LDG]
+    assert len(barriers) == 2 and products and loads
+    assert barriers[0] < products[0] and products[-1] < barriers[1] and loads[-1] < barriers[0]
+    clocks = [at for at, code in enumerate(codes) if code == CLOCK]
+    assert any(barriers[0] < at < products[0] for at in clocks)
+    assert any(products[-1] < at < barriers[1] for at in clocks)
+    assert any(loads[-1] < at < barriers[0] for at in clocks)
+    assert any(barriers[1] < at for at in clocks)
+    assert any(loads[0] < at < loads[-1] for at in clocks)
+
+
+@pytest.mark.skipif(compiler_version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+@pytest.mark.parametrize("problem", [ODD, Conv(3, 4, 9, 5, 2, 2)])
+def test_with_clocks_the_sums_are_right_and_every_warp_notes_its_parts(problem, on_a_cpu, rng):  # noqa: F811
+    """The unrolled kernel's clocked build on a CPU, whose clock ticks when it is read."""
+    n = 11
+    step = clocked(UNROLLED)
+    x, w = random_input("conv", problem, n, rng)
+    images = np.ascontiguousarray(x.transpose(3, 1, 2, 0))
+    outputs = np.full((problem.M, problem.OH, problem.OW, n), np.nan, np.float32)
+    state = ladder.Innermost(np.ascontiguousarray(w), None, None, None, n)
+    noted = np.full((warps_of(step, problem, n), 6), -1, np.int64)
+    step.convolve(images, with_table(state), outputs, n, problem, noted)
+    found = outputs.transpose(3, 1, 2, 0)
+    assert judge(found, reference("conv", x, w, problem), "fp32").passed
+    assert (noted > 0).all()
+    fractions, waits = parted(noted)
+    assert sum(fractions.values()) == pytest.approx(1) and tuple(fractions) == PARTS
+    assert all(0 < share < 1 for share in (*fractions.values(), *waits.values()))
+
+
+def with_table(state):
+    """Kernels on a CPU are given a table where there is none: no argument is None there."""
+    state.table = np.zeros(1, np.int32)
+    return state
+
+
+# Shares of made-up clocks
+
+
+def test_shares_of_made_up_clocks():
+    noted = np.array([[10, 5, 5, 60, 15, 5], [30, 15, 15, 20, 5, 15]], np.int64)
+    fractions, waits = parted(noted)
+    assert fractions == pytest.approx(
+        {"image load": 0.2, "filter load": 0.2, "compute": 0.5, "write": 0.1}
+    )
+    assert waits == pytest.approx({"waiting for loads": 0.1, "waiting for sums": 0.1})
+    assert sum(fractions.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "noted",
+    [
+        np.array([[1, 1, 1, 1, 1, 1], [-1] * 6]),
+        np.array([[1] * 6, [0] * 6]),
+        np.zeros((0, 6), np.int64),
+        np.ones((3, 5), np.int64),
+    ],
+    ids=["one did not", "no clock went by", "no warp", "five parts"],
+)
+def test_clocks_that_cannot_be(noted):
+    with pytest.raises(LenetError, match="clocks: expected"):
+        parted(noted)
+
+
+def test_warps_of_a_launch():
+    """Table 1: 120 blocks of 64 threads."""
+    assert warps_of(UNROLLED, TABLE_1, TABLE_1_BATCH) == 240
+    assert warps_of(UNROLLED, TABLE_1, 1) == 30
+
+
+def test_every_kernel_of_the_ladder_is_parted_or_says_why_not():
+    names = {one.variant for one in SHOWN} | set(NOT_PARTED)
+    assert names == {step.variant.removeprefix("convnet2.") for step in STEPS}
+    figures = {number for one in SHOWN for number in one.figure.split(", ")}
+    assert figures == {"8", "14", "20", "24", "25", "28", "31", "34"}
+
+
+def test_what_the_paper_says_of_the_computation():
+    told = {one.name: one.told for one in SHOWN if one.told}
+    assert told["rolled"] == 0.97 and told["unrolled"] == 0.69
+    assert told["inner product engine"] == pytest.approx(0.2435, abs=1e-4)
+    model = convnet2_shares.simulated_shares("unrolled")
+    assert sum(model.values()) == pytest.approx(1) and model["compute"] == pytest.approx(
+        0.548, abs=5e-3
+    )
+
+
+def test_a_kernel_that_there_is_not():
+    with pytest.raises(LenetError, match="expected one of rolled, unrolled"):
+        shares("no such", TABLE_1, 1)
+
+
+# Tiles
+
+
+def test_equation_1_by_hand():
+    """Table 1: 12 of 75 rows of 64 images and 16 filters, 3,840 bytes; a filter whole 24,000."""
+    tile = table_1_tile(TABLE_1)
+    assert tile == Tile(16, 4, 4, 4, 4, 3)
+    assert whole_filter_bytes(TABLE_1, tile) == 4 * 75 * (64 + 16) == 24_000
+    assert tile_bytes(TABLE_1, tile) == 24_000 * 4 // 25 == 3_840
+    single = replace(tile, images_per_thread=1, filters_per_thread=1, cached_pixels=25)
+    assert tile_bytes(TABLE_1, single) == whole_filter_bytes(TABLE_1, single) == 4 * 75 * 20
+
+
+@compiles
+@pytest.mark.parametrize("name", SHAPES)
+def test_equation_1_is_what_the_compiler_takes(name):
+    """Every tile that is not refused compiles without spilling, with the bytes predicted."""
+    problem, batch = SHAPES[name]
+    swept = tiles(problem)
+    assert {figure for figure, _ in swept} == {"4", "5", "6", "7"}
+    assert len({tile for _, tile in swept}) == len(swept) > 20
+    assert sum(predicted(problem, batch, *one)["table_1"] for one in swept) == 1
+    taken = [tile for _, tile in swept if refusal(problem, tile) is None]
+    assert table_1_tile(problem) in taken
+    for tile in taken if name == "table 1, filters 5x5" else taken[:2]:
+        used = compile_kernel(step_of(tile).kernel(problem, batch), "sm_90a").resources
+        assert used.shared_bytes == tile_bytes(problem, tile) <= STATIC_BYTES
+        assert used.stack_bytes == used.spill_bytes == 0, tile
+
+
+def test_a_tile_that_does_not_fit_is_refused():
+    problem = SHAPES["table 1, filters as printed"][0]
+    swept = dict(tiles(problem)[:1])
+    assert "needs 245,760 bytes" in refusal(problem, swept["5"])
+    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_tiles.kernels(problem, 1)))
+
+
+def _tiles_of(kernels):
+    names = [name.upper() for name in vars(table_1_tile(TABLE_1))]
+    return [Tile(*(dict(kernel.defines)[name] for name in names)) for kernel in kernels]
+
+
+def test_what_was_compiled_gives_occupancy_and_waves():
+    row = predicted(TABLE_1, 128, "7", table_1_tile(TABLE_1))
+    assert row["blocks"] == 120 and row["tile_bytes"] == 3_840 and row["whole_bytes"] == 24_000
+    if nvrtc_missing() is None:
+        kernel = step_of(table_1_tile(TABLE_1)).kernel(TABLE_1, 128)
+        found = convnet2_tiles.compiled(kernel, row, "sm_90a", H200)
+        assert found["shared_bytes"] == 3_840 and 1 <= found["blocks_per_sm"] <= 32
+        at_once = found["blocks_per_sm"] * H200.multiprocessors
+        assert found["waves"] == pytest.approx(120 / at_once)
+
+
+# Instructions
+
+SASS = {"FFMA": FFMA, "IMAD": IMAD, "LDS": LDS, "LDL": LDL, "STS": STS, "STL": STL, "LDC": LDC,
+        "LDG": LDG, "BAR": BAR, "CS2R": CLOCK}  # fmt: skip
+
+
+@compiles
+@pytest.mark.parametrize("one", INSTRUCTIONS, ids=lambda one: one.ptx)
+def test_a_chain_is_made_of_its_instruction(one):
+    """32 of them a turn of the loop, or the 16 stores of a step, and 16 steps before it."""
+    first, second = map(opcodes, one.kernels())
+    assert len(first) == len(second)
+    if one.sass in SASS:
+        turn = 16 if one.each == 16 else 32
+        assert first.count(SASS[one.sass]) >= turn
+    else:
+        assert one.sass == "IADD"
+
+
+@compiles
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_chains_compile_everywhere(arch):
+    if not nvrtc.supported(arch):
+        pytest.skip(f"this NVRTC does not compile for {arch}")
+    for one in INSTRUCTIONS if arch == "sm_75" else INSTRUCTIONS[::4]:
+        assert compile_kernel(one.kernels()[0], arch).resources.spill_bytes == 0
+
+
+def test_clocks_of_an_instruction():
+    assert per_instruction((10_000, 18_192), 1) == 4.0
+    assert per_instruction((10_000, 18_192), 16) == 0.25
+
+
+def test_rows_of_instructions_have_the_papers_lines():
+    rows = {row["ptx"]: row for row in instruction_rows({one.ptx: 4.5 for one in INSTRUCTIONS})}
+    assert rows["ld.local"]["figure_9"][0] == pytest.approx(319, abs=1)
+    assert rows["mad.f32"]["figure_13"] == pytest.approx([14.3, 15.0], abs=0.1)
+    assert rows["bar.sync"]["figure_9"] is None and rows["bar.sync"]["clocks"] == 4.5
+    assert {one.op for one in INSTRUCTIONS} == set(range(len(INSTRUCTIONS))) and NOT_MEASURED
+
+
+# The command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "cpu"), "--shares: expected a GPU, whose clocks are read, found device cpu"),
+        (("--suite", "lenet"), "expected --suite convnet2 or none, found lenet"),
+        (("--explain",), "found --explain"),
+        (("--engines",), "--engines: expected SHAPE"),
+        (("--seconds", "3"), "found --seconds"),
+        (("--batch", "0"), "expected at least 1 image, found 0"),
+        (("1,8,8,4",), "expected C,H,W,M,K"),
+        (("1,8,8,4,3", "--suite", "convnet2"), "found both"),
+        (("1,50000,50000,1,3",), "2^31"),
+        (("--plot", "x.gif", "--device", "cpu"), "expected a name ending in"),
+    ],
+)
+def test_what_is_refused(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def made_up_case(label="table 1, filters 5x5", wrong=False):
+    kernels = []
+    for number, one in enumerate(SHOWN):
+        row = convnet2_shares._row(one, True)
+        compute = 0.9 - 0.08 * number
+        parts = (0.6 * (1 - compute), 0.3 * (1 - compute), compute, 0.1 * (1 - compute))
+        row |= {
+            "status": "right",
+            "shares": dict(zip(PARTS, parts, strict=True)),
+            "waits": {"waiting for loads": 0.02, "waiting for sums": 0.01},
+            "slowed": 1.1,
+            "median_us": 50.0 / (number + 1),
+            "relative_error": 1e-7,
+        }
+        kernels.append(row)
+    kernels.append({"kernel": "index_engine", "variant": "convnet2.index_engine", "figure": "34",
+                    "status": "refused", "note": NOT_PARTED["index_engine"]})  # fmt: skip
+    rows = [predicted(TABLE_1, 128, figure, tile) for figure, tile in tiles(TABLE_1)]
+    for number, row in enumerate(rows):
+        row |= {"status": "right", "median_us": 5.0 + number, "ratio": 1.0, "shared_bytes": 3_840,
+                "registers": 48, "local_bytes": 0, "blocks_per_sm": 8, "limited_by": "blocks",
+                "waves": 0.1, "relative_error": 1e-7}  # fmt: skip
+    if wrong:
+        rows[0] |= {"status": "wrong", "median_us": None, "ratio": None, "relative_error": 0.5}
+        kernels[0] |= {"status": "wrong", "shares": None, "waits": None}
+    return {"label": label, "shape": "3,6,5,32,5,1,2", "images": 128, "kernels": kernels,
+            "tiles": rows}  # fmt: skip
+
+
+def made_up(*cases):
+    clocks = {one.ptx: 4.0 for one in INSTRUCTIONS}
+    return {
+        "schema": 1, "command": "shares", "date": "2026-01-02", "cases": list(cases),
+        "device": {"kind": "cuda", "name": "NVIDIA H200", "compute_capability": "9.0"},
+        "instructions": instruction_rows(clocks), "not_measured": NOT_MEASURED, "left_out": [],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A GPU whose figures are made up."""
+    monkeypatch.setattr(command, "_gpu", lambda wanted: None)
+    monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
+    monkeypatch.setattr(command, "free_memory", lambda: None)
+    monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
+    monkeypatch.setattr(command, "_case", lambda shape, gpu, say: made_up_case(shape.label))
+    return monkeypatch
+
+
+def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
+    out, table, picture = tmp_path / "s.json", tmp_path / "s.csv", tmp_path / "s.svg"
+    result = run("--json", out, "--csv", table, "--plot", picture, "--no-progress")
+    assert result.exit_code == 0, result.output
+    for words in ("parts of a warp's time", "tiles of the unrolled kernel", "ld.local", "97.0%",
+                  "its copies run under its sums", "registers are renamed"):  # fmt: skip
+        assert words in result.output, words
+    document = json.loads(out.read_text())
+    (case,) = document["cases"]
+    assert case["label"] == "table 1, filters 5x5" and document["command"] == "shares"
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert len(rows) == len(case["kernels"]) + len(case["tiles"])
+    assert picture.stat().st_size > 10_000
+
+
+def test_a_suite_has_all_its_shapes(pretended, tmp_path):
+    out = tmp_path / "s.json"
+    assert run("--suite", "convnet2", "--json", out).exit_code == 0
+    assert [case["label"] for case in json.loads(out.read_text())["cases"]] == list(SHAPES)
+
+
+def test_what_is_wrong_ends_with_1(pretended):
+    pretended.setattr(command, "_case", lambda shape, gpu, say: made_up_case(wrong=True))
+    result = run()
+    assert result.exit_code == 1
+    assert "WRONG: table 1, filters 5x5: rolled" in result.stderr
+    assert "WRONG: table 1, filters 5x5: a tile of figure 5" in result.stderr
+
+
+def test_what_needs_more_memory_is_left_out(pretended):
+    def none(shape, gpu, say):
+        raise MemoryError("no room")
+
+    pretended.setattr(command, "_case", none)
+    result = run()
+    assert result.exit_code == 0 and "left out, needs more memory: no room" in result.stderr
+
+
+def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    kept, real = [], plots._save
+    monkeypatch.setattr(
+        plots, "_save", lambda figure, path: (kept.append(figure), real(figure, path))
+    )
+    document = made_up(made_up_case(), made_up_case("two", wrong=True))
+    plots.plot_shares(tmp_path / "s.png", document)
+    first, second = kept[0].axes
+    assert len(first.patches) == 4 * len(SHOWN) and len(second.patches) == 4 * (len(SHOWN) - 1)
+    widths = [bar.get_width() for bar in first.patches[:4]]
+    assert widths == pytest.approx([6.0, 3.0, 90.0, 1.0])
+    ends = [bar.get_x() + bar.get_width() for bar in first.patches[3::4]]
+    assert ends == pytest.approx([100.0] * len(SHOWN))
+    assert "compute 97 % there" in [text.get_text() for text in first.texts]
+    with pytest.raises(LenetError, match="found none"):
+        plots.plot_shares(tmp_path / "t.png", made_up())
+
+
+def test_markdown_has_a_row_a_kernel_and_a_tile():
+    case = made_up_case()
+    rows = shown.as_markdown(made_up(case)).strip().splitlines()
+    assert len(rows) == 2 + len(case["kernels"]) + len(case["tiles"])
+
+
+# On a GPU
+
+
+@pytest.fixture
+def on_gpu():
+    from lenetgpu.gpu import device
+
+    gpu = device.require_gpu()
+    device.activate(gpu)
+    return gpu
+
+
+GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 33, 3, 3), 65)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
+def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_gpu):
+    from lenetgpu.papers.convnet2_field import Field
+
+    rows = convnet2_shares.measure_shares(Field(problem, batch), gpu=on_gpu)
+    for row in rows:
+        if row["status"] != "refused":
+            assert row["status"] == "right", row
+            assert sum(row["shares"].values()) == pytest.approx(1)
+            assert min(row["shares"].values()) > 0 and row["median_us"] > 0, row
+    assert len([row for row in rows if row["status"] == "right"]) == len(SHOWN)
+
+
+@pytest.mark.gpu
+def test_rolled_sums_take_more_of_the_time_than_unrolled_ones(on_gpu):
+    rolled, unrolled = (shares(name, TABLE_1, TABLE_1_BATCH) for name in ("rolled", "unrolled"))
+    assert rolled["compute"] > unrolled["compute"]
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
+    """Outputs of an earlier kernel are not taken for those of one that writes none."""
+    from lenetgpu.papers.convnet2_field import Field
+
+    class Silent(ladder.Step):
+        def convolve(self, *_):
+            pass
+
+    field = Field(ODD, 9)
+    assert field.verdict(ROLLED, "fp32").passed
+    silent = Silent(*(getattr(ROLLED, name) for name in vars(ROLLED)))
+    assert not field.verdict(silent, "fp32").passed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
+def test_every_tile_is_right(problem, batch, on_gpu):
+    from lenetgpu.gpu import machines
+    from lenetgpu.papers.convnet2_field import Field
+
+    rows = convnet2_tiles.measure_tiles(Field(problem, batch), machines.current())
+    assert len(rows) == len(tiles(problem)) > 20
+    assert {row["status"] for row in rows} == {"right"}
+    assert all(row["shared_bytes"] == row["tile_bytes"] for row in rows)
+    (base,) = [row for row in rows if row["table_1"]]
+    assert base["ratio"] == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_instructions_on_this_gpu():
+    found = instructions.measured()
+    assert all(0 < clocks < 3_000 for clocks in found.values()), found
+    assert 2 <= found["mad.f32"] <= 10
+    assert found["ld.global.ca"] < found["ld.global.cg"]
+    assert found["ld.shared"] > found["mad.f32"]
+
+
+def test_kernels_named_are_those_launched():
+    """`kernels` lists each build once, plain and clocked, for compiling ahead."""
+    found = convnet2_shares.kernels(TABLE_1, TABLE_1_BATCH)
+    assert len(set(found)) == len(found) == 2 * len(SHOWN)
+    assert all(isinstance(kernel, Kernel) for kernel in found)
+    assert sum("PARTS" in dict(kernel.defines) for kernel in found) == len(SHOWN)
