@@ -114,8 +114,16 @@ def _step_why(step: Step) -> str:
             said.append(f"{'stalled by' if key == STALL else _NAMES[key][0]} {old} -> {new}")
     if said:
         return ", ".join(said)
-    old, new = (_explanation(step.stage, name) for name in (before, after))
-    return f"{old} -> {new}" if old and new and old != new else new or "-"
+    old, new = (_explanation(step.stage, name) or "" for name in (before, after))
+    if step.told:
+        return new or "-"
+    return " -> ".join(filter(None, [_without(old, new), _without(new, old)])) or "-"
+
+
+def _without(words: str, others: str) -> str:
+    """The clauses of `words` that are not among those of `others`."""
+    known = others.split(", ")
+    return ", ".join(clause for clause in words.split(", ") if clause not in known)
 
 
 def _step(step: Step) -> Gain | None:

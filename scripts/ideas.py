@@ -31,7 +31,8 @@ class Step:
     """One way instead of another on a stage of the course's suite, `before` and `after` by name.
 
     Several names on a side are stages that run one behind the other: their times add up.
-    `explains` are counters of the launches (counters.json) that say why.
+    `explains` are counters of the launches (counters.json) that say why; `told` that the suite's
+    own words for `after` do.
     """
 
     stage: str
@@ -39,6 +40,7 @@ class Step:
     after: tuple[str, ...]
     then: float | None = None
     explains: tuple[str, ...] = ()
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,9 @@ COURSE = (
           _step("conv2", "direct.quadrants", "unrolled.image_tiled", SHARED, STALL))),
     Idea("2.4", "FFT", tuple(_beyond(stage, "fft.cufft") for stage in _CONV), "could not be run"),
     Idea("3.1", "two linear stages made one",
-         tuple(Step(stage, (APART,), (MERGED,)) for stage in ("pool1+conv2", "pool2+fc1")),
-         "a thought", "the count of multiply-adds says it beforehand"),
+         tuple(Step(stage, (APART,), (MERGED,), told=True)
+               for stage in ("pool1+conv2", "pool2+fc1")),
+         "a thought"),
     Idea("3.1.1", "ReLU on the GPU", tuple(
         _step(stage, SERIAL_RELU, RELU) for stage in ("pool1", "pool2")),
          "", "serial: that machine's CPU"),
