@@ -66,7 +66,7 @@ def _script(name: str) -> tuple[str, str]:
 
 
 def gpu_jobs(quick: bool) -> Iterator[Job]:
-    """peers, end-to-end, one, cold, cells, conv, course, plans, streams, weights, instrument."""
+    """The jobs of `PARTS`, in its order."""
     each = 0.02 if quick else 0.2
     words = ("--rounds", "3", "--quick") if quick else ("--rounds", "30")
     peers = (*_script("peers"), "--data", "{mnist}", *words, "--json", "{json}")
@@ -81,6 +81,11 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
         command = (*LENETGPU, "conv", "--suite", name, "--device", "cuda", "--seconds", str(each),
                    "--watch", "0.2", "--no-progress", "--json", "{json}")  # fmt: skip
         yield Job("conv", f"conv/{name}.json", command, 15 + len(suite.shapes) * (1 + 9 * each))
+    drawn = ("--plot", "{picture}") if _can_draw() else ()
+    words = () if quick else ("--suite", "convnet2")
+    shares = (*LENETGPU, "conv", "--shares", *words, "--device", "cuda", "--no-progress", *drawn)
+    yield Job("shares", "shares.json", (*shares, "--json", "{json}"), 40,
+              picture="shares.png" if drawn else "")  # fmt: skip
     course = (*LENETGPU, "compare", "--suite", "course", "--device", "cuda", "--no-progress",
               "--json", "{json}")  # fmt: skip
     plot = ("--plot", "{picture}") if _can_draw() else ()
@@ -164,6 +169,7 @@ PARTS = {
         "cold",
         "cells",
         "conv",
+        "shares",
         "course",
         "plans",
         "streams",

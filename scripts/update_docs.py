@@ -24,6 +24,7 @@ import matrix_tables
 import peer_tables
 import plan_tables
 import quoted
+import shares_tables
 import stream_tables
 import weights_table
 
@@ -40,6 +41,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **stream_tables.SECTIONS,
     **weights_table.SECTIONS,
     **matrix_tables.SECTIONS,
+    **shares_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -56,6 +58,7 @@ PAGES = {
     "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/matrix.md": tuple(matrix_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
+    "docs/convnet2.md": tuple(shares_tables.SECTIONS),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }
 

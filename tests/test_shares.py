@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import re
 import shutil
 import struct
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
@@ -477,7 +480,7 @@ def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path, monkeyp
     assert widths == pytest.approx([6.0, 3.0, 90.0, 1.0])
     ends = [bar.get_x() + bar.get_width() for bar in first.patches[3::4]]
     assert ends == pytest.approx([100.0] * len(SHOWN))
-    assert "compute 97 % there" in [text.get_text() for text in first.texts]
+    assert "the paper: compute 97" in [text.get_text() for text in first.texts]
     with pytest.raises(LenetError, match="found none"):
         plots.plot_shares(tmp_path / "t.png", made_up())
 
@@ -486,6 +489,43 @@ def test_markdown_has_a_row_a_kernel_and_a_tile():
     case = made_up_case()
     rows = shown.as_markdown(made_up(case)).strip().splitlines()
     assert len(rows) == 2 + len(case["kernels"]) + len(case["tiles"])
+
+
+# The pages
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """scripts/shares_tables.py, its neighbours importable; forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    yield importlib.import_module("shares_tables")
+    for path in (ROOT / "scripts").glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_tables_of_a_made_up_run(tables):
+    document = made_up(made_up_case(), made_up_case("two", wrong=True))
+    rows = tables.parts(document).splitlines()
+    assert sum(row.startswith("| table 1") for row in rows) == len(SHOWN)
+    assert sum(row.startswith("| two") for row in rows) == len(SHOWN) - 1
+    assert "| 8 | rolled | 6% | 3% | 90% | 1% | 97% | 90% | 2% | 1% | 50.00 | 1.10x |" in rows[4]
+    swept = [row for row in tables.tiles(document).splitlines() if row.startswith("| table 1")]
+    assert len(swept) == 5 + 1 and "| 5 | 16x4 | 1 | 1 | 25 | 6,000 | 3,840 |" in swept[0]
+    assert any("| 7 | 16x4 | 4 | 4 | 4 | 3,840 |" in row for row in swept)
+    said = tables.instruction_clocks(document)
+    assert "| ld.local | LDL | 4.0 | 319.0 to 328.9 | - |" in said and "- mov.f32: " in said
+
+
+def test_a_page_without_a_file_says_so(tables, monkeypatch):
+    monkeypatch.setattr(tables, "there", lambda *parts: False)
+    assert {make() for make in tables.SECTIONS.values()} == {tables.NOT_YET}
+
+
+def test_the_file_is_of_the_kernels_that_ran(tables):
+    found = sys.modules["measured"].kernels_of(made_up(made_up_case()))
+    assert sorted(name.rpartition("/")[2] for name in found) == [
+        "engines.cu", "instructions.cu", "ladder.cu",
+    ]  # fmt: skip
 
 
 # On a GPU
