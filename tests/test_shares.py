@@ -11,6 +11,7 @@ import re
 import shutil
 import struct
 import sys
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -20,16 +21,18 @@ from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
-from lenetgpu.check.judge import judge
+from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.commands import shares as command
 from lenetgpu.commands.shares import instruction_rows
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instruction
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
+from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_shares, convnet2_tiles
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_shares import (
@@ -498,6 +501,77 @@ def test_markdown_has_a_row_a_kernel_and_a_tile():
     case = made_up_case()
     rows = shown.as_markdown(made_up(case)).strip().splitlines()
     assert len(rows) == 2 + len(case["kernels"]) + len(case["tiles"])
+
+
+# What is measured, on a field of made-up verdicts and times
+
+
+class MadeUp:
+    """A field on which `wrong` kernels are wrong."""
+
+    problem, batch = replace(TABLE_1, reads="NCHW", writes="NCHW"), TABLE_1_BATCH
+
+    def __init__(self, wrong=()):
+        self.wrong = wrong
+
+    def verdict(self, step, precision, spans=None):
+        if spans is not None:
+            spans[...] = (1, 2, 3, 4, 5, 6)
+        bad = step.entry in self.wrong
+        return Verdict(not bad, 0.5 if bad else 1e-7, 1e-5)
+
+    def convolve(self, step, spans=None):
+        if spans is not None:
+            spans[...] = (10, 5, 5, 60, 15, 5)
+
+
+class Host(np.ndarray):
+    """An array that has already come from the GPU."""
+
+    def get(self):
+        return np.array(self)
+
+
+@pytest.fixture
+def made_up_times(monkeypatch):
+    arrays = types.SimpleNamespace(
+        full=lambda *a: np.full(*a).view(Host), empty=np.empty, int64=np.int64
+    )
+    monkeypatch.setitem(sys.modules, "cupy", arrays)
+    monkeypatch.setattr("lenetgpu.gpu.device.current_arch", lambda: "sm_90a")
+    for module in (convnet2_shares, convnet2_tiles):
+        monkeypatch.setattr(module, "compile_together", lambda *_: None)
+        monkeypatch.setattr(
+            module,
+            "times",
+            lambda runs: {n: summarise([1.5 if "clocks" in n else 1.0]) for n in runs},
+        )
+
+
+def test_rows_of_kernels(made_up_times):
+    gpu = Gpu(0, "X", 90)
+    rows = convnet2_shares.measure_shares(MadeUp({"conv_unrolled"}), gpu=gpu)
+    found = {row["kernel"]: row for row in rows}
+    assert found["rolled"]["shares"]["compute"] == pytest.approx(0.75)
+    assert found["rolled"]["slowed"] == 1.5 and found["rolled"]["median_us"] == 1e3
+    assert found["rolled"]["clocks_a_warp"] == 100 and found["rolled"]["paper"] == 0.97
+    assert found["unrolled"]["status"] == "wrong" and found["unrolled"]["shares"] is None
+    assert found["unrolled"]["median_us"] is None and found["unrolled"]["relative_error"] == 0.5
+    assert found["index_engine"]["status"] == "refused"
+    old = convnet2_shares.measure_shares(MadeUp(), gpu=Gpu(0, "X", 75))
+    refused = {row["kernel"] for row in old if row["status"] == "refused"}
+    assert refused == {one.name for one in SHOWN if "product" in one.variant} | set(NOT_PARTED)
+
+
+@compiles
+def test_rows_of_tiles(made_up_times):
+    rows = convnet2_tiles.measure_tiles(MadeUp(), H200)
+    assert {row["status"] for row in rows} == {"right"} and len(rows) == len(tiles(TABLE_1))
+    assert {(row["median_us"], row["ratio"]) for row in rows} == {(1e3, 1.0)}
+    wrong = convnet2_tiles.measure_tiles(MadeUp({"conv_unrolled"}), H200)
+    assert {(row["status"], row["median_us"], row["ratio"]) for row in wrong} == {
+        ("wrong", None, None)
+    }
 
 
 # The pages
