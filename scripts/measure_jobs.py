@@ -75,7 +75,12 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
               "--json", "{json}")  # fmt: skip
     plot = ("--plot", "{picture}") if _can_draw() else ()
     yield Job("course", "course.json", (*course, *plot), 60, picture="course.png" if plot else "")
-    few = ("--images", "500") if quick else ()
+    drawn = ("--plot", "{picture}") if plot else ()
+    words = () if quick else ("--suite", "convnet2")
+    shares = (*LENETGPU, "conv", "--shares", *words, "--device", "cuda", "--no-progress", *drawn)
+    yield Job("shares", "shares.json", (*shares, "--json", "{json}"), 40,
+              picture="shares.png" if drawn else "")  # fmt: skip
+    few = ("--images", "500") if quick else ("--images", "2000")
     yield Job("counters", "counters.json", (*_script("counters"), *few, "--json", "{json}"), 60)
     for name, devices in NAMED.items():
         if "cuda" in devices:
@@ -158,6 +163,7 @@ PARTS = {
         "conv",
         "ablation",
         "course",
+        "shares",
         "counters",
         "plans",
         "streams",

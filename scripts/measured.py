@@ -3,7 +3,7 @@
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
 `course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`,
-`streams.json` with `streams.png`.
+`streams.json` with `streams.png`, `shares.json` with `shares.png`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import Any
 
 import lenetgpu
 from lenetgpu.check.warmup import network_problems
+from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
+from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_shares import kernels as shares_kernels
 from lenetgpu.papers.course import APART, MEAN, MERGED, RELU, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.papers.course_ladder import PASSES_OF
 from lenetgpu.papers.course_merged import VARIANTS as LINEAR
@@ -174,6 +177,9 @@ def _paths(document: Document) -> Iterator[Path]:
         for row in document["rows"]:
             if row["maker"] == "lenetgpu":
                 yield from _of_plan(row["name"].split()[1], device)
+    elif document["command"] == "shares":
+        yield from (kernel.source for kernel in shares_kernels(TABLE_1, TABLE_1_BATCH))
+        yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
     elif document["command"] == "streams":
         for sweep in document["sweeps"]:
             yield from _of_plan(sweep["plan"], device)

@@ -26,6 +26,7 @@ import matrix_tables
 import peer_tables
 import plan_tables
 import quoted
+import shares_tables
 import stream_tables
 import weights_table
 
@@ -44,6 +45,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **weights_table.SECTIONS,
     **matrix_tables.SECTIONS,
     **idea_tables.SECTIONS,
+    **shares_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -62,6 +64,7 @@ PAGES = {
     "docs/matrix.md": tuple(matrix_tables.SECTIONS),
     "docs/old-ideas.md": tuple(idea_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
+    "docs/convnet2.md": tuple(shares_tables.SECTIONS),
     "docs/convolutions.md": tuple(conv_tables.BLOCKS),
 }
 

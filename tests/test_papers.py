@@ -146,6 +146,8 @@ OF_FOLDER = {
     "papers/convnet2": CONVNET2,
     "papers/contents/convnet2": CONVNET2,
     "gpu/occupancy": CONVNET2,
+    "gpu/instructions": CONVNET2,
+    "commands/shares": CONVNET2,
     "stages/conv/prefetch": PASCAL,
     "papers/contents/pascal": PASCAL,
     "gpu/machines": PASCAL,

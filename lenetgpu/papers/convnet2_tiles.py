@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from lenetgpu.gpu.machines import Machine
-from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
 from lenetgpu.gpu.occupancy import Demand, Waves, residency
 from lenetgpu.papers.convnet2_field import Field, times
 from lenetgpu.problems import FLOAT_BYTES, Conv
@@ -139,6 +139,7 @@ def measure_tiles(
 
     problem, batch, rows = field.problem, field.batch, []
     runs: dict[str, Callable[[], None]] = {}
+    compile_together(kernels(problem, batch), current_arch())
     for number, (figure, tile) in enumerate(tiles(problem)):
         row, step = predicted(problem, batch, figure, tile), step_of(tile)
         rows.append(row)

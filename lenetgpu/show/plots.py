@@ -215,35 +215,35 @@ def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
 
 def plot_shares(path: Path, document: dict[str, Any]) -> None:
     """A pane a shape, a stacked bar a kernel of its parts; the paper's computation in words."""
-    cases = [
-        (case, [row for row in case["kernels"] if row.get("shares")]) for case in document["cases"]
-    ]
-    cases = [(case, rows) for case, rows in cases if rows]
-    if not cases:
+    parted = [[row for row in case["kernels"] if row.get("shares")] for case in document["cases"]]
+    named = {row["kernel"]: row["figure"] for rows in parted for row in rows}
+    if not named:
         raise LenetError("--plot: expected kernels with shares, found none")
-    most = max(len(rows) for _, rows in cases)
-    figure, panes = _figure(2.6 + 3.4 * len(cases), 1.8 + 0.36 * most, panes=len(cases))
-    for number, (case, rows) in enumerate(cases):
-        axes = panes if len(cases) == 1 else panes[number]
-        for index, row in enumerate(rows):
-            left = 0.0
+    order = {kernel: index for index, kernel in enumerate(named)}
+    figure, panes = _figure(2.6 + 3.4 * len(parted), 1.8 + 0.36 * len(order), panes=len(parted))
+    for number, (case, rows) in enumerate(zip(document["cases"], parted, strict=True)):
+        axes = panes if len(parted) == 1 else panes[number]
+        for row in rows:
+            left, index = 0.0, order[row["kernel"]]
             for (part, share), colour in zip(row["shares"].items(), _COLOURS, strict=False):
                 axes.barh(-index, 100 * share, left=left, color=colour, edgecolor="white",
-                          linewidth=0.5, label=None if index else part)  # fmt: skip
+                          linewidth=0.5, label=part if row is rows[0] else None)  # fmt: skip
                 if share > 0.08:
                     axes.text(left + 50 * share, -index, f"{100 * share:.0f}", color="white",
                               ha="center", va="center", fontsize=8)  # fmt: skip
                 left += 100 * share
             if row.get("paper") is not None:
-                axes.text(101, -index, f"compute {100 * row['paper']:.0f} % there", va="center",
+                axes.text(101, -index, f"the paper: compute {100 * row['paper']:.0f}", va="center",
                           fontsize=8)  # fmt: skip
-        names = [f"{row['kernel']} (fig. {row['figure']})" for row in rows]
-        axes.set_yticks([-i for i in range(len(rows))], [] if number else names, fontsize=8)
+        names = [f"{kernel} (fig. {told})" for kernel, told in named.items()]
+        axes.set_yticks([-i for i in order.values()], [""] * len(names) if number else names,
+                        fontsize=8)  # fmt: skip
         axes.set_xlim(0, 100)
         axes.set_xlabel("% of its warps' clocks")
         axes.set_title(case["label"], loc="left", fontsize=9)
-    first = panes if len(cases) == 1 else panes[0]
-    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=4,
+    every = [panes] if len(parted) == 1 else list(panes)
+    drawn = next(axes for axes, rows in zip(every, parted, strict=True) if rows)
+    figure.legend(*drawn.get_legend_handles_labels(), loc="outside lower center", ncols=4,
                   fontsize=8, frameon=False)  # fmt: skip
     title = f"{document['device']['name']}, {document['date']}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)

@@ -1,0 +1,102 @@
+"""The convnet2 kernels' parts, tiles and instructions, from docs/measured/DEVICE/shares.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from measured import GPU, Document, how_sure, load, there, where
+
+from lenetgpu.papers.convnet2_shares import PARTS
+from lenetgpu.show.shares import between, tile_rows
+
+FILE, PICTURE = "shares.json", "shares.png"
+NOT_YET = "Not measured on this device yet (`python scripts/measure.py --only shares`)."
+_FASTEST = 5
+
+
+def _said(document: Document, what: str) -> str:
+    return f"{where(document)}; {what}. {how_sure([], document, of='a row')}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def parts(document: Document) -> str:
+    """A row a kernel and shape: its parts, the paper's computation, the model's, and waiting."""
+    lines = [
+        _said(document, "shares of the warps' clocks, of builds checked against float64"),
+        "",
+        f"| shape | figure | kernel | {' | '.join(PARTS)} | compute, the paper "
+        "| compute, the model | of it waiting for loads | waiting for sums | us | with clocks |",
+        "|---|---|---|" + "---:|" * (len(PARTS) + 6),
+    ]
+    for case in document["cases"]:
+        for row in case["kernels"]:
+            if not row.get("shares"):
+                continue
+            cells = [_share(row["shares"][part]) for part in PARTS]
+            cells += [_share(row["paper"]), _share((row["model"] or {}).get("compute"))]
+            cells += [_share(share) for share in row["waits"].values()]
+            cells += [f"{row['median_us']:,.2f}", f"{row['slowed']:.2f}x"]
+            named = [case["label"], row["figure"], row["kernel"]]
+            lines.append(f"| {' | '.join(named + cells)} |")
+    if there(GPU, PICTURE):
+        lines += ["", f"![the kernels' parts](measured/{GPU}/{PICTURE})"]
+    return "\n".join(lines)
+
+
+def _tile_line(label: str, row: dict[str, Any]) -> str:
+    cells = [label, row["figure"], row["threads"], str(row["images_per_thread"]),
+             str(row["filters_per_thread"]), str(row["cached_pixels"]), f"{row['tile_bytes']:,}",
+             f"{row['shared_bytes']:,}", str(row["registers"]), f"{row['blocks']:,}",
+             f"{row['blocks_per_sm']} ({row['limited_by']})", f"{row['waves']:.2f}",
+             f"{row['median_us']:,.2f}", f"{row['ratio']:.2f}x"]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def tiles(document: Document) -> str:
+    """Of each shape the fastest tiles, figure 5's and 6's best, and Table 1's, fastest first."""
+    lines = [
+        _said(document, f"`convnet2.unrolled`, each tile checked; the {_FASTEST} fastest a shape, "
+              "Table 1's, and the fastest of figures 5 and 6"),
+        "",
+        "| shape | figure | threads | images a thread | filters a thread | cached pixels "
+        "| shared bytes by (1) | compiled | registers | blocks (5) | at once (4) | waves | us "
+        "| over Table 1's |",
+        "|---|---|---|" + "---:|" * 11,
+    ]  # fmt: skip
+    for case in document["cases"]:
+        timed = [row for row in tile_rows(case) if row["median_us"]]
+        for place, row in enumerate(timed):
+            best = next(one for one in timed if one["figure"] == row["figure"])
+            if place < _FASTEST or row["table_1"] or (row is best and row["figure"] in "56"):
+                lines.append(_tile_line(case["label"], row))
+    return "\n".join(lines)
+
+
+def instruction_clocks(document: Document) -> str:
+    """A row an instruction: its clocks here, the paper's lines; then what is not measured."""
+    lines = [
+        _said(document, "clocks until the warp's next instruction, which waits for the result"),
+        "",
+        "| PTX | SASS | clocks | figure 9 | figure 13 | remark |",
+        "|---|---|---:|---:|---:|---|",
+    ]
+    for row in document["instructions"]:
+        paper = [between(row[f]) if row[f] else "-" for f in ("figure_9", "figure_13")]
+        cells = [row["ptx"], row["sass"], f"{row['clocks']:.1f}", *paper, row["remark"] or "-"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", *(f"- {what}: {why}." for what, why in document["not_measured"].items())]
+    return "\n".join(lines)
+
+
+def _maker(table: Any) -> Any:
+    return lambda: table(load(GPU, FILE)) if there(GPU, FILE) else NOT_YET
+
+
+SECTIONS = {
+    "shares-parts": _maker(parts),
+    "shares-tiles": _maker(tiles),
+    "shares-instructions": _maker(instruction_clocks),
+}
