@@ -124,7 +124,7 @@ COURSE = (
     Idea("2.2.2", "tiles of the unrolled product in shared memory",
          (_step("conv1", "unrolled.image_naive", "unrolled.image_tiled", LOADS, STALL),)),
     Idea("2.2.2", "W' transposed as it is loaded",
-         _both("unrolled.image_untransposed", "unrolled.image_tiled", LOADS), "no figure"),
+         _both("unrolled.image_untransposed", "unrolled.image_tiled", LOADS, SHARED), "no figure"),
     Idea("2.2.3", "W' in constant memory",
          (_step("conv1", "unrolled.image_tiled", "unrolled.image_constant", SHARED, STALL),)),
     Idea("2.2.3", "constant memory rolled in parts where W' is too large",

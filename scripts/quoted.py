@@ -30,13 +30,6 @@ _FIGURE = re.compile(rf"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:\s?(?:{_UNITS})|x)(?![\w
 _DEFINED = re.compile(r"95\s%\s(?:confidence\s)?interval")
 
 
-def _course_share() -> str:
-    """Share of the copy bandwidth that the plain mean reaches on pool1."""
-    rows = load(GPU, "course.json")["rows"]
-    row = next(r for r in rows if (r["stage"], r["variant"]) == ("pool1", "fused.relu_in_mean"))
-    return f"{row['roofline'] * 100:.0f} %"
-
-
 def _launch_cost() -> str:
     """What a launched pass of the fused plans takes over a replayed one, least to most."""
     document = load(GPU, "peers.json")
@@ -57,7 +50,6 @@ def _right() -> str:
 FIGURES: dict[str, Callable[[], str]] = {
     "course-total": lambda: f"{plan_tables.COURSE_MS:.0f} ms",
     "no-gain": lambda: f"{(SAME - 1) * 100:.0f} %",
-    "mean-share": _course_share,
     "launch-cost": _launch_cost,
     "mnist-right": _right,
 }

@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.gpu.nvrtc import source_hash
-from lenetgpu.papers.course import FIGURES
+from lenetgpu.papers.course import FIGURES, LADDERS
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.stages import variants
 from lenetgpu.stages.matrix import cells
@@ -79,7 +79,7 @@ def read(path):
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     folders = ("plans", "cells", "conv", "ablation")
-    names = ("peers", "course", "infer", "instrument*", "streams", "weights")
+    names = ("peers", "course", "infer", "instrument*", "streams", "weights", "counters", "shares")
     kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
@@ -285,6 +285,24 @@ def test_the_papers_kernels_were_timed_on_every_shape(path):
         assert status[document["reference"]] == status[paper] == "right"
         assert set(status.values()) <= {"right", "refused"}
         assert case["rounds"] >= 5
+
+
+@measured("*/counters.json")
+def test_counters_are_measured_and_of_every_rung(path):
+    document = read(path)
+    found = {(row["stage"], row["variant"]): row for row in document["rows"]}
+    assert document["source"] == "ncu" and not any(row["error"] for row in found.values())
+    rungs = {(stage, name) for stage, steps in LADDERS for name, _ in steps if "." in name}
+    assert rungs <= set(found)
+    assert all(0 < row["occupancy"] <= 1 for row in found.values())
+
+
+@measured("*/shares.json")
+def test_parts_are_of_right_kernels_and_make_a_whole(path):
+    rows = [row for shape in read(path)["cases"] for row in shape["kernels"]]
+    timed = [row for row in rows if row["status"] != "refused"]
+    assert len(timed) >= 10 and {row["status"] for row in timed} == {"right"}
+    assert all(abs(sum(row["shares"].values()) - 1) < 1e-6 for row in timed)
 
 
 @measured("*/cells/*.json")
