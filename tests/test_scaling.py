@@ -204,7 +204,7 @@ def test_scores_are_undone_for_every_run_and_chunk(given):
 
 
 def test_whole_and_half_filters_keep_their_sums(rng):
-    filters = rng.uniform(-100, 100, (5, 5, 3, 40))
+    filters = rng.uniform(-100, 100, (5, 5, 3, 400))
     whole = to_whole(filters)
     assert (whole == np.rint(whole)).all() and (np.abs(whole - filters) <= 1).all()
     assert (np.abs((whole - filters).sum((0, 1))) <= 0.5 + 1e-9).all()
