@@ -14,6 +14,7 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.counters.mark import MARK
@@ -108,7 +109,7 @@ def chosen(kernels, arch):
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
 OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
-OTHERS += [*FMA_LATENCY, *LOAD_LATENCY, MARK]
+OTHERS += [*FMA_LATENCY, *LOAD_LATENCY, MARK, *INSTRUCTIONS[0].kernels()]
 
 
 CASES = [
