@@ -7,6 +7,7 @@ from typing import Any
 from measured import GPU, Document, how_sure, load, where
 
 from lenetgpu.papers.course_counted import counted_rows
+from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.plan import canonical
 
 
@@ -93,7 +94,7 @@ def steps_table() -> str:
     lines += [
         f"| {step['stage']} | {step['step']} | {_gain(step)} | {step['gain']:.2f}x "
         f"| {step['verdict']} |"
-        for step in document["ladder"]
+        for step in step_rows(document["rows"])
     ]
     return "\n".join(lines)
 

@@ -9,19 +9,32 @@ from statistics import fmean
 from typing import Any
 
 from conv_tables import rounds
-from ideas import LOADS, OCCUPANCY, READ, SHARED, STALL, STORES, TEXTS, Case, Idea, Over, Rung, Step
+from ideas import (
+    LOADS,
+    OCCUPANCY,
+    READ,
+    SHARED,
+    STALL,
+    STORES,
+    TEXTS,
+    Case,
+    Idea,
+    Over,
+    Rung,
+    Step,
+    Tile,
+)
 from measured import GPU, Document, how_sure, load, there, where
 
 from lenetgpu.papers import course_ladder
-from lenetgpu.papers.course_ladder import SAME
 from lenetgpu.show.conv_document import geometric_mean
 
-OPEN = "not measured"
+OPEN, BY_SHAPE = "not measured", "by the shape"
 _NAMES = {
     LOADS: ("loads used", "{:.0f} %"),
     STORES: ("stores used", "{:.0f} %"),
     SHARED: ("shared memory used", "{:.0f} %"),
-    OCCUPANCY: ("occupancy", "{:.0f} %"),
+    OCCUPANCY: ("warps active", "{:.0f} %"),
     READ: ("DRAM read", "{:,.0f} GB/s"),
 }
 _SHARES = (LOADS, STORES, SHARED, OCCUPANCY)
@@ -39,18 +52,23 @@ class Gain:
         """The geometric mean."""
         return geometric_mean(list(self.ratios)) or 1.0
 
+    def _shapes(self, word: str) -> int:
+        return sum(course_ladder.verdict(ratio) == word for ratio in self.ratios)
+
     @property
     def verdict(self) -> str:
-        """Of the mean."""
+        """Of the mean, unless a quarter of the shapes gain and a quarter lose."""
+        if 4 * min(map(self._shapes, ("holds", "turned"))) >= len(self.ratios) > 1:
+            return BY_SHAPE
         return course_ladder.verdict(self.ratio)
 
     def __str__(self) -> str:
         if len(self.ratios) == 1:
             return _times(self.ratio)
-        gains = sum(ratio > SAME for ratio in self.ratios)
         return (
             f"{_times(self.ratio)} ({_times(min(self.ratios))} to {_times(max(self.ratios))}; "
-            f"gains on {gains} of {len(self.ratios)} shapes)"
+            f"gains on {self._shapes('holds')}, loses on {self._shapes('turned')} of "
+            f"{len(self.ratios)} shapes)"
         )
 
 
@@ -161,24 +179,55 @@ def _over(over: Over) -> Gain | None:
         pair = rows.get(over.before, {}), rows.get(over.after, {})
         if all(row.get("median_ms") for row in pair):
             found.append((pair[0]["median_ms"] / pair[1]["median_ms"], *pair))
+    sides = [[pair[side]["roofline"] for pair in found if pair[side].get("roofline")]
+             for side in (1, 2)]  # fmt: skip
+    why = " -> ".join(f"{fmean(side):.0%}" for side in sides) if all(sides) else ""
+    return _of_many(found, f"of the roof {why}" if why else "-")
+
+
+def _tile(tile: Tile) -> Gain | None:
+    document = _document("shares.json")
+    found = []
+    for case in document["cases"] if document else ():
+        if "as printed" in case["label"]:
+            continue
+        rows = [_swept(case["tiles"], asked) for asked in (tile.before, tile.after)]
+        if all(rows):
+            found.append((rows[0]["median_us"] / rows[1]["median_us"], *rows))
     changes = []
-    for key, name in (("roofline", "of the roof"), ("occupancy", "occupancy"), ("waves", "waves")):
-        sides = [[pair[side][key] for pair in found if pair[side].get(key)] for side in (1, 2)]
-        written = [fmean(side) if side else None for side in sides]
-        form = "{:.1f}" if key == "waves" else "{:.0%}"
-        if all(written):
-            changes.append(f"{name} {' -> '.join(form.format(value) for value in written)}")
+    for key in ("shared_bytes", "registers", "blocks"):
+        sides = [fmean(pair[side][key] for pair in found) for side in (1, 2)] if found else [0, 0]
+        if sides[0] != sides[1]:
+            changes.append(f"{key.replace('_', ' ')} {sides[0]:,.0f} -> {sides[1]:,.0f}")
     return _of_many(found, ", ".join(changes) or "-")
+
+
+def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None]) -> dict[str, Any]:
+    """The right tile that was asked for, of most pixels where it says None; {} where none is."""
+    figure, images, filters, pixels = asked
+    found = [
+        row
+        for row in tiles
+        if (row["figure"], row["images_per_thread"], row["filters_per_thread"])
+        == (figure, images, filters)
+        and pixels in (None, row["cached_pixels"])
+        and row["status"] == "right"
+    ]
+    return max(found, key=lambda row: row["cached_pixels"], default={})
 
 
 def gain(case: Case) -> Gain | None:
     """What a case gains today; None where no file has both sides."""
     if isinstance(case, Step):
         return _step(case)
-    return _rung(case) if isinstance(case, Rung) else _over(case)
+    if isinstance(case, Rung):
+        return _rung(case)
+    return _over(case) if isinstance(case, Over) else _tile(case)
 
 
 def _label(case: Case, idea: Idea) -> str:
+    if isinstance(case, Rung) and len(idea.cases) > 1:
+        return f"{case.step}: "
     if not isinstance(case, Step):
         return ""
     name = case.stage
@@ -189,6 +238,8 @@ def _label(case: Case, idea: Idea) -> str:
 
 def verdict(idea: Idea) -> str:
     """One word, or one for each case where they differ."""
+    if idea.ours:
+        return "-"
     found = [(case, gain(case)) for case in idea.cases]
     words = [seen.verdict if seen else OPEN for _, seen in found]
     if len(set(words)) == 1:
@@ -200,7 +251,7 @@ def verdict(idea: Idea) -> str:
 
 def _then(idea: Idea) -> str:
     figures = [f"{_label(case, idea)}{_times(case.then)}" for case in idea.cases if case.then]
-    return "; ".join(figures) or idea.said or "no figure"
+    return "; ".join(figures) or ("ours" if idea.ours else idea.said or "no figure")
 
 
 def _row(idea: Idea) -> str:
@@ -215,7 +266,11 @@ def _documents(ideas: Iterable[Idea]) -> Iterator[tuple[Document, list[int]]]:
     kinds = {type(case) for idea in ideas for case in idea.cases}
     if Step in kinds and (document := _document("course.json")):
         yield document, [len(r["samples_ms"]) for r in document["rows"] if "samples_ms" in r]
+        if counters := _document("counters.json"):
+            yield counters, []
     if Rung in kinds and (document := _document("conv", "convnet2.json")):
+        yield document, []
+    if Tile in kinds and (document := _document("shares.json")):
         yield document, []
     suites = {c.suite for idea in ideas for c in idea.cases if isinstance(c, Over)}
     for suite in sorted(suites):
@@ -242,11 +297,11 @@ def table(ideas: tuple[Idea, ...]) -> str:
 def summary() -> str:
     """How many ideas hold, are gone, have turned, text by text."""
     lines = [
-        "| text | ideas | hold | gone | turned | by the case |",
+        "| text | ideas | hold | gone | turned | by the stage or shape |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for title, ideas in TEXTS:
-        words = [verdict(idea) for idea in ideas]
+        words = [verdict(idea) for idea in ideas if not idea.ours]
         counts = [words.count(word) for word in ("holds", "gone", "turned")]
         rest = len(words) - sum(counts)
         lines.append(f"| {title} | {len(words)} | {' | '.join(map(str, [*counts, rest]))} |")

@@ -61,14 +61,27 @@ class Over:
     then: float | None = None
 
 
-Case = Step | Rung | Over
+@dataclass(frozen=True)
+class Tile:
+    """A tile of the cuda-convnet2 sweep over another, on every shape but the printed size.
+
+    A tile is a figure of the paper, images and filters a thread, and pixels cached: None the most.
+    """
+
+    before: tuple[str, int, int, int | None]
+    after: tuple[str, int, int, int | None]
+    then: float | None = None
+
+
+Case = Step | Rung | Over | Tile
 
 
 @dataclass(frozen=True)
 class Idea:
     """A row: the section that has it, in words, how it is seen today, and what the text said.
 
-    `said` stands where the text gives no gain; `note` is a remark that no counter can make.
+    `said` stands where the text gives no gain; `note` is a remark that no counter can make. `ours`
+    is a step that the text does not have: no verdict on it.
     """
 
     section: str
@@ -76,6 +89,7 @@ class Idea:
     cases: tuple[Case, ...]
     said: str = ""
     note: str = ""
+    ours: bool = False
 
 
 LOADS, STORES, SHARED, OCCUPANCY, READ, STALL = (
@@ -128,8 +142,8 @@ COURSE = (
     Idea("2.2.3", "W' in constant memory",
          (_step("conv1", "unrolled.image_tiled", "unrolled.image_constant", SHARED, STALL),)),
     Idea("2.2.3", "constant memory rolled in parts where W' is too large",
-         (Step("conv2", ("unrolled.image_tiled",), ("unrolled.constant",), None, (STALL,)),),
-         "left unbuilt", "ours: a block a tile"),
+         (Step("conv2", ("unrolled.tiled",), ("unrolled.constant",), None, (SHARED, STALL)),),
+         "left unbuilt", "both a block a tile, ours"),
     Idea("2.2.4", "the layout of the pool behind it",
          (_step("conv1", "unrolled.image_constant", "unrolled.constant_layout", STORES),
           _step("conv2", "unrolled.image_tiled", "unrolled.image_layout", LOADS, STORES))),
@@ -138,7 +152,8 @@ COURSE = (
          "could not be linked; 2x was expected"),
     Idea("2.3", "an unrolled product instead of a direct convolution",
          (_step("conv1", "direct.whole_warps", "unrolled.constant_layout", SHARED, STALL),
-          _step("conv2", "direct.quadrants", "unrolled.image_tiled", SHARED, STALL))),
+          Step("conv2", ("direct.quadrants",), ("unrolled.image_layout",), 670 / 180,
+               (SHARED, STALL)))),
     Idea("2.4", "FFT", tuple(_beyond(stage, "fft.cufft") for stage in _CONV), "could not be run"),
     Idea("3.1", "two linear stages made one",
          tuple(Step(stage, (APART,), (MERGED,), told=True)
@@ -151,28 +166,29 @@ COURSE = (
         _step(stage, SERIAL_MEAN, MEAN) for stage in ("pool1", "pool2")),
          "", "serial: that machine's CPU"),
     Idea("3.2.2", "ReLU inside the mean", tuple(
-        _step(stage, "basic.in_place", "fused.maps_looped", READ) for stage in ("pool1", "pool2")),
-         "no figure"),
+        Step(stage, (RELU, MEAN), ("fused.maps_looped",), told=True)
+        for stage in ("pool1", "pool2")),
+         "no figure", "the two kernels without the copy that keeps their input"),
     Idea("3.2.3", "the pool's input through shared memory", tuple(
-        Step(stage, ("fused.maps_looped",), ("tiled.shared",), None, (LOADS, READ))
-        for stage in ("pool1", "pool2")), "left for the layout"),
+        Step(stage, ("fused.relu_in_mean",), ("tiled.shared",), None, (LOADS, READ))
+        for stage in ("pool1", "pool2")), "left for the layout", "both along the output, ours"),
     Idea("3.2.4", "the pool's layout", tuple(
         _step(stage, MEAN, "layout.quad_looped", LOADS, READ) for stage in ("pool1", "pool2"))),
     Idea("3.3.1", "argmax on the GPU", (_step("argmax", "serial.loops", "thread.wide_blocks"),),
          "", "serial: that machine's CPU"),
     Idea("3.3.2", "argmax by reduction: a list in shared memory, and by shuffles",
-         tuple(Step("argmax", ("thread.wide_blocks",), (name,), None, (OCCUPANCY, READ))
+         tuple(Step("argmax", ("thread.per_image",), (name,), None, (OCCUPANCY, READ))
                for name in ("reduction.list", "reduction.shuffle")),
-         "left unbuilt as too dear"),
+         "left unbuilt as too dear", "over a thread an image with as many blocks"),
     Idea("3.4", "what stages hand on stays on the GPU", (Step("all", (HOST,), (RESIDENT,)),),
          "no figure"),
     Idea("3.4.1", "convolution and pool in one kernel", (
-        Step("conv1+pool1", ("conv1 unrolled.constant_layout", "pool1 layout.quad_looped"),
+        Step("conv1+pool1", ("conv1 unrolled.tiled", "pool1 fused.relu_in_mean"),
              ("block.unrolled",)),
-        Step("conv2+pool2", ("conv2 unrolled.image_layout", "pool2 layout.quad_looped"),
-             ("block.unrolled",))), "left unbuilt"),
+        Step("conv2+pool2", ("conv2 unrolled.tiled", "pool2 fused.relu_in_mean"),
+             ("block.unrolled",))), "left unbuilt", "all ours, a block a tile"),
     Idea("3.5", "streams", tuple(
-        Step("all", (streamed(1, 1),), (streamed(*shape),)) for shape in STREAMS[1:]),
+        Step("all", (streamed(1, 1),), (streamed(*shape),)) for shape in STREAMS if shape[0] > 1),
          "a slight improvement"),
     Idea("3.6", "half precision", tuple(
         Step(stage, (name,), ("cublas.half",), None, (READ,))
@@ -180,19 +196,31 @@ COURSE = (
                             ("fc1", "cublas.sgemm"))), "could not be run"),
 )  # fmt: skip
 
-_ENGINES = "the engine was simulated; here mma.sync"
+_SAID = {"3.1.2": "", "3.2": "the engine was simulated; here mma.sync",
+         "3.3": "the engine was simulated; here mma.sync",
+         "4.3": "the paper's converter is one simulated instruction"}  # fmt: skip
+_WORDS = {
+    "3.1.2": "loops unrolled: sums in registers",
+    "3.2": "an inner product engine",
+    "3.3": "an outer product engine",
+    "4.1": "strength reduction of indices",
+    "4.2": "extracted conditionals",
+    "4.3": "an index converter",
+}
 
 
 def _convnet2() -> Iterator[Idea]:
-    notes = {"3.2": _ENGINES, "3.3": _ENGINES}
-    for step in STEPS:
-        if step.before is None:
-            continue
-        then = 1 / (1 - step.gain) if step.gain else None
-        note = step.remark if step.section.startswith("4") else notes.get(step.section, "")
-        words = f"{step.what} ({step.name} over {step.before})"
-        said = "" if then else "drawn, no number"
-        yield Idea(step.section, words, (Rung(step.name, then),), said, note)
+    chunks = Tile(("5", 1, 1, None), ("6", 1, 1, 16))
+    yield Idea("2.2", "chunks of pixels instead of the whole filter", (chunks,), "no figure",
+               "16 pixels of the filter at a time")  # fmt: skip
+    several = Tile(("6", 1, 1, 4), ("7", 4, 4, 4))
+    yield Idea("2.2", "several images and filters a thread", (several,), "no figure",
+               "4 x 4, as Table 1 has them")  # fmt: skip
+    for section, words in _WORDS.items():
+        steps = [step for step in STEPS if step.section == section and step.before]
+        cases = tuple(Rung(s.name, 1 / (1 - s.gain) if s.gain else None) for s in steps)
+        said = "" if any(case.then for case in cases) else "drawn, no number"
+        yield Idea(section, words, cases, said, _SAID.get(section, ""))
 
 
 def _pascal() -> Iterator[Idea]:
@@ -202,36 +230,40 @@ def _pascal() -> Iterator[Idea]:
                (Over("pascal-single", PEER, "prefetch.single_strict", single[0]),))  # fmt: skip
     yield Idea("3.2, 4", "many channels by stride-fixed blocks, against cuDNN",
                (Over("pascal-multi", PEER, "prefetch.strict", multi[0]),))  # fmt: skip
-    yield Idea("3.1", "map and filters both divided",
-               (Over("pascal-single", "prefetch.single_strict", "prefetch.single_strict_both"),),
-               "not done there")  # fmt: skip
     for section, words, before, after in (
         ("3.2", "S of 32 or 64 bytes instead of a filter's plane", "strict_plane", "strict"),
-        ("3.2", "S of 128 bytes, the widest access", "strict_s32", "strict_s128"),
+        ("3.2", "S of 32 or 64 bytes instead of 128", "strict_s128", "strict"),
         ("2.3", "division (e) instead of (b), the channels", "strict_channels", "strict"),
         ("2.3", "division (e) instead of (c), the filters", "strict_filters", "strict"),
         ("2.3", "division (e) instead of (d), the lines", "strict_maps", "strict"),
     ):
         case = Over("pascal-multi", f"prefetch.{before}", f"prefetch.{after}")
         yield Idea(section, words, (case,), "no figure")
+    both = Over("pascal-single", "prefetch.single_strict", "prefetch.single_strict_both")
+    yield Idea("3.1", "away from it: map and filters both divided", (both,), ours=True)
     for words, before, after in (
         ("away from it: copies past the registers", "strict", "strict_async"),
         ("and filters packed round by round", "strict_async", "strict_packed"),
         ("and a block for each tile", "strict_packed", "strict_spread"),
         ("and tiles too small for N_FMA", "strict_spread", "strict_filled"),
-        ("ours after it, 2D tiles by a model", "strict_filled", "stride_fixed"),
+        (
+            "ours after it: 2D tiles by a model, channels split, another kernel",
+            "strict_filled",
+            "stride_fixed",
+        ),
     ):
         case = Over("pascal-multi", f"prefetch.{before}", f"prefetch.{after}")
-        yield Idea("3.2", words, (case,), "ours")
+        yield Idea("3.2", words, (case,), ours=True)
 
 
 TEGRA = (
     Idea("performance", "direct convolution through textures, against cuDNN",
          (Over("overfeat", PEER, "texture.slides"),), "75 % of the peak, no library beside it"),
-    Idea("workload distribution", "tiles and images a block by a model instead of 5x8",
-         (Over("overfeat", "texture.slides", "texture.direct"),), "ours"),
+    Idea("workload distribution", "tiles of 5x8, a block a map",
+         (Over("overfeat", "texture.direct", "texture.slides"),), "no figure",
+         "over tiles and images a block by a model, ours"),
     Idea("data reuse: coefficients", "several maps a thread, warps that share the channels",
-         (Over("overfeat", "texture.direct", "texture.split"),), "ours"),
+         (Over("overfeat", "texture.direct", "texture.split"),), ours=True),
 )  # fmt: skip
 
 TEXTS: tuple[tuple[str, tuple[Idea, ...]], ...] = (

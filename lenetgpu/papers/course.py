@@ -134,8 +134,6 @@ LADDERS: tuple[tuple[str, tuple[tuple[str, float | None], ...]], ...] = (
     ("conv2", (("unrolled.image_untransposed", None), ("unrolled.image_tiled", None))),
     ("pool1", ((MEAN, 182), ("layout.quad_looped", 14.5701))),
     ("pool2", ((MEAN, 27.6193), ("layout.quad_looped", 10.0552))),
-    ("pool1", (("basic.in_place", None), ("fused.maps_looped", None))),
-    ("pool2", (("basic.in_place", None), ("fused.maps_looped", None))),
     ("pool1+conv2", ((APART, None), (MERGED, None))),
     ("pool2+fc1", ((APART, None), (MERGED, None))),
     ("all", ((HOST, None), (RESIDENT, None))),
