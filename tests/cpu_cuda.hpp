@@ -93,16 +93,15 @@ void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
 }
 
 template <class... A>
-void start(void (*kernel)(A...), unsigned blocks, unsigned x, unsigned y, bool together,
-           void** args) {
-    gridDim = {blocks, 1, 1}, blockDim = {x, y, 1};
+void start(void (*kernel)(A...), Dim grid, unsigned x, unsigned y, bool together, void** args) {
+    gridDim = grid, blockDim = {x, y, 1};
     const auto thread = [&](unsigned t) {
         threadIdx = {t % x, t / x, 0};
         call(kernel, args, std::index_sequence_for<A...>());
         if (together) gate->arrive_and_drop();
     };
-    for (unsigned b = 0; b < blocks; ++b) {
-        blockIdx = {b, 0, 0};
+    for (unsigned b = 0; b < grid.x * grid.y * grid.z; ++b) {
+        blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
         if (!together) {
             for (unsigned t = 0; t < x * y; ++t) thread(t);
             continue;

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from test_kernels_on_a_cpu import compiled, folder, version  # noqa: F401
+from test_kernels_on_a_cpu import compiled, extents, folder, version  # noqa: F401
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.truth import reference_scores
@@ -52,7 +52,13 @@ def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_
     def launch(kernel, grid, block, args):
         run, together = compiled(kernel, folder)
         held = [ctypes.c_void_p(arg.ctypes.data if arg.ndim else 0) for arg in args]
-        run(grid[0], block[0], 1, together, (ctypes.c_void_p * 3)(*map(ctypes.addressof, held)))
+        run(
+            extents(grid),
+            block[0],
+            1,
+            together,
+            (ctypes.c_void_p * 3)(*map(ctypes.addressof, held)),
+        )
 
     monkeypatch.setattr(outside, "launch", launch)
     images = np.random.default_rng(1).random((9, 28, 28, 1), np.float32)

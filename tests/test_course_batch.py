@@ -8,8 +8,8 @@ import pytest
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.sampling.facts import truth
-from lenetgpu.papers import course_ladder
-from lenetgpu.papers.course import FIGURES, IMAGES, SERIAL_RELU
+from lenetgpu.papers import course_ladder, course_passes
+from lenetgpu.papers.course import FIGURES, IMAGES, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.papers.course_ladder import CourseRun
 
 
@@ -70,6 +70,13 @@ def test_a_serial_row_beside_a_gpu_names_its_cpu(on_a_gpu):
         note = run._measure(stage, variant)["note"]
         assert cpu_name() in note and "scaled from 100 images" in note
     assert cpu_name() not in run._measure("conv1", "direct.basic").get("note", "")
+
+
+@pytest.mark.parametrize("name", [SERIAL_RELU, SERIAL_MEAN])
+def test_few_images_are_timed_themselves(name):
+    notes = {n: course_passes.serial_pass("pool2", name, n)["note"] for n in (20, 100, 101)}
+    assert "scaled" not in notes[20] + notes[100]
+    assert notes[101].startswith("scaled from 100 images, on one thread")
 
 
 def test_the_suite_of_a_small_batch_says_why_it_has_no_ratios(shipped_weights, rng):

@@ -17,7 +17,7 @@ import pytest
 import test_kernels_on_a_cpu as emulator
 from conftest import ROOT
 from problems import ODD, in_layouts
-from test_kernels_on_a_cpu import argument, compiled, folder
+from test_kernels_on_a_cpu import argument, compiled, extents, folder
 from test_launch_geometry import launches, run
 
 from lenetgpu import stages
@@ -32,6 +32,7 @@ from lenetgpu.papers import course_passes
 from lenetgpu.papers.course import MEAN, RELU
 from lenetgpu.papers.course_counted import NVVP, counted_rows
 from lenetgpu.problems import Conv, Fc, Pool
+from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import constant, counts, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
@@ -85,15 +86,15 @@ def test_the_rows_of_the_suite():
         assert REGISTRY[kind, variant].paper.startswith("report ")
 
 
-# figure, kind, variant, problem, blocks, threads: "Grid Size" and "Block Size", blocks in a row
+# figure, kind, variant, problem, grids, threads: "Grid Size" and "Block Size"; fc's in a row
 GEOMETRY = [
-    ("4", "conv", "direct.shared_constant", CONV1, [IMAGES * 32], [(28, 28)]),
-    ("4", "conv", "direct.shared_constant", CONV2, [IMAGES * 64], [(12, 12)]),
-    ("5", "conv", "direct.tight", CONV1, [IMAGES * 32], [(24, 24)]),
-    ("5", "conv", "direct.two_maps", CONV2, [IMAGES * 32], [(16, 12)]),
-    ("table 1", "conv", "direct.basic", CONV2, [IMAGES * 64], [(32, 32)]),
-    ("table 4", "conv", "direct.whole_warps", CONV1, [IMAGES * 32], [(28, 28)]),
-    ("table 4", "conv", "direct.quadrants", CONV2, [IMAGES * 64 // 4], [(16, 16)]),
+    ("4", "conv", "direct.shared_constant", CONV1, [(IMAGES, 32)], [(28, 28)]),
+    ("4", "conv", "direct.shared_constant", CONV2, [(IMAGES, 64)], [(12, 12)]),
+    ("5", "conv", "direct.tight", CONV1, [(IMAGES, 32)], [(24, 24)]),
+    ("5", "conv", "direct.two_maps", CONV2, [(IMAGES, 32)], [(16, 12)]),
+    ("table 1", "conv", "direct.basic", CONV2, [(IMAGES, 64)], [(32, 32)]),
+    ("table 4", "conv", "direct.whole_warps", CONV1, [(IMAGES, 32)], [(28, 28)]),
+    ("table 4", "conv", "direct.quadrants", CONV2, [(IMAGES, 64 // 4)], [(16, 16)]),
     ("table 7", "conv", "unrolled.image_naive", CONV1, [IMAGES], [(32, 32)]),
     ("table 7", "conv", "unrolled.image_untransposed", CONV1, [IMAGES], [(32, 32)]),
     ("table 5", "conv", "unrolled.image_tiled", CONV2, [IMAGES], [(32, 32)]),
@@ -117,20 +118,22 @@ GEOMETRY = [
 )
 def test_blocks_and_threads_are_the_reports(launches, where, kind, name, problem, blocks, threads):
     state = constant.Filters(None, None)
-    if name == "direct.shared_constant":
-        from lenetgpu.stages.conv.direct import _Filters
-
-        state = _Filters(None, None)
     if name == "basic.in_place":
         state = np.broadcast_to(np.float32(0), (IMAGES, *problem.in_shape)).view(Unwritten)
     run(kind, name, problem, IMAGES, state)
-    assert [grid for _, grid, *_ in launches] == [(count,) for count in blocks]
+    wanted = [grid if isinstance(grid, tuple) else (grid,) for grid in blocks]
+    assert [whole(grid) for _, grid, *_ in launches] == [whole(grid) for grid in wanted]
     assert [block for _, _, block, *_ in launches] == threads
     for kernel, _, block, *_ in launches:
         if name.startswith("direct."):
             sizes = dict(kernel.defines)
             assert block[1] == sizes["BLOCK_H"]
             assert block[0] == sizes.get("BLOCK_W", 8 * sizes.get("MAPS_X", 0))
+
+
+def whole(grid):
+    """A grid with all of its three extents."""
+    return (*grid, 1, 1)[:3]
 
 
 class Unwritten(np.ndarray):
@@ -158,14 +161,14 @@ def on_a_cpu(folder, monkeypatch):
             ctypes.memmove(place, loaded.ctypes.data, loaded.nbytes)
         held = [argument(value) for value in args]
         addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        start(int(np.prod(grid)), *(*block, 1)[:2], together, addresses)
+        start(extents(grid), *(*block, 1)[:2], together, addresses)
 
     def hold(w, kernel, problem):
         array = np.ascontiguousarray(w)
         return constant.Filters(array, array if constant.fits(problem) else None)
 
     monkeypatch.setitem(sys.modules, "cupy", np)
-    for module in (maps, image):
+    for module in (direct, maps, image):
         monkeypatch.setattr(module, "hold", hold)
     for name, module in list(sys.modules.items()):
         if name.startswith(stages.__name__) and vars(module).get("launch") is launching.launch:
@@ -228,8 +231,8 @@ def asked(folder, monkeypatch):
         lines = ['#include "cpu_cuda.hpp"', '#include "traced.hpp"']
         lines += [f"#define {k} {v}" for k, v in macros] + [pointer.sub(r"Traced \1", text)]
         lines.append(
-            'extern "C" void run(unsigned n, unsigned x, unsigned y, bool together, void** a)'
-            f" {{ start({kernel.entry}, n, x, y, together, a); }}"
+            'extern "C" void run(unsigned* n, unsigned x, unsigned y, bool together, void** a)'
+            f" {{ start({kernel.entry}, Dim{{n[0], n[1], n[2]}}, x, y, together, a); }}"
         )
         source.write_text("\n".join(lines))
         tests = ROOT / "tests"
@@ -239,7 +242,7 @@ def asked(folder, monkeypatch):
         code = ctypes.CDLL(str(library))
         held = [argument(value) for value in args]
         addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        code.run(blocks, *(*block, 1)[:2], "__syncthreads" in text, addresses)
+        code.run(extents((blocks,)), *(*block, 1)[:2], "__syncthreads" in text, addresses)
         code.taken.restype = ctypes.c_longlong
         fields = [("base", "u8"), ("index", "i8"), ("block", "u4"), ("thread", "u4")]
         found = np.empty(code.taken(None), fields)
@@ -249,7 +252,12 @@ def asked(folder, monkeypatch):
     return trace
 
 
-HEADERS = ("stages/layout.cuh", "stages/conv/shape.cuh", "stages/conv/unrolled.cuh")
+HEADERS = (
+    "stages/layout.cuh",
+    "stages/conv/shape.cuh",
+    "stages/conv/unrolled.cuh",
+    "stages/conv/course/plain.cuh",
+)
 
 
 def by_warp(found):
@@ -343,6 +351,7 @@ SMALL1, SMALL2 = Conv(14, 12, 1, 32, 5, 5), Conv(12, 12, 2, 64, 5, 5)
 RIGHT = [
     ("conv", name, problems)
     for name, problems in [
+        ("direct.shared_constant", [SMALL1, ODD["conv"][1], ODD["conv"][4]]),
         ("direct.whole_warps", [SMALL1, ODD["conv"][1], ODD["conv"][4]]),
         ("direct.two_maps", [SMALL2, ODD["conv"][1], ODD["conv"][2]]),
         ("direct.quadrants", [SMALL2, ODD["conv"][0], ODD["conv"][1]]),

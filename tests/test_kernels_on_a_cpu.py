@@ -69,12 +69,17 @@ def compiled(kernel, folder):
         )
         lines.append(re.sub(r"^\s*#pragma unroll.*$", "", text, flags=re.MULTILINE))
         lines.append(
-            'extern "C" void run(unsigned blocks, unsigned x, unsigned y, bool together, void** a)'
-            f" {{ start({kernel.entry}, blocks, x, y, together, a); }}"
+            'extern "C" void run(unsigned* n, unsigned x, unsigned y, bool together, void** a)'
+            f" {{ start({kernel.entry}, Dim{{n[0], n[1], n[2]}}, x, y, together, a); }}"
         )
         source.write_text("\n".join(lines))
         build("-shared", f"-I{INCLUDE_ROOT}", source, "-o", library)
     return ctypes.CDLL(str(library)).run, together
+
+
+def extents(grid):
+    """A grid as `run` takes it."""
+    return (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3])
 
 
 def argument(value):
@@ -128,7 +133,7 @@ def on_a_cpu(folder, monkeypatch):
         held = [argument(value) for value in args]
         addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
         x, y = (*block, 1)[:2]
-        run(int(np.prod(grid)), x, y, together, addresses)
+        run(extents(grid), x, y, together, addresses)
 
     monkeypatch.setitem(sys.modules, "cupy", np)
     for name, stand_in in (

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_kernels_on_a_cpu import argument, compiled, folder, pytestmark  # noqa: F401
+from test_kernels_on_a_cpu import argument, compiled, extents, folder, pytestmark  # noqa: F401
 
 from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY, Latency, chain
@@ -19,7 +19,9 @@ def run(kernel, args, folder):  # noqa: F811
     function, together = compiled(kernel, folder)
     assert not together
     held = [ctypes.c_float(a) if isinstance(a, float) else argument(a) for a in args]
-    function(1, 1, 1, False, (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)))
+    function(
+        extents((1,)), 1, 1, False, (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+    )
 
 
 @pytest.mark.parametrize("kernel", FMA_LATENCY, ids=lambda k: str(k.defines[0][1]))

@@ -13,7 +13,8 @@ struct Traced {
     float* base;
     float& operator[](std::size_t i) const {
         const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
-        asked[thread].push_back({base, (long long)i, blockIdx.x, thread});
+        const unsigned row = blockIdx.z * gridDim.y + blockIdx.y;
+        asked[thread].push_back({base, (long long)i, row * gridDim.x + blockIdx.x, thread});
         return base[i];
     }
 };

@@ -14,7 +14,6 @@ from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.measure.timing import repeat
-from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     AFTER,
     APART,
@@ -299,17 +298,3 @@ def step_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
     return steps
-
-
-def covered_variants() -> set[tuple[str, str]]:
-    """(kind, full name) of every variant that the suite measures."""
-    kinds = {stage.name: stage.kind for stage in STAGES}
-    kinds |= {span.name: span.kind for span in SPANS}
-    named = [(figure.stage, figure.variant) for figure in FIGURES]
-    named += [(stage, name) for _, _, stage, name in (*UNTIMED, *BEYOND, *AFTER)]
-    special = (SERIAL_RELU, SERIAL_MEAN, TOTAL)
-    return {
-        (kinds[stage], PASSES_OF if name in (RELU, MEAN) else name)
-        for stage, name in named
-        if name not in special
-    }

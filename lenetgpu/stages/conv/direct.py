@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.gpu.launch import blocks_for, launch, load_module
+from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.course.constant import Filters, fits, hold
 from lenetgpu.stages.conv.course.counts import direct_counts, map_counts
+from lenetgpu.stages.conv.course.grid import grid_refusal, maps_grid, residents
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.explain import idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
@@ -42,13 +42,14 @@ direct = partial(variant, kind="conv", family="direct", needs=cuda())
     writes=MAPS,
     kernels=of_shape(_basic),
     explain=_explain_basic,
+    supports=lambda problem: grid_refusal(problem.M),
     default=True,
     paper="report 2.1.1, table 1",
 )
 def basic(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A 32x32 block per output map, from global memory, threads past the map idle."""
     (kernel,) = _basic(problem)
-    launch(kernel, (len(x) * problem.M,), (32, 32), (x, w, y))
+    launch(kernel, maps_grid(len(x), problem.M), (32, 32), (x, w, y))
 
 
 def _tight_block(problem: Conv) -> tuple[int, int]:
@@ -73,12 +74,13 @@ def _explain_tight(problem: Conv, batch: int, machine: Machine) -> Rows:
     writes=MAPS,
     kernels=of_shape(_tight),
     explain=_explain_tight,
+    supports=lambda problem: grid_refusal(problem.M),
     paper="report 2.1.2, table 2",
 )
 def tight(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """A block with as many threads as the map has outputs, from global memory."""
     (kernel,) = _tight(problem)
-    launch(kernel, (len(x) * problem.M,), _tight_block(problem), (x, w, y))
+    launch(kernel, maps_grid(len(x), problem.M), _tight_block(problem), (x, w, y))
 
 
 def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
@@ -93,8 +95,9 @@ def _shared_tile(problem: Conv) -> tuple[int, int, int, int]:
     return tile_h, tile_w, block_h, block_w
 
 
-def _fits_constant(problem: Conv) -> bool:
-    return 4 * problem.depth * problem.M <= CONSTANT_BYTES
+def _shared_parts(problem: Conv) -> int:
+    tile_h, tile_w, _, _ = _shared_tile(problem)
+    return blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
 
 
 @cache
@@ -108,7 +111,8 @@ def _shared_constant(problem: Conv) -> tuple[Kernel, ...]:
         TILE_W=tile_w,
         BLOCK_H=block_h,
         BLOCK_W=block_w,
-        CONSTANT_FILTERS=int(_fits_constant(problem)),
+        CONSTANT_FILTERS=int(fits(problem)),
+        RESIDENT=residents(block_h * block_w),
     )
     return (kernel,)
 
@@ -119,56 +123,38 @@ def _tile_fits(problem: Conv) -> str | None:
     columns = (tile_w - 1) * problem.stride + problem.S
     if 4 * rows * columns > _SHARED_BYTES:
         return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {4 * rows * columns}"
-    return None
+    return grid_refusal(problem.M, _shared_parts(problem))
 
 
-@dataclass
-class _Filters:
-    """Filters in global memory, and the function whose module holds them in constant memory."""
-
-    array: Any
-    function: Any
-
-
-def _load_constant(w: Any, problem: Conv, batch: int) -> _Filters:
-    import cupy
-
-    array = cupy.asarray(w)
-    if not _fits_constant(problem):
-        return _Filters(array, None)
-    (kernel,) = _shared_constant(problem)
-    module = load_module(kernel)
-    copy_to_constant(module.get_global_var("filters"), array)
-    cupy.cuda.get_current_stream().synchronize()
-    return _Filters(array, module.get_function(kernel.entry))
+def _hold(w: Any, problem: Conv, batch: int) -> Filters:
+    return hold(w, _shared_constant(problem)[0], problem)
 
 
 def _explain_shared(problem: Conv, batch: int, machine: Machine) -> Rows:
     tile_h, tile_w, block_h, block_w = _shared_tile(problem)
-    tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
     outputs = problem.OH * problem.OW
     used = problem.R * problem.S * outputs / (problem.H * problem.W)
-    tile, block, constant = (tile_h, tile_w), (block_w, block_h), _fits_constant(problem)
+    tile, block, constant = (tile_h, tile_w), (block_w, block_h), fits(problem)
     counts = direct_counts(problem, tile, block, (1, 1), constant, in_a_row=True)
-    return efficiency_rows(*counts) + reuse(used) + idle(outputs, tiles * block_h * block_w)
+    threads = _shared_parts(problem) * block_h * block_w
+    return efficiency_rows(*counts) + reuse(used) + idle(outputs, threads)
 
 
 @direct(
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
     explain=_explain_shared,
-    prepare=_load_constant,
+    prepare=_hold,
     kernels=of_shape(_shared_constant),
     supports=_tile_fits,
     also="tiled.shared_constant",
     paper="report 2.1.3, table 3",
 )
-def shared_constant(x: Any, w: _Filters, y: Any, problem: Conv) -> None:
+def shared_constant(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """Input tile in shared memory, filters in constant memory where they fit."""
     (kernel,) = _shared_constant(problem)
-    tile_h, tile_w, block_h, block_w = _shared_tile(problem)
-    tiles = blocks_for(problem.OH, tile_h) * blocks_for(problem.OW, tile_w)
-    grid = (len(x) * problem.M * tiles,)
+    _, _, block_h, block_w = _shared_tile(problem)
+    grid = maps_grid(len(x), problem.M, _shared_parts(problem))
     launch(kernel, grid, (block_w, block_h), (x, w.array, y), loaded=w.function)
 
 

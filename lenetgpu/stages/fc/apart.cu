@@ -3,14 +3,13 @@
 //   of blocks 3 compute nothing. Loads are bounded by the matrix, not by its width, so that a row
 //   of w is read on into the next one; what comes of it is not written.
 // relu2 (3.1): THREADS = 1,024 threads a block, each writes its element back.
-// From -D K, M, TILE, COLUMNS, THREADS.
+// Pointers are plain, as in NVVP's list. From -D K, M, TILE, COLUMNS, THREADS.
 
 #ifdef ENTRY_fully_forward
 static_assert(COLUMNS * TILE >= M, "a thread an output");
 
 extern "C" __global__ void __launch_bounds__(TILE* TILE)
-    fully_forward(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y,
-                  int images) {
+    fully_forward(const float* x, const float* w, float* y, int images) {
     __shared__ float inputs[TILE][TILE];   // [n][k]
     __shared__ float weights[TILE][TILE];  // [k][m]
     const int m = blockIdx.x % COLUMNS * TILE + threadIdx.x;

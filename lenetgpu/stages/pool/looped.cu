@@ -3,7 +3,7 @@
 // relu_in_place (3.1.1): THREADS = 1,024 threads a block, each writes its element back.
 // looped_mean: the mean alone (3.2.1); looped_relu_mean: ReLU as it reads (3.2.2). Neighbouring
 //   threads are neighbours of a map: CH floats apart in NHWC, side by side from QUAD (3.2.4).
-// From -D CH, H, W, READS, WRITES, THREADS.
+// Pointers are plain, as in NVVP's list. From -D CH, H, W, READS, WRITES, THREADS.
 #include "stages/layout.cuh"
 
 #ifdef ENTRY_relu_in_place
@@ -18,8 +18,7 @@ static_assert(H % 2 == 0 && W % 2 == 0, "2x2 windows need even maps");
 static_assert(OH * OW <= 1024, "a thread an output pixel");
 
 template <bool RELU>
-__device__ __forceinline__ void maps_of_an_image(const float* __restrict__ x,
-                                                 float* __restrict__ y) {
+__device__ __forceinline__ void maps_of_an_image(const float* x, float* y) {
     const size_t n = blockIdx.x;
     const int oy = threadIdx.y, ox = threadIdx.x;
     for (int c = 0; c < CH; ++c) {
@@ -36,14 +35,14 @@ __device__ __forceinline__ void maps_of_an_image(const float* __restrict__ x,
 
 #ifdef ENTRY_looped_mean
 extern "C" __global__ void __launch_bounds__(OH* OW)
-    looped_mean(const float* __restrict__ x, float* __restrict__ y) {
+    looped_mean(const float* x, float* y) {
     maps_of_an_image<false>(x, y);
 }
 #endif
 
 #ifdef ENTRY_looped_relu_mean
 extern "C" __global__ void __launch_bounds__(OH* OW)
-    looped_relu_mean(const float* __restrict__ x, float* __restrict__ y) {
+    looped_relu_mean(const float* x, float* y) {
     maps_of_an_image<true>(x, y);
 }
 #endif

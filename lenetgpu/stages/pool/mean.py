@@ -76,11 +76,6 @@ def _rectified(w: None, problem: Pool, batch: int) -> Any:
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 
-def relu_pass(x: Any, y: Any, problem: Pool) -> None:
-    """The ReLU alone, as the first pass of `basic.two_passes`: y = max(x, 0), any layout."""
-    _launch(_two_passes(problem)[0], x, y)
-
-
 @variant(
     kind="pool",
     family="basic",

@@ -5,26 +5,26 @@
 //   outputs a thread. TRANSPOSED: thread (x, y) loads element [x][y] of a sub-mask, so that a warp
 //   reads neighbours of memory and stores down a column; else it loads [y][x].
 // conv_image_constant (2.2.3): W' in constant memory.
+// Pointers are plain, as in NVVP's list: y might be w, so that W' is read for each tile of pixels.
 // Any layout in and out: QUAD out is 2.2.4's. From -D EACH, TRANSPOSED, and RESIDENT: blocks that a
 //   multiprocessor's registers shall hold.
-#include "stages/conv/shape.cuh"
+#include "stages/conv/course/plain.cuh"
 
 constexpr int TILE = 32;
 
-__device__ __forceinline__ float unrolled(const float* __restrict__ x, size_t n, int k, int p) {
+__device__ __forceinline__ float unrolled(const float* x, size_t n, int k, int p) {
     const int r = k / CH / S, s = k / CH % S;
-    return input_at(x, n, p / OW * STRIDE + r - PAD, p % OW * STRIDE + s - PAD, k % CH);
+    return plain_input(x, n, p / OW * STRIDE + r - PAD, p % OW * STRIDE + s - PAD, k % CH);
 }
 
 #ifdef ENTRY_conv_image_naive
 extern "C" __global__ void __launch_bounds__(TILE* TILE, 1)
-    conv_image_naive(const float* __restrict__ x, const float* __restrict__ w,
-                     float* __restrict__ y) {
+    conv_image_naive(const float* x, const float* w, float* y) {
     for (int m = threadIdx.y; m < M; m += TILE)
         for (int p = threadIdx.x; p < PIXELS; p += TILE) {
             float sum = 0.0f;
             for (int k = 0; k < DEPTH; ++k) sum += w[k * M + m] * unrolled(x, blockIdx.x, k, p);
-            output_at(y, blockIdx.x, p / OW, p % OW, m) = sum;
+            plain_output(y, blockIdx.x, p / OW, p % OW, m) = sum;
         }
 }
 #else
@@ -34,8 +34,8 @@ struct Step {
     int m, p;
 };
 
-__device__ __forceinline__ void load_images(float (*images)[TILE][TILE],
-                                            const float* __restrict__ x, int k, int p0) {
+__device__ __forceinline__ void load_images(float (*images)[TILE][TILE], const float* x, int k,
+                                            int p0) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
         const int p = p0 + j * TILE + threadIdx.x;
@@ -44,21 +44,20 @@ __device__ __forceinline__ void load_images(float (*images)[TILE][TILE],
     }
 }
 
-__device__ __forceinline__ void store(float* __restrict__ y, Step at, float (&sums)[EACH][EACH]) {
+__device__ __forceinline__ void store(float* y, Step at, float (&sums)[EACH][EACH]) {
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
             const int m = at.m + i * TILE + threadIdx.y, p = at.p + j * TILE + threadIdx.x;
-            if (m < M && p < PIXELS) output_at(y, blockIdx.x, p / OW, p % OW, m) = sums[i][j];
+            if (m < M && p < PIXELS) plain_output(y, blockIdx.x, p / OW, p % OW, m) = sums[i][j];
         }
 }
 #endif
 
 #ifdef ENTRY_conv_image_tiled
 extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
-    conv_image_tiled(const float* __restrict__ x, const float* __restrict__ w,
-                     float* __restrict__ y) {
+    conv_image_tiled(const float* x, const float* w, float* y) {
     __shared__ float masks[EACH][TILE][TILE];   // [m][k]
     __shared__ float images[EACH][TILE][TILE];  // [k][p]
     const int tx = threadIdx.x, ty = threadIdx.y;
@@ -95,7 +94,7 @@ __constant__ float filters[DEPTH * M];
 constexpr int AT_ONCE = 4;
 
 extern "C" __global__ void __launch_bounds__(TILE* TILE, RESIDENT)
-    conv_image_constant(const float* __restrict__ x, float* __restrict__ y) {
+    conv_image_constant(const float* x, float* y) {
     __shared__ float images[EACH][TILE][TILE];  // [k][p]
     const int tx = threadIdx.x, ty = threadIdx.y;
     for (Step at = {0, 0}; at.m < M; at.m += SIDE)

@@ -4,13 +4,14 @@
 // conv_side_by_side: a block holds one input tile and computes 8x8 of MAPS_X x MAPS_Y maps from it,
 //   threads (x, y) the output (y % 8, x % 8) of map (y / 8, x / 8): [16,12] threads with 2 x 1 maps
 //   (figure 5, rows 8 to 11 only load) and [16,16] with 2 x 2 (figure 3).
-// From -D TILE_H, TILE_W, BLOCK_H, and BLOCK_W, CONSTANT_FILTERS or MAPS_X, MAPS_Y.
-#include "stages/conv/shape.cuh"
+// Grids are [images,groups of maps], the images fastest; pointers are plain: y might be x or w.
+// From -D TILE_H, TILE_W, BLOCK_H, and BLOCK_W, CONSTANT_FILTERS or MAPS_X, MAPS_Y; RESIDENT: blocks
+//   that a multiprocessor's registers shall hold.
+#include "stages/conv/course/plain.cuh"
 
 constexpr int ROWS = (TILE_H - 1) * STRIDE + R;
 constexpr int COLUMNS = (TILE_W - 1) * STRIDE + S;
 constexpr int PARTS_X = (OW + TILE_W - 1) / TILE_W;
-constexpr int PARTS = PARTS_X * ((OH + TILE_H - 1) / TILE_H);
 static_assert(ROWS * COLUMNS * 4 <= 48 * 1024, "the input tile must fit into shared memory");
 
 struct Place {
@@ -18,21 +19,18 @@ struct Place {
     int group, y, x;
 };
 
-template <int GROUPS>
 __device__ __forceinline__ Place place() {
-    const int part = blockIdx.x % PARTS;
-    return {blockIdx.x / PARTS / GROUPS, int(blockIdx.x / PARTS % GROUPS), part / PARTS_X * TILE_H,
-            part % PARTS_X * TILE_W};
+    const int part = blockIdx.z;
+    return {blockIdx.x, int(blockIdx.y), part / PARTS_X * TILE_H, part % PARTS_X * TILE_W};
 }
 
 template <int WIDTH>
-__device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* __restrict__ x, Place at,
-                                     int c) {
+__device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* x, Place at, int c) {
     for (int r = threadIdx.y; r < ROWS; r += BLOCK_H)
         for (int s = threadIdx.x; s < COLUMNS; s += WIDTH) {
             const int iy = at.y * STRIDE - PAD + r, ix = at.x * STRIDE - PAD + s;
             const bool inside = iy >= 0 && iy < H && ix >= 0 && ix < W;
-            tile[r][s] = inside ? input_at(x, at.n, iy, ix, c) : 0.0f;
+            tile[r][s] = inside ? plain_input(x, at.n, iy, ix, c) : 0.0f;
         }
 }
 
@@ -40,11 +38,10 @@ __device__ __forceinline__ void load(float (*tile)[COLUMNS], const float* __rest
 static_assert(TILE_H * TILE_W <= BLOCK_H * BLOCK_W, "a thread an output");
 __constant__ float filters[CONSTANT_FILTERS ? DEPTH * M : 1];
 
-extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, 1)
-    conv_whole_warps(const float* __restrict__ x, const float* __restrict__ w,
-                     float* __restrict__ y) {
+extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, RESIDENT)
+    conv_whole_warps(const float* x, const float* w, float* y) {
     __shared__ float tile[ROWS][COLUMNS];
-    const Place at = place<M>();
+    const Place at = place();
     const int thread = threadIdx.y * BLOCK_W + threadIdx.x;
     const int ty = thread / TILE_W, tx = thread % TILE_W;
     const bool computes = ty < TILE_H && at.y + ty < OH && at.x + tx < OW;
@@ -59,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_W* BLOCK_H, 1)
             sum += tile[ty * STRIDE + i / S][tx * STRIDE + i % S] * weight;
         }
     }
-    if (computes) output_at(y, at.n, at.y + ty, at.x + tx, at.group) = sum;
+    if (computes) plain_output(y, at.n, at.y + ty, at.x + tx, at.group) = sum;
 }
 #endif
 
@@ -68,10 +65,9 @@ constexpr int TOGETHER = MAPS_X * MAPS_Y;
 static_assert(BLOCK_H >= MAPS_Y * TILE_H, "a thread an output");
 
 extern "C" __global__ void __launch_bounds__(MAPS_X* TILE_W* BLOCK_H)
-    conv_side_by_side(const float* __restrict__ x, const float* __restrict__ w,
-                      float* __restrict__ y) {
+    conv_side_by_side(const float* x, const float* w, float* y) {
     __shared__ float tile[ROWS][COLUMNS];
-    const Place at = place<(M + TOGETHER - 1) / TOGETHER>();
+    const Place at = place();
     const int my = threadIdx.y / TILE_H, mx = threadIdx.x / TILE_W;
     const int ty = threadIdx.y % TILE_H, tx = threadIdx.x % TILE_W;
     const int m = at.group * TOGETHER + my * MAPS_X + mx;
@@ -85,6 +81,6 @@ extern "C" __global__ void __launch_bounds__(MAPS_X* TILE_W* BLOCK_H)
             for (int s = 0; s < S; ++s)
                 sum += tile[ty * STRIDE + r][tx * STRIDE + s] * w[((r * S + s) * CH + c) * M + m];
     }
-    if (computes) output_at(y, at.n, at.y + ty, at.x + tx, m) = sum;
+    if (computes) plain_output(y, at.n, at.y + ty, at.x + tx, m) = sum;
 }
 #endif

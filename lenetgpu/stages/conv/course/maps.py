@@ -12,6 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.constant import Filters, fits, hold
 from lenetgpu.stages.conv.course.counts import direct_counts
+from lenetgpu.stages.conv.course.grid import grid_refusal, maps_grid, residents
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel
 from lenetgpu.stages.explain import idle, reuse
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
@@ -40,11 +41,11 @@ def _parts(problem: Conv, tile: tuple[int, int]) -> int:
     return blocks_for(problem.OH, tile[0]) * blocks_for(problem.OW, tile[1])
 
 
-def _too_large(problem: Conv, tile: tuple[int, int]) -> str | None:
+def _refusal(problem: Conv, tile: tuple[int, int], maps: int = 1) -> str | None:
     needed = 4 * _rows(problem, tile[0]) * _columns(problem, tile[1])
     if needed > _SHARED_BYTES:
         return f"supports input tiles up to {_SHARED_BYTES} bytes, needs {needed}"
-    return None
+    return grid_refusal(blocks_for(problem.M, maps), _parts(problem, tile))
 
 
 def _used(problem: Conv, tile: tuple[int, int], maps: int) -> float:
@@ -73,7 +74,7 @@ def _warps_block(problem: Conv) -> tuple[int, int]:
 def _whole_warps(problem: Conv) -> tuple[Kernel, ...]:
     tile, block = _warps_tile(problem), _warps_block(problem)
     sizes = {"TILE_H": tile[0], "TILE_W": tile[1], "BLOCK_H": block[0], "BLOCK_W": block[1]}
-    held = {"CONSTANT_FILTERS": int(fits(problem))}
+    held = {"CONSTANT_FILTERS": int(fits(problem)), "RESIDENT": residents(block[0] * block[1])}
     return (conv_kernel(_SOURCE, "conv_whole_warps", problem, **sizes, **held),)
 
 
@@ -91,7 +92,7 @@ def _explain_warps(problem: Conv, batch: int, machine: Machine) -> Rows:
     prepare=lambda w, problem, batch: hold(w, _whole_warps(problem)[0], problem),
     kernels=of_shape(_whole_warps),
     explain=_explain_warps,
-    supports=lambda problem: _too_large(problem, _warps_tile(problem)),
+    supports=lambda problem: _refusal(problem, _warps_tile(problem)),
     paper="report 2.1.4, table 4, of conv1; which threads compute is our reading",
 )
 def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
@@ -102,7 +103,7 @@ def whole_warps(x: Any, w: Filters, y: Any, problem: Conv) -> None:
     """
     (kernel,) = _whole_warps(problem)
     height, width = _warps_block(problem)
-    grid = (len(x) * problem.M * _parts(problem, _warps_tile(problem)),)
+    grid = maps_grid(len(x), problem.M, _parts(problem, _warps_tile(problem)))
     launch(kernel, grid, (width, height), (x, w.array, y), loaded=w.function)
 
 
@@ -119,8 +120,8 @@ def _side_by_side(problem: Conv, maps: tuple[int, int], rows: int) -> tuple[Kern
     return (conv_kernel(_SOURCE, "conv_side_by_side", problem, **sizes, MAPS_Y=maps[1]),)
 
 
-def _blocks(x: Any, problem: Conv, maps: int) -> tuple[int]:
-    return (len(x) * blocks_for(problem.M, maps) * _parts(problem, _EIGHT),)
+def _blocks(x: Any, problem: Conv, maps: int) -> tuple[int, int, int]:
+    return maps_grid(len(x), blocks_for(problem.M, maps), _parts(problem, _EIGHT))
 
 
 def _explain_side(problem: Conv, maps: tuple[int, int], rows: int) -> Rows:
@@ -141,7 +142,7 @@ def _two_maps(problem: Conv) -> tuple[Kernel, ...]:
 @direct(
     kernels=of_shape(_two_maps),
     explain=lambda problem, batch, machine: _explain_side(problem, (2, 1), _two_maps_rows(problem)),
-    supports=lambda problem: _too_large(problem, _EIGHT),
+    supports=lambda problem: _refusal(problem, _EIGHT, 2),
     paper="report 4.2, fig. 5: [10000,32] blocks of [16,12]",
 )
 def two_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
@@ -158,7 +159,7 @@ def _quadrants(problem: Conv) -> tuple[Kernel, ...]:
 @direct(
     kernels=of_shape(_quadrants),
     explain=lambda problem, batch, machine: _explain_side(problem, (2, 2), 2 * _TILE),
-    supports=lambda problem: _too_large(problem, _EIGHT),
+    supports=lambda problem: _refusal(problem, _EIGHT, 4),
     paper="report 2.1.4, table 4, fig. 3",
 )
 def quadrants(x: Any, w: Any, y: Any, problem: Conv) -> None:

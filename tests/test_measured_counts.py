@@ -1,0 +1,107 @@
+"""Counted and measured: the sectors that Nsight Compute found are those that we count.
+
+Of the course's rungs, in each `counters.json` of docs/measured; rows whose kernels changed since
+say nothing and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import ROOT
+
+from lenetgpu.gpu.machines import H200
+from lenetgpu.measure.counters.counted import efficiencies
+from lenetgpu.papers.course_counters import places, suite_keys
+
+FILES = sorted((ROOT / "docs" / "measured").glob("*/counters.json"))
+POINTS = 3.0
+RELU_ALONE = ("relu_in_place", "relu2")  # the count is of the kernel beside it
+
+
+def wanted():
+    """(stage, variant) of the course's rungs to its slot and both counted efficiencies."""
+    keys = [key for key in suite_keys() if "+" not in key[0]]
+    found = {}
+    for key, place in places(keys).items():
+        slot = place.slot()
+        counted = efficiencies(slot, 10_000, H200)
+        if counted and slot.variant.paper.startswith("report "):
+            found[key] = slot, counted
+    return found
+
+
+def main_kernel(row):
+    """The row's one kernel that is no ReLU alone."""
+    (found,) = [one for one in row["kernels"] if one["kernel"] not in RELU_ALONE]
+    return found
+
+
+def differing(document, changed):
+    """What is measured otherwise than counted by more than POINTS; how many rows were compared."""
+    rows = {(row["stage"], row["variant"]): row for row in document["rows"]}
+    told, compared = [], 0
+    for key, (slot, counted) in wanted().items():
+        row = rows.get(key)
+        sources = {
+            str(kernel.source.relative_to(ROOT))
+            for kernel in slot.variant.kernels(slot.problem, document["images"])
+        }
+        if row is None or row["error"] or sources & set(changed):
+            continue
+        kernel, compared = main_kernel(row), compared + 1
+        for what, share in zip(("load", "store"), counted, strict=True):
+            found = kernel[f"global_{what}_efficiency"]
+            if abs(100 * (found - share)) > POINTS:
+                told.append(f"{' '.join(key)}: {what}s {found:.1%}, counted {share:.1%}")
+    return told, compared
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_what_was_measured_is_what_is_counted(path, script):
+    document = json.loads(path.read_text())
+    changed = script("measured").changed(document)
+    told, compared = differing(document, changed)
+    assert told == [] and (compared or changed)
+
+
+def made():
+    """A document whose measured efficiencies are the counted ones, a ReLU beside one kernel."""
+    rows = []
+    for (name, variant), (slot, (loads, stores)) in wanted().items():
+        kernels = [
+            {"kernel": kernel.entry, "global_load_efficiency": loads,
+             "global_store_efficiency": stores}
+            for kernel in slot.variant.kernels(slot.problem, 10_000)
+        ]  # fmt: skip
+        for kernel in kernels:
+            if kernel["kernel"] in RELU_ALONE:
+                kernel["global_load_efficiency"] = 1.0
+        rows.append({"stage": name, "variant": variant, "error": None, "kernels": kernels})
+    return {"images": 10_000, "rows": rows}
+
+
+def test_a_row_that_was_measured_otherwise_is_told_until_its_kernel_changes():
+    document = made()
+    told, compared = differing(document, [])
+    assert told == [] and compared == len(document["rows"]) >= 20
+    row = next(row for row in document["rows"] if row["variant"] == "unrolled.image_untransposed")
+    main_kernel(row)["global_load_efficiency"] = 0.598
+    told, _ = differing(document, [])
+    assert told == ["conv1 unrolled.image_untransposed: loads 59.8%, counted 21.5%"]
+    told, fewer = differing(document, ["lenetgpu/stages/conv/course/image.cu"])
+    assert told == [] and fewer < compared
+    main_kernel(row)["global_load_efficiency"] = 0.215 + 0.02
+    assert differing(document, [])[0] == []
+
+
+def test_all_of_the_courses_rungs_are_judged():
+    named = {variant for _, variant in wanted()}
+    assert named >= {
+        "direct.basic", "direct.tight", "direct.shared_constant", "direct.whole_warps",
+        "direct.two_maps", "direct.quadrants", "unrolled.image_naive",
+        "unrolled.image_untransposed", "unrolled.image_tiled", "unrolled.image_constant",
+        "unrolled.constant_layout", "unrolled.image_layout", "basic.in_place",
+        "fused.maps_looped", "layout.quad_looped", "tiled.relu_apart", "thread.wide_blocks",
+    }  # fmt: skip
