@@ -8,9 +8,12 @@ from math import exp, log
 import pytest
 from conftest import ROOT
 
+from lenetgpu.gpu.machines import H200
+from lenetgpu.network import stage
+from lenetgpu.papers.contents import SECTION, TABLE, cited, course
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.show.conv_document import summary_json
-from lenetgpu.stages import find
+from lenetgpu.stages import find, variants
 
 ABLATION = ROOT / "docs" / "measured" / "nvidia-h200" / "ablation"
 OVERVIEW = "| suite | shapes | what ships"
@@ -90,3 +93,25 @@ def test_every_departure_has_its_gain_and_the_steps_join_up():
                 f"{max(gains):.2f}x"
             )
         assert [("several" in cells[3]) for cells in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_figure_4s_conv1_is_said_to_be_counted_with_filters_from_global_memory():
+    variant = find("conv", "direct.shared_constant", "cuda")
+    explained = dict(variant.explain(stage("conv1").problem, 10_000, H200))
+    assert any("100.0% of loads" in f"{what} {found}" for what, found in explained.items())
+    page = (ROOT / "docs" / "measured.md").read_text()
+    assert "Figure 4, conv1: loads are counted with the filters in global memory" in page
+
+
+@pytest.mark.parametrize("section", ["4", "4.1", "4.2", "4.3"])
+def test_what_nvvp_showed_is_said_to_be_measured(section):
+    item = course.TEXT.find(SECTION, section)
+    assert item is not None and item.why == ""
+    assert "docs/measured.md#its-figures-4-to-6-by-hardware-counters" in item.places
+
+
+def test_a_layer_of_sums_cites_no_table_of_a_convolution():
+    found = {c for one in variants("fc") for c in cited(one.paper or "", course.TEXT)}
+    assert found and not found & {(TABLE, str(number)) for number in range(1, 9)}
+    looped = find("pool", "fused.maps_looped", "cuda").paper or ""
+    assert (SECTION, "3.1.2") in cited(looped, course.TEXT, literal=True)
