@@ -86,6 +86,18 @@ def tiles(document: Document) -> str:
     return "\n".join(lines)
 
 
+def latency_said(document: Document) -> str:
+    """The load's latency and N_FMA that were measured, beside what planners take."""
+    if "latency" not in document:
+        return "This run did not record the load's latency that N_FMA hides."
+    row = document["latency"]
+    return (
+        f"A load from global memory takes {row['load']:,.0f} clocks, plans take "
+        f"{row['planned_load']:,} (`gpu/machines.py`); N_FMA is {row['n_fma']:,} multiply-adds, "
+        f"planned with {row['planned_n_fma']:,}."
+    )
+
+
 def instruction_clocks(document: Document) -> str:
     """A row an instruction: its clocks here, the paper's lines; then what is not measured."""
     lines = [
@@ -106,6 +118,7 @@ def instruction_clocks(document: Document) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", *(f"- {what}: {why}." for what, why in document["not_measured"].items())]
+    lines += ["", latency_said(document)]
     return "\n".join(lines)
 
 

@@ -25,11 +25,12 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.commands import shares as command
-from lenetgpu.commands.shares import instruction_rows
+from lenetgpu.commands.shares import instruction_rows, latency_row
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instruction
+from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
 from lenetgpu.measure.timing import summarise
@@ -436,6 +437,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
     monkeypatch.setattr(command, "free_memory", lambda: None)
     monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
+    monkeypatch.setattr(command, "_latency", lambda: latency_row(Latency(4.0, 800.0), H200))
     monkeypatch.setattr(command, "_case", lambda shape, gpu, say: made_up_case(shape.label))
     return monkeypatch
 
@@ -616,6 +618,16 @@ def test_another_programs_shares_are_counted_and_in_brackets(tables):
     marked = [all(cell[0] == "(" and cell[-1] == ")" for cell in cells) for cells in found]
     assert marked == [False, True, False, True] + [False] * (len(SHOWN) - 4)
     assert "(6%) | (3%) |" not in said[6] and not any("(97%" in line for line in said)
+
+
+def test_the_measured_latency_stands_beside_the_planned_one(tables, pretended, tmp_path):
+    result = run("--json", tmp_path / "s.json", "--no-progress")
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "s.json").read_text())
+    said = tables.instruction_clocks(document).splitlines()[-1]
+    assert f"takes 800 clocks, plans take {H200.latency:,}" in said
+    assert f"N_FMA is {800 * 128 * 2:,} multiply-adds, planned with {H200.n_fma:,}" in said
+    assert "did not record" in tables.instruction_clocks(made_up())
 
 
 def test_no_remark_says_what_a_constants_load_hits(tables):
