@@ -8,6 +8,7 @@ from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
 from lenetgpu.measure.document import launch_json, launch_of_sums
+from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 
@@ -47,6 +48,17 @@ def test_a_helper_with_more_threads_is_not_what_the_figures_are_of(
     for order in (made, made[::-1] if len(made) > 2 else made):
         found = launch_of_sums(order, variant, registers)
         assert found is not None and found.kernel.entry == sums
+
+
+def test_of_kernels_with_as_many_registers_the_one_beside_its_launcher_counts():
+    variant = find("conv", "convnet2.rolled", "cuda")
+    kernels = {one.entry: one for one in variant.kernels(TABLE_1, TABLE_1_BATCH)}
+    sums, copy = kernels["conv_rolled"], kernels["conv_transpose"]
+    made = [Launch(one, (8,), (64,), 0) for one in (copy, sums, copy)]
+    found = launch_of_sums(made, variant, lambda kernel: 32)
+    assert found is not None and found.kernel == sums
+    last = launch_of_sums([made[1], made[0]], None, lambda kernel: 32)
+    assert last is not None and last.kernel == copy
 
 
 def test_of_a_kernels_launches_the_largest_counts():
