@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import ablation_tables
+from ablation_tables import of_label, of_literal, timed
 from measured import GPU, Document, how_sure, load, there, where
 
 from lenetgpu.papers.shapes import SUITES, Suite
@@ -16,13 +19,12 @@ SHIPS = "best.fp32"
 HINDSIGHT = "fastest fp32 of all candidates, by hindsight"
 
 
-def _of_paper(suite: Suite, name: str) -> bool:
-    return name in suite.kernels or name.split(".")[0] in suite.kernels
+AFTER = "ours after the paper"
+LITERAL = "the paper's kernel to the letter"
 
 
 def _fastest(entries: list[dict[str, Any]]) -> dict[str, Any] | None:
-    timed = [entry for entry in entries if entry.get("median_ms")]
-    return min(timed, key=lambda entry: entry["median_ms"]) if timed else None
+    return min(entries, key=lambda entry: entry["median_ms"]) if entries else None
 
 
 def _cells(entry: dict[str, Any] | None) -> tuple[str, str]:
@@ -51,12 +53,26 @@ def _named(case: dict[str, Any], name: str) -> dict[str, Any] | None:
     return next((entry for entry in case["candidates"] if entry["name"] == name), None)
 
 
-def _of_suite(suite: Suite, case: dict[str, Any]) -> list[dict[str, Any] | None]:
-    """What ships, the fastest after the fact, and the paper's kernel, each where it was timed."""
-    paper = [entry for entry in case["candidates"] if _of_paper(suite, entry["name"])]
-    ships = _named(case, SHIPS)
-    timed = ships if ships is not None and ships.get("median_ms") else None
-    return [timed, _named(case, case["best"] or ""), _fastest(paper)]
+def _of_suite(suite: Suite, case: dict[str, Any], literal: Document) -> list[dict[str, Any] | None]:
+    """What ships, the fastest after the fact, ours after the paper, and the paper's own kernel.
+
+    Each where it was timed; the last one in `literal`, over that document's own reference.
+    """
+    return [
+        _fastest(timed(case, (SHIPS,))),
+        _named(case, case["best"] or ""),
+        _fastest(timed(case, suite.after)),
+        _fastest(timed(of_label(literal, case["label"]), suite.literal)),
+    ]
+
+
+def _literal_said(suite: Suite, document: Document, literal: Document) -> str:
+    """Where the literal kernel's times come from, if from another run."""
+    if literal is document:
+        return ""
+    names = ", ".join(f"`{name}`" for name in suite.literal)
+    sure = how_sure(rounds(literal), literal).removesuffix(".")
+    return f" {names}: of another run, over its own cuDNN ({where(literal)}; {sure})."
 
 
 def rounds(document: Document) -> list[int]:
@@ -69,41 +85,42 @@ def _peer(document: Document) -> str:
 
 
 def table(name: str) -> str:
-    """A suite's shapes: the reference, what ships, the fastest by hindsight, the paper's kernel."""
+    """A suite's shapes: the reference, what ships, the fastest by hindsight, ours, the paper's."""
     suite = SUITES[name]
     if not there(GPU, "conv", f"{name}.json"):
         return "Not measured yet: `python scripts/measure.py --only conv` on a GPU fills it."
     document = load(GPU, "conv", f"{name}.json")
-    reference = document["reference"]
+    reference, literal = document["reference"], of_literal(name, document)
     lines = [
         f"{suite.title}: {where(document)}; {_peer(document)}; {_images(document)}; fp32 without "
         "TF32, medians of interleaved replays of CUDA graphs, warm L2, every row checked against "
         "float64." + (f" The paper: {suite.says}." if suite.says else "")
         + (" Copies between layouts are counted in." if name == "convnet2" else "")
-        + f" {how_sure(rounds(document), document)}",
+        + f" {how_sure(rounds(document), document)}" + _literal_said(suite, document, literal),
         "",
         f"| shape | {reference}, us | what ships, `{SHIPS}`, us | times faster | of the roof "
-        f"| {HINDSIGHT}, us | times faster | the paper's kernel here, us | times faster "
-        "| the paper |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        f"| {HINDSIGHT}, us | times faster | {AFTER}, us | times faster "
+        f"| {LITERAL}, us | times faster | the paper |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]  # fmt: skip
-    means: list[list[float]] = [[], [], []]
+    means: list[list[float]] = [[], [], [], []]
     for case in document["cases"]:
-        entries = _of_suite(suite, case)
+        entries = _of_suite(suite, case, literal)
         for entry, found in zip(entries, means, strict=True):
             if entry is not None and "speedup" in entry:
                 found.append(entry["speedup"])
         base = _named(case, reference) or {}
         there_us = f"{1e3 * base['median_ms']:,.1f}" if base.get("median_ms") else "-"
-        ships, best, paper = entries
+        ships, *others = entries
         roof = f"{ships['roofline']:.0%}" if ships and ships.get("roofline") else "-"
         shipped, times = _cells(ships)
         cells = [case["label"], there_us, shipped.split(" (")[0], times, roof,
-                 *_cells(best), *_cells(paper), case["paper"] or "-"]  # fmt: skip
+                 *(cell for entry in others for cell in _cells(entry)),
+                 case["paper"] or "-"]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     claim = f"{suite.claim[0]}x" if suite.claim else "-"
-    shipped, fastest, papers = map(_mean, means)
-    lines.append(f"| geometric mean | | | {shipped} | | | {fastest} | | {papers} | {claim} |")
+    shipped, *found = map(_mean, means)
+    lines.append(f"| geometric mean | | | {shipped} | | | {' | | '.join(found)} | {claim} |")
     return "\n".join(lines)
 
 
@@ -120,29 +137,41 @@ def _suites() -> dict[str, Document]:
 
 
 def overview() -> str:
-    """A line a suite: how many times faster than the reference, ours and the paper's kernel."""
+    """A line a suite: how many times faster than the reference, ours and the paper's own kernel."""
     documents = _suites()
     if not documents:
         return "Not measured yet."
     every = list(documents.values())
+    others = {name: of_literal(name, document) for name, document in documents.items()}
+    apart = [other for name, other in others.items() if other is not documents[name]]
+    said = f" {LITERAL.capitalize()}: of another run where the suite's own has none "
+    said = f"{said}({where(*apart)})." if apart else ""
     lines = [
         f"{where(*every)}; {', '.join(dict.fromkeys(map(_peer, every)))}: how many times faster "
         f"than `{every[0]['reference']}`, geometric mean (least to most). `{SHIPS}` is what ships: "
         "it chooses before anything is timed. The fastest by hindsight is picked shape by shape "
         "from all candidates after they were timed; nothing in the package runs it as a whole. "
-        + how_sure([n for document in every for n in rounds(document)], *every, of="a shape"),
+        + how_sure([n for document in every for n in rounds(document)], *every, of="a shape")
+        + said,
         "",
-        f"| suite | shapes | what ships, `{SHIPS}` | {HINDSIGHT} | the paper's kernel here "
+        f"| suite | shapes | what ships, `{SHIPS}` | {HINDSIGHT} | {AFTER} | {LITERAL} "
         "| the paper |",
-        "|---|---:|---:|---:|---:|---|",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
     for name, document in documents.items():
         suite = SUITES[name]
-        found = [_of_suite(suite, case) for case in document["cases"]]
+        found = [_of_suite(suite, case, others[name]) for case in document["cases"]]
         cells = [_range(list(column)) for column in zip(*found, strict=True)]
         row = [f"`{name}`", str(len(found)), *cells, suite.says or "-"]
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
+
+
+@cache
+def _timing(suite: str, literal: bool) -> Document:
+    """The document that has a suite's times: ablation's of the paper's own kernel."""
+    document = load(GPU, "conv", f"{suite}.json")
+    return of_literal(suite, document) if literal else document
 
 
 def variants_table(*asked: tuple[str, str, tuple[str, ...]]) -> str:
@@ -150,8 +179,10 @@ def variants_table(*asked: tuple[str, str, tuple[str, ...]]) -> str:
 
     A shape counts where its label ends with one of the words.
     """
-    documents = {suite: load(GPU, "conv", f"{suite}.json") for _, suite, _ in asked}
-    every = list(documents.values())
+    documents = {
+        (name, suite): _timing(suite, name in SUITES[suite].literal) for name, suite, _ in asked
+    }
+    every = list({id(one): one for one in documents.values()}.values())
     lines = [
         f"{where(*every)}; {_peer(every[0])}; "
         + how_sure([n for document in every for n in rounds(document)], *every, of="a shape"),
@@ -160,7 +191,7 @@ def variants_table(*asked: tuple[str, str, tuple[str, ...]]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for variant, suite, ends in asked:
-        cases = [c for c in documents[suite]["cases"] if c["label"].endswith(ends or "")]
+        cases = [c for c in documents[variant, suite]["cases"] if c["label"].endswith(ends or "")]
         found = {
             case["label"]: entry["speedup"]
             for case in cases
@@ -168,20 +199,22 @@ def variants_table(*asked: tuple[str, str, tuple[str, ...]]) -> str:
         }
         least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
         claim = SUITES[suite].claim
-        ours = variant in SUITES[suite].kernels
+        literal = variant in SUITES[suite].literal
         lines.append(
             f"| `{variant}` | {suite}{', ' + ' and '.join(ends) if ends else ''} | {len(found)} "
             f"| {geometric_mean(list(found.values())):.2f}x | {found[least]:.2f}x ({least}) "
-            f"| {found[most]:.2f}x ({most}) | {f'{claim[0]}x' if claim and ours else '-'} |"
+            f"| {found[most]:.2f}x ({most}) | {f'{claim[0]}x' if claim and literal else '-'} |"
         )
     return "\n".join(lines)
 
 
 def paper_variants() -> str:
-    """The Pascal paper's kernels on its shapes."""
+    """The Pascal paper's kernels on its shapes, and ours after them."""
     return variants_table(
-        ("prefetch.single", "pascal-single", ()), ("prefetch.stride_fixed", "pascal-multi", ())
-    )
+        *((name, suite, ())
+          for suite in ("pascal-single", "pascal-multi")
+          for name in (*SUITES[suite].literal, *SUITES[suite].after))
+    )  # fmt: skip
 
 
 def own_variants() -> str:
@@ -236,3 +269,4 @@ def _maker(name: str) -> Callable[[], str]:
 SECTIONS = {f"conv-{name}": _maker(name) for name in SUITES}
 SECTIONS |= {"conv": overview, "convnet2-steps": steps_table}
 BLOCKS = {"paper-variants": paper_variants, "own-variants": own_variants}
+BLOCKS |= ablation_tables.BLOCKS

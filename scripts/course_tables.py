@@ -107,8 +107,7 @@ def counted_table() -> str:
     ]
     notes = []
     for row in counted_rows():
-        same = all(f"{row[f'report_{what}']:.1f}" == f"{row[what]:.1f}" for what in KINDS)
-        if not same:
+        if row["note"]:
             notes.append(f"- Figure {row['figure']}, {row['stage']}: {row['note']}.")
         lines.append(
             f"| {row['figure']} | {row['stage']} | `{row['variant']}` "
@@ -118,7 +117,6 @@ def counted_table() -> str:
     return "\n".join([*lines, "", *notes])
 
 
-KINDS = ("loads", "stores")
 SECTIONS = {
     "course-steps": steps_table,
     "course": course_table,

@@ -18,6 +18,7 @@ from typing import Any
 import lenetgpu
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.instructions import INSTRUCTIONS
+from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
@@ -180,6 +181,8 @@ def _paths(document: Document) -> Iterator[Path]:
     elif document["command"] == "shares":
         yield from (kernel.source for kernel in shares_kernels(TABLE_1, TABLE_1_BATCH))
         yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
+        if "latency" in document:
+            yield from (kernel.source for kernel in LOAD_LATENCY)
     elif document["command"] == "streams":
         for sweep in document["sweeps"]:
             yield from _of_plan(sweep["plan"], device)

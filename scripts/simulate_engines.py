@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from measured import GPU, how_sure, load, where
+from measured import GPU, how_sure, load, there, where
 
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import (
@@ -45,6 +45,7 @@ from lenetgpu.papers.convnet2_listings import (
     sides_told,
 )
 from lenetgpu.show.engines import STEP_COLUMNS, figure
+from lenetgpu.show.shares import of_the_plain_kernel
 from lenetgpu.show.tables import as_markdown
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
 
@@ -58,8 +59,32 @@ def ladder() -> list[dict[str, Any]]:
     return steps
 
 
+def parted() -> dict[str, dict[str, Any]]:
+    """The rows of Table 1's shape with clocks, those whose clocks leave the kernel as it is."""
+    if not there(GPU, "shares.json"):
+        return {}
+    rows = load(GPU, "shares.json")["cases"][0]["kernels"]
+    return {row["kernel"]: row for row in rows if row.get("shares") and of_the_plain_kernel(row)}
+
+
+def computations() -> dict[str, str]:
+    """The figures that the warps' clocks tell: the computation's share, and what of it is saved."""
+    rows = parted()
+    found = {
+        f"{name}, computation's share": f"{rows[name]['shares']['compute']:.3g}"
+        for name in ("rolled", "unrolled")
+        if name in rows
+    }
+    pair = [rows.get(name) for name in ("unrolled", "inner product engine")]
+    clocks = [row["clocks_a_warp"] * row["shares"]["compute"] for row in pair if row]
+    if len(clocks) == len(pair):
+        saved = 1 - clocks[1] / clocks[0]
+        found["inner product engine saves, of the computation"] = f"{saved:.3g}"
+    return found
+
+
 def measured() -> dict[str, str]:
-    """What of the paper's figures an H200 has: cycles as counted, savings of the time."""
+    """What of the paper's figures an H200 has: cycles as counted, savings of the time, shares."""
     rows = {row["step"]: row for row in ladder()}
 
     def saves(step: str, before: str) -> str:
@@ -70,6 +95,7 @@ def measured() -> dict[str, str]:
 
     inner = "inner product, strength reduced"
     return {
+        **computations(),
         "rolled, cycles": f"{rows['rolled']['cycles']:,}",
         "unrolled, cycles": f"{rows['unrolled']['cycles']:,}",
         "unrolling saves": saves("unrolled", "rolled"),
@@ -151,12 +177,20 @@ def lines_table() -> str:
     return "\n".join(lines)
 
 
+def _clocked_said() -> str:
+    """Where the computation's shares come from."""
+    if not there(GPU, "shares.json"):
+        return ""
+    document = load(GPU, "shares.json")
+    return f"What is of the computation: warps' clocks, {where(document)}. "
+
+
 def figures_table() -> str:
     """The paper's figures, the model's, an H200's."""
     document = load(GPU, "conv", "convnet2.json")
     here = measured()
     lines = [
-        f"H200: {where(document)}; {how_sure([], document, of='a step')} Within "
+        f"H200: {where(document)}; {how_sure([], document, of='a step')} {_clocked_said()}Within "
         f"{WITHIN['cycles']:.0%} of cycles and times, {WITHIN['share']:.0%} and {MOST_APART} of a "
         "share: agrees.",
         "",

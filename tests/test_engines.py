@@ -335,6 +335,23 @@ def test_the_page_has_the_h200s_figures_from_their_file():
     assert [row["figure"] for row in claim_rows(TABLE_1, TABLE_1_BATCH)] == list(CLAIM)
 
 
+def test_the_pages_shares_are_the_clocked_ones_of_the_plain_kernel(monkeypatch):
+    module = script()
+    clocked = {
+        row["kernel"]: row for row in module.load(module.GPU, "shares.json")["cases"][0]["kernels"]
+    }
+    rolled = clocked["rolled"]["shares"]["compute"]
+    assert module.measured()["rolled, computation's share"] == f"{rolled:.3g}"
+    spent = {name: clocked[name]["shares"]["compute"] * clocked[name]["clocks_a_warp"]
+             for name in ("unrolled", "inner product engine")}  # fmt: skip
+    saved = float(module.measured()["inner product engine saves, of the computation"])
+    assert saved == pytest.approx(1 - spent["inner product engine"] / spent["unrolled"], abs=1e-3)
+    clocked["unrolled"]["slowed"] = 1.2
+    other = {"cases": [{"kernels": list(clocked.values())}]}
+    monkeypatch.setattr(module, "load", lambda *parts: other)
+    assert set(module.computations()) == {"rolled, computation's share"}
+
+
 def test_the_page_says_what_its_tables_say():
     """The sentences below the tables of docs/engines.md."""
     rows = {row["figure"]: row for row in claim_rows(TABLE_1, TABLE_1_BATCH)}

@@ -25,11 +25,12 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.commands import shares as command
-from lenetgpu.commands.shares import instruction_rows
+from lenetgpu.commands.shares import instruction_rows, latency_row
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instruction
+from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
 from lenetgpu.measure.timing import summarise
@@ -436,6 +437,7 @@ def pretended(monkeypatch):
     monkeypatch.setattr(command, "_compile", lambda shapes, say: None)
     monkeypatch.setattr(command, "free_memory", lambda: None)
     monkeypatch.setattr(instructions, "measured", lambda: {one.ptx: 4.0 for one in INSTRUCTIONS})
+    monkeypatch.setattr(command, "_latency", lambda: latency_row(Latency(4.0, 800.0), H200))
     monkeypatch.setattr(command, "_case", lambda shape, gpu, say: made_up_case(shape.label))
     return monkeypatch
 
@@ -591,7 +593,7 @@ def test_tables_of_a_made_up_run(tables):
     rows = tables.parts(document).splitlines()
     assert sum(row.startswith("| table 1") for row in rows) == len(SHOWN)
     assert sum(row.startswith("| two") for row in rows) == len(SHOWN) - 1
-    assert "| 8 | rolled | 6% | 3% | 90% | 1% | 97% | 90% | 2% | 1% | 50.00 | 1.10x |" in rows[4]
+    assert "| 8 | rolled | 6% | 3% | 90% | 1% | 97% | 90% | 2% | 1% | 50.00 | 1.10x |" in rows[6]
     swept = [row for row in tables.tiles(document).splitlines() if row.startswith("| table 1")]
     assert len(swept) == 5 + 1 and "| 5 | 16x4 | 1 | 1 | 25 | 6,000 | 3,840 |" in swept[0]
     assert any("| 7 | 16x4 | 4 | 4 | 4 | 3,840 |" in row for row in swept)
@@ -601,7 +603,53 @@ def test_tables_of_a_made_up_run(tables):
 
 def test_a_page_without_a_file_says_so(tables, monkeypatch):
     monkeypatch.setattr(tables, "there", lambda *parts: False)
-    assert {make() for make in tables.SECTIONS.values()} == {tables.NOT_YET}
+    said = {name: make() for name, make in tables.SECTIONS.items()}
+    assert said.pop("convnet2-conditionals").startswith("Measured with the suite")
+    assert set(said.values()) == {tables.NOT_YET}
+
+
+def test_another_programs_shares_are_counted_and_in_brackets(tables):
+    case = made_up_case()
+    for row, slowed in zip(case["kernels"], (0.9, 0.89, 1.1, 1.11), strict=False):
+        row["slowed"] = slowed
+    said = tables.parts(made_up(case)).splitlines()
+    assert f"In 2 of {len(SHOWN)} rows the build with clocks takes less than 0.9x" in said[2]
+    found = [line.split(" | ")[3:7] for line in said if line.startswith("| table 1")]
+    marked = [all(cell[0] == "(" and cell[-1] == ")" for cell in cells) for cells in found]
+    assert marked == [False, True, False, True] + [False] * (len(SHOWN) - 4)
+    assert "(6%) | (3%) |" not in said[6] and not any("(97%" in line for line in said)
+
+
+def test_the_measured_latency_stands_beside_the_planned_one(tables, pretended, tmp_path):
+    result = run("--json", tmp_path / "s.json", "--no-progress")
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "s.json").read_text())
+    said = tables.instruction_clocks(document).splitlines()[-1]
+    assert f"takes 800 clocks, plans take {H200.latency:,}" in said
+    assert f"N_FMA is {800 * 128 * 2:,} multiply-adds, planned with {H200.n_fma:,}" in said
+    assert "did not record" in tables.instruction_clocks(made_up())
+
+
+def test_no_remark_says_what_a_constants_load_hits(tables):
+    (constant,) = [one for one in INSTRUCTIONS if one.sass == "LDC"]
+    document = made_up()
+    for row in document["instructions"]:
+        row["remark"] = "hits the constant cache" if row["sass"] == "LDC" else row["remark"]
+    said = tables.instruction_clocks(document)
+    assert constant.remark == "" and "constant cache" not in said
+    assert "| ld.local | LDL | 4.0 | 319.0 to 328.9 | - | hits the first cache |" in said
+
+
+def test_the_page_says_of_conditionals_what_the_ladder_has(tables):
+    document = tables.load(tables.GPU, "conv", "convnet2.json")
+    rows = [line.split(" | ") for line in tables.conditionals().splitlines()[4:]]
+    assert [cells[0].strip("| ") for cells in rows] == [c["label"] for c in document["cases"]]
+    for case, cells in zip(document["cases"], rows, strict=True):
+        us = {row["step"]: row["median_us"] for row in case["ladder"]}
+        inner = us["inner product, strength reduced"] / us["inner_product"]
+        plain = us["strength_reduced"] / us["hoisted_checks"]
+        assert cells[1:3] == [f"{plain:.2f}x", f"{inner:.2f}x"]
+        assert (plain > 1) == case["shape"].startswith("3,"), "docs/convnet2.md says so in words"
 
 
 def test_the_file_is_of_the_kernels_that_ran(tables):

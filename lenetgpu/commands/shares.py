@@ -11,8 +11,9 @@ from lenetgpu.commands.conv_request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
-from lenetgpu.gpu import instructions, machines
+from lenetgpu.gpu import instructions, latency, machines
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import compile_together
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
@@ -77,6 +78,7 @@ def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
     say("latencies of instructions")
     document["instructions"] = instruction_rows(instructions.measured())
     document["not_measured"] = instructions.NOT_MEASURED
+    document["latency"] = _latency()
     for shape in shapes:
         try:
             document["cases"].append(_case(shape, gpu, say))
@@ -94,6 +96,23 @@ def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
 
     notes = [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
     return CompareOutcome(document, _wrong(document), notes=notes, draw=draw)
+
+
+def _latency() -> dict[str, Any]:
+    machine = machines.current()
+    return latency_row(latency.measured(machine), machine)
+
+
+def latency_row(found: latency.Latency, machine: Machine) -> dict[str, Any]:
+    """Clocks of a load and N_FMA (Pascal paper, section 2.2), measured and as planned with."""
+    return {
+        "machine": machine.name,
+        "load": found.load,
+        "planned_load": machine.latency,
+        "fma": found.fma,
+        "n_fma": found.n_fma(machine),
+        "planned_n_fma": machine.n_fma,
+    }
 
 
 def free_memory() -> None:

@@ -53,7 +53,7 @@ INSTRUCTIONS = (
     Instruction(5, "ld.local", "LDL", "ld.local", remark="hits the first cache"),
     Instruction(6, "st.shared", "STS", "", _PLACES, remark="nothing waits for it"),
     Instruction(7, "st.local", "STL", "st.local", _PLACES, remark="nothing waits for it"),
-    Instruction(8, "ld.const", "LDC", remark="hits the constant cache"),
+    Instruction(8, "ld.const", "LDC"),
     Instruction(9, "ld.global.ca", "LDG", remark="hits the first cache"),
     Instruction(10, "ld.global.cg", "LDG", remark="hits the L2 cache"),
     Instruction(11, "bar.sync", "BAR", threads=_BLOCK, remark="two warps, a block of Table 1"),

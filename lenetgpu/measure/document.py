@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count, cpu_name
@@ -10,14 +12,19 @@ from lenetgpu.gpu.device import Gpu
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.launch import Launch
+    from lenetgpu.gpu.nvrtc import Kernel
     from lenetgpu.measure.comparison import Candidate, Comparison
     from lenetgpu.measure.outcome import Outcome
     from lenetgpu.measure.roofline import Ceilings
     from lenetgpu.measure.statistics import Interval
     from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.plan import Plan
+    from lenetgpu.stages import Variant
 
 SCHEMA = 1
+_LIBRARIES = ("cublas", "fft")
+"""Families whose sums a library does: what we launch besides are helpers."""
+_NEAR = 0.75
 PHASES = (
     "import", "context", "choose", "schedule", "compile", "verify", "load", "copy", "first"
 )  # fmt: skip
@@ -89,30 +96,49 @@ def again_json(comparison: Comparison, limits: Ceilings | None) -> dict[str, Any
     return candidate_json(comparison, again, limits)
 
 
-def _heaviest(launches: list[Launch]) -> Launch | None:
-    def threads(launch: Launch) -> int:
-        total = 1
-        for extent in (*launch.grid, *launch.block):
-            total *= extent
-        return total
+def launch_of_sums(
+    launches: list[Launch], variant: Variant | None, registers: Callable[[Kernel], int]
+) -> Launch | None:
+    """The launch that does the variant's sums, as far as launches tell; None of a library's.
 
-    return max(launches, key=threads, default=None)
+    Sums lie in registers: a copy, an im2col or a transform around them has few. Of the kernels that
+    have `_NEAR` of the most, the one beside the variant's launcher, else the last; of its launches
+    the largest. `registers` are a kernel's, a thread.
+    """
+    if not launches or (variant is not None and variant.family in _LIBRARIES):
+        return None
+    from lenetgpu.gpu.launched import grid_of
+
+    module = "" if variant is None else inspect.unwrap(variant.run).__module__
+    own = module.rpartition(".")[2]
+    kernels = list(dict.fromkeys(launch.kernel for launch in launches))
+    most = max(map(registers, kernels))
+    near = [kernel for kernel in kernels if registers(kernel) >= _NEAR * most]
+    chosen = [kernel for kernel in near if kernel.source.stem == own] or near
+    return max((one for one in launches if one.kernel == chosen[-1]), key=grid_of)
 
 
 def _padded(dim: tuple[int, ...]) -> list[int]:
     return [*dim, 1, 1][:3]
 
 
-def launch_json(launches: list[Launch]) -> dict[str, Any]:
-    """Grid, block, registers, shared and local bytes, occupancy and waves of the largest launch."""
-    launch = _heaviest(launches)
-    if launch is None:
+def launch_json(launches: list[Launch], variant: Variant | None = None) -> dict[str, Any]:
+    """Grid, block, registers, shared and local bytes, occupancy and waves of `launch_of_sums`.
+
+    All None where nothing was launched, and where a library does the sums.
+    """
+    if not launches:
         return dict.fromkeys(_GPU_FIELDS)
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.launched import active_blocks, binding_limit, grid_of, occupancy
     from lenetgpu.gpu.machines import multiprocessors
     from lenetgpu.gpu.nvrtc import compile_kernel
 
+    launch = launch_of_sums(
+        launches, variant, lambda kernel: compile_kernel(kernel, current_arch()).resources.registers
+    )
+    if launch is None:
+        return dict.fromkeys(_GPU_FIELDS)
     at_once = active_blocks(launch) * multiprocessors()
     resources = compile_kernel(launch.kernel, current_arch()).resources
     return {
@@ -176,7 +202,7 @@ def stage_rows(
                 **rates_json(
                     flop, moved, summary.median / 1e3, precision, None if is_copy else limits
                 ),
-                **launch_json(row.launches),
+                **launch_json(row.launches, row.step.variant),
                 "machine": row.machine and row.machine.as_json(),
             }
         )
@@ -231,7 +257,7 @@ def candidate_json(
         flop, moved, took = problem.flop(n), problem.bytes(n), summary.median / 1e3
         entry |= rates_json(flop, moved, took, candidate.precision, limits)
         entry |= {"reads": problem.reads, "writes": problem.writes}
-        entry |= launch_json(bench.launched)
+        entry |= launch_json(bench.launched, getattr(bench, "variant", None))
     else:
         entry["images_per_second"] = bench.images / (summary.median / 1e3)
     return entry

@@ -226,6 +226,6 @@ ON_CPU: tuple[tuple[str, str, str, str], ...] = (
     ("3.2.2", "relu4 inside the mean", "pool1", "fused.rows"),
     ("3.2.2", "relu4 inside the mean", "pool2", "fused.rows"),
     ("3.3", "argmax, NumPy", "argmax", "numpy.argmax"),
-    ("tables 5-8", "register tiles", "fc1", "tiled.blocked"),
+    ("figs 4-6", "register tiles", "fc1", "tiled.blocked"),
     ("2.2.6", "BLAS", "fc1", "blas.numpy"),
 )

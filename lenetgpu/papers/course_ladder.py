@@ -165,7 +165,7 @@ class CourseRun:
             problem.flop(n), problem.bytes(n), row["median_ms"] / 1e3, variant.precision,
             self._limits,
         )  # fmt: skip
-        row |= launch_json(bench.launched)
+        row |= launch_json(bench.launched, variant)
         row["explanation"] = _explanation(variant, problem, n, row)
         scaled = f"scaled from {bench.scaled_from} images" if bench.scaled_from < n else None
         note = _joined(scaled, on_the_cpu() if variant.needs.device != self._device else None)

@@ -88,12 +88,11 @@ def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, An
 def _summary_row(
     label: str, found: list[float], shapes: int, suite: Suite, name: str
 ) -> dict[str, Any]:
-    of_paper = name in suite.kernels or name.split(".")[0] in suite.kernels
     return {
         "name": label,
         "shapes": f"{len(found)} of {shapes}",
         "geomean": geometric_mean(found),
         "least": min(found, default=None),
         "most": max(found, default=None),
-        "paper": suite.says if of_paper else None,
+        "paper": suite.says if name in suite.literal else None,
     }

@@ -56,8 +56,16 @@ INSTRUCTION_COLUMNS = (
     Column("fig. 13", "figure_13", between),
     Column("remark", "remark", numeric=False),
 )
+SAME_PROGRAM = (0.9, 1.1)
+"""Times with clocks over times without, between which shares are taken to be the plain kernel's."""
 _LABEL = Column("shape", "label", numeric=False)
 _NOTE = Column("note", "note", numeric=False)
+
+
+def of_the_plain_kernel(row: dict[str, Any]) -> bool:
+    """Whether the clocked build took about as long as the kernel whose shares its clocks tell."""
+    least, most = SAME_PROGRAM
+    return bool(least <= row["slowed"] <= most)
 
 
 def share_rows(case: dict[str, Any]) -> list[dict[str, Any]]:

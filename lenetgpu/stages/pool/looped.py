@@ -110,7 +110,7 @@ def in_place(x: Any, room: Any, y: Any, problem: Pool) -> None:
     reads=_MAPS,
     writes=_MAPS,
     kernels=of_shape(_one_pass),
-    paper="report 3.2.2",
+    paper="report 3.1.2 and 3.2.2",
 )
 def maps_looped(x: Any, y: Any, problem: Pool) -> None:
     """ReLU taken while the mean reads, a block an image, a thread a pixel, maps in a loop."""

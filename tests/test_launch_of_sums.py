@@ -1,0 +1,83 @@
+"""Which of a variant's launches its grid, registers and occupancy are of."""
+
+from __future__ import annotations
+
+import pytest
+
+from lenetgpu.check.warmup import network_problems
+from lenetgpu.gpu.launch import Launch
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
+from lenetgpu.measure.document import launch_json, launch_of_sums
+from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find, variants
+
+LAYER_6 = Conv(15, 15, 1024, 1024, 3, 3, pad=1, reads="NCHW", writes="NCHW")
+
+
+def registers(kernel: Kernel) -> int:
+    return compile_kernel(kernel, "sm_90a").resources.registers
+
+
+def launches(variant, problem, blocks=None):
+    """One of each entry that it names, the helper with the most threads."""
+    kernels = {kernel.entry: kernel for kernel in variant.kernels(problem, 1)}
+    return [Launch(one, ((blocks or {}).get(one.entry, 8),), (256,), 0) for one in kernels.values()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "problem", "helper", "sums"),
+    [
+        ("conv", "texture.slides", LAYER_6, "fill_texture", "conv_slides"),
+        ("conv", "texture.split", LAYER_6, "fill_texture", "conv_texture"),
+        ("conv", "winograd.f2", LAYER_6, "winograd_input", "conv_tuned"),
+        ("conv", "convnet2.rolled", None, "conv_transpose", "conv_rolled"),
+        ("pool", "basic.two_passes", None, "relu", "mean"),
+        ("pool", "unrolled.windows", None, "unroll_windows", "box_product"),
+        ("fc", "tiled.relu_apart", None, "relu2", "fully_forward"),
+        ("fc", "unrolled.naive", None, "relu_in_place", "conv_naive"),
+    ],
+)  # fmt: skip
+def test_a_helper_with_more_threads_is_not_what_the_figures_are_of(
+    kind, name, problem, helper, sums
+):
+    variant = find(kind, name, "cuda")
+    problem = problem or next(iter(network_problems(variant)))
+    made = launches(variant, problem, {helper: 100_000})
+    assert {helper, sums} <= {one.kernel.entry for one in made}
+    for order in (made, made[::-1] if len(made) > 2 else made):
+        found = launch_of_sums(order, variant, registers)
+        assert found is not None and found.kernel.entry == sums
+
+
+def test_of_kernels_with_as_many_registers_the_one_beside_its_launcher_counts():
+    variant = find("conv", "convnet2.rolled", "cuda")
+    kernels = {one.entry: one for one in variant.kernels(TABLE_1, TABLE_1_BATCH)}
+    sums, copy = kernels["conv_rolled"], kernels["conv_transpose"]
+    made = [Launch(one, (8,), (64,), 0) for one in (copy, sums, copy)]
+    found = launch_of_sums(made, variant, lambda kernel: 32)
+    assert found is not None and found.kernel == sums
+    last = launch_of_sums([made[1], made[0]], None, lambda kernel: 32)
+    assert last is not None and last.kernel == copy
+
+
+def test_of_a_kernels_launches_the_largest_counts():
+    variant = find("conv", "texture.slides", "cuda")
+    fill, slides = launches(variant, LAYER_6)
+    small = Launch(slides.kernel, (2,), (256,), 0)
+    assert launch_of_sums([fill, slides, fill, small], variant, registers) == slides
+
+
+def test_a_librarys_helpers_are_no_figures_of_it():
+    libraries = [v for kind in ("conv", "pool", "fc", "argmax") for v in variants(kind)
+                 if v.needs.device == "cuda" and v.family in ("cublas", "fft")]  # fmt: skip
+    assert len(libraries) >= 8
+    for variant in libraries:
+        made = launches(variant, next(iter(network_problems(variant))))
+        assert made and launch_of_sums(made, variant, registers) is None
+        assert set(launch_json(made, variant).values()) == {None}
+
+
+def test_nothing_launched_has_no_figures():
+    assert launch_of_sums([], None, registers) is None
+    assert set(launch_json([]).values()) == {None}
