@@ -188,6 +188,18 @@ def test_explain_prints_the_pascal_plans_without_a_gpu(without_torch):
             assert word in result.output
 
 
+def test_a_gpu_variant_is_planned_for_another_machine_without_timing(without_torch, tmp_path):
+    asked = ("16,14,14,8,3", "--device", "cpu", "--explain", "--as", "titanx")
+    result = run(*asked, "--only", "prefetch.strict", "--json", tmp_path / "planned.json")
+    assert result.exit_code == 0, result.output
+    assert "prefetch.strict, planned for GTX Titan X" in result.output
+    assert "nothing to run here" in result.output
+    (case,) = json.loads((tmp_path / "planned.json").read_text())["cases"]
+    assert case["candidates"] == [] and case["rounds"] == 0
+    assert run(*asked, "--only", "prefetch.stric").exit_code == 2
+    assert run(asked[0], "--device", "cpu", "--only", "prefetch.strict").exit_code == 2
+
+
 def test_explain_plans_for_another_machine(without_torch):
     shape, plain = "1,28,28,8,3", ("--device", "cpu", "--seconds", 0.02, "--explain")
     result = run(shape, *plain, "--as", "gtx1080ti")

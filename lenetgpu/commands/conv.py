@@ -50,10 +50,11 @@ class _Setting:
         return NAMES[self.device] if self.peer else None
 
 
-def chosen_variants(only: str | None, device: str) -> list[Variant]:
+def chosen_variants(only: str | None, device: str, planned: bool = False) -> list[Variant]:
     """The conv variants of `device`, of those that the comma list `only` names.
 
-    A family's name means all of it. Raises LenetError where a name is none.
+    A family's name means all of it. Raises LenetError where a name is none; where GPU variants are
+    `planned` for another machine, their names are left to that, and what is run may be nothing.
     """
     every = variants("conv", device)
     if only is None:
@@ -62,12 +63,18 @@ def chosen_variants(only: str | None, device: str) -> list[Variant]:
     wanted: list[Variant] = []
     for name in (word.strip() for word in only.split(",")):
         found = members.get(name) or [v for v in every if name in v.names]
-        if not found:
+        if not found and not (planned and _named(name)):
             raise LenetError(
                 f"--only {name!r}: expected names of {', '.join(choices('conv', device))}"
             )
         wanted += found
     return [v for v in every if v in wanted]
+
+
+def _named(words: str | None) -> list[Variant]:
+    """The GPU variants that a comma list names, or their families; all where there is no list."""
+    wanted = None if words is None else {word.strip() for word in words.split(",")}
+    return [v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}]
 
 
 def _with_reference(chosen: list[Variant], wanted: str | None, device: str) -> list[Variant]:
@@ -85,6 +92,8 @@ def _reference(request: ConvRequest, setting: _Setting) -> str:
     names = [v.full_name for v in setting.chosen]
     peer = setting.peer_name
     wanted = request.reference
+    if wanted is None and not names:
+        return ""
     if wanted is None:
         if peer is not None:
             return peer
@@ -151,10 +160,11 @@ def _run_shapes(
     earlier = None if request.against is None else load_earlier(request.against, "conv", None)
     own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
-    chosen = _with_reference(chosen_variants(request.only, device), request.reference, device)
+    chosen = chosen_variants(request.only, device, planned=request.machine is not None)
+    chosen = _with_reference(chosen, request.reference, device)
     chosen += [v for v in own if v.needs.device == device and v not in chosen]
     gpu, limits = open_device(request.device, say)
-    setting = _Setting(gpu, limits, peer_version(device), chosen, own)
+    setting = _Setting(gpu, limits, peer_version(device) if chosen else None, chosen, own)
     reference = _reference(request, setting)
     _check_setting(request, setting, reference, shapes, earlier)
     document = (
@@ -273,11 +283,7 @@ def _explain(
         here = latency_json(lambda: latency.measured(machine), machine)
         found = explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
         return [here, *found]
-    wanted = None if request.only is None else {w.strip() for w in request.only.split(",")}
-    planned = [
-        v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}
-    ]
-    return explanation_json(shape, comparison, setting.limits, [], planned, machine)
+    return explanation_json(shape, comparison, setting.limits, [], _named(request.only), machine)
 
 
 def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:
@@ -305,6 +311,8 @@ def _run(
     shape: Shape, setting: _Setting, reference: str, request: ConvRequest, say: Say
 ) -> Comparison:
     """Every candidate on one shape, the time of them all together for the rounds."""
+    if not setting.chosen:
+        return Comparison(shape.label, reference, [])
     case = Case(shape.problem, shape.batch, setting.gpu is not None)
     candidates = _candidates(shape, case, setting, request.seconds)
     waiting = sum(candidate.status == "waiting" for candidate in candidates)

@@ -151,7 +151,10 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
     shown = [row for row in rows if row["status"] != "refused"]
-    console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
+    if rows:
+        console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
+    else:
+        console.print(f"{title}\nnothing to run here", highlight=False, soft_wrap=True)
     for row in rows:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""
