@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from compiling import nvrtc_missing
 from conftest import ROOT
 
 from lenetgpu.cli import main
@@ -21,14 +22,6 @@ from lenetgpu.gpu import nvrtc
 NAME = "ours.per_warp"  # of the example under another family, so that it may be pasted for good
 NOT_COMPILED = "not compiled: no NVRTC is here that knows such a GPU"
 COPIED = ("lenetgpu", "scripts", "tests", "docs", "README.md", "pyproject.toml")
-
-
-def nvrtc_there():
-    try:
-        nvrtc.version()
-    except LenetError:
-        return False
-    return True
 
 
 def paste(folder):
@@ -84,7 +77,7 @@ def test_pasted_it_passes_the_tests_of_every_variant(copied):
     )  # fmt: skip
     assert re.search(rf"docs/pipeline.svg lacks .*\bpool:{NAME}", printed)
     assert re.search(rf"test_registrations_are_complete\[pool-{NAME}\] PASSED", printed)
-    for arch in nvrtc.ARCHITECTURES if nvrtc_there() else ():
+    for arch in nvrtc.ARCHITECTURES if nvrtc_missing() is None else ():
         passed = re.search(rf"test_compiles\[pool-{NAME}-{arch}\] PASSED", printed)
         assert passed or not nvrtc.supported(arch), arch
 
@@ -116,7 +109,7 @@ def test_from_outside_it_is_listed_without_a_gpu(tmp_path):
     assert result.exit_code == 0, result.output
     entry = candidate(result)
     assert entry["status"] == "refused"
-    compiled = "compiles for sm_90a" if nvrtc_there() else NOT_COMPILED
+    compiled = "compiles for sm_90a" if nvrtc_missing() is None else NOT_COMPILED
     assert entry["note"] == f"needs cuda 7.5, found device cpu; {compiled}"
     assert NAME in result.stderr
 
@@ -131,7 +124,7 @@ def test_from_outside_it_is_said_not_to_be_compiled_without_nvrtc(tmp_path, monk
     assert candidate(result)["note"] == f"needs cuda 7.5, found device cpu; {NOT_COMPILED}"
 
 
-@pytest.mark.skipif(not nvrtc_there(), reason="no NVRTC to compile with")
+@pytest.mark.skipif(nvrtc_missing() is not None, reason="no NVRTC to compile with")
 def test_from_outside_it_is_said_to_be_broken_without_a_gpu(tmp_path):
     mine = paste(tmp_path)
     source = mine.with_suffix(".cu")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from compiling import compiles
 
 from lenetgpu.check import judge
 from lenetgpu.check.gates import Ledger, contradicts
@@ -20,7 +21,6 @@ from lenetgpu.check.slots import SPARE, Feed, Slots, Windows, windows
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
 from lenetgpu.device import choose_device
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu import nvrtc
@@ -36,15 +36,6 @@ from lenetgpu.problems import Argmax, Conv, Fc, Pool
 from lenetgpu.stages import find, outside, variants
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import REGISTRY
-
-
-def nvrtc_missing():
-    try:
-        nvrtc.version()
-    except LenetError as error:
-        return str(error)
-    return None
-
 
 BROKEN = Path(__file__).parent / "broken"
 FILES = ("stale", "cached", "late", "partial", "writes")
@@ -357,14 +348,14 @@ def test_a_seal_that_is_taken_away_is_noticed(tmp_path):
     assert "expected files that leave their seal alone" in result.stderr
 
 
-@pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
+@compiles
 @pytest.mark.parametrize("entry", ["pool", "slow_pool", "but_tail", "one_too_many", "in_place"])
 def test_kernels_that_cheat_compile(entry):
     kernel = Kernel(BROKEN / "pools.cu", entry, (("H", 24), ("W", 24), ("C", 32)))
     assert nvrtc.compile_kernel(kernel, "sm_90a").path.is_file()
 
 
-@pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
+@compiles
 def test_convolutions_that_cheat_compile():
     names = ("H", "W", "C", "M", "R", "S", "OH", "OW", "STRIDE", "PAD")
     defines = tuple(zip(names, (7, 6, 3, 5, 3, 3, 7, 6, 1, 1), strict=True))

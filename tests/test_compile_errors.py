@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from compiling import compiles
 
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import CompileError, Kernel, compile_kernel
 
 HEAD = 'extern "C" __global__ void per_warp(float* x) {\n'
 
 
-def nvrtc_missing():
-    try:
-        nvrtc.version()
-    except LenetError as error:
-        return str(error)
-    return ""
-
-
-pytestmark = pytest.mark.skipif(bool(nvrtc_missing()), reason=nvrtc_missing())
+pytestmark = compiles
 
 
 @pytest.fixture(autouse=True)

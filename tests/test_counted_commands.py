@@ -6,15 +6,12 @@ An `ncu` that runs nothing (pretended_ncu.py) says what its test wants.
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import sys
 from types import SimpleNamespace
 
 import pretended_ncu
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.commands import counted
@@ -55,15 +52,6 @@ def pretended(tmp_path, monkeypatch):
         pretended_ncu.install(tmp_path / "bin", monkeypatch, **({"kernels": POOL} | told))
 
     return install
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """The script of a name, its neighbours importable; forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    yield importlib.import_module
-    for path in (ROOT / "scripts").glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 def test_every_row_of_the_suite_is_counted_but_the_serial_ones_and_the_plan():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -11,22 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.streaming.schedule import EVEN, Schedule
 
 NAMES = ("peers", "device_peers", "end_to_end", "one_image", "cold_start", "cpu_peers", "beside",
          "host_tables", "peer_tables", "measured")  # fmt: skip
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """The script of a name, its neighbours importable; forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    yield importlib.import_module
-    for name in NAMES:
-        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from compiling import compiles
 from conftest import ROOT
 from problems import ODD, in_layouts
 
 from lenetgpu.check.warmup import network_problems
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS
@@ -29,15 +29,7 @@ WHOLE = "sm_90a"  # every kernel is compiled for it, a choice for the others
 OLDEST = "sm_75"  # below every `__CUDA_ARCH__ >=` of the headers: paths that WHOLE never takes
 
 
-def _nvrtc_missing() -> str | None:
-    try:
-        nvrtc.version()
-    except LenetError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(_nvrtc_missing() is not None, reason=str(_nvrtc_missing()))
+pytestmark = compiles
 
 
 def lossy_unrolls(text):

@@ -17,6 +17,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from compiling import compiles, nvrtc_missing
 from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
@@ -63,17 +64,6 @@ from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile
 
 MANY = SHAPES["16x16x64 to 64, 5x5"][0]
 ODD = Conv(5, 6, 3, 7, 3, 2, pad=1)
-
-
-def nvrtc_missing():
-    try:
-        nvrtc.version()
-    except LenetError as error:
-        return str(error)
-    return None
-
-
-compiles = pytest.mark.skipif(nvrtc_missing() is not None, reason=str(nvrtc_missing()))
 
 
 def run(*arguments):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import pytest
-from conftest import ROOT
 
 from lenetgpu.show.plots import plot_streams
 
@@ -31,15 +27,6 @@ def sweep(plan, copy, kernels, dtype="uint8"):
             way("schedule", best, streams=3, chunk=4_000, predicted_ms=best),
         ],
     }
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """The script of a name, its neighbours importable; forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    yield importlib.import_module
-    for path in (ROOT / "scripts").glob("*.py"):
-        sys.modules.pop(path.stem, None)
 
 
 @pytest.fixture
