@@ -19,7 +19,7 @@ KINDS = (
 )  # fmt: skip
 """What is kept, a folder each."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_REPAIR = "`lenetgpu doctor --repair` empties it"
+_REPAIR = "which `lenetgpu doctor --repair` mends"
 
 
 class UnfitError(Exception):
@@ -97,7 +97,7 @@ def require_ours(path: Path, inner: bool = False, close: bool = True) -> None:
     if user() is not None and found.st_mode & OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
         raise UnfitError(
-            f"expected a folder that others cannot write, found mode {mode:04o}; {_REPAIR}"
+            f"expected a folder that others cannot write, found mode {mode:04o}, {_REPAIR}"
         )
     if inner and close and stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
         path.chmod(stat.S_IRWXU)
@@ -112,8 +112,8 @@ def require_owner(found: os.stat_result) -> None:
 def read_ours(path: Path, most: int) -> bytes:
     """The bytes of a file of the user's that only the user writes, `most` of them at most.
 
-    No link is followed, and nothing but a plain file is opened. Raises UnfitError where it is another
-    thing, OSError where it cannot be read.
+    No link is followed, and nothing but a plain file is opened. Raises UnfitError where it is
+    another thing, OSError where it cannot be read.
     """
     seen = path.lstat()
     if not stat.S_ISREG(seen.st_mode):
