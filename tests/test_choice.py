@@ -7,6 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
+from lenetgpu.cache import entries
+from lenetgpu.cache.folder import folder
 from lenetgpu.check.fit import Fit
 from lenetgpu.commands import doctor
 from lenetgpu.errors import LenetError
@@ -39,10 +41,9 @@ def remember(precision, batch, plan, device=HOPPER):
     plans = auto_plans("cuda", precision, device)
     medians = {name: 2.0 - (name == plan) for name in plans}
     made = Choice(device.name, precision, images, plan, medians, {})
-    path = choice._path(device, precision, images, plans)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(made)))
-    return made, path
+    name = choice._name(device, precision, images, plans)
+    entries.keep("auto", name, made)
+    return made, folder("auto") / f"{name}.kept"
 
 
 def test_every_batch_lies_in_one_range():
@@ -153,7 +154,7 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
-    path.write_text(json.dumps({**asdict(made), "medians_ms": times}))
+    entries.keep("auto", path.stem, {**asdict(made), "medians_ms": times})
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
     assert plan.slots == resolve(taken, "cuda").slots
 
