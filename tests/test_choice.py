@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -106,7 +105,7 @@ def test_a_record_of_a_plan_that_went_by_another_name_is_not_taken():
     """The variants may be the same: what the record calls them is no plan any more."""
     plans = auto_plans("cuda", "fp32", HOPPER)
     renamed = {("cublas" if name == "sgemm" else name): plan for name, plan in plans.items()}
-    assert choice._path(HOPPER, "fp32", 1, renamed) != choice._path(HOPPER, "fp32", 1, plans)
+    assert choice._name(HOPPER, "fp32", 1, renamed) != choice._name(HOPPER, "fp32", 1, plans)
 
 
 def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shipped_weights):
@@ -124,7 +123,7 @@ def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shi
 def test_a_plan_that_is_wrong_on_the_device_is_said_too(fitting, shipped_weights):
     made, path = remember("fp16", 1, "half")
     facts = {"medians_ms": {"half": 1.0}, "wrong": {"fp16": "plan fp16 is wrong"}}
-    path.write_text(json.dumps(asdict(made) | facts))
+    entries.keep("auto", path.stem, asdict(made) | facts)
     notes = []
     assert choose(HOPPER, "fp16", 1, shipped_weights, notes=notes)
     assert notes == ["plan fp16 is wrong"]
@@ -198,6 +197,31 @@ def test_a_damaged_choice_is_measured_again():
     assert remembered(HOPPER, "fp32", 1) is None
     path.unlink()
     path.mkdir()
+    assert remembered(HOPPER, "fp32", 1) is None
+
+
+def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatch):
+    others = []
+    monkeypatch.setattr(choice, "load_on", lambda device: others.pop())
+    made, path = remember("fp32", 1, "fp32")
+    assert choice.still_holds(HOPPER, "fp32", 1) == made  # nobody else is looked for
+    entries.keep("auto", path.stem, replace(made, load=2.0))
+    others[:] = [1.0, 2.0]
+    assert choice.still_holds(HOPPER, "fp32", 1).load == 2.0
+    assert choice.still_holds(HOPPER, "fp32", 1) is None
+    assert remembered(HOPPER, "fp32", 1) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "another"}, {"images": 2}, {"precision": "fp16"}, {"medians_ms": {}},
+     {"medians_ms": {"fp32": 0.0}}, {"medians_ms": {"fp32": float("nan")}},
+     {"medians_ms": {"unknown": 1.0}}],
+    ids=str,
+)  # fmt: skip
+def test_a_choice_that_cannot_be_is_not_taken(change):
+    made, path = remember("fp32", 1, "fp32")
+    entries.keep("auto", path.stem, asdict(made) | change)
     assert remembered(HOPPER, "fp32", 1) is None
 
 

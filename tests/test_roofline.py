@@ -165,6 +165,32 @@ def test_they_are_confirmed_once_a_day_and_never_lowered(measured):
     assert (third.copy_gbs, third.fma_tflops, third.date) == (70.0, 0.6, TODAY)
 
 
+def test_what_was_measured_under_load_is_measured_again_when_it_is_gone(measured, monkeypatch):
+    loads = iter([2.0, 1.5, 1.0, 0.4, 0.1])  # measured, kept, measured anew (twice asked), kept
+    monkeypatch.setattr(roofline, "machine_load", lambda: next(loads))
+    measured += [(50.0, 0.5), (60.0, 0.6)]
+    assert ceilings("cpu", "test").load == 2.0
+    assert ceilings("cpu", "test").copy_gbs == 50.0
+    found = ceilings("cpu", "test")
+    assert (found.copy_gbs, found.load) == (60.0, 0.4)
+    assert ceilings("cpu", "test") == found and next(loads, None) is None
+
+
+def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
+    for device in ("this one", "another"):
+        entries.keep("auto", device, {"device": device})
+    limits = Ceilings("this one", 50.0, 0.5, 1.0, TODAY, driver=1)
+    monkeypatch.setattr(roofline, "_measured", lambda device, name: limits)
+    confirmed("cpu", limits)
+    assert entries.facts_of("auto", "this one") is not None
+    again = confirmed("cuda", limits)
+    assert entries.facts_of("auto", "this one") is None
+    assert entries.facts_of("auto", "another") is not None
+    entries.keep("auto", "this one", {"device": "this one"})
+    confirmed("cuda", again)
+    assert entries.facts_of("auto", "this one") is not None
+
+
 def test_above():
     rows = [{"name": name, "roofline": share} for name, share in
             [("a", 1.0), ("b", 1.001), ("c", None), ("d", 0.2), ("e", 3.0)]]  # fmt: skip

@@ -67,7 +67,7 @@ def roots(kind: str) -> Iterator[Path]:
         yield Path(os.environ["NUMBA_CACHE_DIR"])
     root = place()
     if root is None:
-        tell("the cache", "expected a home folder or LENETGPU_CACHE, found neither")
+        tell("no folder", "expected a home or LENETGPU_CACHE, found neither")
     else:
         yield root
 
@@ -89,7 +89,11 @@ def require_ours(path: Path, inner: bool = False, close: bool = True) -> None:
     A link to one will do where it is the user's too; for an `inner` folder it will not, and what
     others can read of that is closed to them (`close`). OSError where it cannot be looked at.
     """
-    link, found = path.lstat(), path.stat()
+    link = path.lstat()
+    try:
+        found = path.stat()
+    except FileNotFoundError as error:
+        raise UnfitError("expected a folder, found a link to nowhere") from error
     if not stat.S_ISDIR(found.st_mode) or (inner and stat.S_ISLNK(link.st_mode)):
         raise UnfitError(f"expected a folder, found {form(link)}")
     for owned in (link, found):

@@ -98,7 +98,7 @@ def repair() -> Removed:
     """
     root = place()
     if root is None:
-        raise LenetError("doctor --repair: expected a home folder or LENETGPU_CACHE, found neither")
+        raise LenetError("doctor --repair: expected a home or LENETGPU_CACHE, found neither")
     removed = Removed()
     for where in dict.fromkeys(r for kind in KINDS for r in folders.roots(kind)):
         kinds = KINDS if where == root else ("numba",)
@@ -124,13 +124,15 @@ def _require_emptied(root: Path) -> None:
 
 def _empty(root: Path, kinds: tuple[str, ...], removed: Removed) -> None:
     for where in (root / kind for kind in kinds):
+        left = len(removed.left)
         if where.is_dir() and not where.is_symlink():
             for path in sorted(where.iterdir()):
                 if path.name.endswith(_NAMES):
                     _remove(path, where.name, removed)
                 else:
                     removed.left.append(f"{path}: no name of an entry")
-        _remove(where, "", removed)
+        if len(removed.left) == left:
+            _remove(where, "", removed)
     for pattern in _BEFORE:
         for path in sorted(root.glob(pattern)):
             _remove(path, "of an earlier version", removed)
