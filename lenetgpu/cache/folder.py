@@ -19,7 +19,6 @@ KINDS = (
 )  # fmt: skip
 """What is kept, a folder each."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_REPAIR = "which `lenetgpu doctor --repair` mends"
 
 
 class UnfitError(Exception):
@@ -44,20 +43,19 @@ def folder(kind: str, make: bool = False) -> Path | None:
     Made where that is wanted, with rights for its owner only. Why one is not used is said.
     """
     for root in roots(kind):
+        path = root
         try:
             for path, inner in ((root, False), (root / kind, True)):
                 if make:
                     _make(path)
                 require_ours(path, inner)
             return root / kind
-        except FileNotFoundError as error:
-            if not make:
-                return None
-            tell(root, error.strerror or str(error))
         except OSError as error:
-            tell(root, error.strerror or str(error))
+            if isinstance(error, FileNotFoundError) and not make:
+                return None
+            tell(path, error.strerror or str(error))
         except UnfitError as unfit:
-            tell(root, str(unfit))
+            tell(path, str(unfit))
     return None
 
 
@@ -100,9 +98,7 @@ def require_ours(path: Path, inner: bool = False, close: bool = True) -> None:
         require_owner(owned)
     if user() is not None and found.st_mode & OTHERS_WRITE:
         mode = stat.S_IMODE(found.st_mode)
-        raise UnfitError(
-            f"expected a folder that others cannot write, found mode {mode:04o}, {_REPAIR}"
-        )
+        raise UnfitError(f"expected a folder that others cannot write, found mode {mode:04o}")
     if inner and close and stat.S_IMODE(found.st_mode) != stat.S_IRWXU:
         path.chmod(stat.S_IRWXU)
 

@@ -49,16 +49,18 @@ def survey() -> Survey:
     found = Survey()
     for kind in KINDS:
         for root in folders.roots(kind):
+            path = root
             try:
-                folders.require_ours(root)
-                folders.require_ours(root / kind, inner=True, close=False)
-                _look_at(root / kind, kind, found)
+                folders.require_ours(path)
+                path = root / kind
+                folders.require_ours(path, inner=True, close=False)
+                _look_at(path, kind, found)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                _add(found, f"{root}: {error.strerror or error}")
+                _add(found, f"{path}: {error.strerror or error}")
             except UnfitError as unfit:
-                _add(found, f"{root}: {unfit}")
+                _add(found, f"{path}: {unfit}")
     return found
 
 
