@@ -508,3 +508,37 @@ def test_numbas_folder_is_used_where_it_is_ours(cache, tmp_path, monkeypatch, ca
     repair()
     assert not (asked / "numba").exists() and not (cache / "numba").exists()
     assert asked.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.fixture
+def cupys(cache, tmp_path, monkeypatch):
+    """A home of the test's own and CuPy's folder in it."""
+    monkeypatch.setattr(os, "environ", dict(os.environ) | {"HOME": str(tmp_path)})
+    for name in ("CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"):
+        os.environ.pop(name, None)
+    folder.settle_cupy.cache_clear()
+    yield tmp_path / ".cupy" / "kernel_cache"
+    folder.settle_cupy.cache_clear()
+
+
+def test_cupy_keeps_its_kernels_where_it_can(cupys):
+    folder.settle_cupy()
+    assert "CUPY_CACHE_IN_MEMORY" not in os.environ and folder.told() == []
+    assert cupys.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("how", needs_root(set(FOLDERS) - {"a link"}))
+def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(how, cupys, tmp_path, capfd):
+    cupys.mkdir(parents=True)
+    FOLDERS[how](cupys, tmp_path)
+    folder.settle_cupy()
+    assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("home", ["/proc", "/dev/null"])
+def test_cupy_keeps_them_in_memory_where_no_home_takes_them(home, cupys, capfd):
+    os.environ["HOME"] = home
+    folder.settle_cupy()
+    assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
+    assert capfd.readouterr().err.count("\n") == 1

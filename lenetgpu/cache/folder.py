@@ -59,6 +59,24 @@ def folder(kind: str, make: bool = False) -> Path | None:
     return None
 
 
+@cache
+def settle_cupy() -> None:
+    """Have CuPy keep its own kernels in memory where its folder is not ours or takes no file.
+
+    CuPy asks the environment each time that it compiles, and fails where it cannot write.
+    """
+    try:
+        asked = os.environ.get("CUPY_CACHE_DIR")
+        where = Path(asked) if asked else Path.home() / ".cupy" / "kernel_cache"
+        _make(where)
+        require_ours(where)
+        if not os.access(where, os.W_OK):
+            raise UnfitError("expected a folder to write to, found it read-only")
+    except (OSError, RuntimeError, UnfitError) as error:
+        tell("CuPy's cache", str(error))
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
+
+
 def roots(kind: str) -> Iterator[Path]:
     """Where folders of `kind` may lie, the first that can be used is."""
     if kind == "numba" and os.environ.get("NUMBA_CACHE_DIR"):
