@@ -318,6 +318,7 @@ POISONS = {
 assert len(POISONS) >= 20
 STAYS = "a folder"
 NOTHING_TO_SAY = "gone"
+REASONS = {"too large": "bytes at most", "a device": "found a link", "a socket": "found a socket"}
 
 
 def needs_root(names):
@@ -336,6 +337,7 @@ def test_a_poisoned_entry_is_made_anew(how, kind, tmp_path, capfd):
     said = capfd.readouterr()
     assert (said.out, said.err.count("\n")) == ("", int(bool(folder.told())))
     assert how == NOTHING_TO_SAY or folder.told()
+    assert REASONS.get(how, "") in "".join(folder.told())
     healed = how != STAYS
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
