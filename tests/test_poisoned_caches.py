@@ -544,3 +544,11 @@ def test_cupy_keeps_them_in_memory_where_no_home_takes_them(home, cupys, capfd):
     folder.settle_cupy()
     assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_kernel_that_cannot_be_kept_is_compiled_once(cache, tmp_path, monkeypatch):
+    kind = kernels_kind(monkeypatch, tmp_path)
+    monkeypatch.setenv("LENETGPU_CACHE", os.devnull)
+    assert kind.use() and len(kind.made) == 1
+    found = compile_kernel(Kernel(tmp_path / "k.cu", "k"), "sm_90a")
+    assert (found.path, found.binary, len(kind.made)) == (None, b"the right cubin", 1)
