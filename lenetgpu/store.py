@@ -1,37 +1,12 @@
-"""Files of our own: the cache folder, and writing so that no half a file is ever seen."""
+"""Files of our own: writing so that no half a file is ever seen."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
-
-
-def cache_dir() -> Path:
-    """Where compiled kernels and measured device facts are kept (LENETGPU_CACHE overrides).
-
-    A folder of the user's among the temporary files where that place cannot be written; where these
-    cannot either, that place all the same, in which nothing then is kept.
-    """
-    override = os.environ.get("LENETGPU_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return _writable(Path(override) if override else Path(base) / "lenetgpu")
-
-
-@cache
-def _writable(wanted: Path) -> Path:
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted):
-            return wanted
-    except OSError:
-        with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="lenetgpu-"))
-        return wanted
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -50,12 +25,6 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
-
-
-def remember(path: Path, data: bytes) -> None:
-    """`write_atomically` into the cache folder, done without where it cannot be written."""
-    with suppress(LenetError):
-        write_atomically(path, data)
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 from limits import LIMITS, excused
 
+from lenetgpu.cache import entries
+from lenetgpu.check import verify
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.check.verify import verify_once
@@ -99,6 +102,35 @@ def test_a_plan_is_verified_once_per_device_and_source(tmp_path, monkeypatch):
     assert verify_once(plan, "this one")
     assert not verify_once(plan, "this one")
     assert verify_once(plan, "another")
+
+
+def test_an_empty_record_verifies_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+    plan = resolve("tiled", "cpu")
+    assert verify_once(plan, "this one")
+    (record,) = (tmp_path / "verified").iterdir()
+    for facts in ({}, {"images": 331}, entries.facts_of("verified", record.stem) | {"images": 0}):
+        entries.keep("verified", record.stem, facts)
+        assert verify_once(plan, "this one")
+    record.write_bytes(b"")
+    assert verify_once(plan, "this one") and not verify_once(plan, "this one")
+
+
+@pytest.mark.parametrize("file", ["stages/a/pack.py", "gpu/launch.py", "layouts.py"])
+def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path, monkeypatch):
+    (tmp_path / "__init__.py").write_text("")
+    for name in ("stages/a/pack.py", "gpu/launch.py", "cpu/tile.py", *verify.PACKERS[3:]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("ORDER = 1\n")
+    monkeypatch.setattr(verify.lenetgpu, "__file__", str(tmp_path / "__init__.py"))
+    keys = []
+    for text in ("ORDER = 1\n", "ORDER = 2\n"):
+        (tmp_path / file).write_text(text)
+        os.utime(tmp_path / file, (1, 1))
+        verify.sources.cache_clear()
+        keys.append(verify.plan_key(resolve("tiled", "cpu"), "this one", "uint8", 1))
+    verify.sources.cache_clear()
+    assert keys[0] != keys[1]
 
 
 def test_a_wrong_plan_is_refused_and_not_remembered(tmp_path, monkeypatch):

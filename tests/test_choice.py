@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
+from lenetgpu.cache import entries
+from lenetgpu.cache.folder import folder
 from lenetgpu.check.fit import Fit
 from lenetgpu.commands import doctor
 from lenetgpu.errors import LenetError
@@ -39,10 +40,9 @@ def remember(precision, batch, plan, device=HOPPER):
     plans = auto_plans("cuda", precision, device)
     medians = {name: 2.0 - (name == plan) for name in plans}
     made = Choice(device.name, precision, images, plan, medians, {})
-    path = choice._path(device, precision, images, plans)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(made)))
-    return made, path
+    name = choice._name(device, precision, images, plans)
+    entries.keep("auto", name, made)
+    return made, folder("auto") / f"{name}.kept"
 
 
 def test_every_batch_lies_in_one_range():
@@ -105,7 +105,7 @@ def test_a_record_of_a_plan_that_went_by_another_name_is_not_taken():
     """The variants may be the same: what the record calls them is no plan any more."""
     plans = auto_plans("cuda", "fp32", HOPPER)
     renamed = {("cublas" if name == "sgemm" else name): plan for name, plan in plans.items()}
-    assert choice._path(HOPPER, "fp32", 1, renamed) != choice._path(HOPPER, "fp32", 1, plans)
+    assert choice._name(HOPPER, "fp32", 1, renamed) != choice._name(HOPPER, "fp32", 1, plans)
 
 
 def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shipped_weights):
@@ -123,7 +123,7 @@ def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shi
 def test_a_plan_that_is_wrong_on_the_device_is_said_too(fitting, shipped_weights):
     made, path = remember("fp16", 1, "half")
     facts = {"medians_ms": {"half": 1.0}, "wrong": {"fp16": "plan fp16 is wrong"}}
-    path.write_text(json.dumps(asdict(made) | facts))
+    entries.keep("auto", path.stem, asdict(made) | facts)
     notes = []
     assert choose(HOPPER, "fp16", 1, shipped_weights, notes=notes)
     assert notes == ["plan fp16 is wrong"]
@@ -153,7 +153,7 @@ def test_fp32_takes_a_faster_plan_that_is_as_exact(errors, taken, fitting, shipp
     fitting[0].update(errors)
     made, path = remember("fp32", 1, "fp16x3")
     times = {"fp16x3": 1.0, "mma_fp16x3": 2.0, "sgemm": 3.0, "fp32": 4.0}
-    path.write_text(json.dumps({**asdict(made), "medians_ms": times}))
+    entries.keep("auto", path.stem, {**asdict(made), "medians_ms": times})
     plan = choose(HOPPER, "fp32", 1, shipped_weights)
     assert plan.slots == resolve(taken, "cuda").slots
 
@@ -197,6 +197,31 @@ def test_a_damaged_choice_is_measured_again():
     assert remembered(HOPPER, "fp32", 1) is None
     path.unlink()
     path.mkdir()
+    assert remembered(HOPPER, "fp32", 1) is None
+
+
+def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatch):
+    others = []
+    monkeypatch.setattr(choice, "load_on", lambda device: others.pop())
+    made, path = remember("fp32", 1, "fp32")
+    assert choice.still_holds(HOPPER, "fp32", 1) == made  # nobody else is looked for
+    entries.keep("auto", path.stem, replace(made, load=2.0))
+    others[:] = [1.0, 2.0]
+    assert choice.still_holds(HOPPER, "fp32", 1).load == 2.0
+    assert choice.still_holds(HOPPER, "fp32", 1) is None
+    assert remembered(HOPPER, "fp32", 1) is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "another"}, {"images": 2}, {"precision": "fp16"}, {"medians_ms": {}},
+     {"medians_ms": {"fp32": 0.0}}, {"medians_ms": {"fp32": float("nan")}},
+     {"medians_ms": {"unknown": 1.0}}],
+    ids=str,
+)  # fmt: skip
+def test_a_choice_that_cannot_be_is_not_taken(change):
+    made, path = remember("fp32", 1, "fp32")
+    entries.keep("auto", path.stem, asdict(made) | change)
     assert remembered(HOPPER, "fp32", 1) is None
 
 

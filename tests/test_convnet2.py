@@ -117,9 +117,9 @@ def test_only_the_rolled_sums_lie_in_local_memory():
 
 def test_instructions_are_counted_in_the_cubin():
     rolled, unrolled = _compiled(ROLLED), _compiled(UNROLLED)
-    assert 100 < instruction_count(rolled.path, ROLLED.entry) < 1_000
-    assert instruction_count(unrolled.path, UNROLLED.entry) > instruction_count(
-        rolled.path, ROLLED.entry
+    assert 100 < instruction_count(rolled.binary, ROLLED.entry) < 1_000
+    assert instruction_count(unrolled.binary, UNROLLED.entry) > instruction_count(
+        rolled.binary, ROLLED.entry
     )
     with pytest.raises(ValueError, match="no code of absent"):
-        instruction_count(rolled.path, "absent")
+        instruction_count(rolled.binary, "absent")

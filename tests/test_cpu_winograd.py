@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from lenetgpu.cache import entries
 from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
@@ -282,8 +283,8 @@ def test_machine_code_is_kept_and_loaded(compiled, tmp_path):
         native.cache_clear()
         assert plus_one(emitted()) == [2.0] * WIDTH
     assert compiled == ["plus_one"]
-    (kept,) = tmp_path.glob("cpu-*.o")
-    assert code.opened(kept.read_bytes()) is not None
+    (kept,) = tmp_path.glob("cpu/*.kept")
+    assert entries.read("cpu", kept.name.removesuffix(".kept")) is not None
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:40] + bytes(8)])
@@ -291,12 +292,12 @@ def test_damaged_machine_code_is_compiled_anew(damage, compiled, tmp_path):
     """Loaded as it is it would end the process."""
     native.cache_clear()
     plus_one(emitted())
-    (kept,) = tmp_path.glob("cpu-*.o")
+    (kept,) = tmp_path.glob("cpu/*.kept")
     kept.write_bytes(damage(kept.read_bytes()))
     native.cache_clear()
     assert plus_one(emitted()) == [2.0] * WIDTH
     assert len(compiled) == 2
-    assert code.opened(kept.read_bytes()) is not None
+    assert entries.read("cpu", kept.name.removesuffix(".kept")) is not None
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(compiled, tmp_path, monkeypatch):
@@ -306,7 +307,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(compiled, tmp_path, monk
     monkeypatch.setattr(os, "replace", full)
     native.cache_clear()
     assert plus_one(emitted()) == [2.0] * WIDTH
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_the_key_is_of_all_that_the_code_depends_on(monkeypatch):

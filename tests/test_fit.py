@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from lenetgpu.cache import entries
 from lenetgpu.check import fit as module
-from lenetgpu.check.fit import fit, judge_groups
+from lenetgpu.check.fit import Fit, fit, judge_groups
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.plan import resolve
@@ -56,23 +56,23 @@ def test_it_is_measured_once_for_each_device_weights_and_type(shipped_weights, m
     fit(PLAN, shipped_weights, "another")
     fit(PLAN, times(shipped_weights, 2), "this one")
     fit(PLAN, shipped_weights, "this one", "float32")
-    monkeypatch.setattr(module, "_sources", lambda: "others")
+    monkeypatch.setattr(module, "sources", lambda: "others")
     fit(PLAN, shipped_weights, "this one")
     assert len(ran) == 5
 
 
 def test_a_damaged_record_is_measured_again(shipped_weights, own_cache):
     found = fit(PLAN, shipped_weights, "this one")
-    (record,) = (own_cache / "fits").glob("*.json")
+    (record,) = (own_cache / "fits").glob("*.kept")
     for text in ("{", json.dumps({"plan": "x"})):
         record.write_text(text)
         assert fit(PLAN, shipped_weights, "this one") == found
-    assert json.loads(record.read_text())["plan"] == "unrolled"
+    assert entries.kept("fits", record.stem, Fit) == found
 
 
 def test_a_folder_where_a_record_belongs_is_done_without(shipped_weights, own_cache):
     found = fit(PLAN, shipped_weights, "this one")
-    (record,) = (own_cache / "fits").glob("*.json")
+    (record,) = (own_cache / "fits").glob("*.kept")
     record.unlink()
     record.mkdir()
     assert fit(PLAN, shipped_weights, "this one") == found
@@ -80,12 +80,8 @@ def test_a_folder_where_a_record_belongs_is_done_without(shipped_weights, own_ca
 
 
 def test_no_place_for_a_cache_at_all_is_done_without(shipped_weights, tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "file" / "cache"))
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
     assert fit(PLAN, shipped_weights, "this one").error < 1e-5
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import gc
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu.cache import entries
+from lenetgpu.cache.folder import folder
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
@@ -226,7 +227,7 @@ def _another_toolkit(start, monkeypatch):
 
 
 def _half_a_record(start, monkeypatch):
-    record = compiler._record()
+    (record,) = (folder("nvrtc")).glob("*")
     record.write_text(record.read_text()[:-9])
 
 
@@ -269,7 +270,7 @@ def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path == cubin and later.loads == 0
     compile_kernel(Kernel(source, "second"), "sm_90a")
     assert made == [(13, 5), (13, 6)] and later.loads == 1
-    assert json.loads(compiler._record().read_text())["version"] == [13, 6]
+    assert entries.facts_of("nvrtc", compiler._record())["version"] == [13, 6]
     assert compile_kernel(Kernel(source, "first"), "sm_90a").path != cubin
     nvrtc.source_hash.cache_clear()
 

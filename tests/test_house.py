@@ -37,8 +37,10 @@ from house import (
 
 # bottom up; imports run from a floor to a lower one, or stay in their room
 FLOORS = (
-    {"problems", "layouts", "errors", "cpu"},
-    {"store", "network"},
+    {"errors"},
+    {"cache", "store"},
+    {"problems", "layouts", "cpu"},
+    {"network"},
     {"files", "gpu"},
     {"stages"},
     {"plan"},

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lenetgpu.cache import entries
 from lenetgpu.cli import main
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
@@ -34,11 +35,12 @@ def measured(monkeypatch):
         return Ceilings(name, *rates.pop(0), 0.0)
 
     monkeypatch.setattr(roofline, "_measure_cpu", measure)
+    monkeypatch.setattr(roofline, "machine_load", lambda: 0.0)
     return rates
 
 
 def kept(folder):
-    (path,) = folder.glob("ceilings-cpu-*.json")
+    (path,) = folder.glob("ceilings/cpu-*.kept")
     return path
 
 
@@ -97,7 +99,7 @@ def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
     measured += [(50.0, 0.5)]
     found = ceilings("cpu", "test")
     assert (found.date, found.cores, found.confirmed) == (TODAY, core_count(), False)
-    assert json.loads(kept(own_cache).read_text()) == asdict(found)
+    assert entries.kept("ceilings", kept(own_cache).stem, Ceilings) == found
     assert ceilings("cpu", "test") == known("cpu", "test") == found
     measured += [(40.0, 0.4)]
     assert ceilings("cpu", "test", again=True).copy_gbs == 40.0
@@ -117,7 +119,7 @@ def test_they_are_kept_with_what_they_hold_for(own_cache, measured):
 def test_what_is_kept_and_cannot_be_is_measured_again(own_cache, measured, change):
     measured += [(50.0, 0.5), (60.0, 0.6)]
     found = ceilings("cpu", "test")
-    kept(own_cache).write_text(json.dumps(asdict(found) | change))
+    entries.keep("ceilings", kept(own_cache).stem, asdict(found) | change)
     assert known("cpu", "test") is None
     assert ceilings("cpu", "test").copy_gbs == 60.0
     assert known("cpu", "test").copy_gbs == 60.0
@@ -133,11 +135,11 @@ def test_a_broken_file_is_measured_again(own_cache, measured, text):
 
 def test_a_file_of_an_earlier_version_is_measured_again(own_cache, measured):
     measured += [(50.0, 0.5), (60.0, 0.6)]
-    ceilings("cpu", "test")
+    first = ceilings("cpu", "test")
     names = ("device", "copy_gbs", "fma_tflops", "tensor_tflops")
-    old = {name: value for name, value in json.loads(kept(own_cache).read_text()).items()
+    old = {name: value for name, value in asdict(first).items()
            if name in names}  # fmt: skip
-    kept(own_cache).write_text(json.dumps(old))
+    entries.keep("ceilings", kept(own_cache).stem, old)
     assert ceilings("cpu", "test").copy_gbs == 60.0
 
 
@@ -161,6 +163,32 @@ def test_they_are_confirmed_once_a_day_and_never_lowered(measured):
     measured += [(70.0, 0.1)]
     third = confirmed("cpu", replace(second, date="2020-02-29"))
     assert (third.copy_gbs, third.fma_tflops, third.date) == (70.0, 0.6, TODAY)
+
+
+def test_what_was_measured_under_load_is_measured_again_when_it_is_gone(measured, monkeypatch):
+    loads = iter([2.0, 1.5, 1.0, 0.4, 0.1])  # measured, kept, measured anew (twice asked), kept
+    monkeypatch.setattr(roofline, "machine_load", lambda: next(loads))
+    measured += [(50.0, 0.5), (60.0, 0.6)]
+    assert ceilings("cpu", "test").load == 2.0
+    assert ceilings("cpu", "test").copy_gbs == 50.0
+    found = ceilings("cpu", "test")
+    assert (found.copy_gbs, found.load) == (60.0, 0.4)
+    assert ceilings("cpu", "test") == found and next(loads, None) is None
+
+
+def test_a_share_above_one_on_a_gpu_forgets_what_was_chosen_there(monkeypatch):
+    for device in ("this one", "another"):
+        entries.keep("auto", device, {"device": device})
+    limits = Ceilings("this one", 50.0, 0.5, 1.0, TODAY, driver=1)
+    monkeypatch.setattr(roofline, "_measured", lambda device, name: limits)
+    confirmed("cpu", limits)
+    assert entries.facts_of("auto", "this one") is not None
+    again = confirmed("cuda", limits)
+    assert entries.facts_of("auto", "this one") is None
+    assert entries.facts_of("auto", "another") is not None
+    entries.keep("auto", "this one", {"device": "this one"})
+    confirmed("cuda", again)
+    assert entries.facts_of("auto", "this one") is not None
 
 
 def test_above():
@@ -201,6 +229,6 @@ def test_a_gpus_ceilings_hold_for_its_driver(own_cache):
     assert found.driver == cupy.cuda.runtime.driverGetVersion()
     assert (found.date, found.cores) == (TODAY, 0)
     assert known("cuda", gpu.name) == found
-    (path,) = own_cache.glob("ceilings-cuda-*.json")
-    path.write_text(json.dumps(asdict(replace(found, driver=1))))
+    (path,) = own_cache.glob("ceilings/cuda-*.kept")
+    entries.keep("ceilings", path.stem, replace(found, driver=1))
     assert known("cuda", gpu.name) is None

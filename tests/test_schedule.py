@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
 import pytest
 
+from lenetgpu.cache import entries
 from lenetgpu.streaming import costs as costs_module
 from lenetgpu.streaming.schedule import (
     MOST_CHUNK,
@@ -183,7 +183,7 @@ def test_tapered_chunks_hide_the_first_copy_of_slow_kernels():
 def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, monkeypatch):
     asked, plan = [], SimpleNamespace()
     gpu = SimpleNamespace(name="pretended", index=0)
-    monkeypatch.setattr(costs_module, "cache_dir", lambda: tmp_path)
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     monkeypatch.setattr(costs_module, "plan_key", lambda plan, *facts: "-".join(map(str, facts)))
     monkeypatch.setattr(costs_module, "_pipeline", lambda *asked: asked)
 
@@ -199,10 +199,11 @@ def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, 
         path.write_text("{")
     costs_module.costs_of(plan, None, gpu, "uint8")
     assert asked == ["uint8", "float32", "uint8"]
-    kept = [
-        json.loads(p.read_text()) for p in (tmp_path / "schedule").iterdir() if p.stat().st_size > 1
+    names = [path.stem for path in (tmp_path / "schedule").iterdir()]
+    assert sorted(map(str, (entries.kept("schedule", n, Costs) for n in names))) == [
+        str(FP16),
+        "None",
     ]
-    assert kept == [asdict(FP16)]
     found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, chunk=2_000)
     assert found == best_schedule(10_000, FP16, chunk=2_000)
     found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, image_bytes=204)

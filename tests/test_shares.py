@@ -135,7 +135,7 @@ def test_clocks_spill_nothing_and_move_no_sums_into_memory(arch):
 
 def opcodes(kernel, arch="sm_90a"):
     """Every SASS instruction of a kernel in order: nine low bits, which leave its operands out."""
-    data = compile_kernel(kernel, arch).path.read_bytes()
+    data = compile_kernel(kernel, arch).binary
     (at,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
     sections = []

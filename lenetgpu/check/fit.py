@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
-import lenetgpu
-from lenetgpu import store
+from lenetgpu.cache import entries
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.check.verify import plan_key, verify_once
+from lenetgpu.check.verify import plan_key, sources, verify_once
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -169,24 +165,9 @@ def measure(plan: Plan, weights: Weights, dtype: str, batch: int) -> Fit:
     return judged(plan, weights, dtype, pipeline.scores(len(taken)), labels)
 
 
-@cache
-def _sources() -> str:
-    """What changes with any file of the package: packing and a CPU's kernels are Python."""
-    facts = [lenetgpu.__version__]
-    for folder, _, _ in sorted(os.walk(Path(lenetgpu.__file__).parent)):
-        with os.scandir(folder) as entries:
-            facts += sorted(
-                f"{entry.path} {entry.stat().st_size} {entry.stat().st_mtime_ns}"
-                for entry in entries
-                if entry.name.endswith(".py")
-            )
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
-
-
-def _path(plan: Plan, weights: Weights, device: str, dtype: str, batch: int) -> Path:
-    facts = [plan_key(plan, device, dtype, batch), plan.name, weights.digest, _sources()]
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return store.cache_dir() / "fits" / f"{key}.json"
+def _name(plan: Plan, weights: Weights, device: str, dtype: str, batch: int) -> str:
+    facts = [plan_key(plan, device, dtype, batch), plan.name, weights.digest, sources()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: int = 331) -> Fit:
@@ -198,9 +179,9 @@ def fit(plan: Plan, weights: Weights, device: str, dtype: str = "uint8", batch: 
     """
     if plan.device == "cuda":
         verify_once(plan, device, dtype, batch)
-    path = _path(plan, weights, device, dtype, batch)
-    with suppress(OSError, ValueError, TypeError):
-        return Fit(**json.loads(path.read_text()))
-    found = measure(plan, weights, dtype, batch)
-    store.remember(path, json.dumps(asdict(found)).encode())
+    name = _name(plan, weights, device, dtype, batch)
+    found = entries.kept("fits", name, Fit)
+    if found is None:
+        found = measure(plan, weights, dtype, batch)
+        entries.keep("fits", name, found)
     return found

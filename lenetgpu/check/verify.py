@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from lenetgpu import store
+import lenetgpu
+from lenetgpu.cache import entries
 from lenetgpu.check.judge import excusable_flips, judge
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
@@ -24,22 +26,37 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
 
 IMAGES = 331
+PACKERS = ("stages", "gpu", "cpu", "layouts.py", "problems.py", "pipeline.py")
+"""What packs weights for kernels, and launches them."""
 
 
 def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
     """A name for `plan` on `device` with this input, in passes of up to `batch` images.
 
-    It changes with any source of the kernels that such passes launch.
+    It changes with any source of the kernels that such passes launch, with the Python that packs
+    weights for them and launches them, and with the driver's and the libraries' versions.
     """
-    facts: list[object] = [device, dtype]
+    facts: list[object] = [device, dtype, sources(*PACKERS)]
     for slot in plan.slots:
         facts += [slot.name, slot.variant.full_name, str(slot.problem)]
         if slot.variant.kernels is not None:
             for kernel in slot.variant.kernels(slot.problem, batch):
                 facts += [nvrtc.source_hash(kernel.source), *map(str, kernel.defines)]
     if plan.device == "cuda":
-        facts.append(nvrtc.version())
+        facts.append(nvrtc.environment())
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+@cache
+def sources(*parts: str) -> str:
+    """A digest of the package's Python files; of `parts`, files or folders of it, where named."""
+    package = Path(lenetgpu.__file__).parent
+    digest = hashlib.sha256(lenetgpu.__version__.encode())
+    for part in parts or ("",):
+        found = package / part
+        for path in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 @cache
@@ -84,10 +101,11 @@ def verify_once(plan: Plan, device: str, dtype: str = "uint8", batch: int = IMAG
 
     Raises LenetError where the plan is wrong.
     """
-    record = store.cache_dir() / "verified" / f"{plan_key(plan, device, dtype, batch)}.json"
-    if record.is_file():
+    name = plan_key(plan, device, dtype, batch)
+    facts = {"device": device, "dtype": dtype, "batch": batch, "images": IMAGES}
+    said = entries.facts_of("verified", name)
+    if said is not None and {fact: said.get(fact) for fact in facts} == facts:
         return False
     verify(plan, dtype, batch)
-    facts = {"plan": plan.name, "device": device, "images": IMAGES}
-    store.remember(record, json.dumps(facts).encode())
+    entries.keep("verified", name, facts | {"plan": plan.name})
     return True

@@ -36,11 +36,18 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--repair", is_flag=True, help="empty the cache folder: compiled, checked, measured")
 @AS_JSON
-def doctor(as_json: bool) -> None:
+def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, the libraries, the kernel cache and what would run."""
     from lenetgpu.commands import doctor as checkup
 
+    if repair and as_json:
+        raise LenetError("doctor: expected one of --repair and --json, found both")
+    if repair:
+        for line in checkup.repaired():
+            click.echo(line)
+        return
     if as_json:
         write_json(Path("-"), checkup.as_json())
         return

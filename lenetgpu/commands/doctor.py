@@ -6,14 +6,19 @@ import importlib.util
 import sys
 from typing import Any
 
-from lenetgpu import __version__, store
+from lenetgpu import __version__
+from lenetgpu.cache.folder import place
+from lenetgpu.cache.repair import repair, survey
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvml, nvrtc
+from lenetgpu.gpu.compiler import CUPY, installed
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.software import CUPY, commit, installed, software
+from lenetgpu.gpu.software import commit, software
 from lenetgpu.measure.choice import RANGES, remembered
 from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
+
+_MOST_SHOWN = 5
 
 
 def _version(*names: str) -> str:
@@ -55,12 +60,36 @@ def _auto_line(gpu: Gpu | None, precision: str) -> str:
     return "; ".join(lines)
 
 
+def cache_rows() -> list[tuple[str, str]]:
+    """Where things are kept, how many of each kind, and each that is damaged."""
+    found = survey()
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.sound.items()) or "empty"
+    where = place() or "none: no home folder and no LENETGPU_CACHE"
+    rows = [("kernel cache", f"{where}, {counts}")]
+    if found.damaged:
+        shown = "; ".join(found.damaged[:_MOST_SHOWN])
+        more = len(found.damaged) - _MOST_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        rows.append(("damaged", f"{shown}{rest} (`lenetgpu doctor --repair` removes them)"))
+    return rows
+
+
+def repaired() -> list[str]:
+    """Empty the cache: a sentence of what was removed and one for each thing that was left.
+
+    Raises LenetError where the cache folder is not the user's, and then removes nothing.
+    """
+    removed = repair()
+    counts = ", ".join(f"{count} {kind}" for kind, count in removed.files.items())
+    said = f"removed from {place()}: {counts or 'nothing, it held nothing'}"
+    return [said, *(f"left: {sentence}" for sentence in removed.left)]
+
+
 def findings() -> list[tuple[str, str]]:
     """(what, found) rows, in the order a user would check them."""
     from lenetgpu.device import choose_device
 
     gpus = device.driver_gpus()
-    kernels = list((store.cache_dir() / "kernels").glob("*.cubin"))
     rows = [
         ("lenetgpu", f"{__version__}, {commit() or 'no checkout'}"),
         ("python", sys.version.split()[0]),
@@ -74,7 +103,7 @@ def findings() -> list[tuple[str, str]]:
         ("nvml", _nvml_line()),
         ("torch", f"{_version('torch')}, beside which `conv` measures"),
         ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
-        ("kernel cache", f"{store.cache_dir()}, {len(kernels)} kernels"),
+        *cache_rows(),
     ]
     gpu, why = choose_device("auto")
     kind = "cuda" if gpu else "cpu"

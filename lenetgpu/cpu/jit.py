@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LazyJit:
-    """A function compiled by Numba (nopython, no GIL, cached on disk) when first called."""
+    """A function compiled by Numba (nopython, no GIL, kept on disk) when first called."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -19,7 +19,12 @@ class LazyJit:
         if self._compiled is None:
             import numba
 
-            self._compiled = numba.njit(cache=True, nogil=True)(self._function)
+            from lenetgpu.cpu.kept import Kept
+
+            compiled = numba.njit(nogil=True)(self._function)
+            if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
+                compiled._cache = Kept(self._function)
+            self._compiled = compiled
         return self._compiled(*args)
 
 

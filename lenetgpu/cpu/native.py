@@ -19,7 +19,6 @@ from llvmlite import ir
 
 from lenetgpu.cpu.vector import Vectors, i64, processor
 
-_DIGEST = 32
 Native = Callable[..., None]
 _loaded: list[Any] = []
 
@@ -86,14 +85,3 @@ def load(kernel: Emitted, code: bytes) -> Native:
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * kernel.arguments)
     function: Native = kind(engine.get_function_address(kernel.name))
     return function
-
-
-def sealed(code: bytes) -> bytes:
-    """`code` behind its hash: what is kept."""
-    return sha256(code).digest() + code
-
-
-def opened(kept: bytes) -> bytes | None:
-    """The code that `sealed` sealed, or None where it is another."""
-    code = kept[_DIGEST:]
-    return code if kept[:_DIGEST] == sha256(code).digest() else None

@@ -27,6 +27,18 @@ def core_count() -> int:
     return min(cores, _quota() or cores)
 
 
+def machine_load() -> float:
+    """Threads of the machine that could run, a core of its, over the last minute; 0 where no one
+    says. Those of this process count too.
+    """
+    if not hasattr(os, "getloadavg"):
+        return 0.0
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 0.0
+
+
 def thread_count() -> int:
     """Threads that a CPU variant takes: those of `set_threads`, or as many as there are cores."""
     return _asked[-1] if _asked else core_count()

@@ -7,28 +7,44 @@ packages are installed in; where one differs, or there is no such file, the libr
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cache import entries
 from lenetgpu.errors import LenetError
-from lenetgpu.store import cache_dir, remember
 
 NO_CACHE = "--no-cache"
+CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _CHOOSES = ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 _MAPPED = Path("/proc/self/maps")
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """NVRTC's (major, minor), and its option against its own cache where it has that one."""
+    """NVRTC's (major, minor), its option against its own cache where it has that one.
+
+    `build` tells builds of a version apart: the library's name and size, "" where it is unknown.
+    """
 
     version: tuple[int, int]
     options: tuple[str, ...]
+    build: str = ""
+
+
+def installed(*names: str) -> tuple[str, str] | None:
+    """(version, name) of the first of these distributions that is installed, or None."""
+    for name in names:
+        try:
+            return importlib.metadata.version(name), name
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 @cache
@@ -56,17 +72,22 @@ def asked() -> Compiler:
     _, program = nvrtc.nvrtcCreateProgram(b"", b"probe.cu", 0, [], [])
     status = nvrtc.nvrtcCompileProgram(program, 1, [NO_CACHE.encode()])[0]
     nvrtc.nvrtcDestroyProgram(program)
-    found = Compiler((int(major), int(minor)), (NO_CACHE,) if int(status) == 0 else ())
-    _remember(found)
+    options = (NO_CACHE,) if int(status) == 0 else ()
+    places = _loaded()
+    build = f"{Path(places[0][0]).name} {places[0][1]}" if places else ""
+    found = Compiler((int(major), int(minor)), options, build)
+    _remember(found, places)
     return found
 
 
 @cache
 def _remembered() -> Compiler | None:
+    said = entries.facts_of("nvrtc", _record())
     try:
-        said = json.loads(_record().read_text())
-        if said["places"] == _places(said["library"]):
-            return Compiler((said["version"][0], said["version"][1]), tuple(said["options"]))
+        if said is not None and said["places"] == _places(said["library"]):
+            major, minor = map(int, said["version"])
+            options = (NO_CACHE,) if NO_CACHE in said["options"] else ()
+            return Compiler((major, minor), options, str(said["build"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return None
@@ -88,11 +109,10 @@ def outdated() -> bool:
     return True
 
 
-def _record() -> Path:
-    """The file for this Python and what else chooses between libraries."""
+def _record() -> str:
+    """The entry for this Python and what else chooses between libraries."""
     chosen = [sys.prefix, *(os.environ.get(name) for name in _CHOOSES)]
-    name = hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
-    return cache_dir() / "nvrtc" / f"{name}.json"
+    return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:16]
 
 
 def _places(file: str) -> list[list[Any]]:
@@ -105,13 +125,19 @@ def _places(file: str) -> list[list[Any]]:
     return places
 
 
-def _remember(found: Compiler) -> None:
-    """Write it down, where it can be told which file is loaded."""
+def _loaded() -> list[list[Any]] | None:
+    """`_places` of the library that is loaded; None where it cannot be told which file that is."""
     try:
         lines = _MAPPED.read_text().splitlines()
         (file,) = {line.split(maxsplit=5)[-1] for line in lines if "libnvrtc.so" in line}
-        places = _places(file)
+        return _places(file)
     except (OSError, ValueError):
-        return
-    said = {"library": file, "version": found.version, "options": found.options}
-    remember(_record(), json.dumps(said | {"places": places}).encode())
+        return None
+
+
+def _remember(found: Compiler, places: list[list[Any]] | None) -> None:
+    """Write it down, where it is known which file is loaded."""
+    if places:
+        entries.keep(
+            "nvrtc", _record(), asdict(found) | {"library": places[0][0], "places": places}
+        )

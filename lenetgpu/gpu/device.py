@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lenetgpu.cache.folder import settle_cupy
 from lenetgpu.errors import LenetError
 
 INSTALL_HINT = "pip install 'lenetgpu[cuda13]' (or [cuda12], as nvidia-smi's CUDA version says)"
@@ -124,6 +125,7 @@ def require_gpu(index: int = 0) -> Gpu:
 
 def activate(gpu: Gpu) -> None:
     """Make `gpu` the current device and create its context, or wait for what `begin` started."""
+    settle_cupy()
     import cupy
 
     while _contexts:

@@ -48,7 +48,7 @@ def load_module(kernel: Kernel) -> Any:
     from cupy.cuda.function import Module
 
     module = Module()
-    module.load(nvrtc.compile_kernel(kernel, current_arch()).path.read_bytes())
+    module.load(nvrtc.compile_kernel(kernel, current_arch()).binary)
     return module
 
 

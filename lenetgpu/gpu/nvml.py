@@ -137,9 +137,13 @@ def nvml_version() -> str | None:
 
 def driver_version() -> str | None:
     """The driver's version, "580.159.04", by NVML or else the kernel module; None without one."""
-    said = _text(_told("nvmlSystemGetDriverVersion"))
-    if said is not None or not _PROC_VERSION.is_file():
-        return said
+    return _text(_told("nvmlSystemGetDriverVersion")) or loaded_driver()
+
+
+def loaded_driver() -> str | None:
+    """The version of the driver's kernel module, which costs no library; None where none says."""
+    if not _PROC_VERSION.is_file():
+        return None
     words = _PROC_VERSION.read_text().partition("\n")[0].split()
     return next((word for word in words if word[0].isdigit() and "." in word), None)
 
@@ -148,6 +152,17 @@ def cuda_driver_version() -> str | None:
     """The highest CUDA version that the driver knows, "13.0"; None where NVML is missing."""
     said = _told("nvmlSystemGetCudaDriverVersion_v2")
     return None if said is None else f"{said // 1000}.{said % 1000 // 10}"
+
+
+def others() -> int:
+    """Processes beside this one that compute on the current GPU; 0 where nobody tells."""
+    import cupy
+
+    if library() is None:
+        return 0
+    handle = _told("nvmlDeviceGetHandleByPciBusId", cupy.cuda.Device().pci_bus_id)
+    found = None if handle is None else _told("nvmlDeviceGetComputeRunningProcesses", handle)
+    return max(0, len(found or ()) - 1)
 
 
 def pci_bus_id(gpu: Gpu) -> str:

@@ -1,7 +1,8 @@
 """CUDA C++ source to cubin through NVRTC, cached on disk; needs no GPU.
 
-The cache key covers the source, every header it includes, the options, the architecture and
-NVRTC's version, so that a changed header never meets an old binary.
+The cache key covers the source, every header it includes, the options, the architecture, and the
+versions of NVRTC, CuPy and the driver, so that a changed header never meets an old binary. A binary
+is taken where its digest is the one in its facts.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import json
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cache import entries
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import compiler
-from lenetgpu.store import cache_dir, write_atomically
+from lenetgpu.gpu import compiler, nvml
 
 _THREADS = 16
 INCLUDE_ROOT = Path(__file__).resolve().parents[1]
@@ -66,11 +67,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A cubin on disk, its resources and the compiler's remarks."""
+    """A kernel's cubin, its resources and the compiler's remarks.
 
-    path: Path
+    `path` is where the cubin is kept; None where it is not.
+    """
+
+    path: Path | None
     resources: Resources
     log: str
+    binary: bytes = field(repr=False)
 
 
 class CompileError(LenetError):
@@ -123,6 +128,23 @@ def source_hash(source: Path) -> str:
 def version() -> tuple[int, int]:
     """NVRTC's (major, minor)."""
     return compiler.current().version
+
+
+@cache
+def surroundings() -> tuple[str | None, ...]:
+    """What runs what is compiled: the versions of the driver and of CuPy, None without."""
+    found = compiler.installed(*compiler.CUPY)
+    return nvml.loaded_driver() or nvml.driver_version(), found and found[0]
+
+
+def environment() -> tuple[object, ...]:
+    """What else than its source a kernel comes of: NVRTC's version and build, `surroundings`."""
+    return (version(), _build(), *surroundings())
+
+
+def _build() -> str:
+    """Which build of that version."""
+    return compiler.current().build
 
 
 def _no_cache() -> tuple[str, ...]:
@@ -184,17 +206,42 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
         nvrtc.nvrtcDestroyProgram(program)
 
 
-def _place(kernel: Kernel, arch: str) -> tuple[Path, list[str]]:
-    """Where the cubin of a kernel whose source is there belongs, and the options that make it."""
+def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
+    """The entry of a kernel whose source is there, and the options that make its cubin."""
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
     options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
     named = [option for option in options if not option.startswith("-I")]
     key = hashlib.sha256(
-        json.dumps([source_hash(kernel.source), kernel.entry, named, version()]).encode()
+        json.dumps([source_hash(kernel.source), kernel.entry, named, environment()]).encode()
     ).hexdigest()[:32]
-    name = f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}.cubin"
-    return cache_dir() / "kernels" / name, options
+    return f"{kernel.source.stem}.{kernel.entry}.{arch}.{key}", options
+
+
+_not_kept: dict[str, Compiled] = {}
+"""What was compiled by this process and could not be kept."""
+
+
+def _kept(name: str) -> Compiled | None:
+    """The kernel that was kept as `name`; None where it, or its cubin, is not what it was."""
+    found = None if name in _not_kept else entries.read_cubin(name)
+    if found is None:
+        return _not_kept.get(name)
+    path, binary, facts = found
+    try:
+        return Compiled(path, Resources(**facts["resources"]), str(facts["log"]), binary)
+    except (LookupError, TypeError):
+        entries.refuse(entries.KERNELS, name, "expected a kernel's facts, found others")
+        return None
+
+
+def _keep(name: str, made: Compiled) -> Compiled:
+    """`made` with the place where it is kept, or remembered until this process ends."""
+    facts = {"resources": asdict(made.resources), "log": made.log}
+    path = entries.write_cubin(name, made.binary, facts)
+    if path is None:
+        return _not_kept.setdefault(name, made)
+    return replace(made, path=path)
 
 
 def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
@@ -203,7 +250,7 @@ def compile_together(kernels: Iterable[Kernel], arch: str) -> None:
     One that does not compile is left to who takes it with `compile_kernel`, which says why.
     """
     meant = [k for k in dict.fromkeys(kernels) if k.meant_for(arch) and k.source.is_file()]
-    todo = [kernel for kernel in meant if not _place(kernel, arch)[0].is_file()]
+    todo = [kernel for kernel in meant if _kept(_place(kernel, arch)[0]) is None]
     if len(todo) < 2:
         return
     from concurrent.futures import ThreadPoolExecutor
@@ -225,15 +272,12 @@ def compile_kernel(kernel: Kernel, arch: str) -> Compiled:
         raise CompileError(
             f"{kernel.source}, {kernel.entry} for {arch}: expected a file, found none there"
         )
-    cubin, options = _place(kernel, arch)
-    facts = cubin.with_suffix(".json")
-    if cubin.is_file() and facts.is_file():
-        stored = json.loads(facts.read_text())
-        return Compiled(cubin, Resources(**stored["resources"]), stored["log"])
+    name, options = _place(kernel, arch)
+    found = _kept(name)
+    if found is not None:
+        return found
     if compiler.outdated():
         return compile_kernel(kernel, arch)
     binary, log = _run_nvrtc(kernel, arch, options)
     resources = _parse_resources(log, kernel, arch)
-    write_atomically(cubin, binary)
-    write_atomically(facts, json.dumps({"resources": asdict(resources), "log": log}).encode())
-    return Compiled(cubin, resources, log)
+    return _keep(name, Compiled(None, resources, log, binary))

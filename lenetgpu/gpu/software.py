@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import subprocess
 import sys
@@ -12,21 +11,11 @@ from pathlib import Path
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvml, nvrtc
+from lenetgpu.gpu.compiler import CUPY, installed
 from lenetgpu.gpu.device import Gpu
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COUNTED = ("lenetgpu", "scripts", "weights", "data")
-CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
-
-
-def installed(*names: str) -> tuple[str, str] | None:
-    """(version, name) of the first of these distributions that is installed, or None."""
-    for name in names:
-        try:
-            return importlib.metadata.version(name), name
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _version(*names: str) -> str | None:

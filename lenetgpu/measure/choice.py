@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from math import isfinite
 
+from lenetgpu.cache import entries
 from lenetgpu.check.fit import Fit, fit
 from lenetgpu.check.verify import plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
@@ -22,10 +23,10 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.measure.roofline import load_on, outlived
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
-from lenetgpu.store import cache_dir, remember
 
 # (largest batch of the range, images it is measured with); the last range has no end
 RANGES: tuple[tuple[int | None, int], ...] = ((8, 1), (128, 32), (2_048, 512), (None, 10_000))
@@ -36,7 +37,8 @@ _ROUNDS, _PASSES = 9, 5
 class Choice:
     """The plan taken for one precision and batch range, and what was measured, in milliseconds.
 
-    `wrong` says of each candidate that failed its check how it did.
+    `wrong` says of each candidate that failed its check how it did, `load` how many processes
+    beside this one computed on the GPU.
     """
 
     device: str
@@ -45,6 +47,7 @@ class Choice:
     plan: str
     medians_ms: dict[str, float]
     wrong: dict[str, str]
+    load: float = 0.0
 
     def __str__(self) -> str:
         times = sorted(self.medians_ms.items(), key=lambda item: item[1])
@@ -58,21 +61,34 @@ def measured_with(batch: int) -> int:
     return next(images for last, images in RANGES if last is None or batch <= last)
 
 
-def _path(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> Path:
+def _name(gpu: Gpu, precision: str, images: int, plans: Mapping[str, Plan]) -> str:
     facts = [gpu.name, gpu.index, precision, images, *plans]
     facts += [plan_key(plan, gpu.name, "uint8", images) for plan in plans.values()]
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return cache_dir() / "auto" / f"{key}.json"
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
-    """What was measured before on `gpu` for the range of `batch`, or None."""
-    plans = auto_plans("cuda", precision, gpu)
-    path = _path(gpu, precision, measured_with(batch), plans)
-    try:
-        return Choice(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+    """What was measured before on `gpu` for the range of `batch`, or None.
+
+    None too where it is of other plans or has times that are none.
+    """
+    plans, images = auto_plans("cuda", precision, gpu), measured_with(batch)
+    found = entries.kept("auto", _name(gpu, precision, images, plans), Choice)
+    if found is None or (found.device, found.precision, found.images) != (
+        gpu.name, precision, images
+    ):  # fmt: skip
         return None
+    times = found.medians_ms
+    known = times and times.keys() <= plans.keys()
+    return found if known and all(isfinite(ms) and ms > 0 for ms in times.values()) else None
+
+
+def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
+    """`remembered` on `gpu`, which is current, unless it was under a load that is gone."""
+    found = remembered(gpu, precision, batch)
+    if found is not None and found.load and outlived(found.load, load_on("cuda")):
+        return None
+    return found
 
 
 def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
@@ -112,13 +128,12 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     def best_pass(pipeline: Pipeline) -> float:
         return min(time_compute(pipeline, resident) for _ in range(_PASSES))
 
-    entries = [(partial(best_pass, pipelines[name]), samples[name]) for name in pipelines]
-    interleave(entries, _ROUNDS)
+    timed = [(partial(best_pass, pipelines[name]), samples[name]) for name in pipelines]
+    interleave(timed, _ROUNDS)
     medians = {name: summarise(times).median for name, times in samples.items()}
     best = min(medians, key=lambda name: medians[name])
-    choice = Choice(gpu.name, precision, images, best, medians, wrong)
-    target = _path(gpu, precision, images, plans)
-    remember(target, json.dumps(asdict(choice), indent=1).encode())
+    choice = Choice(gpu.name, precision, images, best, medians, wrong, load_on("cuda"))
+    entries.keep("auto", _name(gpu, precision, images, plans), choice)
     return choice
 
 
@@ -129,7 +144,7 @@ def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) ->
     """
     if gpu is None:
         return auto_plans("cpu", precision, None)
-    found = remembered(gpu, precision, batch) or measure(gpu, precision, batch)
+    found = still_holds(gpu, precision, batch) or measure(gpu, precision, batch)
     refused += found.wrong.values()
     plans, medians = auto_plans("cuda", precision, gpu), found.medians_ms
     return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
@@ -234,5 +249,5 @@ def choose_all(gpu: Gpu) -> list[Choice]:
             continue
         for last, images in RANGES:
             batch = last or images
-            found.append(remembered(gpu, precision, batch) or measure(gpu, precision, batch))
+            found.append(still_holds(gpu, precision, batch) or measure(gpu, precision, batch))
     return found

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.threads import core_count
+from lenetgpu.cache import entries
+from lenetgpu.cpu.threads import core_count, machine_load
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvml
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.store import cache_dir, remember
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CHAINS, _STEPS, _THREADS = 8, 4096, 256
@@ -29,6 +29,7 @@ _MMA_FLOP_PER_WARP = 2 * 16 * 8 * 8
 _COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 1 << 28
 _REPEATS = {"cuda": 7, "cpu": 25}
+_KIND, _LOADED = "ceilings", 0.5
 _TENSOR_PRECISIONS = ("fp16", "fp16x3", "int8", "tf32")
 
 
@@ -38,7 +39,8 @@ class Ceilings:
 
     `tensor_tflops` is mma.sync's rate with fp32 sums, 0 where there are no tensor cores.
     `date` (ISO) is when they were measured, with how many `cores` of a CPU or which CUDA `driver`;
-    `confirmed` says that they were measured again after a share above 1.
+    `confirmed` says that they were measured again after a share above 1, `load` what else the
+    device did then (`load_on`).
     """
 
     device: str
@@ -49,6 +51,7 @@ class Ceilings:
     cores: int = 0
     driver: int = 0
     confirmed: bool = False
+    load: float = 0.0
 
     def sound(self) -> bool:
         """Whether they are figures that a share can be taken of: finite and above 0."""
@@ -147,10 +150,25 @@ def _facts(device: str) -> dict[str, Any]:
     return {"driver": int(cupy.cuda.runtime.driverGetVersion())}
 
 
-def _place(device: str, name: str) -> Path:
+def load_on(device: str) -> float:
+    """What else the device does: runnable threads a core of a CPU over the last minute, processes
+    beside this one that compute on the current GPU.
+    """
+    return machine_load() if device == "cpu" else float(nvml.others())
+
+
+def outlived(then: float, now: float) -> bool:
+    """Whether what was measured at the load `then` is to be measured again at the load `now`.
+
+    It is where it was half a core or more, and is half of that or less.
+    """
+    return then >= _LOADED and now <= then / 2
+
+
+def _name(device: str, name: str) -> str:
     cores = core_count() if device == "cpu" else 0
     key = hashlib.sha256(f"{device} {name} {cores}".encode()).hexdigest()[:12]
-    return cache_dir() / f"ceilings-{device}-{key}.json"
+    return f"{device}-{key}"
 
 
 def known(device: str, name: str) -> Ceilings | None:
@@ -158,32 +176,38 @@ def known(device: str, name: str) -> Ceilings | None:
 
     None too where they have no date, a rate that is none, or are another driver's or other cores'.
     """
-    try:
-        kept = Ceilings(**json.loads(_place(device, name).read_text()))
-        datetime.date.fromisoformat(kept.date)
-        facts = _facts(device)
-        same = kept.device == name and facts == {fact: getattr(kept, fact) for fact in facts}
-        return kept if same and kept.sound() else None
-    except (OSError, ValueError, TypeError):
+    kept = entries.kept(_KIND, _name(device, name), Ceilings)
+    if kept is None:
         return None
+    try:
+        datetime.date.fromisoformat(kept.date)
+    except ValueError:
+        return None
+    facts = _facts(device)
+    same = kept.device == name and facts == {fact: getattr(kept, fact) for fact in facts}
+    return kept if same and kept.sound() else None
 
 
 def ceilings(device: str, name: str, again: bool = False) -> Ceilings:
     """The ceilings of "cpu" or "cuda" (the current GPU) called `name`, from the cache if there.
 
-    Raises LenetError where what is measured is no rate above 0.
+    Those that were measured under load are measured again where there is less of it now. Raises
+    LenetError where what is measured is no rate above 0.
     """
     if device == "cuda":
         hold_events()
     kept = None if again else known(device, name)
+    if kept is not None and outlived(kept.load, load_on(device)):
+        kept = None
     return kept or _keep(device, _measured(device, name))
 
 
 def _measured(device: str, name: str) -> Ceilings:
+    load = load_on(device)
     found = _measure_gpu(name) if device == "cuda" else _measure_cpu(name)
     if not found.sound():
         raise LenetError(f"ceilings of {name}: expected rates above 0, found {found}")
-    return replace(found, date=_today(), **_facts(device))
+    return replace(found, date=_today(), load=load, **_facts(device))
 
 
 def _today() -> str:
@@ -191,17 +215,20 @@ def _today() -> str:
 
 
 def _keep(device: str, found: Ceilings) -> Ceilings:
-    remember(_place(device, found.device), json.dumps(asdict(found)).encode())
+    entries.keep(_KIND, _name(device, found.device), found)
     return found
 
 
 def confirmed(device: str, limits: Ceilings) -> Ceilings:
     """`limits` measured once more, the better of both; as they are where today has seen that.
 
-    For a share above 1: what was measured under load was no ceiling.
+    For a share above 1: what was measured under load was no ceiling. What was chosen on the GPU
+    may be of that hour: the choices of `auto` there are forgotten.
     """
     if limits.confirmed and limits.date == _today():
         return limits
+    if device == "cuda":
+        entries.forget("auto", limits.device)
     fresh = _measured(device, limits.device)
     best = {
         rate: max(getattr(fresh, rate), getattr(limits, rate))

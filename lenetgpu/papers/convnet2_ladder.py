@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from lenetgpu.check.judge import Verdict, judge
@@ -33,12 +32,11 @@ from lenetgpu.stages.conv.convnet2.ladder import (
 from lenetgpu.stages.mounted import Mounted
 
 
-def instruction_count(cubin: Path, entry: str) -> int:
+def instruction_count(data: bytes, entry: str) -> int:
     """Static SASS instructions of `entry`: its .text section in 16-byte words, without NOPs.
 
-    Counted in the cubin, an ELF file; every instruction since Volta has 16 bytes.
+    Counted in a cubin, an ELF file; every instruction since Volta has 16 bytes.
     """
-    data = cubin.read_bytes()
     (sections_at,) = struct.unpack_from("<Q", data, 0x28)
     size, count, names = struct.unpack_from("<HHH", data, 0x3A)
 
@@ -55,7 +53,7 @@ def instruction_count(cubin: Path, entry: str) -> int:
         if data[names_at + name : end] == f".text.{entry}".encode():
             opcodes = struct.unpack_from(f"<{length // 8}Q", data, offset)[::2]
             return sum(opcode & 0xFFF != _NOP for opcode in opcodes)
-    raise ValueError(f"{cubin.name} has no code of {entry}")
+    raise ValueError(f"the cubin has no code of {entry}")
 
 
 _NOP = 0x918
@@ -192,7 +190,7 @@ def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
         "registers": used.registers,
         "local_bytes": used.stack_bytes,
         "shared_bytes": used.shared_bytes + launched.shared,
-        "instructions": instruction_count(compiled.path, launched.kernel.entry),
+        "instructions": instruction_count(compiled.binary, launched.kernel.entry),
         "blocks": launched.grid[0],
         "threads": launched.block[0] * launched.block[1],
     }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import Any
 
+from lenetgpu.cache import entries
 from lenetgpu.check.verify import plan_key
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -22,7 +21,6 @@ from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
-from lenetgpu.store import cache_dir, remember
 from lenetgpu.streaming.cuda import Cuda
 from lenetgpu.streaming.schedule import NEVER, Costs, Schedule, best_schedule
 from lenetgpu.streaming.streamer import pinned_copy
@@ -59,19 +57,17 @@ def schedule_for(
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     """The figures of `plan` on `gpu`, which is current, remembered or measured now."""
-    path = _path(plan, gpu, dtype)
-    try:
-        return Costs(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+    name = _name(plan, gpu, dtype)
+    found = entries.kept("schedule", name, Costs)
+    if found is None:
         found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
-    remember(path, json.dumps(asdict(found)).encode())
+        entries.keep("schedule", name, found)
     return found
 
 
-def _path(plan: Plan, gpu: Gpu, dtype: str) -> Path:
+def _name(plan: Plan, gpu: Gpu, dtype: str) -> str:
     facts = [gpu.name, gpu.index, plan_key(plan, gpu.name, dtype, IMAGES)]
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return cache_dir() / "schedule" / f"{key}.json"
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 
 
 def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:

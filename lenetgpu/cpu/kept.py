@@ -1,0 +1,75 @@
+"""Functions that Numba compiled, kept in our cache: its own has an index that is a pickle.
+
+An entry is a pickle too; it is read only where its digest holds, out of a folder and a file that
+nobody but the user writes (`cache/`). Importing this module imports Numba.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import numba
+from numba.core import serialize
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+
+from lenetgpu.cache import entries
+
+_KIND = "numba"
+
+
+class Kept(NullCache):
+    """What a dispatcher asks before it compiles and tells after; no answer is an error."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._said = "\0".join(
+            (numba.__version__, llvmlite.__version__, sys.version, function.__module__,
+             function.__qualname__, *_constants(function))
+        ).encode() + Path(inspect.getfile(function)).read_bytes()  # fmt: skip
+
+    def _name(self, signature: Any, codegen: Any) -> str:
+        made_for = f"\0{signature}\0{codegen.magic_tuple()}"
+        key = sha256(self._said + made_for.encode()).hexdigest()[:32]
+        module = self._function.__module__.rpartition("lenetgpu.")[2]
+        return f"{module}.{self._function.__name__}.{key}"
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The function compiled for `sig`; None where it is not kept, or not what it was."""
+        target_context.refresh()
+        name = self._name(sig, target_context.codegen())
+        data = entries.read(_KIND, name)
+        if data is None:
+            return None
+        try:
+            rebuild: Any = CompileResult._rebuild
+            return rebuild(target_context, *pickle.loads(data))
+        except Exception as error:  # a library that is not what its version says
+            entries.refuse(_KIND, name, f"expected a function of Numba, found: {error!r}")
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the function compiled for `sig`, where it depends on nothing of this process."""
+        if data.library.has_dynamic_globals or not all(x.can_cache for x in data.lifted):
+            return
+        try:
+            dumps: Any = serialize.dumps
+            pickled = dumps(data._reduce())
+        except Exception as error:  # as above
+            entries.refuse(_KIND, self._function.__name__, f"cannot be kept: {error!r}")
+            return
+        entries.write(_KIND, self._name(sig, data.codegen), pickled)
+
+
+def _constants(function: Callable[..., Any]) -> list[str]:
+    """The module's numbers and texts that `function` names: they are compiled into it."""
+    code, known = function.__code__, function.__globals__
+    plain = (int, float, str, tuple)
+    return [f"{n}={known[n]!r}" for n in code.co_names if isinstance(known.get(n), plain)]

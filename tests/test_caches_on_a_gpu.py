@@ -1,0 +1,105 @@
+"""Kernels out of a cache that was damaged or planted, loaded by a driver: the labels are right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import pytest
+from test_poisoned_caches import POISONS
+
+from lenetgpu import LeNet
+from lenetgpu.cache import folder
+from lenetgpu.cache.repair import survey
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu import launch, nvrtc
+
+pytestmark = pytest.mark.gpu
+N = 64
+HOW = ["empty", "cut in half", "last bit", "noise", "a link", "a pipe", "a folder", "gone"]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A cache folder that plan tiled has filled."""
+    where = tmp_path_factory.mktemp("filled") / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LENETGPU_CACHE", str(where))
+        begun_anew()
+        assert right()
+    return where
+
+
+@pytest.fixture
+def cache(filled, tmp_path, monkeypatch):
+    where = tmp_path / "cache"
+    shutil.copytree(filled, where)
+    monkeypatch.setenv("LENETGPU_CACHE", str(where))
+    begun_anew()
+    yield where
+    begun_anew()
+
+
+def begun_anew():
+    """What a process has loaded is forgotten, as if it began."""
+    folder.told.cache_clear()
+    nvrtc._not_kept.clear()
+    launch._function.cache_clear()
+
+
+def right():
+    data = load_dataset(assets.default_digits())
+    with LeNet.load(device="cuda", plan="tiled", batch=N) as net:
+        labels = np.asarray(net(np.ascontiguousarray(data.images[:N])))
+    return (labels == data.labels[:N]).mean() > 0.9
+
+
+def test_a_right_cache_is_used(cache, monkeypatch):
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
+    assert right() and folder.told() == []
+
+
+@pytest.mark.parametrize("suffix", [".cubin", ".kept"])
+@pytest.mark.parametrize("how", HOW)
+def test_poisoned_kernels_are_compiled_anew(how, suffix, cache, tmp_path, capfd):
+    for number, path in enumerate(sorted((cache / "kernels").glob(f"*{suffix}"))):
+        room = tmp_path / str(number)
+        room.mkdir()
+        POISONS[how](path, room)
+    assert right()
+    assert capfd.readouterr().err.count("\n") <= 1
+    assert how == "a folder" or survey().damaged == []
+
+
+def test_a_planted_kernel_is_not_loaded(cache, capfd):
+    """Every cubin is another's, whole and fit to load: labels of it would be wrong or a crash."""
+    cubins = sorted((cache / "kernels").glob("*.cubin"))
+    assert len(cubins) > 2
+    held = [path.read_bytes() for path in cubins]
+    for path, other in zip(cubins, held[1:] + held[:1], strict=True):
+        path.write_bytes(other)
+    assert right()
+    assert capfd.readouterr().err.count("\n") == 1
+    assert [path.read_bytes() for path in cubins] == held
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_cache_that_others_write_is_done_without(mode, cache, capfd):
+    before = {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
+    cache.chmod(mode)
+    assert right()
+    assert capfd.readouterr().err.count("\n") == 1
+    assert {path: path.read_bytes() for path in cache.rglob("*") if path.is_file()} == before
+
+
+def test_kernels_that_cannot_be_kept_are_compiled_once(tmp_path, monkeypatch, capfd):
+    made, real = [], nvrtc._run_nvrtc
+    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *a: made.append(a[0]) or real(*a))
+    monkeypatch.setenv("LENETGPU_CACHE", os.devnull)
+    begun_anew()
+    assert right() and right()
+    assert made and len(made) == len(set(made))
+    assert capfd.readouterr().err.count("\n") == 1
+    begun_anew()

@@ -1,0 +1,554 @@
+"""Caches that were damaged, planted or taken away: nothing of them is taken, and nothing fails.
+
+Each way to poison an entry meets each kind of cache; each way to take the folder away meets them
+all. What was computed is right, at most one line is on stderr, and the entry is whole again or,
+where that cannot be, left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lenetgpu.cache import entries, folder
+from lenetgpu.cache.repair import repair, survey
+from lenetgpu.check import fit as fits
+from lenetgpu.check import verify
+from lenetgpu.cpu import native as code
+from lenetgpu.cpu.jit import LazyJit
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import compiler, nvrtc
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
+from lenetgpu.measure import choice, roofline
+from lenetgpu.measure.choice import Choice
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.plan import resolve
+from lenetgpu.stages.emitted import addresses, native
+from lenetgpu.streaming import costs
+from lenetgpu.streaming.schedule import Costs
+
+HOPPER = Gpu(0, "Some Hopper", 90)
+ROOT_USER = hasattr(os, "geteuid") and os.geteuid() == 0
+ANOTHER = 65_534
+
+
+def plus_three(x):
+    return x + 3
+
+
+@dataclass
+class Kind:
+    """A kind of cache: `use` gives what it is for, as in a process that begins; `made` counts."""
+
+    name: str
+    use: object
+    suffix: str = ".kept"
+    made: list = field(default_factory=list)
+
+    def entry(self):
+        (path,) = (Path(os.environ["LENETGPU_CACHE"]) / self.name).glob(f"*{self.suffix}")
+        return path
+
+
+def told_of(monkeypatch, module, name, found):
+    """`module.name` stubbed to give `found`: the list of its calls."""
+    calls = []
+    monkeypatch.setattr(module, name, lambda *a, **k: calls.append(name) or found)
+    return calls
+
+
+def cpu_kind(monkeypatch, tmp_path):
+    def emit(v, x, y):
+        v.store(v.add(v.load(x), v.all(3.0)), y)
+
+    kernel, plain, made = code.Emitted("plus_three", 2, emit), code.machine_code, []
+    monkeypatch.setattr(code, "machine_code", lambda k: made.append(k) or plain(k))
+
+    def use():
+        native.cache_clear()
+        x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+        native(kernel)(*addresses(x, y))
+        return y[0] == 4
+
+    return Kind("cpu", use, made=made)
+
+
+def numba_kind(monkeypatch, tmp_path):
+    from lenetgpu.cpu.kept import Kept
+
+    made, plain = [], Kept.save_overload
+    monkeypatch.setattr(Kept, "save_overload", lambda *a: made.append(a) or plain(*a))
+    return Kind("numba", lambda: LazyJit(plus_three)(4) == 7, made=made)
+
+
+def fits_kind(monkeypatch, tmp_path):
+    found = fits.Fit("tiled", "fp32", 1e-7, {"digits": 1e-7})
+    made = told_of(monkeypatch, fits, "measure", found)
+    plan, weights = resolve("tiled", "cpu"), SimpleNamespace(digest="these")
+    return Kind("fits", lambda: fits.fit(plan, weights, "this one") == found, made=made)
+
+
+def verified_kind(monkeypatch, tmp_path):
+    made, plan = told_of(monkeypatch, verify, "verify", None), resolve("tiled", "cpu")
+
+    def use():
+        before = len(made)
+        return verify.verify_once(plan, "this one") is (len(made) > before)
+
+    return Kind("verified", use, made=made)
+
+
+def ceilings_kind(monkeypatch, tmp_path):
+    monkeypatch.setattr(roofline, "machine_load", lambda: 0.0)
+    made = told_of(monkeypatch, roofline, "_measure_cpu", Ceilings("this one", 50.0, 0.5, 0.0))
+    return Kind("ceilings", lambda: roofline.ceilings("cpu", "this one").copy_gbs == 50, made=made)
+
+
+def schedule_kind(monkeypatch, tmp_path):
+    found = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0, 1.0, 1.0, 1.0)
+    made, plan = told_of(monkeypatch, costs, "measure_costs", found), resolve("tiled", "cpu")
+    return Kind("schedule", lambda: costs.costs_of(plan, None, HOPPER, "uint8") == found, made=made)
+
+
+def auto_kind(monkeypatch, tmp_path):
+    monkeypatch.setattr(choice, "plan_key", lambda *_: "key")
+    plans, made = choice.auto_plans("cuda", "fp32", HOPPER), []
+    found = Choice(HOPPER.name, "fp32", 1, "sgemm", {"sgemm": 1.0, "fp32": 2.0}, {})
+
+    def measure(gpu, precision, batch):
+        made.append(batch)
+        entries.keep("auto", choice._name(gpu, precision, 1, plans), found)
+        return found
+
+    monkeypatch.setattr(choice, "measure", measure)
+
+    def use():
+        refused = []
+        return list(choice._ordered(HOPPER, "fp32", 1, refused)) == ["sgemm", "fp32"]
+
+    return Kind("auto", use, made=made)
+
+
+def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
+    source = tmp_path / "k.cu"
+    source.write_text("// nothing\n")
+    for name, value in {
+        "_no_cache": (), "_build": "a build", "version": (13, 0), "surroundings": (None, None),
+        "_parse_resources": Resources(8, 0, 0, 0),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(nvrtc, name, lambda *_, value=value: value)
+    monkeypatch.setattr(nvrtc.compiler, "outdated", lambda: False)
+    made = told_of(monkeypatch, nvrtc, "_run_nvrtc", (b"the right cubin", "a remark"))
+
+    def use():
+        nvrtc._not_kept.clear()
+        nvrtc.source_hash.cache_clear()
+        found = compile_kernel(Kernel(source, "k"), "sm_90a")
+        return (found.binary, found.resources.registers, found.log) == (
+            b"the right cubin", 8, "a remark",
+        )  # fmt: skip
+
+    return Kind("kernels", use, suffix, made)
+
+
+def cubins_kind(monkeypatch, tmp_path):
+    return kernels_kind(monkeypatch, tmp_path, ".cubin")
+
+
+def nvrtc_kind(monkeypatch, tmp_path):
+    library, maps = tmp_path / "libnvrtc.so.13", tmp_path / "maps"
+    library.write_text("library")
+    maps.write_text(f"7f00-7f01 r-xp 0 8:1 12   {library}\n")
+    monkeypatch.setattr(compiler, "_MAPPED", maps)
+    asked = SimpleNamespace(
+        nvrtcVersion=lambda: (0, 13, 5),
+        nvrtcCreateProgram=lambda *_: (0, None),
+        nvrtcCompileProgram=lambda *_: (0,),
+        nvrtcDestroyProgram=lambda *_: (0,),
+    )
+    made = told_of(monkeypatch, compiler, "library", asked)
+
+    def use():
+        compiler.asked.cache_clear()
+        compiler._remembered.cache_clear()
+        found = compiler.current()
+        compiler.asked.cache_clear()
+        compiler._remembered.cache_clear()
+        return (found.version, found.build) == ((13, 5), "libnvrtc.so.13 7")
+
+    return Kind("nvrtc", use, made=made)
+
+
+KINDS = [
+    cpu_kind, numba_kind, fits_kind, verified_kind, ceilings_kind, schedule_kind, auto_kind,
+    kernels_kind, cubins_kind, nvrtc_kind,
+]  # fmt: skip
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache folder of the test's own, in a process that has said nothing yet."""
+    where = tmp_path / "cache"
+    monkeypatch.setenv("LENETGPU_CACHE", str(where))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    folder.told.cache_clear()
+    yield where
+    folder.told.cache_clear()
+    native.cache_clear()
+    nvrtc._not_kept.clear()
+    nvrtc.source_hash.cache_clear()
+
+
+@pytest.fixture(params=KINDS, ids=lambda made: made.__name__.removesuffix("_kind"))
+def kind(request, cache, monkeypatch, tmp_path):
+    """Each kind of cache, with one entry that is used."""
+    found = request.param(monkeypatch, tmp_path)
+    assert found.use() and found.use() and len(found.made) == 1
+    return found
+
+
+class Evil:
+    """A pickle that makes a file where it is opened."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.marker),)
+
+
+def flipped(at):
+    def change(data):
+        return data[:at] + bytes([data[at] ^ 1]) + data[at:][1:]
+
+    return change
+
+
+def bytes_of(change):
+    def poison(path, tmp_path):
+        path.write_bytes(change(path.read_bytes()))
+
+    return poison
+
+
+def replaced_by(make):
+    def poison(path, tmp_path):
+        path.unlink()
+        make(path, tmp_path)
+
+    return poison
+
+
+def _evil(path, tmp_path):
+    path.write_bytes(pickle.dumps(Evil(str(tmp_path / "marker"))))
+
+
+def _evil_sealed_for_another(path, tmp_path):
+    """The right form and digest, of an entry by another name: somebody renamed it."""
+    data = pickle.dumps(Evil(str(tmp_path / "marker")))
+    path.write_bytes(entries.sealed(path.parent.name, "another", data))
+
+
+def _too_large(path, tmp_path):
+    with path.open("ab") as file:
+        file.truncate(entries.MOST_BYTES + 1)
+
+
+def _link(path, tmp_path):
+    """To a copy that is right in every byte, and somebody else's to change."""
+    target = tmp_path / "target"
+    shutil.move(path, target)
+    path.symlink_to(target)
+
+
+def _socket(path, tmp_path):
+    here = os.open(".", os.O_RDONLY)
+    os.chdir(path.parent)  # a socket's name may not be long
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+    finally:
+        os.fchdir(here)
+        os.close(here)
+
+
+def _anothers(path, tmp_path):
+    os.chown(path, ANOTHER, -1)
+
+
+NEEDS_ROOT = pytest.mark.skipif(not ROOT_USER, reason="only root gives a file away")
+POISONS = {
+    "empty": bytes_of(lambda data: b""),
+    "one byte": bytes_of(lambda data: data[:1]),
+    "cut in half": bytes_of(lambda data: data[: len(data) // 2]),
+    "one byte short": bytes_of(lambda data: data[:-1]),
+    "one byte more": bytes_of(lambda data: data + b"\0"),
+    "first bit": bytes_of(flipped(0)),
+    "a bit in the middle": bytes_of(lambda data: flipped(len(data) // 2)(data)),
+    "last bit": bytes_of(flipped(-1)),
+    "zeros": bytes_of(lambda data: bytes(len(data))),
+    "noise": bytes_of(lambda data: os.urandom(len(data))),
+    "a format to come": bytes_of(lambda data: data.replace(b"cache 1 ", b"cache 2 ") + b" "),
+    "no head": bytes_of(lambda data: data.partition(b"\n")[2]),
+    "plain JSON": bytes_of(lambda data: b'{"device": "this one", "copy_gbs": 1e9}'),
+    "deep JSON": bytes_of(lambda data: b"[" * 100_000),
+    "a planted pickle": _evil,
+    "sealed for another": _evil_sealed_for_another,
+    "too large": _too_large,
+    "a link": _link,
+    "a link to nowhere": replaced_by(lambda path, tmp_path: path.symlink_to(tmp_path / "no")),
+    "a link to itself": replaced_by(lambda path, tmp_path: path.symlink_to(path)),
+    "a device": replaced_by(lambda path, tmp_path: path.symlink_to("/dev/zero")),
+    "a pipe": replaced_by(lambda path, tmp_path: os.mkfifo(path)),
+    "a socket": replaced_by(_socket),
+    "a folder": replaced_by(lambda path, tmp_path: path.mkdir()),
+    "writable by all": lambda path, tmp_path: path.chmod(0o666),
+    "gone": lambda path, tmp_path: path.unlink(),
+    "another's": _anothers,
+}
+assert len(POISONS) >= 20
+STAYS = "a folder"
+NOTHING_TO_SAY = "gone"
+REASONS = {"too large": "bytes at most", "a device": "found a link", "a socket": "found a socket"}
+
+
+def needs_root(names):
+    return [pytest.param(name, marks=NEEDS_ROOT) if "another's" in name else name for name in names]
+
+
+@pytest.mark.parametrize("how", needs_root(POISONS))
+def test_a_poisoned_entry_is_made_anew(how, kind, tmp_path, capfd):
+    path = kind.entry()
+    good = path.stat().st_size
+    POISONS[how](path, tmp_path)
+    lost = survey()
+    assert how == NOTHING_TO_SAY or len(lost.damaged) == 1, lost
+    assert kind.use() and len(kind.made) == 2
+    assert not (tmp_path / "marker").exists()
+    said = capfd.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", int(bool(folder.told())))
+    assert how == NOTHING_TO_SAY or folder.told()
+    assert REASONS.get(how, "") in "".join(folder.told())
+    healed = how != STAYS
+    assert kind.use() and len(kind.made) == (2 if healed else 3)
+    assert capfd.readouterr().err == ""
+    if healed:
+        assert survey().damaged == []
+        assert kind.entry().lstat().st_mode & 0o777 == 0o600
+    if how == "a link":
+        assert (tmp_path / "target").stat().st_size == good
+    repair()
+    assert survey().damaged == [] and survey().sound == {}
+
+
+def _as_file(where, tmp_path):
+    shutil.rmtree(where)
+    where.write_text("")
+
+
+def _as_pipe(where, tmp_path):
+    shutil.rmtree(where)
+    os.mkfifo(where)
+
+
+def _as_link(where, tmp_path):
+    shutil.move(where, tmp_path / "elsewhere")
+    where.symlink_to(tmp_path / "elsewhere")
+
+
+def _as_lost_link(where, tmp_path):
+    shutil.rmtree(where)
+    where.symlink_to(tmp_path / "nowhere" / "deep")
+
+
+def _as_loop(where, tmp_path):
+    shutil.rmtree(where)
+    where.symlink_to(where)
+
+
+FOLDERS = {
+    "a file": _as_file,
+    "a pipe": _as_pipe,
+    "a link": _as_link,
+    "a link to nowhere": _as_lost_link,
+    "a link to itself": _as_loop,
+    "open to all": lambda where, tmp_path: where.chmod(0o777),
+    "open to the group": lambda where, tmp_path: where.chmod(0o770),
+    "open and sticky": lambda where, tmp_path: where.chmod(0o1777),
+    "another's": _anothers,
+}
+
+
+@pytest.mark.parametrize("how", needs_root(FOLDERS))
+def test_a_folder_that_is_not_ours_alone_is_done_without(how, kind, tmp_path, cache, capfd):
+    before = sorted(cache.rglob("*"))
+    FOLDERS[how](cache / kind.name, tmp_path)
+    assert survey().damaged
+    for times in (2, 3):
+        assert kind.use() and len(kind.made) == times
+    assert capfd.readouterr().err.count("\n") == 1
+    if how.startswith(("open", "another")):
+        assert sorted(cache.rglob("*")) == before
+
+
+@pytest.mark.parametrize("how", needs_root(set(FOLDERS) - {"a link"}))
+def test_neither_is_a_cache_that_is_not_ours_alone(how, kind, tmp_path, cache, capfd):
+    FOLDERS[how](cache, tmp_path)
+    for times in (2, 3):
+        assert kind.use() and len(kind.made) == times
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_link_of_ours_to_the_cache_is_followed(kind, tmp_path, cache):
+    _as_link(cache, tmp_path)
+    assert kind.use() and len(kind.made) == 1 and folder.told() == []
+    with pytest.raises(LenetError, match="expected a folder, found a link; nothing is removed"):
+        repair()
+    assert kind.use() and len(kind.made) == 1
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EDQUOT", "EACCES", "EIO"])
+@pytest.mark.parametrize("at", ["mkdir", "open", "replace"])
+@pytest.mark.parametrize("made", KINDS, ids=lambda made: made.__name__.removesuffix("_kind"))
+def test_what_cannot_be_kept_is_had_all_the_same(
+    made, at, error, cache, tmp_path, monkeypatch, capfd
+):
+    import errno
+
+    kind, real = made(monkeypatch, tmp_path), getattr(os, at)
+    number = getattr(errno, error)
+
+    def refuse(path, *rest, **more):
+        if str(cache) in str(path):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, at, refuse)
+    for times in (1, 2):
+        assert kind.use() and len(kind.made) == times
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and os.strerror(number) in said
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_where_there_is_no_home_nothing_is_kept(kind, monkeypatch, capfd):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("LENETGPU_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    assert kind.use() and len(kind.made) == 2
+    assert capfd.readouterr().err == (
+        "lenetgpu: cache: no folder: expected a home or LENETGPU_CACHE, found neither; "
+        "done without\n"
+    )
+    with pytest.raises(LenetError, match="expected a home or LENETGPU_CACHE, found neither"):
+        repair()
+
+
+CHANGES = [
+    lambda facts: {},
+    lambda facts: dict.fromkeys(facts),
+    lambda facts: {name: str(value) for name, value in facts.items()},
+    lambda facts: {name: [value] for name, value in facts.items()},
+    lambda facts: dict(list(facts.items())[1:]),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["none", "null", "texts", "lists", "one less"])
+@pytest.mark.parametrize(
+    "made", [made for made in KINDS if made not in (cpu_kind, numba_kind, cubins_kind)]
+)
+def test_facts_that_are_none_are_not_believed(made, change, cache, tmp_path, monkeypatch, capfd):
+    """Whole and of the right name: a version of ours that knew other facts wrote them."""
+    kind = made(monkeypatch, tmp_path)
+    assert kind.use()
+    name = kind.entry().name.removesuffix(".kept")
+    entries.keep(kind.name, name, change(entries.facts_of(kind.name, name)))
+    assert kind.use() and len(kind.made) == 2
+    assert capfd.readouterr().err.count("\n") <= 1
+    assert kind.use() and len(kind.made) == 2
+
+
+def test_writers_that_were_killed_are_cleaned_up_after(kind, cache):
+    old, young = (cache / kind.name / f".{name}.part" for name in ("old", "young"))
+    for part in (old, young):
+        part.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    kind.entry().unlink()
+    assert kind.use()
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_nothing_of_the_cache_is_for_others_eyes(kind, cache):
+    (cache / kind.name).chmod(0o755)
+    assert kind.use() and len(kind.made) == 1
+    modes = {path: path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("*"))}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
+
+
+def test_numbas_folder_is_used_where_it_is_ours(cache, tmp_path, monkeypatch, capfd):
+    asked, kind = tmp_path / "asked", numba_kind(monkeypatch, tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(asked))
+    assert kind.use() and kind.use() and len(kind.made) == 1
+    assert len(list(asked.glob("numba/*.kept"))) == 1 and not cache.exists()
+    asked.chmod(0o777)
+    assert kind.use() and kind.use() and len(kind.made) == 2
+    assert len(list(cache.glob("numba/*.kept"))) == 1
+    assert capfd.readouterr().err.count("\n") == 1
+    repair()
+    assert not (asked / "numba").exists() and not (cache / "numba").exists()
+    assert asked.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.fixture
+def cupys(cache, tmp_path, monkeypatch):
+    """A home of the test's own and CuPy's folder in it."""
+    monkeypatch.setattr(os, "environ", dict(os.environ) | {"HOME": str(tmp_path)})
+    for name in ("CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"):
+        os.environ.pop(name, None)
+    folder.settle_cupy.cache_clear()
+    yield tmp_path / ".cupy" / "kernel_cache"
+    folder.settle_cupy.cache_clear()
+
+
+def test_cupy_keeps_its_kernels_where_it_can(cupys):
+    folder.settle_cupy()
+    assert "CUPY_CACHE_IN_MEMORY" not in os.environ and folder.told() == []
+    assert cupys.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("how", needs_root(set(FOLDERS) - {"a link"}))
+def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(how, cupys, tmp_path, capfd):
+    cupys.mkdir(parents=True)
+    FOLDERS[how](cupys, tmp_path)
+    folder.settle_cupy()
+    assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("home", ["/proc", "/dev/null"])
+def test_cupy_keeps_them_in_memory_where_no_home_takes_them(home, cupys, capfd):
+    os.environ["HOME"] = home
+    folder.settle_cupy()
+    assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_kernel_that_cannot_be_kept_is_compiled_once(cache, tmp_path, monkeypatch):
+    kind = kernels_kind(monkeypatch, tmp_path)
+    monkeypatch.setenv("LENETGPU_CACHE", os.devnull)
+    assert kind.use() and len(kind.made) == 1
+    found = compile_kernel(Kernel(tmp_path / "k.cu", "k"), "sm_90a")
+    assert (found.path, found.binary, len(kind.made)) == (None, b"the right cubin", 1)
