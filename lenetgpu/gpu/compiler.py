@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import libraries_by_name
 from lenetgpu.store import cache_dir, remember
 
 NO_CACHE = "--no-cache"
@@ -35,9 +36,10 @@ class Compiler:
 def library() -> Any:
     """NVRTC's functions; LenetError where there are none."""
     try:
-        from cuda.bindings import nvrtc
+        with libraries_by_name():
+            from cuda.bindings import nvrtc
 
-        status = nvrtc.nvrtcVersion()[0]
+            status = nvrtc.nvrtcVersion()[0]
     except (ImportError, RuntimeError) as error:
         raise LenetError(
             "compiling kernels: expected NVRTC through cuda-bindings, found none "
