@@ -346,7 +346,8 @@ def test_packed_files_are_right_in_any_order(tmp_path, monkeypatch, digits, kept
 def test_what_one_thread_passes_is_kept_for_the_other(tmp_path, monkeypatch, digits):
     """A file is opened once though the second part is read first, and nothing stays."""
     opened = []
-    monkeypatch.setattr(idx, "unpacking", lambda path: opened.append(path) or gzip.GzipFile(path))
+    unpack = idx.unpacking
+    monkeypatch.setattr(idx, "unpacking", lambda file: opened.append(file) or unpack(file))
     monkeypatch.setattr(idx, "_STEP", 5 * 784)
     path = idx_file(tmp_path / "x-images.gz", digits)
     with open_source(path, 1) as source:

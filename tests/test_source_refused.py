@@ -17,7 +17,7 @@ from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, npy, p
 from lenetgpu.errors import LenetError
 from lenetgpu.files import disk, hdf5_source, reading
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import guard, opened
+from lenetgpu.files.hdf5 import array, guard, opened
 from lenetgpu.files.hdf5.chunks import fletcher32
 from lenetgpu.files.hdf5_source import ChunkedSource
 from lenetgpu.files.source import open_source
@@ -106,7 +106,8 @@ def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, mon
             os.truncate(file.path, os.path.getsize(file.path) - 40)
         return item
 
-    monkeypatch.setattr(hdf5_source.hdf5, "find", shrink)
+    for module in (hdf5_source.hdf5, array):
+        monkeypatch.setattr(module, "find", shrink)
     for load, target in ((open_source, path), (load_weights, weight_file)):
         with pytest.raises(LenetError, match="the file became shorter while it was read"):
             load(target)
@@ -290,9 +291,7 @@ def test_chunks_that_are_too_large(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         options = {"chunks": (1 << 21, 28, 28), "maxshape": (None, 28, 28)}
         file.create_dataset("x", (5, 28, 28), "u1", **options)
-    with pytest.raises(
-        LenetError, match="found chunks of 1,644,167,168 bytes, more than 16,777,216"
-    ):
+    with pytest.raises(LenetError, match="found chunks of 1,644,167,168 bytes, more than 16,777"):
         open_source(tmp_path / "x.h5")
 
 

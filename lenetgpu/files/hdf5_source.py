@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 256 << 20
 """What is kept at most of decoded chunks of which a later read wants the rest."""
+_SMALL_BYTES = 16 << 20
+"""Of chunks decoded at once or kept, whatever the file's size; else at most twice that."""
 _LABELS_AT_ONCE = 1 << 17
 _MANY = 4
 """Parts of a read for each thread of the pool."""
@@ -151,7 +153,9 @@ class ChunkedSource(_DatasetSource):
             self.inflated_from = item.file.size
         self._shape = item.shape
         self._chunks = Chunks(self._item, self._where)
-        self._threads = core_count()
+        room = max(_SMALL_BYTES, 2 * item.file.size)
+        self._threads = max(1, min(core_count(), room // self._chunks.bytes))
+        self._most_kept = max(1, min(KEPT_BYTES, room) // self._chunks.bytes)
         self._begin()
 
     def _begin(self) -> None:
@@ -214,7 +218,7 @@ class ChunkedSource(_DatasetSource):
             mine = found is None
             if found is None:
                 found = self._kept[corner] = Future()
-                while len(self._kept) > max(1, KEPT_BYTES // self._chunks.bytes):
+                while len(self._kept) > self._most_kept:
                     self._kept.popitem(last=False)
         if mine:
             try:

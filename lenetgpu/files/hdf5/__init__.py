@@ -7,7 +7,14 @@ looked at first (`guard`), then its bytes are read where they lie (`array`, `chu
 from lenetgpu.files.hdf5.array import read_array, read_rows
 from lenetgpu.files.hdf5.guard import attribute, attribute_names
 from lenetgpu.files.hdf5.new import new_hdf5, set_text
-from lenetgpu.files.hdf5.opened import Untrusted, attributes, open_file, open_hdf5, readable
+from lenetgpu.files.hdf5.opened import (
+    Untrusted,
+    attributes,
+    open_file,
+    open_hdf5,
+    readable,
+    unread_attributes,
+)
 from lenetgpu.files.hdf5.stored import (
     MAX_CHUNK_BYTES,
     MAX_DATASET_BYTES,
@@ -35,4 +42,5 @@ __all__ = [
     "require_file",
     "require_written",
     "set_text",
+    "unread_attributes",
 ]

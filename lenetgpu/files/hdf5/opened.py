@@ -144,11 +144,19 @@ def readable(path: Path) -> Iterator[None]:
 
 def attributes(path: Path) -> dict[str, str]:
     """Attributes of the root group that may be read, as text."""
-    found = {}
     with open_hdf5(path) as file:
-        for name in guard.attribute_names(file):
-            try:
-                found[name] = str(guard.attribute(file, name))
-            except LenetError:
-                continue
-    return found
+        return {name: text for name, text in _attributes(file) if text is not None}
+
+
+def unread_attributes(path: Path) -> list[str]:
+    """Names of those that may not be read: of variable length, say."""
+    with open_hdf5(path) as file:
+        return [name for name, text in _attributes(file) if text is None]
+
+
+def _attributes(file: Untrusted) -> Iterator[tuple[str, str | None]]:
+    for name in guard.attribute_names(file):
+        try:
+            yield name, str(guard.attribute(file, name))
+        except LenetError:
+            yield name, None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.hdf5 import guard
 from lenetgpu.files.hdf5.opened import Untrusted
+from lenetgpu.files.inflate import MOST_RATIO
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +23,6 @@ MAX_CHUNK_BYTES = 1 << 30
 _SMALL_BYTES = 16 << 20
 _CHUNK_RATIO = 64
 """A chunk larger than _SMALL_BYTES has at most so many times the file's bytes."""
-_DEFLATE_RATIO = 1032
-"""Bytes that one of deflate's may become at most: 258 in two bits."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _require_held(item: Stored) -> None:
         if item.chunk_bytes > most:
             raise item.refuse(f"chunks of {item.chunk_bytes:,} bytes, more than {most:,}")
         deflated = guard.DEFLATE in (code for code, _ in item.filters)
-        if length > size * (_DEFLATE_RATIO if deflated else 1):
+        if length > size * (MOST_RATIO if deflated else 1):
             raise item.refuse(f"{length:,} bytes, more than a file of {size:,} can hold")
     elif item.offset is not None and item.offset + length > size:
         raise LenetError(
