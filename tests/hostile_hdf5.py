@@ -197,7 +197,23 @@ def _compressed_bomb(file, secret, fifo):
     made.write_direct_chunk((0, 0, 0), zlib.compress(_zeros((1 << 20) * 784), 9))
 
 
+def _blank(count, chunk, kind):
+    """Nothing but zeros, all of them there: as much as so few bytes may be."""
+
+    def make(file, secret, fifo):
+        data = _zeros(chunk * 784 * np.dtype(kind).itemsize)
+        options = {"chunks": (chunk, 28, 28), "compression": "gzip", "shuffle": kind != "u1"}
+        made = file.create_dataset("x", (count, 28, 28), kind, **options)
+        for lo in range(0, count, chunk):
+            made.id.write_direct_chunk((lo, 0, 0), data)
+
+    return make
+
+
 BOMBS = {
+    "blank images": _blank(84_000, 21_000, "u1"),
+    "blank floats": _blank(21_000, 5_250, "f4"),
+    "more blank images": _blank(105_000, 21_000, "u1"),
     "one vast chunk": _one_vast_chunk,
     "chunks that are cut short": _many_in_one_place,
     "unwritten": _unwritten,
