@@ -109,6 +109,7 @@ def test_no_bomb_takes_memory_or_time(corpus, ends):
     assert {name: end for name, end in bombs.items() if end[1] > 1 or end[2] > 190} == {}
     small = [path for path in corpus if path.stat().st_size < 100_000]
     assert len(small) > 20
+    assert "bytes, more than a file of " in ends["bombs-unwritten.h5 images"][3]
     said = of(ends, "headers", "images")
     assert all("expected B-trees and heaps that " in end[3] for end in said.values())
 
