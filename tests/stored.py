@@ -64,7 +64,6 @@ def in_any_order(source, size, threads=4, seed=0):
 MAKERS = {
     "contiguous": lambda folder, x, y: h5(folder / "x.h5", x, y),
     "chunked": lambda folder, x, y: h5(folder / "x.h5", x, y, chunks=(7, 28, 28), **DEFLATE),
-    "slow": lambda folder, x, y: h5(folder / "x.h5", x, y, chunks=(7, 28, 28), compression="lzf"),
     "idx": lambda folder, x, y: idx_file(folder / "x-images", x, y),
     "idx.gz": lambda folder, x, y: idx_file(folder / "x-images.gz", x, y),
     "npy": lambda folder, x, y: npy(folder / "x.npy", x),

@@ -27,9 +27,9 @@ import json, os, signal, sys
 import h5py, numpy
 import lenetgpu.commands.listing, lenetgpu.files.convert, lenetgpu.files.packed.write
 from lenetgpu.cli import main
-from lenetgpu.files import hdf5
+from lenetgpu.files.hdf5 import new
 
-places = hdf5.__file__, os.path.dirname(h5py.__file__)
+places = new.__file__, os.path.dirname(h5py.__file__)
 folder, log, moments, arguments = *sys.argv[1:3], int(sys.argv[3]), sys.argv[4:]
 begun, passed = False, 0
 

@@ -105,4 +105,7 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
             )
         )
     rows.extend(hdf5.attributes(path).items())
+    unread = hdf5.unread_attributes(path)
+    if unread:
+        rows.append(("not read", f"{', '.join(unread)} (text of variable length, or no one value)"))
     return rows

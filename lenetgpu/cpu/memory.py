@@ -1,9 +1,10 @@
-"""Arrays that begin where a cache line does, so that no vector of one lies across two."""
+"""Host memory: how much is free, and arrays whose vectors lie across no two cache lines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from pathlib import Path
 from typing import Any
 
 LINE_BYTES = 64
@@ -21,3 +22,13 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
     raw = np.empty(size + LINE_BYTES, np.uint8)
     start = -raw.ctypes.data % LINE_BYTES
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
+
+
+def free_bytes(root: Path = Path("/")) -> int | None:
+    """Memory that this machine has to give without swapping; None where the system does not say."""
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) << 10
+    except (OSError, ValueError, LookupError, StopIteration):
+        return None

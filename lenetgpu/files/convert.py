@@ -51,5 +51,5 @@ def convert_weights(source: Path, target: Path) -> None:
         for name, tensor in weights.tensors.items():
             file.create_dataset(name, data=tensor, track_times=False)
         for name, text in hdf5.attributes(source).items():
-            file.attrs[name] = text
+            hdf5.set_text(file, name, text)
     write_atomically(target, buffer.getvalue())

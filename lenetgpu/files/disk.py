@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.reading import BLOCK, Source, check_floats
+from lenetgpu.files.regular import open_regular
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class OpenFile:
         self.path = path
         self._turn = Lock()
         try:
-            self._file: BinaryIO = path.open("rb", buffering=0) if file is None else file
-            self.size = os.fstat(self._file.fileno()).st_size
+            self.file = open_regular(path, "a file to read") if file is None else file
+            self.size = os.fstat(self.file.fileno()).st_size
         except OSError as error:
             raise LenetError(
                 f"{path}: expected a readable file, found: {error.strerror}"
@@ -54,14 +55,14 @@ class OpenFile:
 
     def _some(self, out: memoryview, at: int) -> int:
         if hasattr(os, "preadv"):
-            return os.preadv(self._file.fileno(), [out], at)
+            return os.preadv(self.file.fileno(), [out], at)
         with self._turn:
-            self._file.seek(at)
-            return self._file.readinto(out)  # type: ignore[attr-defined,no-any-return]
+            self.file.seek(at)
+            return self.file.readinto(out)  # type: ignore[attr-defined,no-any-return]
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self.file.close()
 
 
 class RawSource(Source):

@@ -1,38 +1,44 @@
 """Images of an HDF5 file in the course's layout: /x (N, 28, 28[, 1]), and labels /y beside them.
 
-Contiguous images are read where they lie, chunks are read raw and decoded by a pool of threads;
-what neither can take (odd filters, types that NumPy has not) goes through HDF5, a thread at a time.
+Contiguous images are read where they lie, chunks are read raw and decoded by a pool of threads.
 """
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from collections import OrderedDict
 from itertools import pairwise, product
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
-from lenetgpu.files.chunks import Chunks, decoded_here
-from lenetgpu.files.disk import PIXELS, OpenFile, RawSource, narrowed
+from lenetgpu.files.disk import RawSource, narrowed
+from lenetgpu.files.hdf5.chunks import Chunks
 from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
-from lenetgpu.files.reading import BLOCK, Source, check_floats, class_numbers, selected
+from lenetgpu.files.reading import (
+    BLOCK,
+    Source,
+    check_floats,
+    class_numbers,
+    require_room,
+    selected,
+)
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    import h5py
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
 KEPT_BYTES = 256 << 20
 """What is kept at most of decoded chunks of which a later read wants the rest."""
+_SMALL_BYTES = 16 << 20
+"""Of chunks decoded at once or kept, whatever the file's size; else at most twice that."""
 _LABELS_AT_ONCE = 1 << 17
 _MANY = 4
 """Parts of a read for each thread of the pool."""
@@ -49,11 +55,10 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
         raise
 
 
-def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
-    import h5py
+def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Source:
     import numpy as np
 
-    if ATTRIBUTE in file.attrs:
+    if file.holds_attribute(ATTRIBUTE):
         packed = PackedSource(path, file, skip, limit)
         file.close()
         return packed
@@ -68,66 +73,41 @@ def _open(path: Path, file: h5py.File, skip: int, limit: int | None) -> Source:
         raise LenetError(
             f"{path}: expected dataset /x to be float or uint8, found type {item.dtype}"
         )
-    count = len(item)
-    chosen = selected(path, count, skip, limit)
-    labels = _labels(path, file, count, chosen) if "y" in file else None
+    chosen = selected(path, item.shape[0], skip, limit)
+    if not item.chunks:
+        hdf5.require_written(item)
+    labels = _labels(file, item.shape[0], chosen) if file.holds("y") else None
     where = f"{path}: expected dataset /x"
-    if item.chunks and _as_numpy_has_it(item) and decoded_here(item):
-        return ChunkedSource(path, file, item, where, labels, chosen)
-    hdf5.require_written(file, "x", expected, item)
-    compact = item.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-    if item.chunks or compact or not _as_numpy_has_it(item):
-        return _SlowSource(path, file, item, where, labels, chosen)
-    offset = int(item.id.get_offset())
-    raw = _same_file(path, file)
-    end = offset + count * PIXELS * item.dtype.itemsize
-    if end > raw.size:
-        raw.close()
-        raise LenetError(
-            f"{where} to lie within the file, found that it ends at byte {end:,} of {raw.size:,}"
-        )
-    stored = item.dtype
+    if item.chunks:
+        return ChunkedSource(item, where, labels, chosen)
+    if item.offset is None or not item.plain:
+        return _RowsSource(item, where, labels, chosen)
+    source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, chosen)
     file.close()
-    return RawSource(raw, where, offset, stored, labels, chosen)
+    return source
 
 
-def _as_numpy_has_it(item: h5py.Dataset) -> bool:
-    """Whether the bytes in the file are the dtype's: not a float of odd widths, say."""
-    import h5py
-
-    stored = item.id.get_type()
-    if item.dtype == "uint8":
-        return bool(stored.equal(h5py.h5t.STD_U8LE) or stored.equal(h5py.h5t.STD_U8BE))
-    return bool(stored.equal(h5py.h5t.py_create(item.dtype)))
-
-
-def _same_file(path: Path, file: h5py.File) -> OpenFile:
-    """The very file that HDF5 has open, which another of its name may have replaced."""
-    handle: BinaryIO = os.fdopen(os.dup(file.id.get_vfd_handle()), "rb", buffering=0)
-    return OpenFile(path, handle)
-
-
-def _labels(path: Path, file: h5py.File, count: int, chosen: range) -> Array:
+def _labels(file: hdf5.Untrusted, count: int, chosen: range) -> Array:
     """Labels (n,) int64 of the images chosen."""
     import numpy as np
 
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
     shapes = ((count,), (count, CLASSES), (count, 1))
     item = hdf5.find(file, "y", expected, lambda shape: shape in shapes, "fiu")
-    hdf5.require_written(file, "y", expected, item)
+    hdf5.require_written(item)
+    length = len(chosen) * np.dtype(np.int64).itemsize
+    if length > hdf5.MAX_DATASET_BYTES:
+        raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
+    require_room(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(chosen), np.int64)
-    if labels.nbytes > hdf5.MAX_DATASET_BYTES:
-        found = f"{labels.nbytes:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}"
-        raise hdf5.refused(file, "y", expected, found)
     for lo, hi in _spans(chosen, _step(item, _LABELS_AT_ONCE)):
-        raw = item[lo:hi]
-        part = raw.astype(raw.dtype.newbyteorder("="), copy=False)
-        hdf5.require_size(file)
-        labels[lo - chosen.start : hi - chosen.start] = class_numbers(part, path, "/y")
+        part = hdf5.read_rows(item, lo, hi)
+        file.check_size()
+        labels[lo - chosen.start : hi - chosen.start] = class_numbers(part, file.path, "/y")
     return labels
 
 
-def _step(item: h5py.Dataset, least: int) -> int:
+def _step(item: hdf5.Stored, least: int) -> int:
     """At least so many rows, in whole chunks."""
     rows: int = item.chunks[0] if item.chunks else 1
     return -(-least // rows) * rows
@@ -142,41 +122,24 @@ def _spans(rows: range, step: int) -> list[tuple[int, int]]:
 class _DatasetSource(Source):
     """Images of a dataset whose file stays open until `close`."""
 
-    def __init__(
-        self,
-        path: Path,
-        file: h5py.File,
-        item: h5py.Dataset,
-        where: str,
-        labels: Array | None,
-        chosen: range,
-    ) -> None:
+    def __init__(self, item: hdf5.Stored, where: str, labels: Array | None, chosen: range) -> None:
         dtype = "uint8" if item.dtype.kind == "u" else "float32"
-        super().__init__(str(path), dtype, labels, chosen)
-        self._path, self._file, self._item, self._where = path, file, item, where
-        self._ready()
-
-    @abstractmethod
-    def _ready(self) -> None:
-        """Make what reading the dataset needs."""
+        super().__init__(str(item.path), dtype, labels, chosen)
+        self._item, self._where = item, where
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._item.file.close()
 
 
-class _SlowSource(_DatasetSource):
-    """Images that HDF5 itself must read, a thread at a time."""
-
-    def _ready(self) -> None:
-        self._turn = Lock()
+class _RowsSource(_DatasetSource):
+    """Images of floats that NumPy has not, or within an object's header."""
 
     def _fill(self, first: int, out: Array) -> None:
-        for lo, hi in _spans(range(first, first + len(out)), _step(self._item, BLOCK)):
+        for lo, hi in _spans(range(first, first + len(out)), BLOCK):
             part = out[lo - first : hi - first]
-            with self._turn, hdf5.readable(self._path):
-                narrowed(self._item[lo:hi], part)
-                hdf5.require_size(self._file)
+            narrowed(hdf5.read_rows(self._item, lo, hi), part)
+            self._item.file.check_size()
             if self.dtype == "float32":
                 check_floats(part, lo, self._where)
 
@@ -184,10 +147,15 @@ class _SlowSource(_DatasetSource):
 class ChunkedSource(_DatasetSource):
     """Images in chunks of any shape, read raw and decoded by as many threads as there are cores."""
 
-    def _ready(self) -> None:
-        self._shape = self._item.shape
+    def __init__(self, item: hdf5.Stored, where: str, labels: Array | None, chosen: range) -> None:
+        super().__init__(item, where, labels, chosen)
+        if item.filters:
+            self.inflated_from = item.file.size
+        self._shape = item.shape
         self._chunks = Chunks(self._item, self._where)
-        self._threads = core_count()
+        room = max(_SMALL_BYTES, 2 * item.file.size)
+        self._threads = max(1, min(core_count(), room // self._chunks.bytes))
+        self._most_kept = max(1, min(KEPT_BYTES, room) // self._chunks.bytes)
         self._begin()
 
     def _begin(self) -> None:
@@ -238,7 +206,7 @@ class ChunkedSource(_DatasetSource):
                 check_floats(part.reshape(-1, *IMAGE_SHAPE), lo, self._where)
 
     def _chunks_read(self, corner: tuple[int, ...]) -> Array:
-        with hdf5.readable(self._path):
+        with hdf5.readable(self._item.path):
             return self._chunks.read(corner)
 
     def _remembered(self, corner: tuple[int, ...]) -> Array:
@@ -250,7 +218,7 @@ class ChunkedSource(_DatasetSource):
             mine = found is None
             if found is None:
                 found = self._kept[corner] = Future()
-                while len(self._kept) > max(1, KEPT_BYTES // self._chunks.bytes):
+                while len(self._kept) > self._most_kept:
                     self._kept.popitem(last=False)
         if mine:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
-from lenetgpu.files.inflate import broken, is_gzip, unpacking
+from lenetgpu.files.inflate import MOST_RATIO, broken, is_gzip, unpacking
 from lenetgpu.files.reading import Source, class_numbers, selected
+from lenetgpu.files.regular import open_regular
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -54,6 +56,14 @@ class _Header:
             f"{self.what}, found {'more' if found is None else f'{found:,}'}"
         )
 
+    def check_held(self, path: Path, size: int) -> None:
+        """LenetError where a gzip file of `size` bytes cannot hold what the header says."""
+        if self.length + self.bytes > MOST_RATIO * size:
+            raise LenetError(
+                f"{path}: expected what a gzip file of {size:,} bytes can hold, "
+                f"found a header of {self.count:,} {self.what}, {self.bytes:,} bytes"
+            )
+
     def check_length(self, path: Path, found: int) -> None:
         """LenetError unless so many bytes follow as must."""
         if found != self.bytes:
@@ -67,9 +77,10 @@ class GzipSource(Source):
     that asks for it later; a read further back begins anew at the start of the file.
     """
 
-    def __init__(self, path: Path, header: _Header, labels: Array | None, chosen: range) -> None:
-        super().__init__(str(path), "uint8", labels, chosen)
-        self._path, self._header = path, header
+    def __init__(self, file: OpenFile, header: _Header, labels: Array | None, chosen: range):
+        super().__init__(str(file.path), "uint8", labels, chosen)
+        self._packed, self._path, self._header = file, file.path, header
+        self.inflated_from = file.size
         self._turn = Lock()
         self._kept: dict[int, Array] = {}
         self._file: BinaryIO | None = None
@@ -107,8 +118,7 @@ class GzipSource(Source):
         import numpy as np
 
         if self._file is None or self._at > image:
-            self.close()
-            self._file = unpacking(self._path)
+            self._file = unpacking(self._packed.file)
             self._file.read(self._header.length)
             self._at = 0
         while self._at < image:
@@ -140,9 +150,8 @@ class GzipSource(Source):
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file = None
+        self._packed.close()
 
 
 def _damaged(path: Path, what: str, error: Exception) -> LenetError:
@@ -153,21 +162,26 @@ def open_idx(path: Path, skip: int, limit: int | None) -> Source:
     """Images of an IDX file, with the labels of the file beside it, by MNIST's naming."""
     import numpy as np
 
-    gzipped = is_gzip(path)
+    file = OpenFile(path)
     try:
-        with unpacking(path) as file:
-            header = _Header(path, file, IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
-    except broken() as error:
-        raise _damaged(path, "images", error) from error
-    if not gzipped:
-        header.check_length(path, path.stat().st_size - header.length)
-    chosen = selected(path, header.count, skip, limit)
-    beside = label_file(path)
-    labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
+        gzipped = is_gzip(file.file)
+        header = _Header(path, unpacking(file.file), IMAGE_MAGIC, IMAGE_SHAPE[:2], "images")
+        if gzipped:
+            header.check_held(path, file.size)
+        else:
+            header.check_length(path, file.size - header.length)
+        chosen = selected(path, header.count, skip, limit)
+        beside = label_file(path)
+        labels = None if beside is None else _read_labels(beside, path, header.count, chosen)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, broken()):
+            raise _damaged(path, "images", error) from error
+        raise
     if gzipped:
-        return GzipSource(path, header, labels, chosen)
+        return GzipSource(file, header, labels, chosen)
     where = f"{path}: expected the images"
-    return RawSource(OpenFile(path), where, header.length, np.dtype(np.uint8), labels, chosen)
+    return RawSource(file, where, header.length, np.dtype(np.uint8), labels, chosen)
 
 
 def label_file(images: Path) -> Path | None:
@@ -190,20 +204,23 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
     """The labels (n,) int64 of the images chosen; there must be `count` in all."""
     import numpy as np
 
-    gzipped = is_gzip(path)
-    labels = np.empty(len(chosen), np.int64)
     done = -chosen.start
     try:
-        with unpacking(path) as file:
+        with open_regular(path, "an IDX file of labels") as opened:
+            gzipped, file = is_gzip(opened), unpacking(opened)
             header = _Header(path, file, LABEL_MAGIC, (), "labels")
             if header.count != count:
                 raise LenetError(
                     f"{path}: expected {count:,} labels for {images.name}, found {header.count:,}"
                 )
-            if not gzipped:
-                header.check_length(path, path.stat().st_size - header.length)
+            size = os.fstat(opened.fileno()).st_size
+            if gzipped:
+                header.check_held(path, size)
+            else:
+                header.check_length(path, size - header.length)
                 file.seek(chosen.start, 1)
                 done = 0
+            labels = np.empty(len(chosen), np.int64)
             while done < len(chosen):
                 part = file.read(min(len(chosen) - done if done >= 0 else -done, _STEP))
                 if not part:
@@ -227,7 +244,7 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
     height, width, _ = IMAGE_SHAPE
     shapes = ((height, width), IMAGE_SHAPE, (1, height, width))
     what = f"{path}: expected an .npy file of uint8 or float images"
-    with path.open("rb") as file:
+    with open_regular(path, "an .npy file") as file:
         try:
             version = npy.read_magic(file)
             reads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -237,7 +254,7 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
         except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise LenetError(f"{what}, found a damaged header ({reason})") from error
-        offset = file.tell()
+        offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if stored != np.uint8 and stored.kind != "f":
         raise LenetError(f"{what}, found type {stored}")
     if len(shape) < 3 or shape[0] < 1 or shape[1:] not in shapes:
@@ -247,7 +264,7 @@ def open_npy(path: Path, skip: int, limit: int | None) -> Source:
         )
     if fortran:
         raise LenetError(f"{what} in C order, found Fortran order")
-    length, found = shape[0] * PIXELS * stored.itemsize, path.stat().st_size - offset
+    length, found = shape[0] * PIXELS * stored.itemsize, size - offset
     if found != length:
         raise LenetError(
             f"{path}: expected {length:,} bytes after the header for {shape[0]:,} images, "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any, BinaryIO
 
 GZIP_MAGIC = b"\x1f\x8b"
+MOST_RATIO = 1032
+"""Bytes that one of deflate's becomes at most: 258 in two bits."""
 
 
 @cache
@@ -28,17 +29,19 @@ def broken() -> tuple[type[Exception], ...]:
     return (OSError, EOFError, zlib.error, _modules()[0].error)
 
 
-def is_gzip(path: Path) -> bool:
-    """Whether a file is gzip's."""
-    with path.open("rb") as file:
-        return file.read(2) == GZIP_MAGIC
+def is_gzip(file: BinaryIO) -> bool:
+    """Whether an open file is gzip's; it is at its start afterwards."""
+    file.seek(0)
+    found = file.read(2) == GZIP_MAGIC
+    file.seek(0)
+    return found
 
 
-def unpacking(path: Path) -> BinaryIO:
-    """A file opened for reading what is in it, inflated where it is gzip's."""
-    if not is_gzip(path):
-        return path.open("rb")
-    opened: BinaryIO = _modules()[1].GzipFile(path)
+def unpacking(file: BinaryIO) -> BinaryIO:
+    """What is in an open file from its start on: itself, or what it is inflated to."""
+    if not is_gzip(file):
+        return file
+    opened: BinaryIO = _modules()[1].GzipFile(fileobj=file, mode="rb")
     return opened
 
 

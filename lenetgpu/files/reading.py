@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.cpu.memory import free_bytes
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MAX_WHOLE_BYTES = 64 << 30
+SMALL_BYTES = 64 << 20
+"""What is inflated and read whole is this at most, or _RATIO times the bytes in the file."""
+_RATIO = 512
 BLOCK = 512
 """Images that are converted or checked at a time: what a core's cache holds of floats."""
 _SLACK = 1e-3
@@ -39,6 +43,26 @@ class Dataset:
             return self
         labels = None if self.labels is None else self.labels[:limit]
         return Dataset(self.images[:limit], labels, self.source)
+
+
+def require_room(what: str, length: int, stored: int | None) -> None:
+    """LenetError where `length` bytes are not to be taken at once for `what`.
+
+    They are more than there are free, or too many for `stored` bytes of a file that they are
+    inflated from (None: they lie in it as they are).
+    """
+    free = free_bytes()
+    if free is not None and length > free:
+        raise LenetError(
+            f"{what}: expected data that this machine's {free:,} bytes of free memory hold, "
+            f"found {length:,} bytes"
+        )
+    most = None if stored is None else max(SMALL_BYTES, _RATIO * stored)
+    if most is not None and length > most:
+        raise LenetError(
+            f"{what}: expected at most {most:,} bytes to read whole from a file of {stored:,}, "
+            f"found {length:,}"
+        )
 
 
 def selected(path: object, count: int, skip: int, limit: int | None) -> range:
@@ -69,6 +93,8 @@ class Source(ABC):
         self.labels = labels
         self.chosen = chosen
         """The images selected, by their numbers in the file."""
+        self.inflated_from: int | None = None
+        """Bytes of the file that images are inflated from; None where they are not."""
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -108,6 +134,7 @@ class Source(ABC):
                 f"{self.source}: expected images of at most {MAX_WHOLE_BYTES:,} bytes to read "
                 f"whole, found {length:,} bytes, more than {MAX_WHOLE_BYTES:,}"
             )
+        require_room(self.source, length, self.inflated_from)
         images = np.empty((len(self), *IMAGE_SHAPE), self.dtype)
         self.read(0, images)
         return Dataset(images, self.labels, self.source)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import BinaryIO
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.inflate import GZIP_MAGIC
 from lenetgpu.files.reading import Dataset, MemorySource, Source
+from lenetgpu.files.regular import open_regular
 
 __all__ = ["Dataset", "MemorySource", "Source", "open_source"]
 
@@ -17,11 +19,15 @@ _EXPECTED = "images in HDF5, IDX or .npy form"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
-def _holds_hdf5(path: Path) -> bool:
-    """Whether HDF5 begins further on, behind a block of the user's."""
-    import h5py
-
-    return bool(h5py.is_hdf5(path))
+def _holds_hdf5(file: BinaryIO, size: int) -> bool:
+    """Whether HDF5 begins further on, behind a block of the user's: at 512, 1,024, 2,048..."""
+    at = 512
+    while at < size:
+        file.seek(at)
+        if file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
+            return True
+        at *= 2
+    return False
 
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
@@ -31,17 +37,18 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     was expected and what was found. Memory is bounded whatever the file's size, but for the labels
     of the images asked for, which are read at once.
     """
-    hdf5.require_file(path, _EXPECTED)
     try:
-        with path.open("rb") as file:
+        with open_regular(path, _EXPECTED) as file:
+            size = os.fstat(file.fileno()).st_size
             start = file.read(len(_HDF5_MAGIC))
+            is_hdf5 = start == _HDF5_MAGIC or _holds_hdf5(file, size)
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
     if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
         return open_idx(path, skip, limit)
     if start[:6] == b"\x93NUMPY":
         return open_npy(path, skip, limit)
-    if start != _HDF5_MAGIC and not _holds_hdf5(path):
-        found = f"{path.stat().st_size:,} bytes of another form" if start else "an empty file"
+    if not is_hdf5:
+        found = f"{size:,} bytes of another form" if start else "an empty file"
         raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
     return open_images(path, skip, limit)

@@ -18,6 +18,7 @@ from typing import Any
 
 from lenetgpu.cache import entries
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import libraries_by_name
 
 NO_CACHE = "--no-cache"
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
@@ -51,9 +52,10 @@ def installed(*names: str) -> tuple[str, str] | None:
 def library() -> Any:
     """NVRTC's functions; LenetError where there are none."""
     try:
-        from cuda.bindings import nvrtc
+        with libraries_by_name():
+            from cuda.bindings import nvrtc
 
-        status = nvrtc.nvrtcVersion()[0]
+            status = nvrtc.nvrtcVersion()[0]
     except (ImportError, RuntimeError) as error:
         raise LenetError(
             "compiling kernels: expected NVRTC through cuda-bindings, found none "

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import ctypes.util
 import importlib.util
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -123,10 +126,26 @@ def require_gpu(index: int = 0) -> Gpu:
     return gpus[index]
 
 
+@contextmanager
+def libraries_by_name() -> Iterator[None]:
+    """While NVIDIA's packages and CuPy are imported: the C library's part `dl` by its file's name.
+
+    They ask ctypes to search for it, which runs ldconfig, gcc and ld from wherever PATH says.
+    """
+    search = ctypes.util.find_library
+    named = {"dl": "libdl.so.2"} if sys.platform == "linux" else {}
+    ctypes.util.find_library = lambda name: named.get(name) or search(name)
+    try:
+        yield
+    finally:
+        ctypes.util.find_library = search
+
+
 def activate(gpu: Gpu) -> None:
     """Make `gpu` the current device and create its context, or wait for what `begin` started."""
     settle_cupy()
-    import cupy
+    with libraries_by_name():
+        import cupy
 
     while _contexts:
         _contexts.pop().join()

@@ -6,7 +6,6 @@ taken, a block against its checksum before its records are read, a record before
 
 from __future__ import annotations
 
-import os
 import struct
 import zlib
 from dataclasses import dataclass
@@ -14,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.disk import OpenFile
-from lenetgpu.files.hdf5 import find, refused
+from lenetgpu.files.hdf5 import Untrusted, attribute, find
 from lenetgpu.files.packed.records import LONGEST, SHORTEST, check_records, unpack
 from lenetgpu.files.reading import Source, class_numbers, selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import h5py
     import numpy as np
 
     Array = np.ndarray[Any, Any]
@@ -53,37 +50,33 @@ class _Place:
     items: int
 
 
-def _whole_number(file: h5py.File, name: str, least: int, most: int) -> int:
-    import numpy as np
-
-    found = np.asarray(file.attrs.get(name, ""))
-    value = int(found.item()) if found.size == 1 and found.dtype.kind in "iu" else -1
-    if not least <= value <= most:
-        raise LenetError(
-            f"{file.filename}: expected attribute {name} to be "
-            f"{f'{least} to {most}' if most > least else least}, "
-            f"found {str(file.attrs.get(name, 'none'))[:40]}"
-        )
-    return value
+def _whole_number(file: Untrusted, name: str, least: int, most: int) -> int:
+    found = attribute(file, name)
+    if isinstance(found, int) and least <= found <= most:
+        return found
+    raise LenetError(
+        f"{file.path}: expected attribute {name} to be "
+        f"{f'{least} to {most}' if most > least else least}, "
+        f"found {'none' if found is None else str(found)[:40]}"
+    )
 
 
-def _place(file: h5py.File, name: str, size: int) -> _Place:
+def _place(file: Untrusted, name: str, size: int) -> _Place:
     """Where dataset `name` lies: uncompressed and in one piece, within the file's `size` bytes."""
     import numpy as np
 
     stored = np.dtype(_TYPES[name])
     expected = f"one row of {stored.name} in one piece, as of packed images"
     item = find(file, name, expected, lambda shape: len(shape) == 1, stored.kind)
-    if item.dtype != stored:
-        raise refused(file, name, expected, f"type {item.dtype}")
+    if item.dtype != stored or not item.plain:
+        raise item.refuse(f"type {item.dtype}")
     if item.chunks is not None:
-        raise refused(file, name, expected, "chunks")
-    offset, items = item.id.get_offset(), len(item)
-    if offset is None:
-        raise refused(file, name, expected, "nothing written")
-    if offset + items * stored.itemsize > size:
-        raise refused(file, name, expected, f"{items:,} items, which end beyond the file")
-    return _Place(offset, items)
+        raise item.refuse("chunks")
+    if item.offset is None:
+        raise item.refuse("nothing written")
+    if item.offset + item.bytes > size:
+        raise item.refuse(f"{item.shape[0]:,} items, which end beyond the file")
+    return _Place(item.offset, item.shape[0])
 
 
 class PackedSource(Source):
@@ -92,10 +85,9 @@ class PackedSource(Source):
     LenetError where `path` is not what the page says, or was changed since it was written.
     """
 
-    def __init__(self, path: Path, file: h5py.File, skip: int, limit: int | None) -> None:
+    def __init__(self, path: Path, file: Untrusted, skip: int, limit: int | None) -> None:
         """Of `path`, opened as `file`, which stays the caller's."""
-        handle = os.fdopen(os.dup(file.id.get_vfd_handle()), "rb", buffering=0)
-        self._file = OpenFile(path, handle)
+        self._file = file.bytes()
         try:
             self._find(file)
             self._index()
@@ -108,23 +100,23 @@ class PackedSource(Source):
             raise
         super().__init__(str(path), "uint8", labels, chosen)
 
-    def _find(self, file: h5py.File) -> None:
+    def _find(self, file: Untrusted) -> None:
         """What the file says of itself, none of it larger than the file is."""
         _whole_number(file, ATTRIBUTE, VERSION, VERSION)
         self._block = _whole_number(file, BLOCK_ATTRIBUTE, 1, MAX_BLOCK)
-        named = [name for name in _TYPES if name != LABELS or name in file]
+        named = [name for name in _TYPES if name != LABELS or file.holds(name)]
         places = {name: _place(file, name, self._file.size) for name in named}
         self._places, self._count = places, places[LENGTHS].items
         blocks = -(-self._count // self._block)
         for name, items in ((STARTS, blocks + 1), (SUMS, blocks), (LABELS, self._count)):
             if name in places and places[name].items != items:
                 raise LenetError(
-                    f"{file.filename}: expected dataset /{name} to have {items:,} items for "
+                    f"{file.path}: expected dataset /{name} to have {items:,} items for "
                     f"{self._count:,} packed images, found {places[name].items:,}"
                 )
         if not 1 <= blocks <= MAX_BLOCKS:
             raise LenetError(
-                f"{file.filename}: expected 1 to {MAX_BLOCKS:,} blocks of packed images, "
+                f"{file.path}: expected 1 to {MAX_BLOCKS:,} blocks of packed images, "
                 f"found {blocks:,}"
             )
 

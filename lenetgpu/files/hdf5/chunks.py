@@ -6,68 +6,46 @@ inflates to more or to less is refused, and nothing of it is used.
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
+from lenetgpu.files.hdf5.guard import DEFLATE, FLETCHER
 from lenetgpu.files.inflate import broken, inflated
 
 if TYPE_CHECKING:
-    import h5py
     import numpy as np
+
+    from lenetgpu.files.hdf5.stored import Stored
 
     Array = np.ndarray[Any, Any]
 
-_DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _CHECKSUM_BYTES = 4
 
 
-def decoded_here(item: h5py.Dataset) -> bool:
-    """Whether all of a chunked dataset's filters are deflate, shuffle or Fletcher's checksum.
-
-    Each once at most, and shuffle by the size of an element.
-    """
-    filters = _filters(item)
-    codes = [code for code, _ in filters]
-    known = set(codes) <= {_DEFLATE, _SHUFFLE, _FLETCHER} and len(set(codes)) == len(codes)
-    return known and all(
-        values[:1] == (item.dtype.itemsize,) for code, values in filters if code == _SHUFFLE
-    )
-
-
-def _filters(item: h5py.Dataset) -> list[tuple[int, tuple[int, ...]]]:
-    """(code, values) of each filter, in the order in which they were applied."""
-    plist = item.id.get_create_plist()
-    found = [plist.get_filter(index) for index in range(plist.get_nfilters())]
-    return [(int(code), tuple(values)) for code, _, values, _ in found]
-
-
 class Chunks:
-    """The chunks of a dataset that `decoded_here` accepts, called `where` in messages."""
+    """The chunks of a dataset that `find` found, called `where` in messages."""
 
-    def __init__(self, item: h5py.Dataset, where: str) -> None:
-        self._item, self._where, self._dtype = item.id, where, item.dtype
-        self._check_size = hdf5.size_check(item.file)
-        self.shape: tuple[int, ...] = item.chunks
-        self.bytes: int = prod(self.shape) * self._dtype.itemsize
-        self._filters = _filters(item)
+    def __init__(self, item: Stored, where: str) -> None:
+        assert item.chunks
+        self._item, self._where = item, where
+        self.shape = item.chunks
+        self.bytes = item.chunk_bytes
+        self._filters = item.filters
 
     def read(self, corner: tuple[int, ...]) -> Array:
-        """The chunk whose first element is `corner`, (chunk shape), in the type it is stored in."""
+        """The chunk whose first element is `corner`, (chunk shape), as the dataset's dtype."""
         stored, mask = self._stored(corner)
         data: Any = stored
         for index, (code, _) in reversed(list(enumerate(self._filters))):
             if mask >> index & 1:
                 continue
-            if code == _FLETCHER:
+            if code == FLETCHER:
                 data = self._checked(data, corner)
-            elif code == _DEFLATE:
+            elif code == DEFLATE:
                 data = self._inflated(data, self._deflated_from(index, mask), corner)
             else:
                 data = self._unshuffled(data, corner)
-        chunk: Array = self._sized(data, corner).view(self._dtype)
-        return chunk.reshape(self.shape)
+        return self._item.native(self._sized(data, corner)).reshape(self.shape)
 
     def _stored(self, corner: tuple[int, ...]) -> tuple[Array, int]:
         """A chunk's bytes as they lie in the file, and which of its filters were left out.
@@ -76,16 +54,17 @@ class Chunks:
         """
         import numpy as np
 
-        room = np.empty(self.bytes + self.bytes // 16 + 4096, np.uint8)
+        most = min(self.bytes + self.bytes // 16 + 4096, self._item.file.size)
+        room = np.empty(most, np.uint8)
         try:
-            mask, found = self._item.read_direct_chunk(corner, out=room)
+            mask, found = self._item.id.read_direct_chunk(corner, out=room)
         except ValueError as error:
             expected = f"of at most {len(room):,} bytes in the file"
             raise self.refuse(corner, expected, "more") from error
         except (RuntimeError, OSError) as error:
             reason = str(error).splitlines()[0]
             raise self.refuse(corner, "stored", f"one that cannot be read ({reason})") from error
-        self._check_size()
+        self._item.file.check_size()
         return room[: len(found)], int(mask)
 
     def _deflated_from(self, index: int, mask: int) -> int:
@@ -93,7 +72,7 @@ class Chunks:
         before = [
             code for place, (code, _) in enumerate(self._filters[:index]) if not mask >> place & 1
         ]
-        checksums: int = before.count(_FLETCHER)
+        checksums: int = before.count(FLETCHER)
         return self.bytes + _CHECKSUM_BYTES * checksums
 
     def _inflated(self, data: Array, length: int, corner: tuple[int, ...]) -> Array:
@@ -122,7 +101,7 @@ class Chunks:
     def _unshuffled(self, data: Array, corner: tuple[int, ...]) -> Array:
         import numpy as np
 
-        size = self._dtype.itemsize
+        size = self._item.width
         if size == 1:
             return data
         planes = self._sized(data, corner).reshape(size, -1)

@@ -1,0 +1,41 @@
+"""Files opened for reading by name: regular ones only, never a FIFO or a device."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from lenetgpu.errors import LenetError
+
+
+def require_file(path: Path, what: str) -> None:
+    """Raise LenetError unless `path` is an existing file; `what` names what was expected."""
+    try:
+        found = "a folder or a device" if path.exists() else "no such file"
+        if path.is_file():
+            return
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        found = error.strerror or str(error)
+    raise LenetError(f"{path}: expected {what}, found {found}")
+
+
+def open_regular(path: Path, what: str) -> BinaryIO:
+    """`path` open for reading, without a buffer; LenetError where it is no regular file.
+
+    What takes its place between the look and the opening is seen as well: it is opened without
+    waiting for a FIFO's writer, and looked at again.
+    """
+    require_file(path, what)
+    flags = os.O_RDONLY
+    for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise LenetError(f"{path}: expected {what}, found a folder or a device")
+    return os.fdopen(handle, "rb", buffering=0)
