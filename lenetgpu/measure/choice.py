@@ -140,7 +140,8 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
     def sample(name: str) -> float:
         return min(best_pass(name) if name in pipelines else nan for _ in range(_PASSES))
 
-    interleave([(partial(sample, name), samples[name]) for name in samples], _ROUNDS)
+    if samples:
+        interleave([(partial(sample, name), samples[name]) for name in samples], _ROUNDS)
     medians = {name: summarise(samples[name]).median for name in pipelines}
     if not medians and lacking:
         raise MemoryError("; ".join(lacking.values()))
