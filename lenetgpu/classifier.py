@@ -236,6 +236,7 @@ class LeNet:
             raise
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
+        self._require_open()
         taken = take(images, self.device)
         if taken.home.on_gpu:
             return self._on_device(taken, with_scores, finish)

@@ -77,10 +77,14 @@ def test_half_is_tried_behind_what_was_given_back(monkeypatch):
 
     assert within_memory(make, 100, "plan x") == ("made", 25)
     assert (tried, given_back) == ([100, 50, 25], [1, 2])
+
+    def full(n):
+        tried.append(n)
+        raise MemoryError("line one\nline two")
+
     with pytest.raises(LenetError, match="plan x: expected memory for one image, found: line one$"):
-        within_memory(
-            lambda n: (_ for _ in ()).throw(MemoryError("line one\nline two")), 3, "plan x"
-        )
+        within_memory(full, 3, "plan x")
+    assert tried[3:] == [3, 2, 1, 1], "what was given back may be enough for one"
     with pytest.raises(ZeroDivisionError):
         within_memory(lambda n: n // 0, 3, "plan x")
 

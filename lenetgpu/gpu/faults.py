@@ -165,17 +165,18 @@ def release() -> None:
 def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_Made, int]:
     """`make(n)` and n: `most`, or where memory does not suffice half as many, and so on.
 
-    LenetError, which begins with `what`, where it does not suffice for one.
+    What nobody holds is given back in between, also before one image is tried again. LenetError,
+    which begins with `what`, where memory does not suffice for one.
     """
-    size = most
+    size, last = most, False
     while True:
         made, refusal = _tried(make, size)
         if made:  # out of the except block, which keeps what was tried
             return made[0], size
-        release()
-        if size == 1:
+        if last:
             raise LenetError(f"{what}: expected memory for one image, found: {refusal}")
-        size = -(-size // 2)
+        release()
+        last, size = size == 1, -(-size // 2)
 
 
 def _tried(make: Callable[[int], _Made], size: int) -> tuple[list[_Made], str]:
