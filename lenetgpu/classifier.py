@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.cpu.threads import threads_kept
-from lenetgpu.cpu.turns import tell_children
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
@@ -40,6 +39,7 @@ from lenetgpu.running.on_gpu import DeviceRunner
 from lenetgpu.running.pool import Pool
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.running.single import Single
+from lenetgpu.turns import tell_children
 
 Finish = Callable[[Any, Any, Any], Any]
 """(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""

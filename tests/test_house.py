@@ -38,7 +38,7 @@ from house import (
 # bottom up; imports run from a floor to a lower one, or stay in their room
 FLOORS = (
     {"problems", "layouts", "errors", "cpu"},
-    {"store", "network"},
+    {"store", "network", "turns"},
     {"files", "gpu"},
     {"stages"},
     {"plan"},

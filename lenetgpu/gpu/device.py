@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lenetgpu.cpu import turns
+from lenetgpu import turns
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import faults
 

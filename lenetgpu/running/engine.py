@@ -8,7 +8,6 @@ from functools import partial
 
 from lenetgpu.check.fit import fit
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.cpu.turns import PREPARING, Turn, in_turn
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
@@ -26,6 +25,7 @@ from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.one import one_image
 from lenetgpu.running.runners import CpuRunner, Feed, GpuRunner
+from lenetgpu.turns import PREPARING, Turn, in_turn
 
 
 class Engine:

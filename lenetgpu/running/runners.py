@@ -9,12 +9,12 @@ from math import prod
 from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
-from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import host_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.running.one import One
+from lenetgpu.turns import Turn, in_turn
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]

@@ -6,13 +6,13 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from lenetgpu.cpu.turns import Left, in_turn
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda
+from lenetgpu.turns import Left, in_turn
 
 _LOOKS = 1 << 13
 """Looks at the label before the host waits for the stream instead, which tells of errors."""

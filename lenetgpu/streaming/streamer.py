@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
-from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
@@ -24,6 +23,7 @@ from lenetgpu.streaming.packed import PackedImages, arrays_of
 from lenetgpu.streaming.replays import Key, Replays
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
 from lenetgpu.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.turns import Turn, in_turn
 
 MOST_RECORDED = 256
 """Chunks of a graph: of more, launching them one by one hides under the copies."""
