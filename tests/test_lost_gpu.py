@@ -214,3 +214,19 @@ def test_what_is_freed_at_a_caller_s_end_says_nothing_any_more():
     )
     assert code == 0 and out.startswith("GPU: expected its kernels to end")
     assert errors == ""
+
+
+def test_what_was_printed_before_such_an_end_is_there():
+    code, out, errors = ended(
+        """
+    import sys
+    from lenetgpu import __main__
+    from lenetgpu.gpu.faults import note_lost
+    sys.stdout.write("before")
+    __main__._leave(0)
+    note_lost(700)
+    __main__._leave(3)
+    sys.stdout.write("behind")
+    """
+    )
+    assert (code, out, errors) == (3, "before", "")
