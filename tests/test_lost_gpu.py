@@ -148,7 +148,7 @@ def ended(program, seconds=60):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, timeout=seconds, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
     )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
