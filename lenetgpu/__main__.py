@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import sys
 
 
@@ -18,7 +19,20 @@ def main() -> None:
         atexit.register(gc.freeze)
     from lenetgpu.cli import main as command
 
-    command()
+    try:
+        command()
+    except SystemExit as end:
+        _leave(end.code)
+        raise
+
+
+def _leave(code: object) -> None:
+    """End the process at once where its GPU is lost: what would be freed there cannot be."""
+    faults = sys.modules.get("lenetgpu.gpu.faults")
+    if faults is not None and faults.lost():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 2)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
+from itertools import repeat
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -26,6 +27,8 @@ from typing import Any
 
 from lenetgpu.cpu.threads import threads_kept
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import FORKED
+from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
@@ -36,6 +39,7 @@ from lenetgpu.running.on_gpu import DeviceRunner
 from lenetgpu.running.pool import Pool
 from lenetgpu.running.runners import CpuRunner, GpuRunner
 from lenetgpu.running.single import Single
+from lenetgpu.turns import tell_children
 
 Finish = Callable[[Any, Any, Any], Any]
 """(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""
@@ -54,7 +58,8 @@ class LeNet:
 
     Raises LenetError, in a sentence, for images of another shape or type; for floats in host memory
     that are NaN or leave 0..1, which on a GPU get label -1 and NaN scores instead (to look at them
-    would be to wait); for images on a GPU that the net is not on; and for calls after `close`.
+    would be to wait); for images on a GPU that the net is not on; without memory; where the GPU is
+    lost; and for calls after `close`. In a forked child a CPU's net works, a GPU's refuses.
     """
 
     def __init__(self, engine: Engine, single: Single | None = None) -> None:
@@ -65,7 +70,15 @@ class LeNet:
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
         self._array, self._pixels = np.ndarray, np.dtype(np.uint8)
-        self._closed = False
+        self._refusal = ""
+        tell_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: nothing that was under way ends there, nothing of CUDA is freed."""
+        pools, self._making, self._pools = self._pools, threading.Lock(), {}
+        if self._engine.gpu is not None:
+            self._refusal = FORKED
+            self._left, self._single = (pools, self._single), None
 
     @classmethod
     def load(
@@ -102,7 +115,7 @@ class LeNet:
             None, file, batch, plan=plan, precision=precision, device=device, threads=threads
         )
         engine = Engine(request)
-        with threads_kept(threads), _current(engine):
+        with telling(), threads_kept(threads), _current(engine):
             engine.start("uint8", batch)
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)
@@ -188,7 +201,7 @@ class LeNet:
             for batch in batches:
                 taken = take(batch, self.device)
                 if taken.home.on_gpu:
-                    yield partial(_same, self._on_device(taken, False, _labels))
+                    yield repeat(self._on_device(taken, False, _labels)).__next__
                 else:
                     pixels = taken.pixels(copied=True)
                     yield partial(self._on_host, taken, pixels, False, _labels)
@@ -198,7 +211,7 @@ class LeNet:
     def close(self) -> None:
         """Let go of all buffers; calls from now on are refused."""
         with self._making:
-            self._closed = True
+            self._refusal = "net: expected one that is open, found it closed"
             self._pools.clear()
             self._on_gpu.clear()
             if self._single is not None:
@@ -212,13 +225,18 @@ class LeNet:
 
     def _one(self, image: Any) -> Any:
         """The label of a NumPy image (28, 28) of uint8, the shortest way."""
-        pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
-        if self._single is not None:
-            return self._single.label(image)
-        with pool.lent() as runner:
-            return runner.label(image)
+        try:
+            pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
+            if self._single is not None:
+                return self._single.label(image)
+            with pool.lent() as runner:
+                return runner.label(image)
+        except Exception as error:
+            tell(error)
+            raise
 
     def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
+        self._require_open()
         taken = take(images, self.device)
         if taken.home.on_gpu:
             return self._on_device(taken, with_scores, finish)
@@ -230,15 +248,15 @@ class LeNet:
         if taken.count == 1 and self._single is not None and _within(pixels):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
-            with self._pool(taken.dtype, with_scores).lent() as runner:
+            with telling(), self._pool(taken.dtype, with_scores).lent() as runner:
                 labels, scores = runner.answer(pixels, with_scores)
         return _given(taken, finish(np, labels, scores))
 
     def _on_device(self, taken: Taken, with_scores: bool, finish: Finish) -> Any:
         import cupy
 
-        runner = self._device_runner(taken.dtype, with_scores)
-        with ExitStack() as stack:
+        with telling(), ExitStack() as stack:
+            runner = self._device_runner(taken.dtype, with_scores)
             stack.enter_context(cupy.cuda.Device(taken.raw.device.id))
             stack.enter_context(in_order_of(taken.home.stream()))
             labels, scores = runner.run(taken)
@@ -274,8 +292,8 @@ class LeNet:
             self._engine.start(dtype, self._batch)
 
     def _require_open(self) -> None:
-        if self._closed:
-            raise LenetError("net: expected one that is open, found it closed")
+        if self._refusal:
+            raise LenetError(self._refusal)
 
 
 def _whole(expected: str, value: Any) -> int:
@@ -311,10 +329,6 @@ def _given(taken: Taken, answer: Any) -> Any:
 
 def _raise(error: Exception) -> Any:
     raise error
-
-
-def _same(answer: Any) -> Any:
-    return answer
 
 
 def _labels(arrays: Any, labels: Any, scores: Any) -> Any:

@@ -20,6 +20,7 @@ from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.turns import Owned, Turn
 
 ALIGNED = 16
 """Images on a GPU begin at a multiple of so many bytes: kernels read them by as many."""
@@ -162,6 +163,10 @@ class Pipeline:
     `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
     named). `input_dtype` is "uint8" (pixels) or "float32"
     (0..1). `with_scores` can be cleared where only labels are wanted.
+
+    A run leaves its labels and scores in the pipeline, so it is one thread's: `run` in another is a
+    LenetError as long as the first one lives. `turn` can be a `Turn` where who holds the pipeline
+    lets one thread after the other in.
     """
 
     with_scores = True
@@ -180,6 +185,7 @@ class Pipeline:
         if chunk is not None and chunk < 1:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
         self.plan = plan
+        self.turn: Turn = Owned(f"pipeline of plan {plan.name}")
         self.batch = batch
         fused = plan.slots[0].variant.kind == FEATURES
         self.chunk = min(batch, chunk or default_chunk(plan.device, fused))
@@ -286,6 +292,10 @@ class Pipeline:
         `observer(step, output)` is called after each step is queued; at the last one a chunk's
         scores are those of `weights`.
         """
+        with self.turn:
+            return self._run(x, observer, labels)
+
+    def _run(self, x: Any, observer: Observer | None, labels: Any) -> Any:
         n = len(x)
         if n > self.batch:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")

@@ -328,10 +328,10 @@ def test_a_refused_launch_is_named(driver, monkeypatch):
     def launch_kernel(config, function, values, extra):
         at = ctypes.cast(values[1], ctypes.POINTER(ctypes.c_int32)).contents.value
         seen.append((list(config._obj.grid), config._obj.stream, function.value, at))
-        return (0, 700, 2)[len(seen) - 1]
+        return (0, 1, 2)[len(seen) - 1]
 
     def name_of(status, name):
-        known = {700: b"CUDA_ERROR_ILLEGAL_ADDRESS", 2: b"CUDA_ERROR_OUT_OF_MEMORY"}
+        known = {1: b"CUDA_ERROR_INVALID_VALUE", 2: b"CUDA_ERROR_OUT_OF_MEMORY"}
         name._obj.value = known[status]
 
     driver.cuLaunchKernelEx, driver.cuGetErrorName = launch_kernel, name_of
@@ -340,7 +340,7 @@ def test_a_refused_launch_is_named(driver, monkeypatch):
     cupy.ndarray, cupy.cuda.get_current_stream = array, lambda: SimpleNamespace(ptr=1 << 33)
     launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
     assert seen == [([7, 1, 1], 1 << 33, 1 << 34, 9)]
-    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_ILLEGAL_ADDRESS"):
+    with pytest.raises(LenetError, match="the driver answers CUDA_ERROR_INVALID_VALUE"):
         launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)
     with pytest.raises(MemoryError, match="the driver answers CUDA_ERROR_OUT_OF_MEMORY"):
         launch._launch_overlapping(1 << 34, (7,), (32,), (array(), np.int32(9)), 0)

@@ -40,7 +40,7 @@ FLOORS = (
     {"errors"},
     {"cache", "store"},
     {"problems", "layouts", "cpu"},
-    {"network"},
+    {"network", "turns"},
     {"files", "gpu"},
     {"stages"},
     {"plan"},

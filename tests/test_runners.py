@@ -34,7 +34,7 @@ def gpu(monkeypatch):
             made.pinned((n,), "int32"), made.pinned((n, CLASSES), "float32") if scored else None
         ),
     )  # fmt: skip
-    monkeypatch.setattr(runners, "pinned_empty", made.pinned)
+    monkeypatch.setattr(runners, "host_empty", made.pinned)
     return made
 
 

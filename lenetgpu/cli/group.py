@@ -35,12 +35,11 @@ class Group(click.Group):
             click.echo("lenetgpu: interrupted", err=True)
             ctx.exit(130)
         except Exception as error:
-            from lenetgpu.gpu.workspace import lacks_memory
+            from lenetgpu.gpu.faults import sentence
 
-            if not lacks_memory(error):
+            message = sentence(error)
+            if not message:
                 raise
-            reason = str(error).splitlines()[0] if str(error) else "no more memory"
-            message = f"memory: expected enough for this job, found: {reason}; take less at once"
         click.echo(f"lenetgpu: error: {message}", err=True)
         ctx.exit(2)
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lenetgpu import turns
 from lenetgpu.cache.folder import settle_cupy
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu import faults
 
 INSTALL_HINT = "pip install 'lenetgpu[cuda13]' (or [cuda12], as nvidia-smi's CUDA version says)"
 _MAJOR, _MINOR = 75, 76
@@ -52,7 +54,34 @@ def driver() -> Any:
         library = ctypes.CDLL(_library())
     except OSError:
         return None
-    return library if library.cuInit(0) == 0 else None
+    if library.cuInit(0) != 0:
+        return None
+    turns.tell_children(_here)
+    return library
+
+
+class _Process:
+    """Whether this process may use CUDA: not where one that did so was forked."""
+
+    is_child = False
+
+    def forked(self) -> None:
+        """Called in a child of a process that has the driver."""
+        self.is_child = True
+        faults.silence()
+
+
+_here = _Process()
+FORKED = (
+    "device cuda: expected a process that starts with CUDA, found a child forked from one that "
+    "uses it, where it cannot be used; start the child with multiprocessing's spawn, or take "
+    "device cpu"
+)
+
+
+def usable() -> bool:
+    """Whether calls to CUDA can end well: the GPU is not lost, nor another process's."""
+    return not (_here.is_child or faults.lost())
 
 
 @cache
@@ -79,7 +108,12 @@ _contexts: list[threading.Thread] = []
 
 
 def driver_gpus() -> tuple[Gpu, ...]:
-    """The GPUs the CUDA driver lists, empty where there is no driver or no GPU."""
+    """The GPUs the CUDA driver lists, empty where there is no driver or no GPU.
+
+    LenetError in a child that was forked from a process that had asked before.
+    """
+    if _here.is_child:
+        raise LenetError(FORKED)
     with _listing:
         return _listed()
 
@@ -99,7 +133,7 @@ def begin(wanted: str = "auto") -> None:
 
 
 def _create_context(index: int) -> None:
-    if index < len(driver_gpus()):
+    if not _here.is_child and index < len(driver_gpus()):
         device, context, cuda = ctypes.c_int(), ctypes.c_void_p(), driver()
         if cuda.cuDeviceGet(ctypes.byref(device), index) == 0:
             cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
@@ -147,6 +181,8 @@ def activate(gpu: Gpu) -> None:
     with libraries_by_name():
         import cupy
 
+    if _here.is_child:
+        raise LenetError(FORKED)
     while _contexts:
         _contexts.pop().join()
     cupy.cuda.Device(gpu.index).use()

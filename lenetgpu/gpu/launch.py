@@ -12,8 +12,8 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import current_arch, driver
+from lenetgpu.gpu.faults import OUT_OF_MEMORY, last_queued, lost, note_lost
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.gpu.workspace import OUT_OF_MEMORY
 
 Dim = tuple[int, ...]
 _PLAIN_SHARED_BYTES = 48 << 10
@@ -129,7 +129,9 @@ def _launch_overlapping(
         driver().cuGetErrorName(status, ctypes.byref(name))
         said = (name.value or b"error %d" % status).decode()
         sentence = f"launching a kernel: the driver answers {said}"
-        raise MemoryError(sentence) if status == OUT_OF_MEMORY else LenetError(sentence)
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(sentence)
+        raise LenetError(lost() if note_lost(status) else sentence)
 
 
 def _plain(scalar: Any) -> Any:
@@ -155,6 +157,7 @@ def launch(
     """
     call = loaded if loaded is not None else function(kernel)
     _allow_shared(call.ptr, shared)
+    last_queued.append(kernel)
     if overlap and _can_overlap(current_arch()):
         _launch_overlapping(call.ptr, grid, block, args, shared)
     else:

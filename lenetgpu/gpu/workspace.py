@@ -1,27 +1,14 @@
-"""Device and pinned host memory, what its refusal looks like, and workspace sizes."""
+"""Device and pinned host memory, and workspace sizes."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import Any
 
+from lenetgpu.gpu.faults import lacks_memory
+
 WORKSPACE_BYTES = 1 << 30
 CONSTANT_BYTES = 64 << 10
-OUT_OF_MEMORY = 2
-"""`cudaErrorMemoryAllocation` of the runtime, `CUDA_ERROR_OUT_OF_MEMORY` of the driver."""
-_CUDA_ERRORS = {"CUDARuntimeError", "CUDADriverError"}
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory was refused: the host's, page-locked or a GPU's.
-
-    CuPy's own refusal is a MemoryError; those of the runtime and the driver are known by name, so
-    that nobody imports CuPy to ask.
-    """
-    if isinstance(error, MemoryError):
-        return True
-    status: object = getattr(error, "status", None)
-    return type(error).__name__ in _CUDA_ERRORS and status == OUT_OF_MEMORY
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
@@ -41,6 +28,18 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
     kind = np.dtype(dtype)
     memory = PinnedMemory(max(1, prod(shape) * kind.itemsize))
     return np.ndarray(shape, kind, PinnedMemoryPointer(memory, 0))
+
+
+def host_empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Uninitialised NumPy array, page-locked where the system gives such memory."""
+    import numpy as np
+
+    try:
+        return pinned_empty(shape, dtype)
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+    return np.empty(shape, dtype)
 
 
 def copy_to_constant(address: int, array: Any) -> None:

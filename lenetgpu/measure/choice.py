@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from math import isfinite
+from math import isfinite, nan
+from typing import TypeVar
 
 from lenetgpu.cache import entries
 from lenetgpu.check.fit import Fit, fit
@@ -22,7 +23,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.gpu.faults import lacks_memory, reason, release, within_memory
 from lenetgpu.measure.roofline import load_on, outlived
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
@@ -31,14 +32,15 @@ from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_
 # (largest batch of the range, images it is measured with); the last range has no end
 RANGES: tuple[tuple[int | None, int], ...] = ((8, 1), (128, 32), (2_048, 512), (None, 10_000))
 _ROUNDS, _PASSES = 9, 5
+_Thing = TypeVar("_Thing")
 
 
 @dataclass(frozen=True)
 class Choice:
     """The plan taken for one precision and batch range, and what was measured, in milliseconds.
 
-    `wrong` says of each candidate that failed its check how it did, `load` how many processes
-    beside this one computed on the GPU.
+    `wrong` says of each candidate that failed its check how it did, `lacking` of each that memory
+    did not hold why, `load` how many processes beside this one computed on the GPU.
     """
 
     device: str
@@ -48,11 +50,13 @@ class Choice:
     medians_ms: dict[str, float]
     wrong: dict[str, str]
     load: float = 0.0
+    lacking: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         times = sorted(self.medians_ms.items(), key=lambda item: item[1])
         return f"{self.plan} for {self.images:,} images (" + ", ".join(
             [f"{name} {ms:.3f} ms" for name, ms in times] + [f"{name} wrong" for name in self.wrong]
+            + [f"{name} without memory" for name in self.lacking]
         ) + ")"  # fmt: skip
 
 
@@ -94,8 +98,22 @@ def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
 def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     """Check, then time in interleaved rounds the plans that `auto` may take; `gpu` is current.
 
-    Raises LenetError where none is right.
+    One that memory does not hold is left out and named, and the choice is not remembered then: the
+    next process may have more. Where it holds none, passes are of half as many images, and so on.
+    Raises LenetError where no plan is right, or none fits with one image.
     """
+    images = measured_with(batch)
+    plans = auto_plans("cuda", precision, gpu)
+    choice, held = within_memory(
+        partial(_measured, gpu, precision, plans), images, f"plan auto ({precision})"
+    )
+    if held == images and not choice.lacking:
+        entries.keep("auto", _name(gpu, precision, images, plans), choice)
+    return choice
+
+
+def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) -> Choice:
+    """The choice for passes of `images`; MemoryError where none of `plans` has room for them."""
     import cupy
     import numpy as np
 
@@ -103,49 +121,76 @@ def measure(gpu: Gpu, precision: str, batch: int) -> Choice:
     from lenetgpu.gpu.nvrtc import compile_together
     from lenetgpu.measure.rounds import interleave
 
-    images = measured_with(batch)
-    plans = auto_plans("cuda", precision, gpu)
     size = min(images, default_chunk("cuda"))
     compile_together((k for plan in plans.values() for k in kernels_of(plan, size)), gpu.arch)
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:images])
     weights = load_weights(assets.default_weights())
     resident = cupy.asarray(digits)
     wrong: dict[str, str] = {}
+    lacking: dict[str, str] = {}
     pipelines: dict[str, Pipeline] = {}
+
+    def best_pass(name: str) -> float:
+        """Milliseconds, NaN from where memory lacked on."""
+        found = _had(name, lambda: [time_compute(pipelines[name], resident)], lacking)
+        if name in lacking:
+            pipelines.pop(name, None)
+        return found[0] if found else nan
+
     for name, plan in plans.items():
         try:
-            verify_once(plan, gpu.name, "uint8", images)
+            held = _had(name, partial(_made, plan, weights, gpu.name, images), lacking)
         except LenetError as error:
             wrong[name] = str(error)
             continue
-        pipelines[name] = Pipeline(plan, weights, images, "uint8")
-        pipelines[name].with_scores = False
-        time_compute(pipelines[name], resident)
-    if not pipelines:
-        raise LenetError("; ".join(wrong.values()))
+        if held:
+            pipelines[name] = held[0]
+            best_pass(name)
     samples: dict[str, list[float]] = {name: [] for name in pipelines}
 
-    def best_pass(pipeline: Pipeline) -> float:
-        return min(time_compute(pipeline, resident) for _ in range(_PASSES))
+    def sample(name: str) -> float:
+        return min(best_pass(name) if name in pipelines else nan for _ in range(_PASSES))
 
-    timed = [(partial(best_pass, pipelines[name]), samples[name]) for name in pipelines]
-    interleave(timed, _ROUNDS)
-    medians = {name: summarise(times).median for name, times in samples.items()}
+    if samples:
+        interleave([(partial(sample, name), samples[name]) for name in samples], _ROUNDS)
+    medians = {name: summarise(samples[name]).median for name in pipelines}
+    if not medians and lacking:
+        raise MemoryError("; ".join(lacking.values()))
+    if not medians:
+        raise LenetError("; ".join(wrong.values()))
     best = min(medians, key=lambda name: medians[name])
-    choice = Choice(gpu.name, precision, images, best, medians, wrong, load_on("cuda"))
-    entries.keep("auto", _name(gpu, precision, images, plans), choice)
-    return choice
+    return Choice(gpu.name, precision, images, best, medians, wrong, load_on("cuda"), lacking)
+
+
+def _made(plan: Plan, weights: Weights, device: str, images: int) -> list[Pipeline]:
+    """The verified pipeline that is timed, in a list."""
+    verify_once(plan, device, "uint8", images)
+    made = Pipeline(plan, weights, images, "uint8")
+    made.with_scores = False
+    return [made]
+
+
+def _had(name: str, make: Callable[[], list[_Thing]], lacking: dict[str, str]) -> list[_Thing]:
+    """What `make` gives; nothing, and why under `name`, where memory does not suffice."""
+    try:
+        return make()
+    except Exception as error:
+        if not lacks_memory(error):
+            raise
+        lacking[name] = f"plan {name} is left out of plan auto: no memory for it ({reason(error)})"
+    release()
+    return []
 
 
 def _ordered(gpu: Gpu | None, precision: str, batch: int, refused: list[str]) -> dict[str, Plan]:
     """The right plans at `precision`, the fastest first; on a CPU as they are listed.
 
-    What is wrong on the device is said in `refused`.
+    What is wrong on the device, or has no memory there, is said in `refused`.
     """
     if gpu is None:
         return auto_plans("cpu", precision, None)
     found = still_holds(gpu, precision, batch) or measure(gpu, precision, batch)
-    refused += found.wrong.values()
+    refused += [*found.wrong.values(), *found.lacking.values()]
     plans, medians = auto_plans("cuda", precision, gpu), found.medians_ms
     return {name: plans[name] for name in sorted(medians, key=lambda name: medians[name])}
 
@@ -161,16 +206,11 @@ class _Asked:
 
     def fit(self, plan: Plan) -> Fit:
         """`fit`; where memory does not suffice, with passes of half as many, and so on."""
-        batch = self.batch
-        while True:
-            try:
-                return fit(plan, self.weights, self.device, self.dtype, batch)
-            except Exception as error:
-                if not lacks_memory(error):
-                    raise
-                if batch == 1:
-                    raise LenetError(f"plan {plan.name}: expected memory for one image") from None
-            batch = -(-batch // 2)
+
+        def held(batch: int) -> Fit:
+            return fit(plan, self.weights, self.device, self.dtype, batch)
+
+        return within_memory(held, self.batch, f"plan {plan.name}")[0]
 
 
 def choose(

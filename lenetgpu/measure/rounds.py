@@ -17,6 +17,7 @@ from functools import partial
 from math import isfinite, nan
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.faults import lacks_memory, loses_context, lost
 from lenetgpu.measure.bench import Bench, Chilled, Flusher, Skip
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
 from lenetgpu.measure.statistics import median_interval
@@ -175,7 +176,7 @@ BREAKS = (Exception, SystemExit)
 def why(error: BaseException) -> str:
     """Why a candidate cannot run, in a line: our own sentences as they are."""
     line = str(error).partition("\n")[0]
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return f"needs more memory: {line}" if line else "needs more memory"
     return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
 
@@ -212,8 +213,10 @@ def _recheck(candidate: Candidate) -> None:
 
 
 def fail(candidate: Candidate, error: BaseException) -> None:
-    """Note why a candidate broke, which loses its times."""
-    candidate.status = "skipped" if isinstance(error, MemoryError) else "failed"
+    """Note why a candidate broke, which loses its times; LenetError where the GPU is lost."""
+    if loses_context(error):
+        raise LenetError(lost()) from error
+    candidate.status = "skipped" if lacks_memory(error) else "failed"
     candidate.bench, candidate.note = None, why(error)
     candidate.samples.clear()
 

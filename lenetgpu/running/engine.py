@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from functools import partial
 
 from lenetgpu.check.fit import fit
 from lenetgpu.cpu.threads import cpu_name
@@ -18,7 +16,7 @@ from lenetgpu.files.reading import Source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.gpu.faults import lacks_memory, release, within_memory
 from lenetgpu.measure.choice import choose
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
@@ -27,22 +25,7 @@ from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, resolve
 from lenetgpu.running.one import one_image
 from lenetgpu.running.runners import CpuRunner, Feed, GpuRunner
-
-_Asked = ParamSpec("_Asked")
-_Answer = TypeVar("_Answer")
-
-
-def _in_turn(
-    method: Callable[Concatenate[Engine, _Asked], _Answer],
-) -> Callable[Concatenate[Engine, _Asked], _Answer]:
-    """`method`, for one thread after the other."""
-
-    @wraps(method)
-    def turn(self: Engine, /, *asked: _Asked.args, **words: _Asked.kwargs) -> _Answer:
-        with self._turn:
-            return method(self, *asked, **words)
-
-    return turn
+from lenetgpu.turns import PREPARING, Turn, in_turn
 
 
 class Engine:
@@ -65,7 +48,7 @@ class Engine:
         )
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())
-        self._turn = threading.RLock()
+        self._turn = PREPARING if self.gpu is None else threading.RLock()
         self._feeds: dict[str, Feed] = {}
         self._chosen = False
         self._checked: set[tuple[str, int]] = set()
@@ -97,7 +80,7 @@ class Engine:
         """What the last `start` for images of `dtype` came to."""
         return self._feeds.get(dtype, Feed(1, self.request.chunk))
 
-    @_in_turn
+    @in_turn
     def start(self, dtype: str, images: int, source: Source | None = None) -> None:
         """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
 
@@ -145,6 +128,9 @@ class Engine:
         except Exception as error:  # no room to measure for the model in
             if not lacks_memory(error):
                 raise
+            costs = None
+        if costs is None:
+            release()
             return Feed(request.streams or 1, self.batch(request.chunk or images))
         if isinstance(source, PackedSource):
             each = -(-source.room(0, len(source)) // len(source))
@@ -155,7 +141,7 @@ class Engine:
         model = {"predicted": found.predicted_ms, "bare_copy": costs.bare_copy_ms(images)}
         return Feed(found.streams, found.chunk, found.taper, found.zero_copy, model)
 
-    @_in_turn
+    @in_turn
     def check(self, dtype: str, batch: int) -> int:
         """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
 
@@ -164,36 +150,33 @@ class Engine:
         """
         fused = self.plan.slots[0].variant.kind == FEATURES
         size = min(batch, default_chunk(self.device, fused))
+        _, held = within_memory(partial(self._hold, dtype), size, f"plan {self.plan.name}")
+        return batch if held == size else held
+
+    def _hold(self, dtype: str, size: int) -> None:
+        """Compile the plan for passes of `size` images and hold it against float64, once."""
         if (dtype, size) in self._checked:
-            return batch
+            return
         if self.gpu is not None:
             from lenetgpu.check.warmup import compile_plan
 
             with self.phases.timed("compile"):
                 compile_plan(self.plan, size)
-        if not self._fits(dtype, size):  # out of the except block, which keeps what was tried
-            return self.check(dtype, -(-size // 2))
+        with self.phases.timed("verify"):
+            fit(self.plan, self.weights, self._name, dtype, size)
         self._checked.add((dtype, size))
-        return batch
-
-    def _fits(self, dtype: str, size: int) -> bool:
-        """Hold the plan against float64; False where memory does not suffice for so many images."""
-        try:
-            with self.phases.timed("verify"):
-                fit(self.plan, self.weights, self._name, dtype, size)
-        except Exception as error:
-            if size == 1 or not lacks_memory(error):
-                raise
-            return False
-        return True
 
     def pipeline(
         self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
     ) -> Pipeline:
-        """For passes of up to `size` images; `scores` as here or, where None, as in the request."""
+        """For passes of up to `size` images; `scores` as here or, where None, as in the request.
+
+        Any thread may run it, one after the other: its holder takes what it left meanwhile.
+        """
         request = self.request
         made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
         made.with_scores = request.scores if scores is None else scores
+        made.turn = Turn(f"plan {self.plan.name}")
         return made
 
     def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
@@ -202,9 +185,13 @@ class Engine:
         chunk = self.request.chunk
         asked = min(batch, chunk or batch)
         held = self.check(dtype, asked)
-        return self.pipeline(dtype, batch, chunk if held == asked else held, scores)
 
-    @_in_turn
+        def make(size: int) -> Pipeline:
+            return self.pipeline(dtype, batch, chunk if size == asked else size, scores)
+
+        return within_memory(make, held, f"plan {self.plan.name}")[0]
+
+    @in_turn
     def runner(
         self, dtype: str, images: int, scores: bool | None = None, one: bool = False
     ) -> CpuRunner | GpuRunner:

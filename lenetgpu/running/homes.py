@@ -14,6 +14,7 @@ from lenetgpu.errors import LenetError
 
 _HOST_KINDS = (1, 3)  # DLPack's devices: the CPU, page-locked memory
 _CUDA_KINDS = (2, 13)  # device memory, managed memory
+_UNKNOWN = 0  # cudaMemoryTypeUnregistered
 _NOT_THERE = "images: expected arrays in host memory or on an NVIDIA GPU, found "
 
 
@@ -159,10 +160,25 @@ def _from(framework: str, name: str, images: Any) -> bool:
     return isinstance(kind, type) and isinstance(images, kind)
 
 
+def _address(images: Any) -> int:
+    """Where the CUDA array interface says that they lie; LenetError where it says nothing."""
+    told = images.__cuda_array_interface__
+    try:
+        return int(told["data"][0])
+    except (LookupError, TypeError, ValueError) as error:
+        raise LenetError(
+            "images: expected a __cuda_array_interface__ whose data is (address, read-only), "
+            f"found {type(images).__name__} with another"
+        ) from error
+
+
 def _device_of(address: int) -> int:
     import cupy
 
-    found: int = cupy.cuda.runtime.pointerGetAttributes(address).device
+    told = cupy.cuda.runtime.pointerGetAttributes(address)
+    if told.type == _UNKNOWN:
+        raise LenetError(f"{_NOT_THERE}an address that no GPU knows")
+    found: int = told.device
     return found
 
 
@@ -187,7 +203,7 @@ def home_of(images: Any) -> Home:
             raise LenetError(f"{_NOT_THERE}DLPack device {kind}")
         return _Producer()
     if hasattr(images, "__cuda_array_interface__"):
-        return _Cupy(_device_of(images.__cuda_array_interface__["data"][0]), in_other_order=True)
+        return _Cupy(_device_of(_address(images)), in_other_order=True)
     return Home()
 
 

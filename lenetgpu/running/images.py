@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.faults import tell
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
 from lenetgpu.running.homes import Home, home_of, in_order_of
@@ -70,7 +72,8 @@ def take(images: Any, device: str) -> Taken:
     if isinstance(images, list | tuple):
         raw, home = _listed(images), Home()
     else:
-        home = home_of(images)
+        with _readable(images):
+            home = home_of(images)
         if home.on_gpu and device != f"cuda:{home.index}":
             raise LenetError(
                 f"images: expected them in host memory or on the net's device, {device}, "
@@ -114,17 +117,24 @@ def _check_type(images: Any) -> None:
         raise LenetError(f"images: expected {_TYPES}, found {name}")
 
 
-def _viewed(home: Home, images: Any) -> Any:
+@contextmanager
+def _readable(images: Any) -> Iterator[None]:
+    """A block in which whatever the images' own code raises is a LenetError."""
     try:
-        with _current(home), in_order_of(home.stream()):
-            raw = home.view(images)
+        yield
     except LenetError:
         raise
     except Exception as error:
+        tell(error)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise LenetError(
             f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
         ) from error
+
+
+def _viewed(home: Home, images: Any) -> Any:
+    with _readable(images), _current(home), in_order_of(home.stream()):
+        raw = home.view(images)
     _check_type(raw)
     return raw
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from lenetgpu.check.fit import judged, looked_at
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
-from lenetgpu.gpu.workspace import lacks_memory
+from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve

@@ -20,6 +20,9 @@ class Pool:
     def lent(self) -> Iterator[CpuRunner | GpuRunner]:
         """A runner for the block alone, waited for; one whose block fails is dropped."""
         with self._left:
-            runner = self._idle.pop() if self._idle else self._make()
+            try:
+                runner = self._idle.pop()
+            except IndexError:  # asked first, another caller may take the last one meanwhile
+                runner = self._make()
             yield runner
             self._idle.append(runner)

@@ -10,10 +10,11 @@ from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.files.reading import Source
-from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.gpu.workspace import host_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.running.one import One
+from lenetgpu.turns import Turn, in_turn
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
@@ -46,13 +47,17 @@ class Feed:
 
 
 class Runner(ABC):
-    """Host images to host labels, for one caller at a time."""
+    """Host images to host labels, for one caller at a time: LenetError for another meanwhile."""
+
+    def __init__(self) -> None:
+        self._turn = Turn("runner")
 
     @property
     @abstractmethod
     def done(self) -> int:
         """How many labels of the last run, from the first on, are in host memory."""
 
+    @in_turn
     def run(
         self,
         images: Any,
@@ -92,6 +97,7 @@ class CpuRunner(Runner):
     def __init__(self, pipeline: Pipeline) -> None:
         import numpy as np
 
+        super().__init__()
         self.pipeline = pipeline
         self._last = pipeline.steps[-1]
         pipeline.run(np.zeros((1, *IMAGE_SHAPE), pipeline.input_dtype))
@@ -104,6 +110,7 @@ class CpuRunner(Runner):
         """Labels (n,) int32 and scores (n, 10) float32, or None, for `run` to fill."""
         return _results(n, with_scores)
 
+    @in_turn
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
         """Read `source` a slice ahead of what is computed; `deliver(labels, scores)` in order.
 
@@ -185,7 +192,7 @@ class GpuRunner(Runner):
 
     Images go there as `feed` says, in smaller chunks where memory does not suffice. `one` makes
     what answers single images, None where none are to come. `done`: how many labels of the last
-    run, from the first on, are there. Not for several threads at once, but for one after the other.
+    run, from the first on, are there.
     """
 
     def __init__(
@@ -200,6 +207,7 @@ class GpuRunner(Runner):
 
         from lenetgpu.streaming import Streamer, host_results
 
+        super().__init__()
         self._gpu, self._dtype = cupy.cuda.Device(index), ""
         self._staged: dict[int, tuple[Any, Any, Any]] = {}
         self._label = np.int32
@@ -214,7 +222,7 @@ class GpuRunner(Runner):
             self._streamer = Streamer(
                 made, chunk, feed.streams, taper=feed.taper, zero_copy=feed.zero_copy
             )
-            few = pinned_empty((min(chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
+            few = host_empty((min(chunk, _WARM_IMAGES), *IMAGE_SHAPE), self._dtype)
             few.fill(0)
             self._streamer.run(few, host_results(len(few), False)[0])
             self._one = None if one is None else one()
@@ -241,10 +249,10 @@ class GpuRunner(Runner):
         n, held = len(source), None
         with self._gpu:
             if isinstance(source, PackedReadable):
-                raw = pinned_empty((source.room(0, n) + _OFFSET_BYTES * (n + 2),), "uint8")
+                raw = host_empty((source.room(0, n) + _OFFSET_BYTES * (n + 2),), "uint8")
                 held = packed_into(source, 0, n, raw)
             if held is None:
-                held = pinned_empty((n, *IMAGE_SHAPE), source.dtype)
+                held = host_empty((n, *IMAGE_SHAPE), source.dtype)
                 source.read(0, held)
         return held
 
@@ -264,6 +272,7 @@ class GpuRunner(Runner):
         with self._gpu:
             self._streamer.run_source(source, deliver, on_chunk)
 
+    @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
         """Fresh labels (n,) int32 and scores (n, 10) float32, or None, of `images`.
 
@@ -303,6 +312,6 @@ class GpuRunner(Runner):
         room = next(room for room in _STAGES if n <= room)
         if room not in self._staged:
             with self._gpu:
-                images = pinned_empty((room, *IMAGE_SHAPE), self._dtype)
+                images = host_empty((room, *IMAGE_SHAPE), self._dtype)
             self._staged[room] = (images, *self.results(room, with_scores))
         return self._staged[room]

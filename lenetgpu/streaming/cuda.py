@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.workspace import lacks_memory, pinned_empty
+from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.stages.support.unpack import Records, unpack
 
 
@@ -161,5 +162,4 @@ class Cuda:
 
     def release(self) -> None:
         """Give the memory that nobody holds back to the driver."""
-        self._cupy.get_default_memory_pool().free_all_blocks()
-        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+        release()

@@ -12,6 +12,7 @@ from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda
+from lenetgpu.turns import Left, in_turn
 
 _LOOKS = 1 << 13
 """Looks at the label before the host waits for the stream instead, which tells of errors."""
@@ -22,12 +23,12 @@ class OneImage:
     """A pass of one image, recorded and replayed; `make_pipeline(1)` makes its pipeline.
 
     Kernels read the image from the host's memory and write the label there, which the host watches:
-    two copies less, and no wait for the stream. LenetError where the plan cannot be recorded. Not
-    for several threads at once.
+    two copies less, and no wait for the stream. LenetError where the plan cannot be recorded, for
+    a thread that comes while another is inside, and for scores of another thread's image.
     """
 
     def __init__(self, make_pipeline: Callable[[int], Pipeline]) -> None:
-        device = Cuda()
+        device, self._turn = Cuda(), Left("one image")
         stream = device.stream()
         with stream:
             self._pipeline = make_pipeline(1)
@@ -53,6 +54,7 @@ class OneImage:
         image, label = self._seen
         self._pipeline.run(image, None, label)
 
+    @in_turn
     def label(self, image: Any) -> int:
         """The label of `image`, (28, 28) or (28, 28, 1) of the pipeline's dtype."""
         if self._under_way:
@@ -73,5 +75,6 @@ class OneImage:
 
     def scores(self) -> Any:
         """Scores (10,) float32 of the last image, of a pipeline that has them."""
-        self._graph.stream.synchronize()
-        return self._pipeline.scores(1)[0]
+        with self._turn.last():
+            self._graph.stream.synchronize()
+            return self._pipeline.scores(1)[0]

@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.streaming.cuda import Cuda, Device, Recording
@@ -23,6 +23,7 @@ from lenetgpu.streaming.packed import PackedImages, arrays_of
 from lenetgpu.streaming.replays import Key, Replays
 from lenetgpu.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
 from lenetgpu.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.turns import Turn, in_turn
 
 MOST_RECORDED = 256
 """Chunks of a graph: of more, launching them one by one hides under the copies."""
@@ -37,9 +38,9 @@ def pinned_copy(array: Any) -> Any:
 
 
 def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
-    """Pinned label and score arrays for `n` images; no scores unless asked."""
-    labels = pinned_empty((n,), "int32")
-    return labels, pinned_empty((n, CLASSES), "float32") if with_scores else None
+    """Label and score arrays for `n` images, pinned where they can be; no scores unless asked."""
+    labels = host_empty((n,), "int32")
+    return labels, host_empty((n, CLASSES), "float32") if with_scores else None
 
 
 def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
@@ -57,7 +58,7 @@ class Streamer:
     (`schedule.chunk_sizes`). They are copied to the GPU, or, `zero_copy`, read by its kernels.
     Where the GPU's memory does not hold chunks of `chunk` images, here or in a run, they are halved
     until it does: `chunk` says what they came to, `asked` what they were to be. LenetError where
-    not even one image fits. Not for several threads at once.
+    not even one image fits, and for a thread that comes while another is inside.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Streamer:
             raise LenetError(f"streams: expected at least 1, found {streams}")
         if not taper > 0:
             raise LenetError(f"taper: expected more than 0, found {taper}")
+        self._turn = Turn("streamer")
         self.taper, self.zero_copy = taper, zero_copy
         self.asked = self.chunk = chunk
         self.streams = streams
@@ -84,6 +86,7 @@ class Streamer:
         self._replays = Replays()
         self._ready()
 
+    @in_turn
     def run(
         self,
         images: Any,
@@ -104,8 +107,7 @@ class Streamer:
         self.done = 0
         whole = Chunk(images, labels, scores)
         again = None if mark is not None else self._replays.again(whole)
-        if again is not None:
-            self._replay(again, whole, on_chunk)
+        if again is not None and self._replay(again, whole, on_chunk):
             return
         self._check(whole)
         arrays = [array for array in (*arrays_of(images), labels, scores) if array is not None]
@@ -118,6 +120,7 @@ class Streamer:
         elif mark is not None or not self._replayed(key, whole, on_chunk):
             self._insist(lambda: self._launch(whole, on_chunk, mark))
 
+    @in_turn
     def run_source(
         self, source: Readable, deliver: Deliver, on_chunk: OnChunk | None = None
     ) -> None:
@@ -229,14 +232,15 @@ class Streamer:
         graph = self._replays.find(
             key, whole, self._sizes(whole.images), lambda: self._recorded(whole)
         )
-        if graph is not None:
-            self._replay(graph, whole, on_chunk)
-        return graph is not None
+        return graph is not None and self._replay(graph, whole, on_chunk)
 
-    def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> None:
+    def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Whether memory sufficed for launching `graph`; where not, no graph is kept."""
         queued = 0
         try:
-            graph.launch_alone()
+            if not self._fitted(graph.launch_alone):
+                self._replays.forget()
+                return False
             queued = len(whole.images)
             if on_chunk is not None:
                 for part in self._chunks(whole):
@@ -244,6 +248,7 @@ class Streamer:
         finally:
             graph.stream.synchronize()
             self.done = queued
+        return True
 
     def _edges(self, images: Any) -> list[int]:
         """Where packed images' chunks begin and end: of others no graph has the copies."""

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import usable
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
+from lenetgpu.turns import Left, in_turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +27,12 @@ _TIMEOUT_S = 1.0
 class Once:
     """Labels single images on the current GPU in fp32, a launch an image; nothing stays behind.
 
-    Raises LenetError where there is no GPU of compute capability 9.0 or the host is no x86-64. Not
-    for several threads at once.
+    Raises LenetError where there is no GPU of compute capability 9.0 or the host is no x86-64,
+    for a thread that comes while another is inside, and for scores of another thread's image.
     """
 
     def __init__(self, weights: Weights, design: Design | None = None) -> None:
-        self._tag = 0
+        self._tag, self._turn = 0, Left("one image")
         self.design, self._scale = opened(weights, self._open, design)
 
     def _open(self, cluster: Cluster) -> None:
@@ -44,6 +46,7 @@ class Once:
         launched.append(self._graph)
         self.label(np.zeros((SIDE, SIDE), np.uint8))
 
+    @in_turn
     def label(self, image: Any) -> int:
         """The label of `image`: (28, 28) or (784,), uint8 or float32 in 0..1, in host memory.
 
@@ -67,14 +70,16 @@ class Once:
 
         Raises LenetError where they are beyond float32's range.
         """
-        self._graph.stream.synchronize()
-        sums = self._box.sums(self._tag)
+        with self._turn.last():
+            self._graph.stream.synchronize()
+            sums, tag = self._box.sums(self._tag), self._tag
         if sums is None:
             raise LenetError("scores: expected a label before, found none")
-        return scaled(sums, self._tag, self._scale)
+        return scaled(sums, tag, self._scale)
 
 
 def _close(launched: list[Graph], cluster: Cluster) -> None:
-    for graph in launched:
-        graph.stream.synchronize()
+    if usable():
+        for graph in launched:
+            graph.stream.synchronize()
     cluster.close(_TIMEOUT_S)

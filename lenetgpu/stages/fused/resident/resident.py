@@ -13,12 +13,13 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event, Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
-from lenetgpu.gpu.device import current_arch, require_gpu
+from lenetgpu.gpu.device import current_arch, require_gpu, usable
+from lenetgpu.gpu.faults import lost, note_lost
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.resident import mailbox
@@ -139,6 +140,8 @@ class Cluster:
     def over(self) -> bool:
         """Whether nothing of it is on the GPU; LenetError where it broke."""
         status = self._runtime.streamQuery(self._stream.ptr)
+        if note_lost(status):
+            raise LenetError(lost())
         if status not in (0, _PENDING):
             raise LenetError(f"the resident kernel: the GPU answers error {status}")
         return bool(status == 0)
@@ -146,8 +149,11 @@ class Cluster:
     def close(self, timeout_s: float) -> None:
         """Free the shared memory once the kernel is over; LenetError after `timeout_s` of waiting.
 
-        Memory that a kernel may still read stays where it is.
+        Memory that a kernel may still read stays where it is, and all of it where the GPU is lost
+        or another process's.
         """
+        if not usable():
+            return
         for _ in range(pauses(timeout_s)):
             if self.over():
                 self._runtime.freeHost(self.address)
@@ -209,7 +215,7 @@ class Resident:
             raise LenetError(f"idle_ms: expected 0.01 to 1000, found {idle_ms:g}")
         self._turn, self._array, self._uint8 = Lock(), np.ndarray, np.dtype(np.uint8)
         self._idle_ns, self._timeout_s = int(idle_ms * 1e6), timeout_s
-        self._tag, self._life, self._closed = 0, 0, False
+        self._tag, self._life, self._closed, self._caller = 0, 0, False, 0
         self.design, self._scale = opened(weights, self._open, design)
 
     def _open(self, cluster: Cluster) -> None:
@@ -241,6 +247,7 @@ class Resident:
         with self._turn:
             if self._closed:
                 raise LenetError("the resident kernel: expected it open, found it closed")
+            self._caller = get_ident()
             if (
                 type(image) is self._array
                 and image.dtype is self._uint8
@@ -284,12 +291,14 @@ class Resident:
     def scores(self) -> Array:
         """The ten scores of the image that was labelled last, float32.
 
-        Raises LenetError where they are beyond float32's range.
+        Raises LenetError where they are beyond float32's range, and where another thread's was.
         """
         with self._turn:
             tag, words = self._tag, self._words
             if self._closed or words[ANSWERED] != tag:
                 raise LenetError("scores: expected a label before, found none")
+            if self._caller != get_ident():
+                raise LenetError("scores: expected this thread's image, found another thread's")
             sums = None
             for _ in range(_ROUNDS * len(_SPINS)):
                 sums = self._box.sums(tag)

@@ -1,0 +1,498 @@
+"""What a GPU may refuse or lose: memory at every allocation, its context, forks, threads, guests.
+
+Each program has a process of its own, a time limit, and copies of the records that others made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.store import cache_dir
+
+pytestmark = pytest.mark.gpu
+PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")
+ALL_PLANS = (*PLANS, "auto", "serial", "unrolled", "cublas", "course", "block", "half", "fp16x3",
+             "int8", "mma_fp16x3", "mma_fp16")  # fmt: skip
+THREADS, CALLS, EACH = 8, 40, 33
+LIMIT_S = 400
+
+COMMON = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    from pathlib import Path
+    from lenetgpu import LeNet, LenetError
+    from lenetgpu.files import assets
+    from lenetgpu.files.dataset import load_dataset
+
+    images = load_dataset(assets.default_digits()).images[:700].reshape(-1, 28, 28).copy()
+
+    def forget():
+        "What was measured and checked before; compiled kernels stay."
+        import shutil
+        for name in ("auto", "fits", "verified", "schedule"):
+            shutil.rmtree(Path(os.environ["LENETGPU_CACHE"]) / name, ignore_errors=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory):
+    """The kernels that are compiled already, and records of its own."""
+    folder = tmp_path_factory.mktemp("faults") / "cache"
+    shutil.copytree(cache_dir(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
+    return folder
+
+
+@pytest.fixture
+def ran(own_cache):
+    """Runs a program; its exit code, stdout and stderr."""
+
+    def run(program, *arguments, seconds=LIMIT_S):
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+                capture_output=True, text=True, timeout=seconds, cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "LENETGPU_CACHE": str(own_cache)},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as hung:
+            pytest.fail(f"it hangs: no end after {seconds} s; it said {hung.stdout} {hung.stderr}")
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def runs_here(plan):
+    try:
+        return resolve(plan, "cuda", gpu=driver_gpus()[0]) is not None
+    except LenetError:
+        return False
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_wherever_memory_lacks_the_labels_are_the_same(plan, ran):
+    """Each allocation, on the GPU and page-locked, is refused once; then all from the k-th on."""
+    if not runs_here(plan):
+        pytest.skip(f"this GPU has no plan {plan}")
+    code, out, errors = ran(
+        COMMON
+        + """
+    import warnings
+    warnings.simplefilter("ignore")
+    plan = sys.argv[1]
+
+    def answers():
+        forget()
+        with LeNet.load(plan=plan, device="cuda", batch=64) as net:
+            found = [net(images), net(images[:50]), net(images[:50]), net(images[:50])]
+            return found + [net(images[:1]), net.scores(images[:90]).argmax(1)]
+
+    expected = answers()
+    import cupy
+
+    class State:
+        asked, at, times = 0, 1 << 60, 1
+
+    def counted(make):
+        def asked(*size):
+            State.asked += 1
+            if State.at <= State.asked < State.at + State.times:
+                raise MemoryError("refused by the test")
+            return make(*size)
+        return asked
+
+    cupy.cuda.set_allocator(counted(cupy.get_default_memory_pool().malloc))
+    cupy.cuda.PinnedMemory = counted(cupy.cuda.PinnedMemory)
+
+    def same(found):
+        return all(map(np.array_equal, expected, found))
+
+    answers()
+    State.asked = 0
+    assert same(answers())
+    most = State.asked
+    assert most > 5, most
+    wrong, said = [], 0
+    begun = time.monotonic()
+    for at in range(1, most + 1):
+        State.asked, State.at, State.times = 0, at, 1
+        try:
+            found = answers()
+        except LenetError as error:
+            wrong.append((at, str(error)))
+            continue
+        if not same(found):
+            wrong.append((at, "other labels"))
+    for at in range(1, most + 1, max(1, most // 12)):
+        State.asked, State.at, State.times = 0, at, 1 << 60
+        try:
+            found = answers()
+        except LenetError as error:
+            said += "\\n" not in str(error)
+        else:
+            if not same(found):
+                wrong.append((at, "other labels where all were refused"))
+    State.at = 1 << 60
+    assert same(answers())
+    print(most, said, round(time.monotonic() - begun, 1), wrong)
+    """,
+        plan,
+    )
+    assert code == 0, f"exit {code}\n{out}\n{errors[-3000:]}"
+    most, said, _, wrong = out.strip().split("\n")[-1].split(" ", 3)
+    assert wrong == "[]", f"of {most} allocations: {wrong}"
+    assert int(said) > 0, "refused from the first one on, somebody has to say so"
+
+
+FILLED = (
+    COMMON
+    + """
+    plan, left, target = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    forget()
+    from lenetgpu.gpu import device
+    device.activate(device.driver_gpus()[0])
+    import cupy
+    runtime = cupy.cuda.runtime
+    held, step = [], 1 << 36
+    while left and step >= 1 << 20:
+        if runtime.memGetInfo()[0] - step < left:
+            step >>= 1
+            continue
+        try:
+            held.append(runtime.malloc(step))
+        except runtime.CUDARuntimeError:
+            step >>= 1
+    from lenetgpu import __main__
+    sys.argv = ["lenetgpu", "infer", "--device", "cuda", "--no-progress", "--output", target]
+    sys.argv += ["--precision", plan[5:]] if plan.startswith("auto:") else ["--plan", plan]
+    __main__.main()
+    """
+)
+
+
+@pytest.mark.parametrize("plan", [*ALL_PLANS, "auto:fp16", "auto:fp16x3", "auto:int8"])
+def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
+    """10,000 digits beside what leaves 256 MiB free, 64, 2: 256 suffice for every plan."""
+    if not runs_here(plan.partition(":")[0]):
+        pytest.skip(f"this GPU has no plan {plan}")
+    found = {}
+    for left in (0, 256 << 20, 64 << 20, 2 << 20):
+        target = tmp_path / f"{left}.npy"
+        code, out, errors = ran(FILLED, plan, left, target, seconds=180)
+        where = f"{left >> 20} MiB left: exit {code}\n{out[-500:]}\n{errors[-2000:]}"
+        assert code in (0, 2) and "Traceback" not in errors, where
+        if code == 0:
+            found[left] = np.load(target)
+        else:
+            assert left < 256 << 20, where
+            last = errors.strip().splitlines()[-1]
+            assert last.startswith("lenetgpu: error: "), where
+            assert "memory" in last.lower() or "ALLOC" in last, where
+    if not plan.startswith("auto"):  # which plan that is may depend on the memory
+        for left, labels in found.items():
+            np.testing.assert_array_equal(labels, found[0], f"{left} bytes left")
+    else:
+        for left, labels in found.items():
+            assert (labels != found[0]).mean() < 1e-3, f"{left} bytes left"
+
+
+BROKEN = {
+    "an illegal address": "extern \"C\" __global__ void bad(int* p) { p[0] = 1; }",
+    "a trap": "extern \"C\" __global__ void bad(int* p) { asm volatile(\"trap;\"); }",
+    "a misaligned address": "extern \"C\" __global__ void bad(char* p) { *(int*)(p + 1) = 1; }",
+}  # fmt: skip
+BREAK = """
+    import cupy
+    def break_it():
+        code, where = sys.argv[1], cupy.zeros(64)
+        kernel = cupy.RawKernel(code, "bad")
+        kernel((1,), (1,), (np.uint64(where.data.ptr if "char" in code else 64),))
+"""
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_lost_gpu_is_a_lenet_error_and_the_process_ends(how, ran):
+    code, out, errors = ran(
+        COMMON
+        + BREAK
+        + """
+    net = LeNet.load(device="cuda", batch=256)
+    on_gpu = cupy.asarray(images)
+    net(images), net(on_gpu), net(images[0])
+    break_it()
+    said = []
+    for call in (lambda: net(images), lambda: net(images[0]), lambda: net.scores(images)):
+        try:
+            call()
+        except LenetError as error:
+            said.append(str(error))
+    print(len(said), len(set(said)), said[0])
+    """,
+        BROKEN[how],
+        seconds=180,
+    )
+    where = f"exit {code}\n{out}\n{errors[-3000:]}"
+    assert code == 0 and "Traceback" not in errors and "Exception ignored" not in errors, where
+    assert out.startswith("3 1 GPU: expected its kernels to end, found CUDA_ERROR_"), where
+    assert "nothing more can run on it in this process" in out, where
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_command_whose_gpu_is_lost_ends_with_a_sentence(how, ran, tmp_path):
+    code, out, errors = ran(
+        COMMON
+        + BREAK
+        + f"""
+    from lenetgpu import __main__
+    from lenetgpu.running.runners import GpuRunner
+    plain = GpuRunner._pass
+    def broken(self, *asked):
+        break_it()
+        plain(self, *asked)
+    GpuRunner._pass = broken
+    sys.argv[2:] = []
+    code, sys.argv = sys.argv[1], ["lenetgpu", "infer", "--device", "cuda", "--no-progress",
+                                   "--output", {str(tmp_path / "labels.npy")!r}]
+    real, asked = break_it, sys.argv
+    def break_it():
+        sys.argv = ["", code]
+        real()
+        sys.argv = asked
+    __main__.main()
+    """,
+        BROKEN[how],
+        seconds=180,
+    )
+    where = f"exit {code}\n{out}\n{errors[-3000:]}"
+    assert code == 2, where
+    lines = errors.strip().splitlines()
+    assert lines[-1].startswith("lenetgpu: error: GPU: expected its kernels to end"), where
+    assert "Traceback" not in errors and "Exception ignored" not in errors, where
+    assert not (tmp_path / "labels.npy").exists(), "labels of a lost GPU"
+
+
+def test_four_processes_share_a_gpu(ran):
+    program = (
+        COMMON
+        + """
+    def answers(net):
+        return np.concatenate([net(images), net(images[:3]), [net(images[5])]])
+
+    net = LeNet.load(device="cuda", batch=500)
+    expected = answers(net)
+    cpu = LeNet.load(device="cpu")(images)
+    assert (expected[:700] != cpu).mean() < 0.01
+    for _ in range(40):
+        assert (answers(net) == expected).all()
+    print("right")
+    """
+    )
+    with ThreadPoolExecutor(4) as four:
+        for code, out, errors in four.map(lambda _: ran(program, seconds=300), range(4)):
+            assert code == 0 and out.strip() == "right", f"exit {code}\n{out}\n{errors[-3000:]}"
+
+
+def test_a_forked_child_is_refused_at_once_and_a_spawned_one_works(ran, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            COMMON
+            + """
+    import multiprocessing
+    from lenetgpu.gpu import device
+
+    def told(call):
+        begun = time.monotonic()
+        try:
+            call()
+        except LenetError as error:
+            return "spawn" in str(error) and time.monotonic() - begun < 10
+        return False
+
+    def refused(net):
+        import cupy
+        calls = (lambda: net(images), lambda: net(images[0]), lambda: net.scores(images),
+                 lambda: net(cupy.ndarray((3, 28, 28), "uint8", net.held)),
+                 lambda: LeNet.load(device="cuda"), device.driver_gpus)
+        return all([told(call) for call in calls])
+
+    def spawned(at):
+        return bool((LeNet.load(device="cuda", batch=64)(images[:99]).shape == (99,)))
+
+    def ended(pid):
+        limit = time.monotonic() + 30
+        while time.monotonic() < limit:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "hangs"
+
+    if __name__ == "__main__":
+        import cupy
+        for latency in (False, True):
+            try:
+                net = LeNet.load(device="cuda", batch=64, latency=latency)
+            except LenetError:
+                continue  # a GPU without the resident kernel
+            net.held = cupy.zeros((3, 28, 28), "uint8").data
+            expected, running = net(images), [True]
+            one = net(images[0])
+
+            def call():
+                while running:
+                    assert (net(images) == expected).all() and net(images[0]) == one
+
+            thread = threading.Thread(target=call)
+            thread.start()
+            codes = []
+            for at in range(5):
+                pid = os.fork()
+                if not pid:
+                    fine = refused(net)
+                    sys.stdout.flush()
+                    if at < 3:
+                        os._exit(0 if fine else 3)
+                    del net
+                    sys.exit(0 if fine else 3)  # through the interpreter's end
+                codes.append(ended(pid))
+            running.clear()
+            thread.join()
+            assert (net(images) == expected).all()
+            print(codes)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map_async(spawned, [0]).get(120))
+    """
+        )
+    )
+    code, out, errors = ran(
+        f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, {str(program)!r}]))"
+    )
+    where = f"exit {code}\n{out}\n{errors[-3000:]}"
+    assert code == 0, where
+    *forked, spawned = out.strip().splitlines()
+    assert forked and set(forked) == {str([0] * 5)} and spawned == "[True]", where
+    assert "Exception ignored" not in errors and "Traceback" not in errors, where
+
+
+@pytest.fixture(scope="module")
+def digits():
+    held = load_dataset(assets.default_digits()).images[: THREADS * EACH]
+    return np.ascontiguousarray(held).reshape(THREADS, EACH, 28, 28, 1)
+
+
+def at_once(call):
+    """`call(thread)` CALLS times in each of THREADS threads: how many were right, and refused."""
+    found, gate, counting = (
+        {True: 0, False: 0, None: 0},
+        threading.Barrier(THREADS),
+        threading.Lock(),
+    )
+
+    def work(thread):
+        gate.wait(60)
+        for _ in range(CALLS):
+            try:
+                how = bool(call(thread))
+            except LenetError as error:
+                assert "expected one thread" in str(error) or "another thread's" in str(error)
+                how = None
+            with counting:
+                found[how] += 1
+        gate.wait(120)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    assert not found[False], f"{found[False]} of {THREADS * CALLS} calls were wrong in silence"
+    return found[True], found[None]
+
+
+def test_a_pipeline_in_several_threads_is_refused(digits, shipped_weights):
+    import cupy
+
+    plan = resolve("tiled", "cuda")
+    given = [cupy.asarray(part) for part in digits]
+    own = [Pipeline(plan, shipped_weights, EACH) for _ in range(THREADS)]
+    expected = [pipeline.run(part).get() for pipeline, part in zip(own, given, strict=True)]
+    shared = Pipeline(plan, shipped_weights, EACH)
+    right, refused = at_once(lambda k: (shared.run(given[k]).get() == expected[k]).all())
+    assert (right, refused) == (CALLS, (THREADS - 1) * CALLS)
+
+
+@pytest.mark.parametrize("latency", [False, True])
+def test_a_net_is_right_in_every_thread(latency, digits):
+    import cupy
+
+    try:
+        net = LeNet.load(device="cuda", batch=EACH, latency=latency)
+    except LenetError as error:
+        pytest.skip(str(error))
+    with net:
+        expected = [net(part) for part in digits]
+        ones = [part[0, :, :, 0].copy() for part in digits]
+        single = [net(image) for image in ones]
+        given = [cupy.asarray(part) for part in digits]
+        cupy.cuda.get_current_stream().synchronize()
+        everything = (THREADS * CALLS, 0)
+        assert at_once(lambda k: (net(digits[k]) == expected[k]).all()) == everything
+        assert at_once(lambda k: net(ones[k]) == single[k]) == everything
+        assert at_once(lambda k: (net(given[k]).get() == expected[k]).all()) == everything
+        assert at_once(lambda k: (net.scores(digits[k]).argmax(1) == expected[k]).all()) == (
+            everything
+        )
+
+
+def test_what_answers_single_images_is_never_mixed_up(digits, shipped_weights):
+    from lenetgpu.stages.fused.resident import Once
+    from lenetgpu.stages.fused.resident.resident import Resident
+    from lenetgpu.streaming import OneImage
+
+    images = [part[0, :, :, 0].copy() for part in digits]
+    makers = [lambda: OneImage(lambda n: Pipeline(resolve("tiled", "cuda"), shipped_weights, n))]
+    if driver_gpus()[0].compute_capability == 90:
+        makers += [lambda: Once(shipped_weights), lambda: Resident(shipped_weights)]
+    for make in makers:
+        one = make()
+        expected, sums = [], []
+        for image in images:
+            expected.append(one.label(image))
+            sums.append(one.scores().copy())
+
+        def call(k, one=one, expected=expected, sums=sums):
+            label = one.label(images[k])
+            return label == expected[k] and np.allclose(one.scores(), sums[k], rtol=1e-4, atol=1e-4)
+
+        right, refused = at_once(call)
+        assert right and right + refused == THREADS * CALLS
+        del one
+
+
+def test_a_broken_interface_and_freed_memory_are_refused(digits):
+    class Interface:
+        def __init__(self, address):
+            self.__cuda_array_interface__ = {
+                "shape": (2, 28, 28), "typestr": "|u1", "data": (address, False), "version": 3
+            }  # fmt: skip
+
+    host = np.zeros((2, 28, 28), np.uint8)
+    with LeNet.load(device="cuda", batch=EACH) as net:
+        for images in (Interface("x"), Interface(None), Interface(host.ctypes.data)):
+            with pytest.raises(LenetError, match="images: expected"):
+                net(images)
+        assert net(digits[0]).shape == (EACH,)

@@ -1,0 +1,265 @@
+"""Children that are forked while their parent computes: they work, or say at once why not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+from conftest import ROOT
+
+from lenetgpu import LenetError, turns
+from lenetgpu.gpu import device, faults
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+FORKS, LIMIT_S = 20, 120
+
+
+def ran(program):
+    """What `program` prints, run in a process of its own with this tree."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+COMMON = """
+    import os, signal, threading, time
+    import numpy as np
+    from lenetgpu import LeNet, LenetError
+
+    images = np.random.default_rng(0).integers(0, 256, (300, 28, 28), dtype=np.uint8)
+
+    def ended(pid):
+        "The child's exit code; killed, and None, where it has not ended after 20 seconds."
+        limit = time.monotonic() + 20
+        while time.monotonic() < limit:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.002)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    def child(work):
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(0 if work() else 3)
+            except BaseException as error:
+                print(repr(error), flush=True)
+            os._exit(4)
+        return pid
+"""
+
+
+def test_a_child_forked_in_the_middle_of_a_call_has_a_net_that_works():
+    out, _ = ran(
+        COMMON
+        + f"""
+    net = LeNet.load(device="cpu", batch=128)
+    expected, running = net(images), True
+
+    def call():
+        while running:
+            assert (net(images) == expected).all()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    works = lambda: (net(images) == expected).all() and net(images[7]) == expected[7]
+    codes = []
+    for at in range({FORKS}):
+        time.sleep(0.001 * at)
+        codes.append(ended(child(works)))
+    running = False
+    thread.join()
+    making = threading.Thread(target=net._making.acquire)  # and in the middle of a first call
+    making.start()
+    making.join()
+    codes.append(ended(child(works)))
+    net._making.release()
+    assert (net(images) == expected).all()
+    print(codes)
+    """
+    )
+    assert out.strip() == str([0] * (FORKS + 1))
+
+
+def test_children_of_multiprocessing_have_nets_that_work():
+    out, _ = ran(
+        COMMON
+        + """
+    import multiprocessing
+    net = LeNet.load(device="cpu", batch=128)
+    expected = net(images)
+
+    def answer(lo):
+        return (net(images[lo : lo + 30]) == expected[lo : lo + 30]).all()
+
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        print(all(pool.map_async(answer, range(0, 300, 30)).get(60)))
+    """
+    )
+    assert out.strip() == "True"
+
+
+def test_a_fork_waits_for_what_is_being_prepared():
+    """Compilers hold locks of their own, which nobody would open in the child."""
+    out, _ = ran(
+        COMMON
+        + """
+    from lenetgpu.running.engine import Engine
+    begun, order = threading.Event(), []
+    held, plain = threading.Lock(), Engine.check
+
+    def slowly(self, *asked):
+        with held:
+            begun.set()
+            time.sleep(0.5)
+            order.append("prepared")
+            return plain(self, *asked)
+
+    Engine.check = slowly
+    loading = threading.Thread(target=LeNet.load, kwargs={"device": "cpu", "batch": 9})
+    loading.start()
+    begun.wait(30)
+
+    def loads():
+        return LeNet.load(device="cpu", batch=9)(images[:3]).shape == (3,) and not held.locked()
+
+    pid = child(loads)
+    order.append("forked")
+    print(order, ended(pid))
+    loading.join()
+    """
+    )
+    assert out.strip() == "['prepared', 'forked'] 0"
+
+
+def test_a_gpu_s_net_is_refused_in_a_child():
+    """With a GPU that is pretended; the parent's goes on, and nothing of it is freed in a child."""
+    out, errors = ran(
+        COMMON
+        + """
+    import ctypes, sys, types
+    from contextlib import nullcontext
+    from lenetgpu.gpu import device
+    from lenetgpu.gpu.device import Gpu
+    from lenetgpu.running import engine
+
+    class Library:
+        def cuInit(self, flags):
+            return 0
+        def cuDeviceGetCount(self, count):
+            count._obj.value = 0
+            return 0
+
+    class CUDARuntimeError(RuntimeError):
+        pass
+
+    class Memory:
+        parent, freed = os.getpid(), 0
+        def __del__(self):
+            if os.getpid() != self.parent:
+                Memory.freed += 1
+                raise CUDARuntimeError("initialization error")
+
+    class Runner:
+        def __init__(self):
+            self.memory = Memory()
+        def answer(self, pixels, scored):
+            return np.full(len(pixels), 7, np.int32), None
+        def label(self, image):
+            return np.int32(7)
+
+    ctypes.CDLL = lambda name: Library()
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda index: nullcontext()))
+    sys.modules["cupy"] = cupy
+    engine.choose_device = lambda *asked: (Gpu(0, "pretended", 90), "so")
+    engine.Engine.start = lambda self, *asked: None
+    engine.Engine.runner = lambda self, *asked, **words: Runner()
+    assert device.driver_gpus() == ()
+    net = LeNet.load(plan="fp32")
+    assert net(images).sum() == 7 * 300 and net(images[0]) == 7
+
+    def told(call):
+        begun = time.monotonic()
+        try:
+            call()
+        except LenetError as error:
+            fine = "forked from one that uses it" in str(error) and "spawn" in str(error)
+            return fine and time.monotonic() - begun < 5
+        return False
+
+    def refused():
+        calls = [lambda: net(images), lambda: net(images[0]), lambda: net.scores(images),
+                 device.driver_gpus, device.require_gpu, lambda: device.activate(None),
+                 lambda: next(net.stream([images]))]
+        return all(map(told, calls)) and not device.usable() and not Memory.freed
+
+    running = True
+    def call():
+        while running:
+            net(images)
+    thread = threading.Thread(target=call)
+    thread.start()
+    print([ended(child(refused)) for _ in range(5)])
+    running = False
+    thread.join()
+    assert net(images).sum() == 7 * 300 and device.usable()
+    if not os.fork():
+        del net._left  # as the interpreter's end does, while it can still print
+        sys.exit(0 if Memory.freed else 3)
+    assert os.wait()[1] == 0
+    """
+    )
+    assert out.strip() == str([0] * 5)
+    assert not errors, errors
+
+
+def test_a_forked_process_may_not_use_cuda_and_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(device, "_here", device._Process())
+    device._here.forked()
+    assert not device.usable()
+    for ask in (device.driver_gpus, device.require_gpu):
+        with pytest.raises(LenetError, match=r"forked from one that uses it.*spawn, or take devic"):
+            ask()
+    device.begin("cuda:0")
+    device._contexts.pop().join()
+
+
+def test_what_was_dropped_is_told_no_more(monkeypatch):
+    told = []
+
+    class Kept:
+        def __init__(self, at):
+            self.at = at
+
+        def forked(self):
+            told.append(self.at)
+
+    kept = [Kept(0), Kept(1)]
+    monkeypatch.setattr(turns, "_parted", type(turns._parted)())
+    for one in kept:
+        turns.tell_children(one)
+    del kept[0], one
+    turns.PREPARING.acquire()
+    turns._in_child()
+    assert told == [1]
+
+
+def test_only_errors_of_cuda_are_silenced(monkeypatch):
+    shown = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+    faults.silence()
+    cuda = type("CUDARuntimeError", (RuntimeError,), {})()
+    for error in (cuda, ValueError("mine"), type("CUBLASError", (RuntimeError,), {})()):
+        sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert [type(raised.exc_value) for raised in shown] == [ValueError]

@@ -1,0 +1,232 @@
+"""Errors after which a process has no GPU any more: one sentence, exit code 2, and an end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.cli import main
+from lenetgpu.commands import infer as inference
+from lenetgpu.gpu import faults
+from lenetgpu.gpu.faults import loses_context, lost, note_lost
+from lenetgpu.measure import rounds
+from lenetgpu.measure.comparison import Candidate
+from lenetgpu.running.runners import CpuRunner
+from lenetgpu.stages.fused.resident.resident import Cluster
+
+
+class CUDARuntimeError(RuntimeError):
+    """As CuPy's, by name and status."""
+
+    def __init__(self, status=719, text="cudaErrorLaunchFailure: unspecified launch failure"):
+        super().__init__(text)
+        self.status = status
+
+
+class CUDADriverError(CUDARuntimeError):
+    pass
+
+
+class CUBLASError(CUDARuntimeError):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(monkeypatch):
+    """Before each test, and after it."""
+    monkeypatch.setattr(faults, "_said", [])
+    monkeypatch.setattr(faults, "last_queued", type(faults.last_queued)(maxlen=1))
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+
+def caused(cause):
+    error = LenetError("a graph: expected it to be recorded")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        *((CUDARuntimeError(status), True) for status in (214, 700, 702, 710, 715, 716, 718, 719)),
+        (CUDADriverError(700), True),
+        (caused(CUDADriverError(716)), True),
+        (CUDARuntimeError(2), False),
+        (CUDARuntimeError(1), False),
+        (CUDARuntimeError(701), False),  # too many resources: the launch alone is refused
+        (CUDARuntimeError(720), False),
+        (CUBLASError(700), False),
+        (MemoryError(), False),
+        (LenetError("700"), False),
+    ],
+)
+def test_a_lost_context_is_known(error, is_lost):
+    assert loses_context(error) == is_lost
+    assert bool(lost()) == is_lost
+    assert faults.sentence(error).startswith("GPU: expected its kernels to end") == is_lost
+
+
+def test_the_first_error_is_said_with_the_kernel_that_was_queued_last():
+    faults.last_queued.append(SimpleNamespace(entry="features"))
+    assert note_lost(700)
+    assert note_lost(719) and not note_lost(0) and not note_lost(600)
+    assert lost() == (
+        "GPU: expected its kernels to end, found CUDA_ERROR_ILLEGAL_ADDRESS (700), the kernel "
+        "queued last was features; nothing more can run on it in this process, start another"
+    )
+
+
+def test_commands_say_it_in_a_sentence(monkeypatch):
+    def broken(*arguments):
+        raise CUDARuntimeError(716)
+
+    monkeypatch.setattr(inference, "open_source", broken)
+    result = CliRunner().invoke(main, ["infer", "--device", "cpu"])
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert "lenetgpu: error: GPU: expected its kernels to end, found CUDA_ERROR_MISALIGNED" in (
+        result.stderr
+    )
+
+
+def test_a_net_says_it_in_a_lenet_error(monkeypatch):
+    with LeNet.load(device="cpu", batch=9) as net:
+        images = np.zeros((2, 28, 28), np.uint8)
+        for error, said in (
+            (CUDARuntimeError(719), "GPU: expected its kernels to end, found CUDA_ERROR_LAUNCH_F"),
+            (MemoryError("no room"), "memory: expected enough for this job, found: no room"),
+        ):
+
+            def broken(*asked, error=error):
+                raise error
+
+            faults._said.clear()
+            monkeypatch.setattr(CpuRunner, "answer", broken)
+            for call in (net, net.scores, net.probabilities, lambda images: net(images[0])):
+                with pytest.raises(LenetError, match=said):
+                    call(images)
+            with pytest.raises(LenetError, match=said):
+                list(net.stream([images]))
+
+
+def test_a_comparison_ends_where_the_gpu_is_lost():
+    candidate = Candidate("broken", lambda: None, "fp32")
+    rounds.fail(candidate, CUDARuntimeError(1))
+    assert candidate.status == "failed"
+    rounds.fail(candidate, CUBLASError(3))
+    assert candidate.status == "skipped"
+    with pytest.raises(LenetError, match="GPU: expected its kernels to end"):
+        rounds.fail(candidate, CUDARuntimeError(700))
+
+
+def test_a_resident_kernel_that_broke_is_said_and_not_waited_for():
+    cluster = object.__new__(Cluster)
+    asked = []
+
+    def query(stream):
+        asked.append(stream)
+        return 700
+
+    cluster._runtime = SimpleNamespace(streamQuery=query)
+    cluster._stream = SimpleNamespace(ptr=7)
+    with pytest.raises(LenetError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
+        cluster.over()
+    cluster.close(1.0)
+    assert asked == [7]
+
+
+def ended(program, seconds=60):
+    """The exit code, stdout and stderr of `program`, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=seconds, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+_BROKEN = """
+    import atexit, sys, time
+
+    class CUDARuntimeError(RuntimeError):
+        status = 700
+
+    class Memory:
+        "Cannot be freed where the GPU is lost."
+        def __del__(self):
+            raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+
+    memory = Memory()
+"""
+
+
+@pytest.mark.parametrize("status", [700, 1])
+def test_a_process_whose_gpu_is_lost_ends_at_once(status):
+    """Nothing is freed, nobody waited for; what was printed is there. Not so after other errors."""
+    code, out, errors = ended(
+        _BROKEN
+        + f"""
+    CUDARuntimeError.status = {status}
+    atexit.register(lambda: print("at the end", flush=True))
+    from lenetgpu import __main__
+    from lenetgpu.commands import infer
+
+    def broken(*asked):
+        held = Memory()
+        sys.stdout.write("before")
+        raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+
+    infer.open_source = broken
+    sys.argv = ["lenetgpu", "infer", "--device", "cpu"]
+    __main__.main()
+    """
+    )
+    if status == 700:
+        assert (code, out) == (2, "before")
+        assert errors.startswith("lenetgpu: error: GPU: expected its kernels to end, found CUDA_ER")
+        assert errors.count("\n") == 1
+    else:
+        assert code == 1 and "at the end" in out and "Traceback" in errors
+
+
+def test_what_is_freed_at_a_caller_s_end_says_nothing_any_more():
+    code, out, errors = ended(
+        _BROKEN
+        + """
+    from lenetgpu.gpu.faults import telling
+    from lenetgpu.errors import LenetError
+    try:
+        with telling():
+            held = [Memory() for _ in range(3)]
+            raise CUDARuntimeError("cudaErrorIllegalAddress: an illegal memory access")
+    except LenetError as error:
+        print(error)
+    del held
+    """
+    )
+    assert code == 0 and out.startswith("GPU: expected its kernels to end")
+    assert errors == ""
+
+
+def test_what_was_printed_before_such_an_end_is_there():
+    code, out, errors = ended(
+        """
+    import sys
+    from lenetgpu import __main__
+    from lenetgpu.gpu.faults import note_lost
+    sys.stdout.write("before")
+    __main__._leave(0)
+    note_lost(700)
+    __main__._leave(3)
+    sys.stdout.write("behind")
+    """
+    )
+    assert (code, out, errors) == (3, "before", "")

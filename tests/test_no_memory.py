@@ -1,0 +1,288 @@
+"""Memory that is refused, by whom and wherever it may be: less at once, same labels, a sentence."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import faults, workspace
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.faults import lacks_memory, within_memory
+from lenetgpu.measure import choice, rounds
+from lenetgpu.plan import auto_plans
+from lenetgpu.streaming import ring as ring_module
+
+HOPPER = Gpu(0, "Some Hopper", 90)
+
+
+def named(name, status=None, text="refused", result=None):
+    """An error of one of CuPy's classes, by its name and number."""
+    error = type(name, (RuntimeError,), {})(text)
+    for word, value in (("status", status), ("result", result)):
+        if value is not None:
+            setattr(error, word, value)
+    return error
+
+
+def wrapped(cause):
+    error = LenetError("a 3D texture: expected the device to make one")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (MemoryError(), True),
+        (type("OutOfMemoryError", (MemoryError,), {})("the pool is full"), True),
+        (named("OutOfMemoryError"), True),
+        (named("CUDARuntimeError", 2), True),
+        (named("CUDADriverError", 2), True),
+        (named("CUBLASError", 3), True),
+        (named("CUBLASError", 1), True),
+        (named("CuFFTError", result=2), True),
+        (named("CuDNNError", 4000), True),
+        (named("CuDNNError", 99, "CUDNN_STATUS_ALLOC_FAILED: no"), True),
+        (wrapped(named("CUDARuntimeError", 2)), True),
+        (wrapped(named("CUDARuntimeError", 1)), False),
+        (named("CUDARuntimeError", 700), False),
+        (named("CUBLASError", 2), False),
+        (named("CUBLASError", 13, "CUBLAS_STATUS_EXECUTION_FAILED"), False),
+        (named("CuFFTError", result=5), False),
+        (named("NVRTCError", 2), False),
+        (ValueError("CUBLAS_STATUS_ALLOC_FAILED"), False),
+        (LenetError("full"), False),
+    ],
+)
+def test_a_refusal_of_memory_is_known_whoever_refused(error, lacks):
+    assert lacks_memory(error) == lacks
+    assert faults.sentence(error).startswith("memory: expected enough") == lacks
+    assert (rounds.why(error).startswith("needs more memory")) == lacks
+
+
+def test_half_is_tried_behind_what_was_given_back(monkeypatch):
+    tried, given_back = [], []
+    monkeypatch.setattr(faults, "release", lambda: given_back.append(len(tried)))
+
+    def make(n):
+        tried.append(n)
+        if n > 30:
+            raise named("CUBLASError", 3)
+        return "made"
+
+    assert within_memory(make, 100, "plan x") == ("made", 25)
+    assert (tried, given_back) == ([100, 50, 25], [1, 2])
+
+    def full(n):
+        tried.append(n)
+        raise MemoryError("line one\nline two")
+
+    with pytest.raises(LenetError, match="plan x: expected memory for one image, found: line one$"):
+        within_memory(full, 3, "plan x")
+    assert tried[3:] == [3, 2, 1, 1], "what was given back may be enough for one"
+    with pytest.raises(ZeroDivisionError):
+        within_memory(lambda n: n // 0, 3, "plan x")
+
+
+def test_pools_give_back_what_nobody_holds(monkeypatch):
+    freed = []
+    pools = {
+        f"get_default_{kind}memory_pool": lambda kind=kind: SimpleNamespace(
+            free_all_blocks=lambda: freed.append(kind)
+        )
+        for kind in ("", "pinned_")
+    }
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**pools))
+    faults.release()
+    assert freed == ["", "pinned_"]
+
+
+def test_host_memory_that_cannot_be_page_locked_is_ordinary(monkeypatch):
+    def refuse(shape, dtype):
+        raise named("CUDARuntimeError", 2)
+
+    monkeypatch.setattr(workspace, "pinned_empty", refuse)
+    array = workspace.host_empty((3, 5), "float32")
+    assert (array.shape, array.dtype) == ((3, 5), np.float32)
+    monkeypatch.setattr(workspace, "pinned_empty", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        workspace.host_empty((3, 5), "float32")
+
+
+class Refusing(PretendedGpu):
+    """Whatever takes memory or resources is counted; from the `at`-th on `times` are refused."""
+
+    def __init__(self, at, times=1, **how):
+        super().__init__(**how)
+        self.asked, self.at, self.times = 0, at, times
+
+    def take(self):
+        self.asked += 1
+        if self.at <= self.asked < self.at + self.times:
+            kinds = (MemoryError(), named("CUDARuntimeError", 2), named("CUBLASError", 3))
+            raise kinds[self.asked % 3]
+
+    def lacks_memory(self, error):
+        return lacks_memory(error)
+
+    def stream(self):
+        self.take()
+        return super().stream()
+
+    def event(self):
+        self.take()
+        return super().event()
+
+    def allocate(self, images):
+        self.take()
+        super().allocate(images)
+
+    def pinned(self, shape, dtype):
+        self.take()
+        return super().pinned(shape, dtype)
+
+    def record_graph(self, work, streams):
+        self.take()
+        graph = super().record_graph(work, streams)
+        launch = graph.launch_alone
+
+        def launch_alone():
+            self.take()
+            launch()
+
+        graph.launch_alone = launch_alone
+        return graph
+
+
+def passes(gpu, locked):
+    """Labels and scores of five passes, each of other pixels, and of what they should be."""
+    free, gpu.take = gpu.take, lambda: None
+    given, (labels, scores) = pixels(23), results(gpu, 23)
+    images = pinned(gpu, given) if locked else given.copy()
+    if not locked:
+        labels, scores = labels.copy(), scores.copy()
+    gpu.take = free
+    streamer = streamer_on(gpu, 8, 2)
+    for again in range(5):
+        images[...] = pixels(23, seed=again)
+        labels[...], scores[...] = -1, np.nan
+        streamer.run(images, labels, scores)
+        np.testing.assert_array_equal(labels, images[:, 0, 0, 0])
+        np.testing.assert_array_equal(scores[:, 0], images[:, 0, 0, 0])
+        assert streamer.done == 23
+    return streamer
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_wherever_memory_lacks_the_labels_are_the_same(locked, monkeypatch):
+    """Every allocation in turn is refused once: lanes, ring, events, graphs, and their launches."""
+    monkeypatch.setattr(ring_module, "core_count", lambda: 2)
+    probe = Refusing(1 << 30)
+    assert passes(probe, locked).chunk == 8
+    assert probe.asked >= 14
+    chunks = set()
+    for at in range(1, probe.asked + 1):
+        gpu = Refusing(at, seed=at)
+        chunks.add(passes(gpu, locked).chunk)
+        assert gpu.asked >= at
+    assert chunks == {4, 8} if locked else chunks == {4}
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_where_even_one_image_does_not_fit_it_is_said(at):
+    gpu = Refusing(at, times=1 << 30)
+    with pytest.raises(LenetError, match="expected room for one image on 2 streams, found none"):
+        passes(gpu, False)
+
+
+class TimedGpu:
+    """Plan `auto`'s candidates: how long each takes, and where it asks for memory too much."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
+        self.ms = {"fp32": 4.0, "sgemm": 1.0, "fp16x3": 2.0, "mma_fp16x3": 3.0}
+        self.room, self.verified, self.refused = {}, [], None
+        cupy = SimpleNamespace(asarray=self.resident)
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        monkeypatch.setattr(choice, "default_chunk", lambda device: 40_000)
+        monkeypatch.setattr("lenetgpu.gpu.nvrtc.compile_together", lambda kernels, arch: None)
+        monkeypatch.setattr("lenetgpu.check.warmup.kernels_of", lambda plan, size: ())
+        for module in (choice, faults):
+            monkeypatch.setattr(module, "release", lambda: None)
+        monkeypatch.setattr(choice, "verify_once", self.verify)
+        monkeypatch.setattr(choice, "Pipeline", self.pipeline)
+        monkeypatch.setattr(choice, "time_compute", self.time)
+        monkeypatch.setattr(choice, "load_dataset", lambda path: SimpleNamespace(
+            images=np.zeros((10_000, 1), np.uint8)))  # fmt: skip
+
+    def ask(self, name, where, images):
+        if images > self.room.get((name, where), 1 << 30):
+            raise named("CUBLASError", 3, "CUBLAS_STATUS_ALLOC_FAILED")
+
+    def resident(self, digits):
+        self.ask("images", "resident", len(digits))
+        return digits
+
+    def verify(self, plan, device, dtype, images):
+        self.ask(plan.name, "verify", images)
+        self.verified.append(plan.name)
+
+    def pipeline(self, plan, weights, images, dtype):
+        self.ask(plan.name, "pipeline", images)
+        return SimpleNamespace(name=plan.name, calls=0)
+
+    def time(self, pipeline, resident):
+        pipeline.calls += 1
+        self.ask(pipeline.name, "first" if pipeline.calls == 1 else "later", len(resident))
+        return self.ms[pipeline.name]
+
+
+@pytest.fixture
+def timed(monkeypatch, tmp_path):
+    return TimedGpu(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["verify", "pipeline", "first", "later"])
+def test_auto_leaves_out_and_names_a_candidate_that_memory_does_not_hold(timed, where, tmp_path):
+    timed.room["sgemm", where] = 0
+    found = choice.measure(HOPPER, "fp32", 10_000)
+    assert (found.plan, found.images) == ("fp16x3", 10_000)
+    assert list(found.medians_ms) == ["fp32", "fp16x3", "mma_fp16x3"]
+    assert list(found.lacking) == ["sgemm"] and not found.wrong
+    assert "sgemm is left out of plan auto: no memory for it (CUBLAS_STATUS_ALLOC" in str(
+        found.lacking
+    )
+    assert "sgemm without memory" in str(found)
+    assert choice.remembered(HOPPER, "fp32", 10_000) is None, "the next may have the memory"
+    timed.room.clear()
+    again = choice.measure(HOPPER, "fp32", 10_000)
+    assert again.plan == "sgemm" and choice.remembered(HOPPER, "fp32", 10_000) == again
+
+
+def test_where_no_candidate_has_room_passes_are_smaller(timed):
+    for name in timed.ms:
+        timed.room[name, "pipeline"] = 1_250
+    found = choice.measure(HOPPER, "fp32", 10_000)
+    assert (found.plan, found.images, found.lacking) == ("sgemm", 1_250, {})
+    assert choice.remembered(HOPPER, "fp32", 10_000) is None
+    timed.room["images", "resident"] = 300
+    assert choice.measure(HOPPER, "fp32", 10_000).images == 157
+    timed.room["images", "resident"] = 0
+    with pytest.raises(LenetError, match=r"plan auto \(fp32\): expected memory for one image"):
+        choice.measure(HOPPER, "fp32", 10_000)
+
+
+def test_what_was_left_out_is_a_note_of_the_choice(timed, monkeypatch, shipped_weights):
+    timed.room["sgemm", "first"] = 0
+    monkeypatch.setattr(
+        choice, "fit", lambda plan, *_: choice.Fit(plan.name, plan.precision, 1e-7, {})
+    )
+    notes = []
+    plan = choice.choose(HOPPER, "fp32", 10_000, shipped_weights, notes=notes)
+    assert plan.slots == auto_plans("cuda", "fp32", HOPPER)["fp16x3"].slots
+    assert len(notes) == 1 and notes[0].startswith("plan sgemm is left out of plan auto")

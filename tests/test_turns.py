@@ -1,0 +1,213 @@
+"""Objects that several threads use at once: right, or refused in a sentence, never mixed up."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+from lenetgpu.running.homes import home_of
+from lenetgpu.running.images import take
+from lenetgpu.running.pool import Pool
+from lenetgpu.running.runners import CpuRunner
+from lenetgpu.turns import Left, Owned, Turn
+
+THREADS, CALLS, EACH = 8, 40, 5
+
+
+@pytest.fixture(scope="module")
+def digits():
+    held = load_dataset(assets.default_digits()).images[: THREADS * EACH]
+    return np.ascontiguousarray(held).reshape(THREADS, EACH, 28, 28, 1)
+
+
+@pytest.fixture(scope="module")
+def labels(digits, shipped_weights):
+    pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, THREADS * EACH)
+    return pipeline.run(digits.reshape(-1, 28, 28, 1)).reshape(THREADS, EACH).copy()
+
+
+def at_once(call):
+    """`call(thread)` CALLS times in each of THREADS threads: how many were right, wrong, refused.
+
+    It says whether it was right. All threads live until the last is through.
+    """
+    found, gate = {"right": 0, "wrong": 0, "refused": 0}, threading.Barrier(THREADS)
+    counting = threading.Lock()
+
+    def work(thread):
+        gate.wait(30)
+        for _ in range(CALLS):
+            try:
+                how = "right" if call(thread) else "wrong"
+            except LenetError as error:
+                assert "expected one thread, found it in use by another" in str(error)
+                how = "refused"
+            with counting:
+                found[how] += 1
+        gate.wait(30)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    assert sum(found.values()) == THREADS * CALLS and not found["wrong"], found
+    return found
+
+
+def test_a_pipeline_is_one_thread_s(digits, labels, shipped_weights):
+    pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, EACH)
+    found = at_once(lambda k: np.array_equal(pipeline.run(digits[k]), labels[k]))
+    assert found["right"] == CALLS and found["refused"] == (THREADS - 1) * CALLS
+    np.testing.assert_array_equal(pipeline.run(digits[0]), labels[0])  # its thread has ended
+
+
+def test_what_a_run_left_is_not_written_over_by_another_thread(digits, labels, shipped_weights):
+    pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, EACH)
+    left = pipeline.run(digits[0])
+    with ThreadPoolExecutor(1) as other, pytest.raises(LenetError, match="plan fp32: expected one"):
+        other.submit(pipeline.run, digits[1]).result()
+    np.testing.assert_array_equal(left, labels[0])
+
+
+def test_a_net_is_right_in_every_thread(digits, labels):
+    with LeNet.load(device="cpu", batch=EACH) as net:
+        found = at_once(lambda k: np.array_equal(net(digits[k]), labels[k]))
+        assert found["right"] == THREADS * CALLS
+        ones = digits[:, 0, :, :, 0].copy()
+        found = at_once(lambda k: net(ones[k]) == labels[k, 0])
+        assert found["right"] == THREADS * CALLS
+
+
+def test_a_runner_takes_one_thread_after_the_other(digits, labels, shipped_weights):
+    class Slow(Pipeline):
+        """What it left is read a while after it ran."""
+
+        def run(self, *asked):
+            found = super().run(*asked)
+            time.sleep(0.001)
+            return found
+
+    pipeline = Slow(resolve("fp32", "cpu"), shipped_weights, EACH)
+    pipeline.turn = Turn("plan fp32")
+    runner = CpuRunner(pipeline)
+    found = at_once(lambda k: np.array_equal(runner.answer(digits[k], False)[0], labels[k]))
+    assert found["right"] and found["refused"]
+
+
+def test_a_streamer_takes_one_thread_after_the_other(monkeypatch):
+    gpu = PretendedGpu()
+    streamer = streamer_on(gpu, 4, 2)
+    given = [pinned(gpu, pixels(9, seed=k)) for k in range(THREADS)]
+    into = [results(gpu, 9) for _ in range(THREADS)]
+
+    def call(k):
+        streamer.run(given[k], *into[k])
+        return (into[k][0] == given[k][:, 0, 0, 0]).all()
+
+    assert at_once(call)["right"]
+
+
+def test_one_at_a_time_may_be_nested_and_is_over_at_an_error():
+    turn = Turn("this")
+    with pytest.raises(ZeroDivisionError), turn, turn:
+        raise ZeroDivisionError
+    with ThreadPoolExecutor(1) as other:
+        other.submit(turn.__enter__).result()
+        with pytest.raises(LenetError, match="this: expected one thread, found it in use"), turn:
+            pass
+        other.submit(turn.__exit__).result()
+    with turn:
+        pass
+
+
+def test_what_one_thread_owns_is_free_when_it_has_ended():
+    turn = Owned("this")
+    with ThreadPoolExecutor(1) as other:
+        other.submit(turn.__enter__).result()
+        other.submit(turn.__exit__).result()
+        with pytest.raises(LenetError), turn:
+            pass
+        other.submit(turn.__enter__).result()  # whom it refused holds nothing
+        other.submit(turn.__exit__).result()
+    for _ in range(2):
+        with turn:
+            pass
+
+
+def test_what_is_left_is_read_by_the_thread_that_left_it():
+    turn = Left("one image")
+    with turn:
+        pass
+    with turn.last():
+        pass
+    with ThreadPoolExecutor(1) as other:
+        other.submit(turn.__enter__).result()
+        other.submit(turn.__exit__).result()
+        with pytest.raises(LenetError, match="one image: expected one thread"), turn.last():
+            pass
+    with turn, turn.last():
+        pass
+
+
+def test_two_callers_never_share_a_runner(monkeypatch):
+    """Another may take the last idle one between the look and the taking."""
+
+    class Emptied(list):
+        def __bool__(self):
+            return True
+
+    pool = Pool(object, 2)
+    pool._idle = Emptied()
+    with pool.lent() as first, pool.lent() as second:
+        assert first is not second
+
+
+class Interface:
+    def __init__(self, told):
+        self.__cuda_array_interface__ = told
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"data": None}, {"data": ("x", False)}, {"data": ()}, None, {"data": 7}]
+)
+def test_a_broken_interface_is_refused_in_a_sentence(told, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    with pytest.raises(LenetError, match="expected a __cuda_array_interface__ whose data is"):
+        home_of(Interface(told))
+    with pytest.raises(LenetError, match="images: expected a __cuda_array_interface__"):
+        take(Interface(told), "cuda:0")
+
+
+def test_an_address_that_no_gpu_knows_is_refused(monkeypatch):
+    known = SimpleNamespace(type=0, device=-2)
+    runtime = SimpleNamespace(pointerGetAttributes=lambda address: known)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    with pytest.raises(LenetError, match="found an address that no GPU knows"):
+        take(Interface({"data": (1 << 40, False)}), "cuda:0")
+    runtime.pointerGetAttributes = lambda address: 1 / 0
+    with pytest.raises(LenetError, match=r"can be read, found Interface \(division by zero\)"):
+        take(Interface({"data": (1 << 40, False)}), "cuda:0")
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(LenetError, match="images: expected an array that can be read"):
+        take(Interface({"data": (1 << 40, False)}), "cuda:0")
+
+
+def test_a_deleted_array_is_refused_in_a_sentence(monkeypatch):
+    class Array:
+        def devices(self):
+            raise RuntimeError("Array has been deleted with shape=uint8[4,28,28].")
+
+    jax = SimpleNamespace(Array=Array, core=SimpleNamespace(Tracer=int))
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    with pytest.raises(LenetError, match=r"found Array \(Array has been deleted"):
+        take(Array(), "cpu")
