@@ -214,7 +214,7 @@ def test_scores_beyond_float32_of_one_image_name_it(plan, brim, digits, tmp_path
     path, data, output = write(tmp_path, held), tmp_path / "x.npy", tmp_path / "labels.json"
     np.save(data, images[..., 0])
     asked = ("infer", data, "--weights", path, "--plan", plan, "--device", "cpu", "--batch", 3)
-    sentence = refused(run(*asked, "--output", output, "--scores"))
+    sentence = refused(run(*asked, "--skip", 1, "--output", output, "--scores"))
     assert f"infinity in those of image {FIRST} (from 0)" in sentence and not output.exists()
     assert run(*asked, "--output", output).exit_code == 0
     assert json.loads(output.read_text())["labels"] == labels.tolist()
