@@ -7,9 +7,11 @@ arenas per device used in turn, allocated once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from lenetgpu.cpu.flush import flushed
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
@@ -20,6 +22,7 @@ from lenetgpu.plan import Plan, Slot
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
+from lenetgpu.stages.ranges import require_room
 from lenetgpu.turns import Owned, Turn
 
 ALIGNED = 16
@@ -158,7 +161,8 @@ class Arena:
 class Pipeline:
     """`plan` with `weights`, for up to `batch` images a run.
 
-    Steps compute with `weights.balanced`; scores are those of `weights`.
+    Steps compute with `weights.balanced`; scores are those of `weights`. `bounded`: no image in
+    0..1 has scores beyond float32's end. LenetError where weights are not finite.
 
     `chunk` images pass through all stages before the next chunk starts (`default_chunk` unless
     named). `input_dtype` is "uint8" (pixels) or "float32"
@@ -184,6 +188,8 @@ class Pipeline:
             raise LenetError(f"batch: expected at least 1 image, found {batch}")
         if chunk is not None and chunk < 1:
             raise LenetError(f"chunk: expected at least 1 image, found {chunk}")
+        stages = ((name, slot.variant.precision) for slot in plan.slots for name in slot.stages)
+        require_room(f"plan {plan.name} with {weights.source}", stages, weights.balanced.reach)
         self.plan = plan
         self.turn: Turn = Owned(f"pipeline of plan {plan.name}")
         self.batch = batch
@@ -191,7 +197,9 @@ class Pipeline:
         self.chunk = min(batch, chunk or default_chunk(plan.device, fused))
         self.input_dtype = input_dtype
         self.steps = build_steps(plan, input_dtype, transfers)
+        self._on_cpu = any(step.device == "cpu" and step.variant is not None for step in self.steps)
         self.exponent = weights.balanced.exponent
+        self.bounded = weights.balanced.bounded
         self._allocate()
         self._prepare(weights.balanced)
 
@@ -248,7 +256,8 @@ class Pipeline:
         import numpy as np
 
         part = self._scores[lo : lo + n]
-        array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
+        with np.errstate(over="ignore"):  # who asked for the scores is told
+            array_module(self._scores_device).ldexp(part, np.int32(self.exponent), part)
 
     def poison(self) -> None:
         """Fill every buffer the pipeline writes with NaN (labels with -1)."""
@@ -290,17 +299,18 @@ class Pipeline:
         Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
         On a GPU the work is queued on the current stream; the host does not wait for it.
         `observer(step, output)` is called after each step is queued; at the last one a chunk's
-        scores are those of `weights`.
+        scores are those of `weights`, `with_scores`.
         """
-        with self.turn:
-            return self._run(x, observer, labels)
-
-    def _run(self, x: Any, observer: Observer | None, labels: Any) -> Any:
         n = len(x)
         if n > self.batch:
             raise LenetError(f"batch: expected at most {self.batch} images, found {n}")
-        into = self.labels if labels is None else labels
-        held = "scores" in self._places
+        with self.turn, flushed() if self._on_cpu else nullcontext():
+            into = self.labels if labels is None else labels
+            self._run(x, into, observer)
+        return into[:n]
+
+    def _run(self, x: Any, into: Any, observer: Observer | None) -> None:
+        n = len(x)
         for lo in range(0, n, self.chunk):
             count = min(self.chunk, n - lo)
             current = x[lo : lo + count]
@@ -309,17 +319,21 @@ class Pipeline:
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
                 step.run(_as(current, shape), out)
-                if self.exponent and (self.with_scores or held) and place == "labels":
+                if self.exponent and self.with_scores and place == "labels":
                     self._rescale(lo, count)
                 if observer is not None:
                     observer(step, out)
                 current = out
-        return into[:n]
 
     @property
     def scores_on_gpu(self) -> bool:
         """Whether a run leaves its scores on the GPU, to be copied from there."""
         return self._scores_device == "cuda"
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether a run leaves scores; where only labels are asked for they lack `exponent`."""
+        return self.with_scores or "scores" in self._places
 
     def held_scores(self, n: int) -> Any:
         """Scores (n, 10) float32 of the last run where they lie; the next run writes over them."""

@@ -1,10 +1,13 @@
-"""Files of our own: writing so that no half a file is ever seen."""
+"""Files of our own: JSON, and writing so that no half a file is ever seen."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from lenetgpu.errors import LenetError
 
@@ -25,6 +28,22 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
+
+
+def json_text(document: Any, indent: int | None = None) -> str:
+    """`document` as JSON, with null for what JSON has no number for: NaN and infinity."""
+    try:
+        return json.dumps(document, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_of_json(document), indent=indent, allow_nan=False)
+
+
+def _of_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _of_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_of_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _replace(target: Path, data: bytes) -> None:

@@ -192,6 +192,7 @@ class PretendedPipeline:
 
     input_dtype = "uint8"
     scores_on_gpu = True
+    plan = SimpleNamespace(name="pretended", precision="fp32")
 
     def __init__(self, gpu, size, with_scores=True, takes_packed=False):
         self.gpu, self.with_scores, self.takes_packed = gpu, with_scores, takes_packed

@@ -61,15 +61,18 @@ def test_floats_outside_are_marked_and_others_are_not(monkeypatch, folder, with_
         )
 
     monkeypatch.setattr(outside, "launch", launch)
-    images = np.random.default_rng(1).random((9, 28, 28, 1), np.float32)
+    images = np.random.default_rng(1).random((13, 28, 28, 1), np.float32)
     images[0].flat[:2] = -0.0009, 1.0009
     images[1].flat[783], images[3].flat[0], images[4].flat[500] = np.nan, 1.01, -0.01
     images[6].flat[127], images[7].flat[128] = np.inf, -np.inf
-    labels = np.arange(9, dtype=np.int32)
-    scores = np.ones((9, CLASSES), np.float32) if with_scores else None
+    images[8:] = 0
+    images[9].flat[700], images[10].flat[1], images[11].flat[5] = 1e-40, 2.0**-100, 7e-31
+    images[12].flat[[3, 600]] = 1e-40, 0.5
+    labels = np.arange(13, dtype=np.int32)
+    scores = np.ones((13, CLASSES), np.float32) if with_scores else None
     outside.mark_outside(images, labels, scores)
-    bad = [1, 3, 4, 6, 7]
-    assert [k for k in range(9) if labels[k] != k] == bad and (labels[bad] == -1).all()
+    bad = [1, 3, 4, 6, 7, 9, 11]
+    assert [k for k in range(13) if labels[k] != k] == bad and (labels[bad] == -1).all()
     if with_scores:
         assert np.isnan(scores[bad]).all() and (np.delete(scores, bad, axis=0) == 1).all()
 

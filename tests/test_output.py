@@ -49,7 +49,8 @@ def whole(path, labels, scores, asked):
     if path.suffix == ".json":
         document = said | {"labels": labels.tolist()}
         if scores is not None:
-            document["scores"] = scores.astype(float).tolist()
+            rows = scores.astype(float).tolist()
+            document["scores"] = [[v if np.isfinite(v) else None for v in row] for row in rows]
         return json.dumps(document).encode()
     with h5py.File(buffer, "w") as file:
         file.create_dataset("labels", data=labels, track_times=False)

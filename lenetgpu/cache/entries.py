@@ -162,10 +162,11 @@ def _fits(value: Any, annotation: str) -> bool:
     if annotation.startswith("dict[str, "):
         of = annotation[len("dict[str, ") : -1]
         return isinstance(value, dict) and all(_fits(item, of) for item in value.values())
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        return False
     if annotation == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    plain = {"str": str, "int": int, "bool": bool}[annotation]
-    return type(value) is plain
+        return type(value) in (float, int)
+    return type(value) is {"str": str, "int": int, "bool": bool}[annotation]
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:

@@ -81,10 +81,14 @@ def weights_info(file: Path | None) -> None:
 @weights.command("verify")
 @click.argument("file", type=FILE)
 def weights_verify(file: Path) -> None:
-    """Check that FILE holds the network's four arrays, finite; exit code 2 where it does not."""
+    """Check that FILE holds the network's four arrays, finite; exit code 2 where it does not.
+
+    And that float32 holds the scores that they give.
+    """
+    from lenetgpu.check.fit import truth
     from lenetgpu.files.weights import load_weights
 
-    load_weights(file)
+    truth(load_weights(file), "uint8")
     click.echo(f"{file}: right")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,18 +132,9 @@ def is_stdout(*targets: Path | None) -> bool:
 
 def write_json(target: Path, document: dict[str, Any]) -> None:
     """Write `document` to `target`, - for stdout."""
-    import json
+    from lenetgpu.store import json_text
 
-    write_text(target, json.dumps(_of_json(document), indent=1, allow_nan=False) + "\n")
-
-
-def _of_json(value: Any) -> Any:
-    """`value` with null for what JSON has no number for: NaN and infinity."""
-    if isinstance(value, dict):
-        return {key: _of_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_of_json(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    write_text(target, json_text(document, indent=1) + "\n")
 
 
 def write_text(target: Path, text: str) -> None:

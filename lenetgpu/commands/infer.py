@@ -151,6 +151,7 @@ def infer(
 def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
     """Everything made ready, and what is read before it is computed read."""
     request, runner = engine.request, engine.runner(source.dtype, len(source))
+    runner.first = source.chosen.start
     size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
     images = None
     if size <= WHOLE_BYTES or request.timing or request.trace:

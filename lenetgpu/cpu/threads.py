@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from lenetgpu.cpu.flush import flush
+
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -126,7 +128,7 @@ def cpu_name() -> str:
 def _pool(threads: int) -> ThreadPoolExecutor:
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu")
+    return ThreadPoolExecutor(threads, thread_name_prefix="lenetgpu", initializer=flush)
 
 
 if hasattr(os, "register_at_fork"):

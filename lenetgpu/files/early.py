@@ -32,7 +32,7 @@ class _EarlySource(Source):
     """All of `inner`, read by a thread into memory."""
 
     def __init__(self, inner: Source) -> None:
-        super().__init__(inner.source, inner.dtype, inner.labels, range(len(inner)))
+        super().__init__(inner.source, inner.dtype, inner.labels, inner.chosen)
         self._inner = inner
         self._found: Dataset | None = None
         self._failed: BaseException | None = None
@@ -54,7 +54,8 @@ class _EarlySource(Source):
         return self._found
 
     def _fill(self, first: int, out: Array) -> None:
-        out[...] = self.whole().images[first : first + len(out)]
+        lo = first - self.chosen.start
+        out[...] = self.whole().images[lo : lo + len(out)]
 
     def close(self) -> None:
         """Let go of the file when it is read."""

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.files import hdf5
 from lenetgpu.network import CLASSES
+from lenetgpu.store import json_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +124,7 @@ class Json(Form):
         comma = ", " if self.done else ""
         self.file.write((comma + json.dumps(labels.tolist())[1:-1]).encode())
         if self._scores is not None and scores is not None:
-            rows = json.dumps(scores.astype(float).tolist())[1:-1]
+            rows = json_text(scores.astype(float).tolist())[1:-1]
             self._scores.write((comma + rows).encode())
 
     def finish(self, asked: int | None) -> None:

@@ -24,6 +24,10 @@ _RATIO = 512
 BLOCK = 512
 """Images that are converted or checked at a time: what a core's cache holds of floats."""
 _SLACK = 1e-3
+FAINTEST = 2.0**-100
+"""Of an image that is not blank the brightest float must be as much: what it is multiplied by then
+leaves normal numbers where it matters, and denormals may be taken for zeros."""
+EXPECTED_BRIGHT = f"only zeros or a brightest float of at least {FAINTEST:.1e}"
 
 
 @dataclass(frozen=True)
@@ -157,28 +161,47 @@ class MemorySource(Source):
         return Dataset(self.images, self.labels, self.source)
 
 
-def check_floats(images: Array, first: int, where: str) -> None:
-    """LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, but for rounding.
+def first_unfit(images: Array) -> tuple[int, float, float] | None:
+    """Of floats (n, ...), the first image that is not all in 0..1, but for rounding, or too faint.
 
-    `first` is the number of the first in the file, `where` what the message calls them.
+    (its number, its least float, its largest), or None. Too faint is one that is not blank and
+    whose brightest float is below FAINTEST.
     """
     import numpy as np
 
     for lo in range(0, len(images), BLOCK):
-        part = images[lo : lo + BLOCK].reshape(-1, images[0].size)
-        if part.min() >= -_SLACK and part.max() <= 1 + _SLACK:  # false for NaN
+        part = images[lo : lo + BLOCK]
+        part = part.reshape(len(part), -1)
+        high = part.max(axis=1)
+        faint = (high > 0) & (high < FAINTEST)
+        if part.min() >= -_SLACK and high.max() <= 1 + _SLACK and not faint.any():  # false for NaN
             continue
-        low, high = part.min(axis=1), part.max(axis=1)
-        bad = int(np.argmin((low >= -_SLACK) & (high <= 1 + _SLACK)))
-        number = first + lo + bad
-        if not np.isfinite(part[bad]).all():
-            raise LenetError(
-                f"{where} to be finite, found NaN or infinity in image {number:,} (from 0)"
-            )
-        raise LenetError(
-            f"{where} to hold floats in 0..1 (or uint8 pixels), "
-            f"found {low[bad]:g} to {high[bad]:g} in image {number:,} (from 0)"
-        )
+        low = part.min(axis=1)
+        bad = int(np.argmin((low >= -_SLACK) & (high <= 1 + _SLACK) & ~faint))
+        return lo + bad, float(low[bad]), float(high[bad])
+    return None
+
+
+def check_floats(images: Array, first: int, where: str) -> None:
+    """LenetError unless float32 images (n, 28, 28, 1) are all in 0..1, but for rounding.
+
+    So are those that are too faint (FAINTEST). `first` is the number of the first in the file,
+    `where` what the message calls them.
+    """
+    from math import isfinite
+
+    found = first_unfit(images)
+    if found is None:
+        return
+    number, low, high = found
+    at = f"in image {first + number:,} (from 0)"
+    if not (isfinite(low) and isfinite(high)):
+        raise LenetError(f"{where} to be finite, found NaN or infinity {at}")
+    if 0 < high < FAINTEST:
+        raise LenetError(f"{where} to hold {EXPECTED_BRIGHT}, found {high:.2g} {at}")
+    raise LenetError(
+        f"{where} to hold floats in 0..1 (or uint8 pixels), found {low:g} to {high:g} {at}"
+    )
 
 
 def class_numbers(labels: Array, path: object, where: str) -> Array:

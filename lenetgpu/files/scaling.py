@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.errors import LenetError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -86,10 +88,14 @@ def _evened(tensor: Array, rows: _Channels, level: int) -> tuple[Array, _Channel
 def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
     """The four float32 tensors with their scales evened out, and k: scores are 2**k times theirs.
 
-    Channels that no image wakes become zeros, with what would be multiplied by them.
+    Channels that no image wakes become zeros, with what would be multiplied by them. LenetError
+    where a tensor holds NaN or infinity, which no factor mends.
     """
     import numpy as np
 
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise LenetError(f"weights: expected finite numbers in {name}, found NaN or infinity")
     conv1, conv2, fc1, fc2 = (
         tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
     )
@@ -104,3 +110,30 @@ def balance(tensors: Mapping[str, Array]) -> tuple[dict[str, Array], int]:
         name: np.ascontiguousarray(w.reshape(tensors[name].shape), np.float32)
         for name, w in held.items()
     }, out
+
+
+def reach(tensors: Mapping[str, Array]) -> dict[str, float]:
+    """The largest value, by stage, that any image in 0..1 can leave there; of fc2 the magnitude.
+
+    Of conv1 and conv2 it is that of positive outputs: ReLU makes 0 of the others, of minus infinity
+    too. Upper bounds: what channels can have at most is added up. NaN where a tensor holds one.
+    """
+    import numpy as np
+
+    conv1, conv2, fc1, fc2 = (
+        tensors[name].astype(np.float64) for name in ("conv1", "conv2", "fc1", "fc2")
+    )
+    maps1 = most_pooled(conv1)
+    maps2 = maps1 @ np.maximum(conv2, 0).sum((0, 1))
+    rows = np.maximum(fc1, 0).reshape(-1, len(maps2), fc1.shape[1]).sum(0)
+    hidden = maps2 @ rows
+    scores = np.maximum(hidden @ np.maximum(fc2, 0), hidden @ np.maximum(-fc2, 0))
+    found = {
+        "conv1": np.maximum(conv1, 0).sum((0, 1, 2)),
+        "pool1": maps1,
+        "conv2": maps2,
+        "pool2": maps2,
+        "fc1": hidden,
+        "fc2": scores,
+    }
+    return {name: float(values.max()) for name, values in found.items()}

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
-from lenetgpu.files.scaling import balance
+from lenetgpu.files.scaling import balance, reach
 from lenetgpu.network import weight_shapes
 
 if TYPE_CHECKING:
     import numpy as np
+
+LARGEST_SCORE = 2.0**127
+"""Scores that are bounded by this are float32 numbers, with room for a sum's rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,18 @@ class Weights:
         """
         tensors, exponent = balance(self.tensors)
         return Weights(tensors, self.source, self.exponent + exponent)
+
+    @cached_property
+    def reach(self) -> dict[str, float]:
+        """By stage, the largest value that any image in 0..1 can leave there (`scaling.reach`)."""
+        return reach(self.tensors)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether float32 holds the scores of every image in 0..1, rounded as they may be."""
+        import numpy as np
+
+        return bool(np.ldexp(self.reach["fc2"], self.exponent) <= LARGEST_SCORE)
 
     @cached_property
     def digest(self) -> str:

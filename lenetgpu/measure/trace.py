@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.measure.timing import clock, hold_events
+from lenetgpu.store import json_text
 
 COPY, STAGE = "copy", "stage"
 
@@ -132,7 +132,7 @@ def chrome_trace(
         for event in events
     ]
     total, hidden = copies_under_kernels(events)
-    return json.dumps(
+    return json_text(
         {
             "traceEvents": names + spans,
             "displayTimeUnit": "ms",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit
 from lenetgpu.gpu.faults import tell
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
@@ -66,7 +67,7 @@ def take(images: Any, device: str) -> Taken:
 
     Raises LenetError for other shapes and types than the network reads, for masked arrays, for
     images on a GPU that is not `device`, and for floats in host memory that are NaN or not from 0
-    to 1. Values on a GPU are not looked at: that would wait.
+    to 1 or too faint (`reading.FAINTEST`). Values on a GPU are not looked at: that would wait.
     """
     _require_unmasked(images)
     if isinstance(images, list | tuple):
@@ -91,7 +92,7 @@ def take(images: Any, device: str) -> Taken:
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     taken = Taken(raw, home, single, 1 if single else shape[0])
     if not home.on_gpu and taken.dtype != "uint8":
-        _check_values(raw)
+        _check_values(raw, single)
     return taken
 
 
@@ -172,15 +173,18 @@ def _listed(images: Any) -> Array:
     return raw
 
 
-def _check_values(raw: Array) -> None:
-    """LenetError unless these floats are from 0 to 1."""
-    if not raw.size:
+def _check_values(raw: Array, single: bool) -> None:
+    """LenetError unless these floats are from 0 to 1, with the number of the first image not so."""
+    found = first_unfit(raw[None] if single else raw)
+    if found is None:
         return
-    low, high = float(raw.min()), float(raw.max())
-    if low >= -1 / SLACK and high <= 1 + 1 / SLACK:
-        return
+    number, low, high = found
+    at = "" if single else f" in image {number:,} (from 0)"
     if low != low or high != high:
-        raise LenetError("images: expected floats from 0 to 1, found NaN")
+        raise LenetError(f"images: expected floats from 0 to 1, found NaN{at}")
+    if 0 < high < FAINTEST:
+        raise LenetError(f"images: expected {EXPECTED_BRIGHT}, found {high:.2g}{at}")
     raise LenetError(
-        f"images: expected floats from 0 to 1, found {low:g} to {high:g}; whole pixels are uint8"
+        f"images: expected floats from 0 to 1, found {low:g} to {high:g}{at}; "
+        "whole pixels are uint8"
     )

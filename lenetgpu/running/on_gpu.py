@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.check.finite import require_finite
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.running.images import Taken
@@ -34,6 +35,8 @@ class DeviceRunner:
         """Fresh labels (n,) int32 and scores (n, 10) float32 or None, queued on the current stream.
 
         The GPU is current. Float images that leave 0..1 or are NaN get label -1 and NaN scores.
+        Scores are waited for and looked at only where the weights' bound is beyond float32:
+        LenetError where one is.
         """
         import cupy
 
@@ -51,6 +54,8 @@ class DeviceRunner:
                     scores[part] = self._pipeline.held_scores(part.stop - lo)
             self._free.record(stream)
             self._hold(taken, stream)
+        if scores is not None and not self._pipeline.bounded:
+            require_finite(scores.get(), self._pipeline.plan)
         if taken.dtype != "uint8":
             mark_outside(pixels, labels, scores)
         return labels, scores

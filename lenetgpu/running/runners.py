@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from lenetgpu.check.finite import first_not_finite, refused, require_finite
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import host_empty
@@ -47,7 +48,13 @@ class Feed:
 
 
 class Runner(ABC):
-    """Host images to host labels, for one caller at a time: LenetError for another meanwhile."""
+    """Host images to host labels, for one caller at a time: LenetError for another meanwhile.
+
+    LenetError too where scores are NaN or infinite, with the number of the first such image:
+    `first` is that of the first one given to `run`.
+    """
+
+    first = 0
 
     def __init__(self) -> None:
         self._turn = Turn("runner")
@@ -121,7 +128,7 @@ class CpuRunner(Runner):
 
         import numpy as np
 
-        with_scores, total = self.pipeline.with_scores, 0
+        with_scores, total, first = self.pipeline.with_scores, 0, source.chosen.start
         each = prod(IMAGE_SHAPE) * np.dtype(source.dtype).itemsize
         size = min(self.pipeline.batch, len(source), max(1, _SLICE_BYTES // each))
         buffers = [np.empty((size, *IMAGE_SHAPE), source.dtype) for _ in range(2)]
@@ -138,12 +145,12 @@ class CpuRunner(Runner):
                 images = ahead.result()
                 if lo + size < len(source):
                     ahead = reader.submit(read, lo + size)
-                self.done = 0
+                self.done, self.first = 0, first + lo
                 try:
                     self.run(images, labels, scores, on_chunk)
                 finally:
                     n, total = self.done, total + self.done
-                    self.done = total
+                    self.done, self.first = total, first
                     deliver(labels[:n], scores[:n] if with_scores else None)
 
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
@@ -167,8 +174,14 @@ class CpuRunner(Runner):
                     on_chunk(_length(output))
 
         for lo in range(0, len(images), self.pipeline.batch):
+            bad = None
             try:
                 self.pipeline.run(images[lo : lo + self.pipeline.batch], passed)
+                if self.pipeline.keeps_scores:
+                    bad = first_not_finite(self.pipeline.held_scores(through - lo))
+                if bad is not None:
+                    through = lo + bad
+                    raise refused(self.pipeline.plan, self.first + through)
             finally:
                 labels[lo:through] = self.pipeline.labels[: through - lo]
                 if scores is not None:
@@ -214,6 +227,7 @@ class GpuRunner(Runner):
 
         def made(images: int) -> Pipeline:
             pipeline = make(images)
+            self._plan = pipeline.plan
             self._dtype, self._scored = pipeline.input_dtype, pipeline.with_scores
             return pipeline
 
@@ -266,11 +280,17 @@ class GpuRunner(Runner):
     def _pass(self, images: Any, labels: Any, scores: Any, told: Told) -> None:
         with self._gpu:
             self._streamer.run(images, labels, scores, *told)
+        require_finite(scores, self._plan, self.first)
 
     def run_source(self, source: Source, deliver: Deliver, on_chunk: Passed | None = None) -> None:
         """Read `source` while it is computed; `deliver(labels, scores)` in order, for a while."""
+
+        def checked(labels: Any, scores: Any) -> None:
+            require_finite(scores, self._plan, source.chosen.start + self.done)
+            deliver(labels, scores)
+
         with self._gpu:
-            self._streamer.run_source(source, deliver, on_chunk)
+            self._streamer.run_source(source, checked, on_chunk)
 
     @in_turn
     def answer(self, images: Any, with_scores: bool) -> tuple[Any, Any]:
@@ -285,6 +305,7 @@ class GpuRunner(Runner):
                 labels[0] = self._one.label(images[0])
                 if with_scores:
                     scores[0] = self._one.scores()
+                    require_finite(scores, self._plan)
         elif n > _STAGES[-1]:
             self.run(images, labels, scores)
         elif n:

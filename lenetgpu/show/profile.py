@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from lenetgpu.show import infer as report
 from lenetgpu.show import tables
 from lenetgpu.show.compare import hint
 from lenetgpu.show.tables import LAUNCH_COLUMNS, MACHINE_COLUMNS, STAGE_COLUMNS, Column, used
+from lenetgpu.store import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ class Profile:
         }
         if limits is not None:
             document["ceilings"] = ceilings_json(limits)
-        return json.dumps(document, indent=1) + "\n"
+        return json_text(document, indent=1) + "\n"
 
     def passes(self) -> str:
         """How many passes were timed stage by stage, as the end of a sentence."""

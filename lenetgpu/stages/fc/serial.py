@@ -16,7 +16,7 @@ def _loops(x, w, y, relu):  # type: ignore[no-untyped-def]
             total = y.dtype.type(0)
             for k in range(w.shape[0]):
                 total += x[n, k] * w[k, m]
-            y[n, m] = 0 if relu and not total > 0 else total
+            y[n, m] = 0 if relu and total < 0 else total
 
 
 @variant(

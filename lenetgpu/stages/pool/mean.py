@@ -29,8 +29,8 @@ def _rows(x, y, lo, hi):  # type: ignore[no-untyped-def]
             for c in range(y.shape[3]):
                 a, b = x[n, 2 * oy, 2 * ox, c], x[n, 2 * oy, 2 * ox + 1, c]
                 d, e = x[n, 2 * oy + 1, 2 * ox, c], x[n, 2 * oy + 1, 2 * ox + 1, c]
-                top = (a if a > zero else zero) + (b if b > zero else zero)
-                bottom = (d if d > zero else zero) + (e if e > zero else zero)
+                top = (zero if a < zero else a) + (zero if b < zero else b)
+                bottom = (zero if d < zero else d) + (zero if e < zero else e)
                 y[n, oy, ox, c] = (top + bottom) * quarter
 
 

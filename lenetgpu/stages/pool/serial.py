@@ -11,9 +11,9 @@ from lenetgpu.stages.registry import cpu, variant
 
 @lazy_njit
 def relu_loops(x, y):  # type: ignore[no-untyped-def]
-    """y = max(x, 0), one element after another."""
+    """y = max(x, 0), NaN where x is, one element after another."""
     for i in range(x.size):
-        y[i] = x[i] if x[i] > 0 else 0
+        y[i] = 0 if x[i] < 0 else x[i]
 
 
 @lazy_njit

@@ -28,7 +28,7 @@ def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
             for ox in range(y.shape[1]):
                 for c in range(y.shape[2]):
                     a, b = x[line, row, ox, 0, c], x[line, row, ox, 1, c]
-                    pair = (a if a > zero else zero) + (b if b > zero else zero)
+                    pair = (zero if a < zero else a) + (zero if b < zero else b)
                     if row == 0:
                         y[line, ox, c] = pair
                     else:

@@ -1,0 +1,363 @@
+"""No plan of a CPU gives an answer that is none: NaN, infinity, overflow, denormal numbers.
+
+GPU plans: test_never_silent_on_a_gpu.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from functools import cached_property
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.check.fit import looked_at
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.cli import main
+from lenetgpu.commands import infer as job
+from lenetgpu.cpu import flush
+from lenetgpu.cpu.flush import flushed, flushes
+from lenetgpu.cpu.threads import parallel_ranges, set_threads
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.reading import FAINTEST, MemorySource
+from lenetgpu.files.scaling import reach
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import NAMED, resolve, runnable_plans
+from lenetgpu.running.runners import CpuRunner
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.store import json_text
+
+PLANS = runnable_plans("cpu", None)
+BAD = {"NaN": np.nan, "inf": np.inf, "-inf": -np.inf, "1e38": 1e38, "-1e38": -1e38}
+FIRST, SECOND, COUNT = 7, 9, 11
+by_plan = pytest.mark.parametrize("plan", PLANS)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_dataset(assets.default_digits()).images[:COUNT]
+
+
+def spoiled(digits, value, at=(FIRST, SECOND)):
+    images = digits.astype(np.float32) / np.float32(255)
+    for number in at:
+        images[number] = np.where(images[number] > 0, np.float32(value), images[number])
+    return images
+
+
+def tensors(**factors):
+    shipped = load_weights(assets.default_weights()).tensors
+    return {
+        name: (w.astype(np.float64) * factors.get(name, 1)).astype(np.float32)
+        for name, w in shipped.items()
+    }
+
+
+def write(folder, held):
+    path = folder / "weights.h5"
+    with h5py.File(path, "w") as file:
+        for name, tensor in held.items():
+            file[name] = tensor
+    return path
+
+
+def run(*words):
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def refused(result):
+    """The one sentence of an `infer` that gave nothing."""
+    assert result.exit_code == 2 and not result.stdout
+    lines = result.stderr.strip().splitlines()
+    assert lines[-1].startswith("lenetgpu: error: "), result.stderr
+    return lines[-1]
+
+
+@by_plan
+@pytest.mark.parametrize("values", [(np.nan, 1e-40), (np.inf, -np.inf)], ids=["whole", "by parts"])
+def test_infer_names_the_first_image_that_is_no_image(plan, values, digits, tmp_path, monkeypatch):
+    """Chunks of three: it lies in a later one, another bad one behind it, some are skipped."""
+    if np.inf in values:
+        monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    data, output = tmp_path / "images.npy", tmp_path / "labels.npy"
+    asked = ("infer", data, "--plan", plan, "--device", "cpu", "--skip", 1, "--batch", 3)
+    for value in values:
+        np.save(data, spoiled(digits, value)[..., 0])
+        sentence = refused(run(*asked, "--output", output, "--json", "-"))
+        assert f"in image {FIRST} (from 0)" in sentence
+        assert not output.exists()
+
+
+@by_plan
+def test_the_library_names_the_first_image_that_is_no_image(plan, digits):
+    with LeNet.load(device="cpu", plan=plan, batch=3) as net:
+        for value in (*BAD.values(), 1e-40):
+            images = spoiled(digits, value)
+            for call in (net, net.scores, net.top):
+                with pytest.raises(LenetError, match=rf"^images: .* in image {FIRST} \(from 0\)"):
+                    call(images)
+            with pytest.raises(
+                LenetError, match=r"^images: expected [^;]* found [^ ]+( to [^ ]+)?"
+            ):
+                net(images[FIRST])
+        assert len(net(spoiled(digits, np.float32(FAINTEST)))) == COUNT
+
+
+@by_plan
+@pytest.mark.parametrize("value", list(BAD.values()), ids=list(BAD))
+def test_scores_that_are_no_numbers_end_a_run(plan, value, digits, shipped_weights):
+    """Of images that nobody looked at: no ReLU on the way swallows them."""
+    images, batch = spoiled(digits, value), 3
+    pipeline = Pipeline(resolve(plan, "cpu"), shipped_weights, batch, "float32")
+    pipeline.with_scores = False
+    with np.errstate(all="ignore"):
+        runner = CpuRunner(pipeline)
+        words = rf"plan {plan} \(fp32\): expected finite scores .* image {{}} \(from 0\)"
+        labels = np.full(COUNT, -1, np.int32)
+        with pytest.raises(LenetError, match=words.format(FIRST)):
+            runner.run(images, labels)
+        assert runner.done == FIRST and (labels[:FIRST] >= 0).all() and (labels[FIRST:] == -1).all()
+        runner.first = 20
+        with pytest.raises(LenetError, match=words.format(20 + FIRST)):
+            runner.run(images, labels)
+        behind = np.concatenate([np.zeros((100, 28, 28, 1), np.float32), images])
+        source, given = MemorySource(behind, None, "memory"), []
+        source.chosen = range(100, 100 + COUNT)
+        with pytest.raises(LenetError, match=words.format(100 + FIRST)):
+            runner.run_source(source, lambda labels, scores: given.extend(labels))
+        assert len(given) == runner.done == FIRST
+        good = np.delete(images, (FIRST, SECOND), axis=0)
+        runner.run(good, labels)
+        assert runner.done == len(good)
+
+
+HUGE = {
+    "all of 1e38": {name: np.full_like(w, 1e38) for name, w in tensors().items()},
+    "all of -1e38 at the end": tensors() | {"fc2": np.full((128, 10), -1e38, np.float32)},
+    "fc2 times 1e38": tensors(fc2=1e38),
+}
+BEYOND = "expected weights whose scores float32 holds, found scores of"
+
+
+@by_plan
+@pytest.mark.parametrize("name", HUGE)
+def test_weights_whose_scores_overflow_are_refused(plan, name, tmp_path):
+    path = write(tmp_path, HUGE[name])
+    asked = ("--weights", path, "--plan", plan, "--device", "cpu", "--limit", 5)
+    assert BEYOND in refused(run("infer", *asked))
+    with pytest.raises(LenetError, match=BEYOND):
+        LeNet.load(path, device="cpu", plan=plan)
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_weights_verify_refuses_them_too(name, tmp_path):
+    path = write(tmp_path, HUGE[name])
+    assert BEYOND in refused(run("weights", "verify", path))
+    assert run("weights", "verify", assets.default_weights()).exit_code == 0
+
+
+MIDDLE = {
+    "conv1": {"conv1": 1e38, "fc2": 1e-36},
+    "conv2": {"conv2": 1e38, "fc1": 1e-37},
+    "fc1, where ReLU swallows -inf": {"fc1": 1e38, "fc2": 1e-38},
+}
+
+
+@by_plan
+@pytest.mark.parametrize("name", MIDDLE)
+def test_weights_that_overflow_in_the_middle_only_give_the_labels(plan, name, digits, tmp_path):
+    held = tensors(**MIDDLE[name])
+    path, output = write(tmp_path, held), tmp_path / "labels.npy"
+    truth = reference_scores(digits, Weights(held, name))[1]
+    data = tmp_path / "images.npy"
+    np.save(data, digits[..., 0])
+    asked = ("--weights", path, "--plan", plan, "--device", "cpu", "--batch", 3, "--output", output)
+    assert run("infer", data, *asked).exit_code == 0
+    np.testing.assert_array_equal(np.load(output), truth)
+    with LeNet.load(path, device="cpu", plan=plan, batch=3) as net:
+        np.testing.assert_array_equal(net(digits), truth)
+
+
+@pytest.fixture(scope="module")
+def brim(shipped_weights):
+    """Weights whose scores of all images that a plan is judged by are float32's, and one image.
+
+    Of this the scores are beyond: waves, which no digit is.
+    """
+    down, right = np.mgrid[:28, :28]
+    waves = 255 * (np.sin(down * 7 / 4) + np.sin(right * 2) > 0).astype(np.uint8)
+    judged = np.abs(reference_scores(looked_at(), shipped_weights)[0][:, 0]).max()
+    held = dict(shipped_weights.tensors)
+    factors = np.full(10, 0.9 * 2.0**117 / judged)
+    factors[0] *= 2.0**10
+    held["fc2"] = (held["fc2"] * factors).astype(np.float32)
+    return held, waves[..., None]
+
+
+@by_plan
+def test_scores_beyond_float32_of_one_image_name_it(plan, brim, digits, tmp_path):
+    """Labels alone need no such score, and are right."""
+    held, waves = brim
+    images = digits.copy()
+    images[FIRST] = waves
+    truth, labels = reference_scores(images, Weights(held, "brim"))
+    beyond = np.abs(truth).max(1) > np.finfo(np.float32).max
+    assert np.flatnonzero(beyond).tolist() == [FIRST]
+    path, data, output = write(tmp_path, held), tmp_path / "x.npy", tmp_path / "labels.json"
+    np.save(data, images[..., 0])
+    asked = ("infer", data, "--weights", path, "--plan", plan, "--device", "cpu", "--batch", 3)
+    sentence = refused(run(*asked, "--skip", 1, "--output", output, "--scores"))
+    assert f"infinity in those of image {FIRST} (from 0)" in sentence and not output.exists()
+    assert run(*asked, "--output", output).exit_code == 0
+    assert json.loads(output.read_text())["labels"] == labels.tolist()
+    with LeNet.load(path, device="cpu", plan=plan, batch=3) as net:
+        np.testing.assert_array_equal(net(images), labels)
+        with pytest.raises(LenetError, match=rf"image {FIRST} \(from 0\)"):
+            net.scores(images)
+        assert np.isfinite(net.scores(digits)).all()
+
+
+def test_the_bound_of_scores_holds_and_says_where_it_does_not(brim, shipped_weights):
+    held, waves = brim
+    assert not Weights(held, "brim").balanced.bounded and shipped_weights.balanced.bounded
+    for given in (shipped_weights, Weights(held, "brim")):
+        images = np.concatenate([looked_at(), waves[None]])
+        most = np.abs(reference_scores(images, given)[0]).max()
+        balanced = given.balanced
+        assert most <= balanced.reach["fc2"] * 2.0**balanced.exponent <= 1000 * most
+
+
+class Uneven(Weights):
+    """Weights that nothing evens out."""
+
+    @cached_property
+    def balanced(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("plan", "device"), [(name, device) for name, devices in NAMED.items() for device in devices]
+)
+def test_no_pipeline_is_made_where_a_stage_could_overflow(plan, device, monkeypatch):
+    """Whatever evening out should have seen to: asked before anything is allocated."""
+    resolved = resolve(plan, device)
+    monkeypatch.setattr(Pipeline, "_allocate", lambda self: pytest.fail("allocates"))
+    low = resolved.precision in ("fp16", "fp16x3", "int8")
+    for stage, held in {"conv1": tensors(conv1=1e38), "fc1": tensors(fc1=1e34)}.items():
+        with pytest.raises(
+            LenetError, match=f"plan {plan} with huge: .* which {stage} stays .*e[+]"
+        ):
+            Pipeline(resolved, Uneven(held, "huge"), 1)
+    if low:
+        with pytest.raises(LenetError, match="which conv1 stays within (fp16|fp16x3|int8)'s"):
+            Pipeline(resolved, Uneven(tensors(conv1=1e6), "huge"), 1)
+
+
+@pytest.mark.parametrize("name", ["conv1", "conv2", "fc1", "fc2"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(name, value, tmp_path):
+    """In a file when it is read, in memory when a plan, int8's too, is made of them."""
+    held = tensors()
+    held[name].flat[3] = value
+    path = write(tmp_path, held)
+    words = f"/{name} to hold finite float32 numbers, found 1 that"
+    for command in (("infer", "--weights", path), ("weights", "verify", path)):
+        assert words in refused(run(*command))
+    with pytest.raises(LenetError, match=words):
+        LeNet.load(path, device="cpu")
+    with pytest.raises(LenetError, match=f"finite numbers in {name}, found NaN or infinity"):
+        Pipeline(resolve("int8", "cuda"), Weights(held, "memory"), 1)
+    with np.errstate(invalid="ignore"):
+        assert value < 0 or not np.isfinite(reach(held)[name])
+
+
+def state():
+    """Rounding, masks and flushing of this thread, without the flags that any operation raises."""
+    held = (ctypes.c_uint32 * 64)()
+    read, _, word, _ = flush._access()
+    read(held)
+    return held[word] & ~0x3F
+
+
+here = pytest.mark.skipif(flush._access() is None, reason="no fegetenv of a known layout")
+
+
+@here
+@by_plan
+def test_denormals_are_zeros_while_a_plan_computes_and_the_callers_own_after(plan, digits, rng):
+    """Every kernel of a plan takes 1e-40 for 0, on every thread; the caller's state is put back."""
+    weights = load_weights(assets.default_weights())
+    pipeline = Pipeline(resolve(plan, "cpu"), weights, 64, "float32", 64)
+    images = np.full((64, 28, 28, 1), 1e-40, np.float32)
+    pipeline.run(images)
+    before, seen = state(), []
+    pipeline.run(images, lambda step, output: seen.append(flushes()))
+    assert seen and all(seen) and state() == before and not flushes()
+    assert not pipeline.scores(64).any()
+
+    def fail(step, output):
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        pipeline.run(images, fail)
+    assert state() == before
+    bright = digits.astype(np.float32) / np.float32(255)
+    flooded = np.where(bright > 0, bright, np.float32(1e-40))
+    np.testing.assert_array_equal(pipeline.run(flooded), reference_scores(flooded, weights)[1])
+
+
+@here
+def test_threads_of_the_pool_flush_and_others_do_not():
+    seen = {}
+    set_threads(3)
+    try:
+        parallel_ranges(3, lambda lo, hi: seen.update({lo: flushes()}))
+        assert seen == {0: False, 1: True, 2: True}
+        with flushed():
+            assert np.full(4, 1e-40, np.float32).sum() == 0
+            with flushed():
+                assert flushes()
+            assert flushes()
+        assert not flushes() and np.full(4, 1e-40, np.float32).sum() > 0
+    finally:
+        set_threads(None)
+
+
+@here
+def test_where_the_state_cannot_be_had_nothing_is_flushed(monkeypatch):
+    monkeypatch.setattr(flush, "_access", lambda: None)
+    with flushed():
+        assert not flushes() and np.full(4, 1e-40, np.float32).sum() > 0
+
+
+def test_json_has_no_number_that_is_none():
+    document = {"a": [1.5, float("nan")], "b": (float("inf"), {"c": -float("inf"), "d": "NaN"})}
+    found = json_text(document)
+    assert json.loads(found, parse_constant=pytest.fail) == {
+        "a": [1.5, None], "b": [None, {"c": None, "d": "NaN"}],
+    }  # fmt: skip
+
+
+def test_a_kernel_that_gives_nan_is_no_answer_of_one_image(digits, shipped_weights, monkeypatch):
+    """Whatever goes wrong on the way: one image, and many, by the runner that the net has."""
+    real = Mounted.run
+
+    def broken(self, x, y):
+        real(self, x, y)
+        if self.variant.kind == "fc":
+            y[-1, 0] = np.nan
+
+    runner = CpuRunner(Pipeline(resolve("fp32", "cpu"), shipped_weights, 4))
+    monkeypatch.setattr(Mounted, "run", broken)
+    with pytest.raises(LenetError, match=r"image 0 \(from 0\)"):
+        runner.label(digits[0, :, :, 0])
+    with pytest.raises(LenetError, match=r"image 3 \(from 0\)"):
+        runner.answer(digits, True)
