@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from lenetgpu import __version__, store
+from lenetgpu.commands.verified import shipped
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvml, nvrtc
@@ -75,6 +76,7 @@ def findings() -> list[tuple[str, str]]:
         ("torch", f"{_version('torch')}, beside which `conv` measures"),
         ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
         ("kernel cache", f"{store.cache_dir()}, {len(kernels)} kernels"),
+        *shipped(),
     ]
     gpu, why = choose_device("auto")
     kind = "cuda" if gpu else "cpu"
