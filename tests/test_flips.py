@@ -92,7 +92,7 @@ def test_the_script_sees_what_is_silent_and_what_breaks(flips, tmp_path, weight_
 
     def dies(path):
         if path.read_bytes() != whole:
-            flips.os.kill(flips.os.getpid(), 11)
+            flips.os.kill(flips.os.getpid(), 9)
         return []
 
     whole = path.read_bytes()

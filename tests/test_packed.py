@@ -12,6 +12,7 @@ from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
+from lenetgpu.files.checksums import stated
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import open_file
 from lenetgpu.files.packed import source as form
@@ -271,7 +272,7 @@ def test_a_dataset_that_ends_beyond_the_file(many):
         with path.open("r+b") as shorter:
             shorter.truncate(path.stat().st_size - 1)
         with pytest.raises(LenetError, match="/records .* items, which end beyond the file"):
-            form.PackedSource(path, file, 0, None)
+            form.PackedSource(path, file, 0, None, stated(file))
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_sentence(many):

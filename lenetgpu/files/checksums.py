@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
+from lenetgpu.files.hdf5.guard import MAX_TEXT_BYTES
 
 if TYPE_CHECKING:
     import h5py
@@ -33,7 +34,6 @@ MOST = 64
 """Data sets that a file with sums may have."""
 NONE = "has no checksums: cannot tell damage"
 _BYTES, _SHOWN = 32, 12
-_MOST_BYTES = 1 << 16
 _AT_ONCE = 8 << 20
 _NUMBERS = "a data set of numbers"
 
@@ -210,10 +210,10 @@ def _value(holder: Any, name: str) -> str:
     code, items = kind.get_class(), space.get_simple_extent_npoints()
     plain = code in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
     fixed = code == h5py.h5t.STRING and not kind.is_variable_str()
-    if not (plain or fixed) or not 0 < items * kind.get_size() <= _MOST_BYTES:
+    if not (plain or fixed) or not 0 < items * kind.get_size() <= MAX_TEXT_BYTES:
         raise LenetError(
             f"attribute {name}: expected numbers or text of fixed length beside a checksum, "
-            f"found another type, or more than {_MOST_BYTES:,} bytes"
+            f"found another type, or more than {MAX_TEXT_BYTES:,} bytes"
         )
     raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
     opened.read(raw, mtype=kind)
