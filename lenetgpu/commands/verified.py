@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, checksums
-from lenetgpu.files.inflate import is_gzip
+from lenetgpu.files.inflate import GZIP_MAGIC
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import open_source
 from lenetgpu.network import IMAGE_SHAPE
@@ -23,8 +23,9 @@ def verified(path: Path) -> str:
     LenetError where they say that it is damaged.
     """
     with open_regular(path, "a file of images, weights or labels") as file:
-        plain = file.read(6).startswith(_WITHOUT)
-    if not plain and not is_gzip(path):
+        start = file.read(6)
+    plain = start.startswith(_WITHOUT)
+    if not plain and not start.startswith(GZIP_MAGIC):
         return checksums.verify(path).said
     _read(path)
     return checksums.NONE if plain else "gzip's checksum right"
