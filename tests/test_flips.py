@@ -232,6 +232,17 @@ def test_labels_are_compared_whole(converted, tmp_path):
         open_source(path, 0, 5)
 
 
+@pytest.mark.parametrize("name", ["starts", "sums"])
+def test_a_packed_files_index_is_compared_when_it_is_opened(converted, tmp_path, name):
+    def change(file):
+        file[name][1] += 1
+
+    pack_data(converted, tmp_path / "packed.h5")
+    path = rewritten(tmp_path / "packed.h5", tmp_path / "x.h5", change)
+    with pytest.raises(LenetError, match=f"expected dataset /{name} to have the SHA-256"):
+        open_source(path)
+
+
 def test_an_attribute_of_weights_is_compared(weight_file, tmp_path):
     def change(file):
         file.attrs["seed"] = 2
