@@ -211,7 +211,7 @@ def test_bad_images(tmp_path, datasets, message):
             struct.pack(">4I", 2051, 0xFFFFFFFF, 28, 28),
             "expected 3,367,254,359,280 bytes .*found 0",
         ),
-        (gzip.compress(struct.pack(">4I", 2051, 0xFFFFFFFF, 28, 28), mtime=0), "of at most 68,7"),
+        (gzip.compress(struct.pack(">4I", 2051, 0xFFFFFFFF, 28, 28), mtime=0), "can hold, found "),
         (b"\0\0\x08", "found only 3 bytes"),
         (gzip.compress(b"\0\0\x08\3" + bytes(100), mtime=0)[:-9], "expected an IDX file"),
         (b"\x1f\x8b" + bytes(30), "found a damaged file"),

@@ -98,7 +98,7 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     """
     import json
 
-    from lenetgpu.files.hdf5 import require_file
+    from lenetgpu.files.regular import require_file
 
     require_file(path, f"results of an earlier {command} --json")
     try:

@@ -22,7 +22,6 @@ from lenetgpu.files.hdf5.stored import (
     find,
     require_written,
 )
-from lenetgpu.files.regular import require_file
 
 __all__ = [
     "MAX_CHUNK_BYTES",
@@ -39,7 +38,6 @@ __all__ = [
     "read_array",
     "read_rows",
     "readable",
-    "require_file",
     "require_written",
     "set_text",
     "unread_attributes",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import OpenFile
 from lenetgpu.files.hdf5 import guard
+from lenetgpu.files.hdf5.trees import require_trees
 from lenetgpu.files.regular import open_regular
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def open_hdf5(path: Path) -> Iterator[Untrusted]:
 def open_file(path: Path) -> Untrusted:
     """`path` opened for reading, for the caller to close; LenetError as `open_hdf5`."""
     with open_regular(path, "an HDF5 file") as looked_at:
+        require_trees(path, looked_at)
         file = _opened(path, looked_at)
         try:
             own, found = os.fstat(looked_at.fileno()), os.fstat(file.id.get_vfd_handle())

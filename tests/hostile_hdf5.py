@@ -1,0 +1,347 @@
+"""Hostile HDF5 files: `python tests/hostile_hdf5.py FOLDER` writes them all, h5py is all it needs.
+
+Each maker gets a file open for writing, and paths of a file and of a FIFO that it must not open;
+/x is meant as images, the four arrays of weights lie beside it. Families: FOREIGN refers to other
+files, BOMBS declare more than they hold, SHORT hold chunks of too few bytes (or too many), OTHER
+is what is left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+SHAPE = (5, 28, 28)
+WEIGHTS = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
+SECRET = 77
+
+
+def _virtual(file, source, first):
+    """As many images as `source` has: HDF5 opens it to say how many."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    spaces = []
+    for _ in range(2):
+        space = h5py.h5s.create_simple(SHAPE, (h5py.h5s.UNLIMITED, 28, 28))
+        space.select_hyperslab((0, 0, 0), (first, 1, 1), block=(1 if first > 1 else 5, 28, 28))
+        spaces.append(space)
+    plist.set_virtual(spaces[0], os.fsencode(source), b"x", spaces[1])
+    h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, spaces[0], plist)
+
+
+def _references(file, kind):
+    target = file.create_dataset("target", data=np.zeros(SHAPE, "u1"))
+    made = file.create_dataset("x", SHAPE, kind)
+    made[0, 0, 0] = target.regionref[:1] if kind is h5py.regionref_dtype else target.ref
+
+
+def _chained(file, secret, fifo):
+    file["third"] = h5py.ExternalLink(str(secret), "/x")
+    file["second"] = h5py.SoftLink("/third")
+    file["x"] = h5py.SoftLink("/second")
+
+
+def _through_a_group(file, secret, fifo):
+    file["group/x"] = np.zeros(SHAPE, "u1")
+    file["x"] = h5py.SoftLink("/group/x")
+
+
+def _through_a_door(file, secret, fifo, way="/door/x"):
+    file["door"] = h5py.ExternalLink(str(secret), "/")
+    file["x"] = h5py.SoftLink(way)
+
+
+FOREIGN = {
+    "external link": lambda f, s, p: f.__setitem__("x", h5py.ExternalLink(str(s), "/x")),
+    "soft through external": _through_a_door,
+    "mount-like": lambda f, s, p: _through_a_door(f, s, p, "door/../door/./x"),
+    "chained links": _chained,
+    "soft in a group": _through_a_group,
+    "dangling link": lambda f, s, p: f.__setitem__("x", h5py.SoftLink("/nothing")),
+    "external link to a FIFO": lambda f, s, p: f.__setitem__("x", h5py.ExternalLink(str(p), "/x")),
+    "external link to a device": lambda f, s, p: f.__setitem__(
+        "x", h5py.ExternalLink("/dev/zero", "/x")
+    ),
+    "external storage": lambda f, s, p: f.create_dataset(
+        "x", SHAPE, "u1", external=[(str(s), 0, 5 * 784)]
+    ),
+    "external storage in a FIFO": lambda f, s, p: f.create_dataset(
+        "x", SHAPE, "u1", external=[(str(p), 0, 5 * 784)]
+    ),
+    "virtual": lambda f, s, p: _virtual(f, s, 1),
+    "virtual of any length": lambda f, s, p: _virtual(f, s, h5py.h5s.UNLIMITED),
+    "region references": lambda f, s, p: _references(f, h5py.regionref_dtype),
+    "object references": lambda f, s, p: _references(f, h5py.ref_dtype),
+}
+
+
+def _zeros(length):
+    """`length` zeros as deflate has them, in little memory."""
+    packer, data = zlib.compressobj(9), b""
+    for at in range(0, length, 1 << 24):
+        data += packer.compress(bytes(min(1 << 24, length - at)))
+    return data + packer.flush()
+
+
+def _deflated(file, name, shape, kind, chunk, data, **options):
+    options = {"compression": "gzip", "maxshape": (None, *shape[1:])} | options
+    made = file.create_dataset(name, shape, kind, chunks=chunk, **options)
+    made.id.write_direct_chunk((0,) * len(shape), data)
+
+
+def _one_vast_chunk(file, secret, fifo):
+    _deflated(file, "x", (120_000, 28, 28), "u1", (120_000, 28, 28), _zeros(120_000 * 784))
+
+
+def _many_in_one_place(file, secret, fifo, images=2_000):
+    count, data = 60, _zeros(images * 784 * 4)
+    options = {"chunks": (images, 28, 28), "compression": "gzip"}
+    made = file.create_dataset("x", (count * images, 28, 28), "f4", **options)
+    for number in range(count):
+        made.id.write_direct_chunk((number * images, 0, 0), data if number == 0 else data[:100])
+
+
+def _unwritten(file, secret, fifo):
+    options = {"chunks": (1_000, 28, 28), "compression": "gzip"}
+    file.create_dataset("x", (1 << 40, 28, 28), "u1", **options)[:10] = 1
+
+
+def _never_allocated(file, secret, fifo):
+    file.create_dataset("x", (1 << 40, 28, 28), "u1")
+
+
+def _labels(file, secret, fifo):
+    count = 60_000_000
+    _deflated(file, "x", (count, 28, 28), "u1", (1_000, 28, 28), _zeros(1_000 * 784))
+    _deflated(file, "y", (count,), "u1", (count,), _zeros(count))
+
+
+def _inflates_on(file, secret, fifo):
+    _deflated(file, "x", SHAPE, "u1", SHAPE, _zeros(90 << 20))
+
+
+def _weights_inflate_on(file, secret, fifo):
+    del file["fc2"]
+    _deflated(file, "fc2", (128, 10), "f4", (128, 10), _zeros(90 << 20))
+
+
+def _weights_in_a_vast_chunk(file, secret, fifo):
+    del file["fc2"]
+    _deflated(file, "fc2", (128, 10), "f4", (20_000_000, 10), _zeros(80 << 20))
+
+
+def _checksum(data):
+    """HDF5's checksum of metadata, Jenkins' lookup3."""
+    full = 0xFFFFFFFF
+    a = b = c = (0xDEADBEEF + len(data)) & full
+
+    def turned(x, bits):
+        return (x << bits | x >> (32 - bits)) & full
+
+    while True:
+        x, y, z = struct.unpack("<3I", data[:12].ljust(12, b"\0"))
+        a, b, c, data = (a + x) & full, (b + y) & full, (c + z) & full, data[12:]
+        if not data:
+            break
+        for bits in (4, 6, 8, 16, 19, 4):
+            a, b, c = b, (c + b) & full, ((a - c) & full) ^ turned(c, bits)
+    for bits in (14, 11, 25, 16, 4, 14, 24):
+        a, b, c = b, ((c ^ b) - turned(b, bits)) & full, a
+    return b
+
+
+def _dense(path):
+    """Links and attributes in heaps, found by B-trees."""
+    with h5py.File(path, "w", libver="latest") as file:
+        for number in range(20):
+            file[f"group {number}"] = np.zeros(1)
+            file.attrs[f"attribute {number}"] = number
+        file["x"] = np.zeros(SHAPE, "u1")
+    return bytearray(path.read_bytes())
+
+
+def _patched(path, signature, length, at, form, value):
+    """Every header of `signature`, its field at `at` changed and its checksum right again."""
+    data, place = _dense(path), -1
+    while (place := data.find(signature, place + 1)) >= 0:
+        struct.pack_into(form, data, place + at, value)
+        end = place + length - 4
+        struct.pack_into("<I", data, end, _checksum(bytes(data[place:end])))
+    path.write_bytes(data)
+
+
+HEADERS = {
+    "B-tree nodes of 4 GiB": (b"BTHD", 38, 6, "<I", (1 << 32) - 16),
+    "B-trees of 65,535 levels": (b"BTHD", 38, 12, "<H", 65_535),
+    "a heap of no blocks": (b"FRHP", 146, 110, "<H", 0),
+    "a heap of blocks of no bytes": (b"FRHP", 146, 112, "<Q", 0),
+    "a heap of vast blocks": (b"FRHP", 146, 120, "<Q", 1 << 40),
+    "a heap with filters": (b"FRHP", 146, 7, "<H", 12),
+}
+
+
+def _compressed_bomb(file, secret, fifo):
+    """Two filters of deflate, a million to one."""
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_chunk((1 << 20, 28, 28))
+    plist.set_deflate(9)
+    plist.set_deflate(9)
+    space = h5py.h5s.create_simple((1 << 20, 28, 28))
+    made = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
+    made.write_direct_chunk((0, 0, 0), zlib.compress(_zeros((1 << 20) * 784), 9))
+
+
+def _blank(count, chunk, kind):
+    """Nothing but zeros, all of them there: as much as so few bytes may be."""
+
+    def make(file, secret, fifo):
+        data = _zeros(chunk * 784 * np.dtype(kind).itemsize)
+        options = {"chunks": (chunk, 28, 28), "compression": "gzip", "shuffle": kind != "u1"}
+        made = file.create_dataset("x", (count, 28, 28), kind, **options)
+        for lo in range(0, count, chunk):
+            made.id.write_direct_chunk((lo, 0, 0), data)
+
+    return make
+
+
+BOMBS = {
+    "blank images": _blank(84_000, 21_000, "u1"),
+    "blank floats": _blank(21_000, 5_250, "f4"),
+    "more blank images": _blank(105_000, 21_000, "u1"),
+    "one vast chunk": _one_vast_chunk,
+    "chunks that are cut short": _many_in_one_place,
+    "unwritten": _unwritten,
+    "never allocated": _never_allocated,
+    "labels": _labels,
+    "a chunk that inflates on": _inflates_on,
+    "weights that inflate on": _weights_inflate_on,
+    "weights in a vast chunk": _weights_in_a_vast_chunk,
+    "deflated twice": _compressed_bomb,
+}
+
+
+def _short(name, packed):
+    """Dataset `name` in one chunk whose bytes are `packed(length)`; its filters are `options`."""
+
+    def make(file, secret, fifo):
+        shape = WEIGHTS.get(name, SHAPE if name == "x" else SHAPE[:1])
+        kind = "f4" if name in WEIGHTS else "u1"
+        if name == "y":
+            file["x"] = np.zeros(SHAPE, "u1")
+        if name in file:
+            del file[name]
+        options, data = packed(int(np.prod(shape)) * np.dtype(kind).itemsize)
+        made = file.create_dataset(name, shape, kind, chunks=shape, **options)
+        made.id.write_direct_chunk((0,) * len(shape), data)
+
+    return make
+
+
+_GZIP, _SHUFFLE, _SUM = {"compression": "gzip"}, {"shuffle": True}, {"fletcher32": True}
+_BAD_CHUNKS = {
+    "inflates to nothing": lambda n: (_GZIP, zlib.compress(b"")),
+    "inflates to one byte less": lambda n: (_GZIP, zlib.compress(bytes(n - 1))),
+    "inflates to a half": lambda n: (_GZIP | _SHUFFLE, zlib.compress(bytes(n // 2))),
+    "inflates to one byte more": lambda n: (_GZIP, zlib.compress(bytes(n + 1))),
+    "is cut": lambda n: (_GZIP, zlib.compress(bytes(range(256)) * (n // 256 + 1))[:-5]),
+    "shuffled and short": lambda n: (_SHUFFLE, bytes(max(1, n - 1))),
+    "has a checksum and no data": lambda n: (_SUM, bytes(4)),
+    "has a wrong checksum": lambda n: (_SUM, bytes(n) + b"\1\0\0\0"),
+}
+SHORT = {
+    f"{name} {said}": _short(name, packed)
+    for name in ("x", "y", "fc1", "fc2", "conv2")
+    for said, packed in _BAD_CHUNKS.items()
+}
+
+
+def _typed(kind):
+    return lambda file, secret, fifo: file.create_dataset("x", SHAPE, kind)
+
+
+def _cycle(file, secret, fifo):
+    file["x"] = file["/"]
+
+
+def _deep(file, secret, fifo):
+    group = file
+    for _ in range(2_000):
+        group = group.create_group("x")
+
+
+def _committed(file, secret, fifo):
+    file["kind"] = np.dtype([("hidden", "u1")])
+    file.create_dataset("x", SHAPE, file["kind"])
+
+
+OTHER = {
+    "text of variable length": _typed(h5py.string_dtype()),
+    "arrays of variable length": _typed(h5py.vlen_dtype(np.uint8)),
+    "fixed text": _typed("S4"),
+    "a compound": _typed(np.dtype([("hidden", "u1")])),
+    "a committed compound": _committed,
+    "opaque": _typed("V4"),
+    "an enumeration": _typed(h5py.enum_dtype({"a": 0, "b": 1}, "u1")),
+    "truths": _typed("?"),
+    "array elements": _typed(np.dtype(("u1", (2,)))),
+    "lzf": lambda f, s, p: f.create_dataset("x", SHAPE, "u1", chunks=SHAPE, compression="lzf"),
+    "scale-offset": lambda f, s, p: f.create_dataset("x", SHAPE, "u1", chunks=SHAPE, scaleoffset=0),
+    "a cycle": _cycle,
+    "deep groups": _deep,
+    "a type": lambda f, s, p: f.__setitem__("x", np.dtype("u1")),
+}
+
+FAMILIES = {"foreign": FOREIGN, "bombs": BOMBS, "short": SHORT, "other": OTHER}
+
+
+def write(path, make, secret, fifo):
+    """One hostile file."""
+    with h5py.File(path, "w") as file:
+        for name, shape in WEIGHTS.items():
+            file[name] = np.zeros(shape, "f4") if name == "fc1" else np.ones(shape, "f4")
+        make(file, secret, fifo)
+    return path
+
+
+def small(path, make, secret, fifo):
+    """One hostile file without weights."""
+    with h5py.File(path, "w") as file:
+        make(file, secret, fifo)
+    return path
+
+
+def bait(folder):
+    """What no hostile file may make a reader open: a file of images of SECRET, and a FIFO."""
+    secret, fifo = folder / "secret.h5", folder / "fifo"
+    with h5py.File(secret, "w") as file:
+        file["x"] = np.full(SHAPE, SECRET, "u1")
+    os.mkfifo(fifo)
+    return secret, fifo
+
+
+def write_all(folder):
+    """Every file of the corpus, by family and name; the paths."""
+    folder.mkdir(parents=True)
+    secret, fifo = bait(folder)
+    found = []
+    for family, makers in FAMILIES.items():
+        for name, make in makers.items():
+            path = folder / f"{family} {name}.h5".replace(" ", "-").replace(",", "")
+            form = write if re.search("weights|fc|conv", name) else small
+            found.append(form(path, make, secret, fifo))
+    for name, changes in HEADERS.items():
+        found.append(folder / f"headers {name}.h5".replace(" ", "-").replace(",", ""))
+        _patched(found[-1], *changes)
+    return found
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print(len(write_all(Path(sys.argv[1]))), "files")

@@ -1,0 +1,333 @@
+"""Hostile HDF5 files, and others: what they refer to is not opened, what they declare not taken."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+
+import h5py
+import hostile_hdf5 as hostile
+import numpy as np
+import pytest
+from conftest import ROOT
+from stored import idx_file, npy
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5, regular
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.hdf5 import guard, opened
+from lenetgpu.files.weights import load_weights
+
+# A child for each file, which says how long it took on a core (s), what memory it had at most
+# (MiB), what it said, and whether it gave anything.
+DRIVER = """
+import json, os, resource, signal, sys, time
+from pathlib import Path
+import h5py, numpy
+from lenetgpu.errors import LenetError
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import load_weights
+
+def images(path):
+    load_dataset(path)
+
+def parts(path):
+    with open_source(path) as source:
+        out = numpy.empty((100, 28, 28, 1), source.dtype)
+        for lo in range(0, min(len(source), 100_000), 100):
+            source.read(lo, out[:len(source) - lo])
+
+found = {}
+for path in map(Path, sys.argv[1:]):
+    for load in (images, parts, load_weights):
+        end, begin = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            said, before = "", time.process_time()
+            try:
+                load(path)
+            except LenetError as error:
+                said = str(error)
+            most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            facts = time.process_time() - before, most, said
+            os.write(begin, json.dumps(facts).encode())
+            os._exit(0)
+        os.close(begin)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open(end) as answer:
+            found[f"{path.name} {load.__name__}"] = [status, *json.loads(answer.read() or "[]")]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return hostile.write_all(tmp_path_factory.mktemp("hostile") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def ends(corpus):
+    """What came of every file: (status, seconds, MiB, sentence)."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, *map(str, corpus)],
+        capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def of(ends, family, load):
+    return {name: end for name, end in ends.items() if re.match(f"{family}-.* {load}$", name)}
+
+
+def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
+    """No signal, no traceback, no hang, of images, images by parts, and weights."""
+    assert len(ends) == 3 * (sum(map(len, hostile.FAMILIES.values())) + len(hostile.HEADERS))
+    assert {name: end for name, end in ends.items() if end[0] != 0 or "\n" in end[3]} == {}
+
+
+def test_foreign_files_are_refused_whatever_leads_there(ends):
+    found = of(ends, "foreign", "images")
+    assert len(found) == len(hostile.FOREIGN) >= 12
+    kinds = r"found (an external link at /|a soft link at /|data stored in other files|references)"
+    assert [name for name, end in found.items() if not re.search(kinds, end[3])] == []
+
+
+def test_no_bomb_takes_memory_or_time(corpus, ends):
+    """Of files under 100 KB and beyond: 200 MB and 1 s of a core, Python and its libraries too."""
+    bombs = {**of(ends, "bombs", r"\w+"), **of(ends, "headers", r"\w+")}
+    assert len(bombs) == 3 * (len(hostile.BOMBS) + len(hostile.HEADERS))
+    assert {name: end for name, end in bombs.items() if end[1] > 1 or end[2] > 190} == {}
+    small = [path for path in corpus if path.stat().st_size < 100_000]
+    assert len(small) > 20
+    said = of(ends, "headers", "images")
+    assert all("expected B-trees and heaps that " in end[3] for end in said.values())
+
+
+def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
+    found = {}
+    for load, names in (("images", "[xy]"), ("load_weights", "fc1|fc2|conv2")):
+        found |= of(ends, f"short-({names})", load)
+    assert len(found) == len(hostile.SHORT) == 40
+    assert [name for name, end in found.items() if "to have a chunk " not in end[3]] == []
+
+
+def test_what_is_no_array_of_numbers_is_refused(ends):
+    found = of(ends, "other", "images")
+    assert len(found) == len(hostile.OTHER)
+    assert [name for name, end in found.items() if "expected dataset /x to be " not in end[3]] == []
+
+
+def test_labels_may_not_be_behind_a_link(tmp_path):
+    """Whether there are any was asked in a way that opens them."""
+    _, fifo = hostile.bait(tmp_path)
+    path = tmp_path / "x.h5"
+    for link in (h5py.SoftLink("/door/x"), h5py.ExternalLink(str(fifo), "/y")):
+        with h5py.File(path, "w") as file:
+            file["x"] = np.zeros(hostile.SHAPE, "u1")
+            file["door"] = h5py.ExternalLink(str(fifo), "/")
+            file["y"] = link
+        with pytest.raises(LenetError, match="/y to be .*found an? (soft|external) link at /y"):
+            load_dataset(path)
+
+
+TRACED = """
+import sys
+from pathlib import Path
+from lenetgpu.errors import LenetError
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+for path in map(Path, sys.argv[1:]):
+    for load in load_dataset, load_weights:
+        try:
+            load(path)
+        except LenetError:
+            continue
+"""
+
+
+def traced(folder, *command, **environment):
+    """The lines of strace about files that are opened and programs that are run."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    log = folder / "trace"
+    calls = "trace=open,openat,openat2,execve,execveat"
+    done = subprocess.run(
+        ["strace", "-fqq", "-s", "4096", "-e", calls, "-o", str(log), sys.executable, *command],
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+    if "ptrace" in done.stderr.lower() and not log.stat().st_size:
+        pytest.skip(f"strace may not trace here: {done.stderr.splitlines()[0]}")
+    assert done.returncode == 0, done.stderr
+    return log.read_text().splitlines()
+
+
+def programs(lines):
+    return [line for line in lines if "execve" in line][1:]
+
+
+def test_no_foreign_file_nor_plugin_is_opened_and_no_program_run(corpus, tmp_path):
+    """Of the whole corpus, where a marker lies in the folder that is named for plugins."""
+    (tmp_path / "libmarker.so").write_bytes(b"\x7fELF")
+    lines = traced(tmp_path, "-c", TRACED, *map(str, corpus), HDF5_PLUGIN_PATH=str(tmp_path))
+    assert sum(corpus[0].name in line for line in lines) >= 2
+    bait = ("secret.h5", "/fifo", "/dev/zero", "libmarker", str(tmp_path))
+    assert [line for line in lines if any(f"{name}" in line for name in bait)] == []
+    assert programs(lines) == []
+
+
+def test_a_plugin_is_looked_for_nowhere(tmp_path):
+    """As HDF5 would for a filter that it does not know, had it folders left."""
+    h5py.h5pl.append(os.fsencode(tmp_path))
+    with pytest.raises(LenetError):
+        load_dataset(hostile.small(tmp_path / "x.h5", hostile.OTHER["lzf"], None, None))
+    assert h5py.h5pl.size() == 0
+
+
+def test_infer_runs_no_program(tmp_path):
+    lines = traced(tmp_path, "-m", "lenetgpu", "infer", "--limit", "3", "--device", "cpu")
+    assert programs(lines) == []
+
+
+def test_the_compiler_is_loaded_without_a_search():
+    """cuda-bindings asks ctypes for `dl`, which would run ldconfig, gcc and ld."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
+    code = """
+import sys
+ran = []
+sys.addaudithook(lambda event, words: event == "subprocess.Popen" and ran.append(words[1]))
+import ctypes.util
+search = ctypes.util.find_library
+from lenetgpu.gpu import compiler
+compiler.library()
+assert ctypes.util.find_library is search
+print(ran)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("load", [load_dataset, load_weights])
+def test_a_fifo_or_device_is_not_opened(tmp_path, monkeypatch, load):
+    """Not even where it takes a file's place between the look and the opening."""
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", regular.Path("/dev/zero"), tmp_path):
+        with pytest.raises(LenetError, match="found a folder or a device"):
+            load(path)
+    monkeypatch.setattr(regular, "require_file", lambda path, what: None)
+    for path in (tmp_path / "fifo", regular.Path("/dev/zero")):
+        with pytest.raises(LenetError, match="found a folder or a device"):
+            load(path)
+
+
+def test_another_file_in_its_place_is_not_read(tmp_path, monkeypatch, weight_file):
+    """Where the system has no way to open the very file that was looked at."""
+    monkeypatch.setattr(opened, "_OWN_FILES", str(tmp_path / "nothing"))
+    load_weights(weight_file)
+    other, look = tmp_path / "other.h5", opened.require_trees
+    shutil.copy(weight_file, other)
+    monkeypatch.setattr(opened, "require_trees", lambda *a: (look(*a), other.replace(weight_file)))
+    with pytest.raises(LenetError, match="expected one file, found another in its place"):
+        load_weights(weight_file)
+
+
+def test_a_locked_file_is_said_to_be_locked(weight_file):
+    with weight_file.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(LenetError, match="found one that another process has locked for wri"):
+            load_weights(weight_file)
+    load_weights(weight_file)
+
+
+def with_attributes(path, **values):
+    with h5py.File(path, "w", libver="latest") as file:
+        for name, value in values.items():
+            file.attrs[name] = value
+        file["x"] = np.zeros(hostile.SHAPE, "u1")
+    return path
+
+
+def test_attributes_are_one_number_or_text_of_fixed_length(tmp_path):
+    path = with_attributes(
+        tmp_path / "x.h5", number=3, half=np.float16(0.5), text=np.bytes_(b"plain"),
+        free="of variable length", many=np.arange(9), vast=np.bytes_(b"x" * 64_001),
+        truth=True, none=h5py.Empty("f4"), pair=np.zeros((), [("a", "u1")]),
+    )  # fmt: skip
+    assert hdf5.attributes(path) == {"number": "3", "half": "0.5", "text": "plain"}
+    assert set(hdf5.unread_attributes(path)) == {"free", "many", "vast", "truth", "none", "pair"}
+    said = {
+        "free": "text of variable length", "many": "9 items", "vast": "64,001 bytes, more than",
+        "truth": "an enumeration", "none": "0 items", "pair": "a compound type",
+    }  # fmt: skip
+    with hdf5.open_hdf5(path) as file:
+        assert hdf5.attribute(file, "missing") is None
+        for name, found in said.items():
+            with pytest.raises(LenetError, match=f"attribute {name} to be .*, found {found}"):
+                hdf5.attribute(file, name)
+
+
+def test_text_that_we_write_is_text_that_we_read(tmp_path):
+    path, text = tmp_path / "x.h5", "seven °C, ü"
+    with path.open("w+b") as target, hdf5.new_hdf5(target) as (file, _):
+        item = file.create_dataset("x", data=np.zeros(hostile.SHAPE, "u1"))
+        for holder in (file, item):
+            hdf5.set_text(holder, "said", text)
+            hdf5.set_text(holder, "empty", "")
+    with hdf5.open_hdf5(path) as file:
+        found = hdf5.find(file, "x", "images", lambda shape: True, "u")
+        for holder in (file, found):
+            assert [hdf5.attribute(holder, name) for name in ("said", "empty")] == [text, ""]
+
+
+def test_a_link_in_the_middle_of_a_path_is_refused(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["real/x"] = np.zeros(3)
+        file["soft"] = h5py.SoftLink("/real")
+    with h5py.File(tmp_path / "x.h5") as file:
+        assert guard.linked(file.id, "real/x", LenetError)[1] == b"x"
+        assert guard.linked(file.id, "real/x/y", LenetError) is None
+        assert guard.linked(file.id, "nothing/x", LenetError) is None
+        with pytest.raises(LenetError, match="a soft link at /soft"):
+            guard.linked(file.id, "soft/x", LenetError)
+
+
+def test_whole_reads_are_bounded_by_free_memory(tmp_path, monkeypatch, weight_file):
+    from lenetgpu.files import reading
+
+    images = np.zeros((9, 28, 28), "u1")
+    monkeypatch.setattr(reading, "free_bytes", lambda: 9 * 784 - 1)
+    with pytest.raises(LenetError, match="7,055 bytes of free memory hold, found 7,056 bytes"):
+        load_dataset(npy(tmp_path / "x.npy", images))
+    with pytest.raises(LenetError, match="dataset /conv2: .*free memory hold, found 204,800 bytes"):
+        load_weights(weight_file)
+
+
+def test_idx_files_declare_what_gzip_can_hold(tmp_path):
+    """Not 256 MB of labels for five images, nor images by the thousand million."""
+    images, labels = tmp_path / "x-images.gz", tmp_path / "x-labels.gz"
+    vast = (1 << 32) - 1
+
+    def packed(head, length):
+        packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+        parts = [packer.compress(head)]
+        parts += [packer.compress(bytes(1 << 20)) for _ in range(length >> 20)]
+        return b"".join([*parts, packer.flush()])
+
+    idx_file(images, np.zeros((5, 28, 28), "u1"))
+    labels.write_bytes(packed(struct.pack(">2I", 2049, 5), 256 << 20))
+    with pytest.raises(LenetError, match="expected 5 bytes after the header .*, found more"):
+        load_dataset(images)
+    images.write_bytes(packed(struct.pack(">4I", 2051, vast, 28, 28), 5 << 20))
+    with pytest.raises(LenetError, match="found a header of 4,294,967,295 images, 3,367,254,"):
+        load_dataset(images)
