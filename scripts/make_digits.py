@@ -11,11 +11,13 @@ import io
 from pathlib import Path
 
 import click
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 from sklearn.datasets import load_digits
+
+from lenetgpu.files import checksums, hdf5
+from lenetgpu.store import write_atomically
 
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
@@ -115,22 +117,16 @@ def content_digest(x: U8, y: U8) -> str:
 
 
 def write(path: Path, x: U8, y: U8) -> None:
-    """Write /x and /y without timestamps, through a temporary file."""
+    """Write /x and /y with their checksums, without timestamps."""
     buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        for name, array, chunks in (("x", x, (1000, SIDE, SIDE)), ("y", y, (len(y),))):
-            file.create_dataset(
-                name,
-                data=array,
-                chunks=chunks,
-                compression="gzip",
-                compression_opts=9,
-                shuffle=True,
-                track_times=False,
-            )
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(buffer.getvalue())
-    temporary.replace(path)
+    packed = {"compression": "gzip", "compression_opts": 9, "shuffle": True}
+    with hdf5.new_hdf5(buffer) as (file, _):
+        images = checksums.Rows(file, "x", x.shape, x.dtype, 1_000, True, **packed)
+        for lo in range(0, len(x), images.rows):
+            images.add(x[lo : lo + images.rows])
+        checksums.write(file, "y", y, **packed)
+        checksums.seal(file)
+    write_atomically(path, buffer.getvalue())
 
 
 @click.command()

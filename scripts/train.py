@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import gzip
-import io
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +23,8 @@ import torch.nn.functional as F
 from make_digits import training_part
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from lenetgpu.files.convert import write_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = 5_000
@@ -222,19 +223,6 @@ def smoothed(amount: float) -> Callable[[Tensor, Tensor], Tensor]:
     return target
 
 
-def write(path: Path, model: LeNet, provenance: dict[str, str | int | float]) -> None:
-    """Write the float32 weights and their provenance through a temporary file."""
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
-        for name, array in model.arrays().items():
-            file.create_dataset(name, data=array, track_times=False)
-        file.attrs.update(provenance)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(buffer.getvalue())
-    temporary.replace(path)
-
-
 @click.command(context_settings={"show_default": True})
 @click.option(
     "--mnist",
@@ -360,7 +348,7 @@ def main(
         "mnist_test_accuracy": evaluate(chosen, test)[0],
         "digits_10k_accuracy": evaluate(chosen, uci)[0],
     }
-    write(out, chosen, provenance)
+    write_weights(out, chosen.arrays(), provenance)
     for name, value in provenance.items():
         click.echo(f"{name}: {value}")
 

@@ -12,6 +12,7 @@ from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
+from lenetgpu.files.checksums import stated
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import open_file
 from lenetgpu.files.packed import source as form
@@ -267,11 +268,14 @@ def test_what_is_stopped_leaves_the_target_as_it_was(tmp_path, monkeypatch, erro
 def test_a_dataset_that_ends_beyond_the_file(many):
     """Of a file that became shorter when HDF5 had looked at it, which looks too."""
     path, _, _ = many
+    with h5py.File(path) as file:
+        end = file["records"].id.get_offset() + len(file["records"])
     with open_file(path) as file:
+        sums = stated(file)
         with path.open("r+b") as shorter:
-            shorter.truncate(path.stat().st_size - 1)
+            shorter.truncate(end - 1)
         with pytest.raises(LenetError, match="/records .* items, which end beyond the file"):
-            form.PackedSource(path, file, 0, None)
+            form.PackedSource(path, file, 0, None, sums)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_a_sentence(many):

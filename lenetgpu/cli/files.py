@@ -25,6 +25,17 @@ def data_info(file: Path | None) -> None:
         click.echo(f"{what:13} {found}")
 
 
+@data.command("verify")
+@click.argument("file", type=FILE, required=False)
+def data_verify(file: Path | None) -> None:
+    """Compare FILE (images, labels or weights) with its checksums; exit code 2 where damaged."""
+    from lenetgpu.commands.verified import verified
+    from lenetgpu.files import assets
+
+    path = file or assets.default_digits()
+    click.echo(f"{path}: {verified(path)}")
+
+
 @data.command("convert")
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
@@ -81,15 +92,16 @@ def weights_info(file: Path | None) -> None:
 @weights.command("verify")
 @click.argument("file", type=FILE)
 def weights_verify(file: Path) -> None:
-    """Check that FILE holds the network's four arrays, finite; exit code 2 where it does not.
+    """Check that FILE holds the network's four arrays, finite and as their checksums say.
 
-    And that float32 holds the scores that they give.
+    And that float32 holds the scores that they give; exit code 2 where not.
     """
     from lenetgpu.check.fit import truth
+    from lenetgpu.commands.verified import verified
     from lenetgpu.files.weights import load_weights
 
     truth(load_weights(file), "uint8")
-    click.echo(f"{file}: right")
+    click.echo(f"{file}: right; {verified(file)}")
 
 
 @weights.command("convert")

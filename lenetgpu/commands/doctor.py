@@ -9,6 +9,7 @@ from typing import Any
 from lenetgpu import __version__
 from lenetgpu.cache.folder import place
 from lenetgpu.cache.repair import repair, survey
+from lenetgpu.commands.verified import shipped
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device, nvml, nvrtc
@@ -104,6 +105,7 @@ def findings() -> list[tuple[str, str]]:
         ("torch", f"{_version('torch')}, beside which `conv` measures"),
         ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
         *cache_rows(),
+        *shipped(),
     ]
     gpu, why = choose_device("auto")
     kind = "cuda" if gpu else "cpu"

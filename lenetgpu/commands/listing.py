@@ -8,7 +8,7 @@ from typing import Any
 
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
+from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
 from lenetgpu.files.source import open_source
@@ -104,7 +104,9 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
                 f"rms {float((tensor.astype('f8') ** 2).mean()) ** 0.5:.4f}",
             )
         )
-    rows.extend(hdf5.attributes(path).items())
+    rows.append(("checksums", checksums.verify(path).said))
+    found = hdf5.attributes(path).items()
+    rows.extend((name, value) for name, value in found if name != checksums.ATTRIBUTE)
     unread = hdf5.unread_attributes(path)
     if unread:
         rows.append(("not read", f"{', '.join(unread)} (text of variable length, or no one value)"))

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lenetgpu.files import hdf5
+from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.output import replacing, require_apart, require_folder
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 _CHUNK = 1_000
 
@@ -27,17 +34,19 @@ def convert_data(source: Path, target: Path) -> int:
     with open_source(source) as images, replacing(target) as made, made.open("w+b") as handle:
         count = len(images)
         chunk = np.empty((min(count, _CHUNK), *IMAGE_SHAPE), images.dtype)
-        options = {"compression": "gzip", "shuffle": True, "track_times": False}
         shape = (count, *IMAGE_SHAPE)
         with hdf5.new_hdf5(handle) as (file, check):
-            item = file.create_dataset("x", shape, images.dtype, chunks=chunk.shape, **options)
+            rows = checksums.Rows(
+                file, "x", shape, images.dtype, _CHUNK, True, compression="gzip", shuffle=True
+            )
             for lo in range(0, count, len(chunk)):
                 part = chunk[: count - lo]
                 images.read(lo, part)
-                item[lo : lo + len(part)] = part
+                rows.add(part)
                 check()
             if images.labels is not None:
-                file.create_dataset("y", data=images.labels.astype("uint8"), track_times=False)
+                checksums.write(file, "y", images.labels.astype("uint8"))
+            checksums.seal(file)
     return count
 
 
@@ -46,10 +55,17 @@ def convert_weights(source: Path, target: Path) -> None:
     require_folder(target)
     require_apart(target, source)
     weights = load_weights(source)
+    write_weights(target, weights.tensors, hdf5.attributes(source))
+
+
+def write_weights(
+    target: Path, tensors: Mapping[str, Array], provenance: Mapping[str, str | int | float]
+) -> None:
+    """Write weights by data set name, with attributes that say where they came from."""
     buffer = io.BytesIO()
     with hdf5.new_hdf5(buffer) as (file, _):
-        for name, tensor in weights.tensors.items():
-            file.create_dataset(name, data=tensor, track_times=False)
-        for name, text in hdf5.attributes(source).items():
-            hdf5.set_text(file, name, text)
+        for name, tensor in tensors.items():
+            checksums.write(file, name, tensor)
+        checksums.describe(file, provenance)
+        checksums.seal(file)
     write_atomically(target, buffer.getvalue())

@@ -11,9 +11,10 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
-from lenetgpu.files import hdf5
+from lenetgpu.files import checksums, hdf5
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _COPY_BYTES = 4 << 20
+_ROWS = 1 << 15
+_H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 
 class Form(ABC):
@@ -157,61 +160,44 @@ class Json(Form):
 
 
 class H5(Form):
-    """Datasets /labels and /scores, contiguous: HDF5 lays the file out, then it is bytes at places.
+    """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
 
-    HDF5 so has no part in the data.
+    Parts are kept in files of their own; HDF5 has a part in them only in the end.
     """
 
     def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
         super().__init__(file, count, with_scores)
-        self._places = self._lay_out(count, None)
-
-    def _widths(self) -> list[int]:
-        """Bytes of an image in each dataset."""
-        return [4, 4 * CLASSES] if self.with_scores else [4]
-
-    def _lay_out(self, count: int, asked: int | None) -> list[int]:
-        """Make it a file for `count` images; the first byte of each dataset."""
-        places = []
-        with hdf5.new_hdf5(self.file) as (file, _):
-            for name, shape, dtype in (
-                ("labels", (count,), "i4"),
-                ("scores", (count, CLASSES), "f4"),
-            ):
-                if name == "labels" or self.with_scores:
-                    item = file.create_dataset(name, shape, dtype, track_times=False)
-                    item[:1] = 0  # which allocates all of it
-                    places.append(item.id.get_offset())
-            if asked is not None:
-                file.attrs.update({"interrupted": True, "images_asked": asked})
-        return places
+        folder, wanted = os.path.dirname(file.name), _H5[: 1 + with_scores]
+        self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
 
     def add(self, labels: Array, scores: Array | None) -> None:
-        """Each dataset's part to its place."""
+        """Each dataset's part to those before."""
         parts = [labels] if scores is None else [labels, scores]
-        for place, width, part in zip(self._places, self._widths(), parts, strict=True):
-            self.file.seek(place + self.done * width)
-            self.file.write(part.data)
+        for kept, part in zip(self._kept.values(), parts, strict=True):
+            kept.write(part.data)
 
     def finish(self, asked: int | None) -> None:
-        """Laid out anew for the images that came, where that is not what it was laid out for."""
-        if self.done == self.count and asked is None:
-            return
-        with tempfile.TemporaryFile(dir=os.path.dirname(self.file.name)) as kept:
-            for place, width in zip(self._places, self._widths(), strict=True):
-                self.file.seek(place)
-                _copy(self.file, kept, self.done * width)
-            kept.seek(0)
-            for place, width in zip(self._lay_out(self.done, asked), self._widths(), strict=True):
-                self.file.seek(place)
-                _copy(kept, self.file, self.done * width)
+        """The file of the images that came."""
+        import numpy as np
 
+        with hdf5.new_hdf5(self.file) as (file, check):
+            for name, dtype, tail in _H5[: len(self._kept)]:
+                kept = self._kept[name]
+                kept.seek(0)
+                rows = checksums.Rows(file, name, (self.done, *tail), dtype, _ROWS)
+                for lo in range(0, self.done, _ROWS):
+                    count = min(_ROWS, self.done - lo)
+                    data = kept.read(count * prod(tail) * np.dtype(dtype).itemsize)
+                    rows.add(np.frombuffer(data, dtype).reshape(count, *tail))
+                    check()
+            if asked is not None:
+                file.attrs.update({"interrupted": True, "images_asked": asked})
+            checksums.seal(file)
 
-def _copy(source: IO[bytes], target: IO[bytes], length: int) -> None:
-    while length:
-        part = source.read(min(length, _COPY_BYTES))
-        target.write(part)
-        length -= len(part)
+    def close(self) -> None:
+        """Drop the parts' own files."""
+        for kept in self._kept.values():
+            kept.close()
 
 
 FORMS: dict[str, type[Form]] = {".npy": Npy, ".csv": Csv, ".h5": H5, ".json": Json}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
+from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.disk import RawSource, narrowed
 from lenetgpu.files.hdf5.chunks import Chunks
 from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
@@ -58,8 +58,9 @@ def open_images(path: Path, skip: int, limit: int | None) -> Source:
 def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Source:
     import numpy as np
 
+    sums = checksums.stated(file)
     if file.holds_attribute(ATTRIBUTE):
-        packed = PackedSource(path, file, skip, limit)
+        packed = PackedSource(path, file, skip, limit, sums)
         file.close()
         return packed
     height, width, _ = IMAGE_SHAPE
@@ -76,10 +77,11 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     chosen = selected(path, item.shape[0], skip, limit)
     if not item.chunks:
         hdf5.require_written(item)
-    labels = _labels(file, item.shape[0], chosen) if file.holds("y") else None
+    blocks = checksums.blocks(item, sums)
+    labels = _labels(file, item.shape[0], chosen, sums) if file.holds("y") else None
     where = f"{path}: expected dataset /x"
     if item.chunks:
-        return ChunkedSource(item, where, labels, chosen)
+        return ChunkedSource(item, where, labels, chosen, blocks)
     if item.offset is None or not item.plain:
         return _RowsSource(item, where, labels, chosen)
     source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, chosen)
@@ -87,8 +89,8 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
     return source
 
 
-def _labels(file: hdf5.Untrusted, count: int, chosen: range) -> Array:
-    """Labels (n,) int64 of the images chosen."""
+def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: checksums.Sums) -> Array:
+    """Labels (n,) int64 of the images chosen; all of them are read where they have a checksum."""
     import numpy as np
 
     expected = f"labels of shape ({count},) or one-hot of shape ({count}, {CLASSES})"
@@ -100,10 +102,18 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range) -> Array:
         raise item.refuse(f"{length:,} bytes, more than {hdf5.MAX_DATASET_BYTES:,}")
     require_room(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(chosen), np.int64)
-    for lo, hi in _spans(chosen, _step(item, _LABELS_AT_ONCE)):
+    found = checksums.Sum(item.dtype, item.shape)
+    for lo, hi in _spans(range(count) if sums else chosen, _step(item, _LABELS_AT_ONCE)):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
-        labels[lo - chosen.start : hi - chosen.start] = class_numbers(part, file.path, "/y")
+        if sums:
+            found.add(part)
+        begin, end = max(lo, chosen.start), min(hi, chosen.stop)
+        if begin < end:
+            mine = class_numbers(part[begin - lo : end - lo], file.path, "/y")
+            labels[begin - chosen.start : end - chosen.start] = mine
+    if sums:
+        sums.compare("y", found.hex())
     return labels
 
 
@@ -147,8 +157,16 @@ class _RowsSource(_DatasetSource):
 class ChunkedSource(_DatasetSource):
     """Images in chunks of any shape, read raw and decoded by as many threads as there are cores."""
 
-    def __init__(self, item: hdf5.Stored, where: str, labels: Array | None, chosen: range) -> None:
+    def __init__(
+        self,
+        item: hdf5.Stored,
+        where: str,
+        labels: Array | None,
+        chosen: range,
+        blocks: checksums.Blocks | None = None,
+    ) -> None:
         super().__init__(item, where, labels, chosen)
+        self._blocks = blocks
         if item.filters:
             self.inflated_from = item.file.size
         self._shape = item.shape
@@ -207,7 +225,10 @@ class ChunkedSource(_DatasetSource):
 
     def _chunks_read(self, corner: tuple[int, ...]) -> Array:
         with hdf5.readable(self._item.path):
-            return self._chunks.read(corner)
+            chunk = self._chunks.read(corner)
+        if self._blocks is not None:
+            self._blocks.require(corner[0], chunk)
+        return chunk
 
     def _remembered(self, corner: tuple[int, ...]) -> Array:
         """A chunk that more than one read wants a part of: decoded once, the latest kept."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import hdf5
+from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.network import weight_shapes
 
@@ -68,15 +68,18 @@ class Weights:
 def load_weights(path: Path) -> Weights:
     """Read /conv1 (5,5,1,32), /conv2 (5,5,32,64), /fc1 (1024,128), /fc2 (128,10).
 
-    Any float type and byte order is accepted and becomes float32. Raises LenetError naming the
-    file, the dataset, what was expected and what was found.
+    Any float type and byte order is accepted and becomes float32. Checksums are compared where the
+    file has some. Raises LenetError naming the file, the dataset, what was expected and what was
+    found.
     """
     import numpy as np
 
     tensors = {}
     with hdf5.open_hdf5(path) as file:
+        sums = checksums.stated(file)
         for name, shape in weight_shapes().items():
             raw = hdf5.read_array(file, name, f"floats of shape {shape}", shape.__eq__, "f")
+            sums.require(name, raw)
             with np.errstate(over="ignore"):
                 tensor = np.ascontiguousarray(raw, dtype=np.float32)
             bad = int(np.count_nonzero(~np.isfinite(tensor)))

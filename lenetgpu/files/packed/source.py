@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.checksums import Sums
 from lenetgpu.files.hdf5 import Untrusted, attribute, find
 from lenetgpu.files.packed.records import LONGEST, SHORTEST, check_records, unpack
 from lenetgpu.files.reading import Source, class_numbers, selected
@@ -85,12 +86,14 @@ class PackedSource(Source):
     LenetError where `path` is not what the page says, or was changed since it was written.
     """
 
-    def __init__(self, path: Path, file: Untrusted, skip: int, limit: int | None) -> None:
-        """Of `path`, opened as `file`, which stays the caller's."""
+    def __init__(
+        self, path: Path, file: Untrusted, skip: int, limit: int | None, sums: Sums
+    ) -> None:
+        """Of `path`, opened as `file`, which stays the caller's, with the sums it states."""
         self._file = file.bytes()
         try:
             self._find(file)
-            self._index()
+            self._index(sums)
             chosen = selected(path, self._count, skip, limit)
             labels = self._labels_of(chosen.start, len(chosen))
             if labels is not None:
@@ -120,11 +123,12 @@ class PackedSource(Source):
                 f"found {blocks:,}"
             )
 
-    def _index(self) -> None:
+    def _index(self, sums: Sums) -> None:
         """Where blocks begin and what they sum to: 12 bytes a block."""
         import numpy as np
 
         starts = self._bytes(STARTS, 0, self._places[STARTS].items)
+        sums.require(STARTS, starts)
         total = self._places[RECORDS].items
         images = np.full(len(starts) - 1, self._block)
         images[-1] = self._count - self._block * (len(images) - 1)
@@ -140,6 +144,7 @@ class PackedSource(Source):
                 f"{lengths[at]:,} for the {images[at]:,} images of block {at:,}",
             )
         self._sums = self._bytes(SUMS, 0, self._places[SUMS].items)
+        sums.require(SUMS, self._sums)
 
     def _refused(self, expected: str, found: str) -> LenetError:
         path = self._file.path

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files import checksums
 from lenetgpu.files.hdf5 import new_hdf5
 from lenetgpu.files.output import replacing, require_apart, require_folder
 from lenetgpu.files.packed import source as form
@@ -101,11 +102,16 @@ def _write(handle: IO[bytes], spool: BinaryIO, index: dict[str, Any]) -> None:
         file.attrs[form.ATTRIBUTE] = np.uint32(form.VERSION)
         file.attrs[form.BLOCK_ATTRIBUTE] = np.uint32(form.BLOCK)
         for dataset, values in index.items():
-            file.create_dataset(dataset, data=values, track_times=False)
+            item = file.create_dataset(dataset, data=values, track_times=False)
+            checksums.state(item, checksums.sum_of(values))
         total = int(index[form.STARTS][-1])
         records = file.create_dataset(form.RECORDS, (total,), "u1", track_times=False)
+        found = checksums.Sum(records.dtype, records.shape)
         spool.seek(0)
         for at in range(0, total, _COPIED):
             part = np.frombuffer(spool.read(_COPIED), np.uint8)
             records[at : at + len(part)] = part
+            found.add(part)
             check()
+        checksums.state(records, found.hex())
+        checksums.seal(file)

@@ -1,0 +1,246 @@
+"""Flip bits of every kind of file that ships or is written, and see what a load makes of it.
+
+One bit at a time, at random places. A load is refused (a sentence), harmless (it gives the same
+data: the bit says nothing), silent (it gives other data), or broken (a signal, another exception,
+a minute without an end). Loads run in children of this process; the exit code is 1 where one was
+silent or broken.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import struct
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import h5py
+import numpy as np
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets, checksums
+from lenetgpu.files.convert import convert_data, convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.output import write_labels
+from lenetgpu.files.packed.source import PackedSource
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import load_weights
+
+OUTCOMES = ("refused", "harmless", "silent", "broken")
+_LONGEST_S = 60
+_FEW, _SOME = 3, 1_000
+
+
+def _digits(count: int) -> Any:
+    return load_dataset(assets.default_digits()).head(count)
+
+
+def _idx(path: Path, count: int) -> Path:
+    digits, pack = _digits(count), gzip.compress if path.suffix == ".gz" else bytes
+    header = struct.pack(">4I", 2051, *digits.images.shape[:3])
+    path.write_bytes(pack(header + digits.images.tobytes()))
+    beside = path.with_name(path.name.replace("images", "labels"))
+    header = struct.pack(">2I", 2049, len(digits))
+    beside.write_bytes(pack(header + digits.labels.astype(np.uint8).tobytes()))
+    return path
+
+
+def _copy(source: Path, folder: Path) -> Path:
+    return Path(shutil.copy(source, folder / source.name))
+
+
+def _converted(folder: Path, source: Path) -> Path:
+    convert_data(source, folder / "converted.h5")
+    return folder / "converted.h5"
+
+
+def _floats(folder: Path) -> Path:
+    np.save(folder / "x.npy", _digits(_SOME).images.astype(np.float32) / 255)
+    return _converted(folder, folder / "x.npy")
+
+
+def _weights(folder: Path) -> Path:
+    convert_weights(assets.default_weights(), folder / "weights.h5")
+    return folder / "weights.h5"
+
+
+def _packed(folder: Path, count: int) -> Path:
+    pack_data(_idx(folder / "x-images", count), folder / "packed.h5")
+    return folder / "packed.h5"
+
+
+def _labels(folder: Path, count: int, asked: int | None) -> Path:
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((count, 10), np.float32)
+    write_labels(folder / "labels.h5", scores.argmax(1), scores, asked)
+    return folder / "labels.h5"
+
+
+def _read_weights(path: Path) -> list[Any]:
+    return list(load_weights(path).tensors.values())
+
+
+def _read_images(path: Path) -> list[Any]:
+    found = load_dataset(path)
+    return [found.images, found.labels]
+
+
+def _read_part(path: Path) -> list[Any]:
+    """Some images out of the middle, as `--skip` and `--limit` read them, last ones first."""
+    with open_source(path, 137, 600) as source:
+        images = np.empty((len(source), 28, 28, 1), source.dtype)
+        for lo in reversed(range(0, len(source), 100)):
+            source.read(lo, images[lo : lo + 100])
+        return [images, source.labels]
+
+
+def _read_packed(path: Path) -> list[Any]:
+    with open_source(path) as source:
+        assert isinstance(source, PackedSource)
+        return [*source.packed(0, len(source)), *_read_images(path)]
+
+
+def _read_labels(path: Path) -> list[Any]:
+    """What a user reads by h5py after `lenetgpu data verify`."""
+    if not checksums.verify(path):
+        raise LenetError(f"{path}: {checksums.NONE}")
+    with h5py.File(path) as file:
+        said = dict(file.attrs)
+        return [
+            *(file[name][...] for name in sorted(file)),
+            np.array(sorted(said.items(), key=str)),
+        ]
+
+
+KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], list[Any]]]] = {
+    "weights that ship": (lambda f: _copy(assets.default_weights(), f), _read_weights),
+    "digits that ship": (lambda f: _copy(assets.default_digits(), f), _read_images),
+    "digits that ship, 600 of them": (lambda f: _copy(assets.default_digits(), f), _read_part),
+    "weights convert": (_weights, _read_weights),
+    "data convert": (lambda f: _converted(f, _idx(f / "x-images", _SOME)), _read_images),
+    "data convert, of gzip": (lambda f: _converted(f, _idx(f / "x-images.gz", 99)), _read_images),
+    "data convert, of floats": (_floats, _read_images),
+    "data convert, three images": (
+        lambda f: _converted(f, _idx(f / "x-images", _FEW)),
+        _read_images,
+    ),
+    "data pack": (lambda f: _packed(f, _SOME), _read_packed),
+    "data pack, three images": (lambda f: _packed(f, _FEW), _read_packed),
+    "infer --output": (lambda f: _labels(f, 40_000, None), _read_labels),
+    "infer --output, interrupted": (lambda f: _labels(f, _FEW, 9), _read_labels),
+    "IDX in gzip": (lambda f: _idx(f / "x-images.gz", _SOME), _read_images),
+}
+
+
+@contextmanager
+def flipped(path: Path, bit: int) -> Iterator[None]:
+    """`path` with one of its bits inverted meanwhile."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(bit // 8)
+        was = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([was ^ 1 << bit % 8]))
+        try:
+            yield
+        finally:
+            file.seek(bit // 8)
+            file.write(bytes([was]))
+
+
+def same(found: list[Any], expected: list[Any]) -> bool:
+    """To the bit, type and shape too."""
+    pairs = zip(map(np.asarray, found), map(np.asarray, expected), strict=True)
+    facts = [(a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in pairs]
+    return all(facts)
+
+
+def outcome(path: Path, read: Callable[[Path], list[Any]], expected: list[Any]) -> str:
+    """What a load of `path` makes of it."""
+    signal.alarm(_LONGEST_S)
+    try:
+        return "harmless" if same(read(path), expected) else "silent"
+    except LenetError:
+        return "refused"
+    except Exception:
+        return "broken"
+    finally:
+        signal.alarm(0)
+
+
+def _in_child(todo: list[int], tell: Callable[[int], str]) -> list[str]:
+    """What a child told of the first of `todo`; it ended at the one after those."""
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        with os.fdopen(into, "w", buffering=1) as pipe:
+            for bit in todo:
+                pipe.write(tell(bit) + "\n")
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as pipe:
+        told = pipe.read().split()
+    os.waitpid(child, 0)
+    return told
+
+
+def flips(
+    path: Path, read: Callable[[Path], list[Any]], count: int, seed: int
+) -> tuple[Counter[str], dict[str, list[int]]]:
+    """How many of `count` flips came out how; the bits of those that should not have."""
+    expected, whole = read(path), path.read_bytes()
+    bits = np.random.default_rng(seed).integers(0, 8 * len(whole), count).tolist()
+
+    def tell(bit: int) -> str:
+        with flipped(path, bit):
+            return outcome(path, read, expected)
+
+    found: list[str] = []
+    while len(found) < count:
+        found += _in_child(bits[len(found) :], tell)
+        if len(found) < count:
+            found.append("broken")
+            path.write_bytes(whole)
+    wrong = {
+        what: [bit for bit, is_ in zip(bits, found, strict=True) if is_ == what]
+        for what in ("silent", "broken")
+    }
+    return Counter(found), wrong
+
+
+@click.command()
+@click.option("--flips", "count", default=1_000, show_default=True, help="of each file")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--only", multiple=True, type=click.Choice(list(KINDS)), help="of these files")
+@click.option("--json", "as_json", is_flag=True)
+def main(count: int, seed: int, only: tuple[str, ...], as_json: bool) -> None:
+    """Flip bits and say what came of it."""
+    rows = []
+    for kind in only or KINDS:
+        make, read = KINDS[kind]
+        with tempfile.TemporaryDirectory() as folder:
+            path = make(Path(folder))
+            counts, wrong = flips(path, read, count, seed)
+            rows.append(
+                {"file": kind, "bytes": path.stat().st_size, "flips": count}
+                | {what: counts[what] for what in OUTCOMES}
+                | {"bits": wrong}
+            )
+        if not as_json:
+            said = ", ".join(f"{counts[what]} {what}" for what in OUTCOMES)
+            click.echo(f"{kind:30} {path.name}, {rows[-1]['bytes']:,} bytes: {said} {wrong}")
+    if as_json:
+        click.echo(json.dumps(rows))
+    raise SystemExit(any(row["silent"] or row["broken"] for row in rows))
+
+
+if __name__ == "__main__":
+    main()

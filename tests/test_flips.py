@@ -1,0 +1,343 @@
+"""A flipped bit in a file that ships or is written is refused in a sentence, or changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets, checksums
+from lenetgpu.files.convert import convert_data, convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.output import write_labels
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import load_weights
+
+DIGITS = "fb5698d3dee95537476ef8d05a4e335c589db7cd6b923319295f74da2468d360"
+WEIGHTS = "1add1fca4a36c63aa5b766ebb98c61dbe924d63e9e047331e6d232667deae875"
+SCRIPT = ROOT / "scripts" / "flips.py"
+
+
+@pytest.fixture
+def flips(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import flips
+
+    return flips
+
+
+def rewritten(path, target, change):
+    """A copy of a file after `change` of it as h5py has it open."""
+    target.write_bytes(path.read_bytes())
+    with h5py.File(target, "a") as file:
+        change(file)
+    return target
+
+
+def bare(file):
+    """Drop all checksums."""
+    for name in list(file):
+        if name.endswith(checksums.OF_BLOCKS):
+            del file[name]
+        else:
+            file[name].attrs.pop("sha256")
+    file.attrs.pop("sha256")
+
+
+@pytest.fixture
+def converted(tmp_path, rng):
+    images = rng.integers(0, 256, (2_345, 28, 28), dtype=np.uint8)
+    images[:, 5:] = 0
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file["x"], file["y"] = images, rng.integers(0, 10, len(images), dtype=np.uint8)
+    convert_data(tmp_path / "source.h5", tmp_path / "images.h5")
+    return tmp_path / "images.h5"
+
+
+@pytest.fixture
+def weight_file(tmp_path):
+    convert_weights(assets.default_weights(), tmp_path / "weights.h5")
+    return tmp_path / "weights.h5"
+
+
+def test_no_flip_is_silent():
+    """`scripts/flips.py` without `--flips` takes 1,000 of each file."""
+    command = [sys.executable, SCRIPT, "--json", "--flips", "25", "--seed", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    rows = json.loads(done.stdout)
+    assert [row["bits"] for row in rows] == [{"silent": [], "broken": []}] * len(rows)
+    assert len(rows) >= 12 and all(row["refused"] > 0 for row in rows), rows
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_script_sees_what_is_silent_and_what_breaks(flips, tmp_path, weight_file):
+    """Without checksums nearly every flip of the weights is silent."""
+    path = rewritten(weight_file, tmp_path / "bare.h5", lambda f: (bare(f), f["fc1"].attrs.clear()))
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        for name, tensor in load_weights(path).tensors.items():
+            file[name] = tensor
+    found, wrong = flips.flips(tmp_path / "plain.h5", flips._read_weights, 50, 1)
+    assert found["silent"] > 40 and found["broken"] == 0
+    assert len(wrong["silent"]) == found["silent"]
+
+    def dies(path):
+        if path.read_bytes() != whole:
+            flips.os.kill(flips.os.getpid(), 9)
+        return []
+
+    whole = path.read_bytes()
+    assert flips.flips(path, dies, 5, 1)[0] == {"broken": 5}
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("bit", [31, 30, 24, 0], ids=["sign", "exponent", "exponent's", "last"])
+def test_a_flipped_bit_of_a_weight_is_named(flips, weight_file, bit):
+    with h5py.File(weight_file) as file:
+        place = file["fc2"].id.get_chunk_info(0).byte_offset
+    stated = checksums.verify(weight_file).stated["fc2"]
+    with flips.flipped(weight_file, 8 * (place + 4 * 77) + bit):
+        for load in (load_weights, checksums.verify):
+            with pytest.raises(LenetError, match=f"{weight_file}: expected dataset /fc2 to") as e:
+                load(weight_file)
+            assert "checksum" in str(e.value) or stated[:12] in str(e.value)
+    assert load_weights(weight_file)
+
+
+def test_what_fletcher_does_not_see_sha_does(tmp_path, weight_file):
+    """Data written anew by HDF5, with a right checksum of its own."""
+
+    def change(file):
+        file["fc2"][0, 0] *= -1
+
+    stated = checksums.verify(weight_file).stated["fc2"][:12]
+    path = rewritten(weight_file, tmp_path / "x.h5", change)
+    with h5py.File(path) as file:
+        found = checksums.sum_of(file["fc2"][...])[:12]
+    said = (
+        f"{path}: expected dataset /fc2 to have the SHA-256 {stated}, found {found}: "
+        "the file is damaged"
+    )
+    for load in (load_weights, checksums.verify):
+        with pytest.raises(LenetError) as caught:
+            load(path)
+        assert str(caught.value) == said
+    refused = CliRunner().invoke(main, ["weights", "verify", str(path)])
+    assert refused.exit_code == 2 and "/fc2" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [(5, "rows 0 to 999,"), (1_500, "rows 1,000 to 1,999,"), (2_344, "rows 2,000 to 2,344,")],
+)
+def test_images_are_compared_by_blocks(converted, tmp_path, first, message):
+    def change(file):
+        file["x"][first, 3, 3] ^= 1
+
+    path = rewritten(converted, tmp_path / "x.h5", change)
+    expected = load_dataset(converted)
+    with open_source(path) as source:
+        assert (source.labels == expected.labels).all()
+        for lo in (2_000, 1_000, 0):
+            part = np.empty((min(1_000, 2_345 - lo), 28, 28, 1), np.uint8)
+            if lo <= first < lo + 1_000:
+                with pytest.raises(LenetError, match=f"/x, {message} to have the SHA-256"):
+                    source.read(lo, part)
+                with pytest.raises(LenetError, match=f"/x, {message} to have the SHA-256"):
+                    source.read(first, part[:1])
+            else:
+                source.read(lo, part)
+                assert (part == expected.images[lo : lo + 1_000]).all()
+    with pytest.raises(LenetError, match="expected dataset /x to have the SHA-256"):
+        checksums.verify(path)
+
+
+def _rename(file):
+    file.move("y", "z")
+
+
+def _drop(file):
+    del file["y"]
+
+
+def _add(file):
+    file["more"] = np.zeros(3)
+
+
+def _link(file):
+    file["more"] = h5py.SoftLink("/x")
+
+
+def _reshape(file):
+    whole, stated = file["y"][...], file["y"].attrs["sha256"]
+    del file["y"]
+    file["y"] = whole[:, None]
+    file["y"].attrs["sha256"] = stated
+
+
+def _say(file):
+    file["x"].attrs["scale"] = 2.0
+
+
+def _unsay(file):
+    file["x"].attrs.pop("sha256")
+
+
+def _unsay_root(file):
+    file.attrs.pop("sha256")
+
+
+def _drop_blocks(file):
+    del file["x_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_rename, "names and attributes"),
+        (_drop, "names and attributes"),
+        (_reshape, "names and attributes"),
+        (_say, "names and attributes"),
+        (_drop_blocks, "names and attributes"),
+        (_add, "attribute sha256 of the root group and of its data sets.*none of /more"),
+        (_link, "attribute sha256 of the root group and of its data sets.*none of /more"),
+        (_unsay, "attribute sha256 of the root group and of its data sets.*none of /x: "),
+        (_unsay_root, "attribute sha256 of the root group and of its data sets.*the root group"),
+    ],
+)
+def test_what_is_not_data_is_compared_too(converted, tmp_path, change, message):
+    path = rewritten(converted, tmp_path / "x.h5", change)
+    for load in (load_dataset, checksums.verify):
+        with pytest.raises(LenetError, match=f"{path}: expected {message}"):
+            load(path)
+
+
+def test_labels_are_compared_whole(converted, tmp_path):
+    """Also where few are asked for."""
+
+    def change(file):
+        file["y"][2_000] ^= 1
+
+    path = rewritten(converted, tmp_path / "x.h5", change)
+    with pytest.raises(LenetError, match="expected dataset /y to have the SHA-256"):
+        open_source(path, 0, 5)
+
+
+@pytest.mark.parametrize("name", ["starts", "sums"])
+def test_a_packed_files_index_is_compared_when_it_is_opened(converted, tmp_path, name):
+    def change(file):
+        file[name][1] += 1
+
+    pack_data(converted, tmp_path / "packed.h5")
+    path = rewritten(tmp_path / "packed.h5", tmp_path / "x.h5", change)
+    with pytest.raises(LenetError, match=f"expected dataset /{name} to have the SHA-256"):
+        open_source(path)
+
+
+def test_an_attribute_of_weights_is_compared(weight_file, tmp_path):
+    def change(file):
+        file.attrs["seed"] = 2
+
+    assert load_weights(weight_file)
+    path = rewritten(weight_file, tmp_path / "x.h5", change)
+    with pytest.raises(LenetError, match="expected names and attributes to have the SHA-256"):
+        load_weights(path)
+
+
+def test_files_without_checksums_load_and_are_said_to_have_none(converted, weight_file, tmp_path):
+    images = rewritten(converted, tmp_path / "i.h5", bare)
+    weights = rewritten(weight_file, tmp_path / "w.h5", bare)
+    assert (load_dataset(images).images == load_dataset(converted).images).all()
+    assert load_weights(weights).digest == load_weights(weight_file).digest
+    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
+    without = (images, weights, tmp_path / "x.npy", assets.default_weights())
+    for path, said in zip(
+        without, [checksums.NONE] * 3 + ["checksums right (4 data sets)"], strict=True
+    ):
+        result = CliRunner().invoke(main, ["data", "verify", str(path)])
+        assert (result.exit_code, result.output) == (0, f"{path}: {said}\n")
+    assert (
+        "cannot tell damage" in CliRunner().invoke(main, ["weights", "verify", str(weights)]).output
+    )
+
+
+def test_all_that_is_written_says_its_sums(converted, weight_file, tmp_path, rng):
+    """Each data set's, by the words of the page; HDF5's own checksum on all that is in chunks."""
+    pack_data(converted, tmp_path / "packed.h5")
+    scores = rng.standard_normal((40_000, 10), np.float32)
+    write_labels(tmp_path / "labels.h5", scores.argmax(1), scores, 50_000)
+    shipped = assets.default_weights(), assets.default_digits()
+    made = converted, weight_file, tmp_path / "packed.h5", tmp_path / "labels.h5"
+    counts = [4, 2, 2, 4, 5, 2]
+    for path, count in zip((*shipped, *made), counts, strict=True):
+        assert checksums.verify(path).said == f"checksums right ({count} data sets)"
+        with h5py.File(path) as file:
+            for name, item in file.items():
+                assert item.attrs["sha256"].decode() == by_hand(item[...])
+                assert item.fletcher32 or "packed" in path.name, name
+                blocks = file.get(f"{name}_sha256")
+                if blocks is not None:
+                    parts = range(0, len(item), item.chunks[0])
+                    sums = [by_hand(item[lo : lo + item.chunks[0]]) for lo in parts]
+                    assert [row.tobytes().hex() for row in blocks[...]] == sums
+
+
+def by_hand(array):
+    little = array.astype(array.dtype.newbyteorder("<"))
+    line = f"{little.dtype.str} {'x'.join(str(n) for n in array.shape)}\n"
+    return hashlib.sha256(line.encode() + little.tobytes()).hexdigest()
+
+
+def test_doctor_says_what_ships():
+    rows = dict(json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output))
+    assert rows["weights"] == f"{assets.default_weights()}, checksums right (4 data sets)"
+    assert rows["digits"] == f"{assets.default_digits()}, checksums right (2 data sets)"
+
+
+def test_gzip_has_a_checksum_of_its_own(flips, tmp_path):
+    path = flips._idx(tmp_path / "x-images.gz", 50)
+    result = CliRunner().invoke(main, ["data", "verify", str(path)])
+    assert result.output == f"{path}: gzip's checksum right\n"
+    with flips.flipped(path, 8 * (path.stat().st_size - 6)):
+        result = CliRunner().invoke(main, ["data", "verify", str(path)])
+    assert result.exit_code == 2
+
+
+def test_what_ships_holds_what_it_always_held():
+    """Type, shape and bytes, as they were before the files had checksums."""
+    digits = load_dataset(assets.default_digits())
+    found = hashlib.sha256(digits.images.tobytes() + digits.labels.astype(np.uint8).tobytes())
+    assert (digits.images.shape, digits.images.dtype) == ((10_000, 28, 28, 1), np.uint8)
+    assert found.hexdigest() == DIGITS
+    assert load_weights(assets.default_weights()).digest == WEIGHTS
+
+
+def test_sealing_keeps_all_and_writes_the_same_bytes_again(monkeypatch, tmp_path, converted):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import seal
+
+    plain = tmp_path / "plain.h5"
+    for path in (assets.default_weights(), converted):
+        sealed = rewritten(path, tmp_path / "sealed.h5", bare)
+        with h5py.File(plain, "w") as file, h5py.File(sealed) as source:
+            for name, item in source.items():
+                file.create_dataset(name, data=item[...], compression="gzip")
+                file[name].attrs.update({"note": "of variable length", "scale": [1.0, 2.0]})
+        sealed.write_bytes(seal.sealed(plain))
+        assert checksums.verify(sealed)
+        with h5py.File(plain) as file, h5py.File(sealed) as found:
+            for name, item in file.items():
+                assert (found[name].dtype, found[name].shape) == (item.dtype, item.shape)
+                assert found[name][...].tobytes() == item[...].tobytes()
+                assert found[name].attrs["note"].decode() == "of variable length"
+                assert found[name].attrs["scale"].tolist() == [1, 2]
+        assert seal.sealed(sealed) == sealed.read_bytes()
