@@ -1,0 +1,128 @@
+"""What ends a command early: after Ctrl-C, TERM and HUP it ends with 130, 143 and 129.
+
+The first is raised as KeyboardInterrupt where the command can unwind, so that it keeps what it
+promises to keep. Before, after, and at a second one the process ends where it stands.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+
+from lenetgpu.errors import ENDING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, NoReturn
+
+INTERRUPTED = 130
+_HELD = ("importlib._bootstrap", f"{os.sep}h5py{os.sep}")
+_AGAIN_S = 0.01
+_PATIENCE_S = 2.0
+_ONE_S = 0.05
+"""`timeout` and others send a signal to a process and to its group: two within this are one."""
+
+
+def stoppable(job: Callable[[], Any]) -> Any:
+    """What `job` returns; in here, and nowhere else, a signal raises KeyboardInterrupt."""
+    return job()
+
+
+class Watch:
+    """Heeds the signals that end this process; one a process, in its main thread."""
+
+    def __init__(self) -> None:
+        self._came = 0
+        self._since = 0.0
+        self._over = False
+
+    def begin(self) -> None:
+        """Heed them from now on, but those that this process was told to ignore (nohup)."""
+        for name in ENDING:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._heed)
+        sys.unraisablehook = self._unraisable
+
+    def end(self, code: int) -> NoReturn:
+        """End the process with `code`, or that of the signal that came.
+
+        At once, without taking Python down, where signals would no longer be heeded; a tool that
+        was loaded into the process to watch it gets the usual end.
+        """
+        self._over = True
+        if self._came and code in (0, INTERRUPTED):
+            code = 128 + self._came
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            sys.exit(code)
+        if not self._came and {"LD_PRELOAD", "CUDA_INJECTION64_PATH"} & os.environ.keys():
+            sys.exit(code)
+        atexit._run_exitfuncs()
+        self._drop()
+        os._exit(code)
+
+    def _heed(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._came and now - self._since > _ONE_S:
+            self._leave()
+        if not self._came:
+            self._came, self._since = number, now
+            self._raise(frame)
+
+    def _raise(self, frame: FrameType | None) -> None:
+        """KeyboardInterrupt, now or soon; the end where nothing could unwind."""
+        can, may = _standing(frame)
+        if not can or (not may and time.monotonic() - self._since > _PATIENCE_S):
+            self._leave()
+        if may:
+            raise KeyboardInterrupt
+        self._retry()
+
+    def _retry(self) -> None:
+        signal.signal(signal.SIGALRM, lambda _, frame: self._raise(frame))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+
+    def _unraisable(self, told: Any) -> None:
+        """What Python could not raise: of a signal nothing is said, and it is raised later."""
+        if self._came and issubclass(told.exc_type, KeyboardInterrupt):
+            self._retry()
+        else:
+            sys.__unraisablehook__(told)
+
+    def _leave(self) -> NoReturn:
+        self._drop()
+        if not self._over:
+            shown = "rich.live" in sys.modules and os.isatty(2)
+            os.write(2, (b"\r\x1b[2K\x1b[?25h" if shown else b"") + b"lenetgpu: interrupted\n")
+        os._exit(128 + self._came)
+
+    def _drop(self) -> None:
+        """Remove the temporary files of a command that did not get to it."""
+        store = sys.modules.get("lenetgpu.store")
+        for path in list(getattr(store, "living", set)()):
+            path.unlink(missing_ok=True)
+
+
+def _standing(frame: FrameType | None) -> tuple[bool, bool]:
+    """Whether KeyboardInterrupt, raised in `frame`, ends the command, and does no harm on its way.
+
+    Python loses it in a destructor; a library that is half imported, and HDF5 in the middle of
+    something, take the process down.
+    """
+    may = True
+    while frame is not None:
+        code = frame.f_code
+        if code is stoppable.__code__:
+            return True, may
+        held = any(name in code.co_filename for name in _HELD)
+        may = may and not held and code.co_name != "__del__"
+        frame = frame.f_back
+    return False, False
