@@ -39,7 +39,7 @@ class Watch:
     def __init__(self) -> None:
         self._came = 0
         self._since = 0.0
-        self._over = False
+        self._said = False
 
     def begin(self) -> None:
         """Heed them from now on, but those that this process was told to ignore (nohup)."""
@@ -55,7 +55,7 @@ class Watch:
         At once, without taking Python down, where signals would no longer be heeded; a tool that
         was loaded into the process to watch it gets the usual end.
         """
-        self._over = True
+        self._said = self._came > 0
         if self._came and code in (0, INTERRUPTED):
             code = 128 + self._came
         try:
@@ -91,15 +91,15 @@ class Watch:
         signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
     def _unraisable(self, told: Any) -> None:
-        """What Python could not raise: of a signal nothing is said, and it is raised later."""
-        if self._came and issubclass(told.exc_type, KeyboardInterrupt):
-            self._retry()
-        else:
+        """What Python could not raise: nothing is said of what a signal did; itself comes again."""
+        if not self._came:
             sys.__unraisablehook__(told)
+        elif issubclass(told.exc_type, KeyboardInterrupt):
+            self._retry()
 
     def _leave(self) -> NoReturn:
         self._drop()
-        if not self._over:
+        if not self._said:
             shown = "rich.live" in sys.modules and os.isatty(2)
             os.write(2, (b"\r\x1b[2K\x1b[?25h" if shown else b"") + b"lenetgpu: interrupted\n")
         os._exit(128 + self._came)
