@@ -10,7 +10,6 @@ import atexit
 import os
 import signal
 import sys
-import time
 
 from lenetgpu.errors import ENDING
 
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _HELD = ("importlib._bootstrap", f"{os.sep}h5py{os.sep}")
-_AGAIN_S = 0.01
-_PATIENCE_S = 2.0
-_ONE_S = 0.05
+_TICK_S = 0.01
+_PATIENCE = 200
+"""Ticks for which an import, or HDF5, may keep the command from unwinding."""
+_ONE = 5
 """`timeout` and others send a signal to a process and to its group: two within this are one."""
 
 
@@ -38,7 +38,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._came = 0
-        self._since = 0.0
+        self._ticks = 0
+        self._waits = False
         self._said = False
 
     def begin(self) -> None:
@@ -70,32 +71,40 @@ class Watch:
         os._exit(code)
 
     def _heed(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self._came and now - self._since > _ONE_S:
+        if self._ticks >= _ONE:
             self._leave()
         if not self._came:
-            self._came, self._since = number, now
+            self._came = number
+            signal.signal(signal.SIGALRM, self._tick)
+            self._begin_ticks()
             self._raise(frame)
 
+    def _begin_ticks(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
+
+    def _tick(self, _: int, frame: FrameType | None) -> None:
+        self._ticks += 1
+        if self._waits:
+            self._raise(frame)
+        elif self._ticks >= _ONE:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _raise(self, frame: FrameType | None) -> None:
-        """KeyboardInterrupt, now or soon; the end where nothing could unwind."""
+        """KeyboardInterrupt, now or at a later tick; the end where nothing could unwind."""
         can, may = _standing(frame)
-        if not can or (not may and time.monotonic() - self._since > _PATIENCE_S):
+        if not can or (not may and self._ticks >= _PATIENCE):
             self._leave()
+        self._waits = not may
         if may:
             raise KeyboardInterrupt
-        self._retry()
-
-    def _retry(self) -> None:
-        signal.signal(signal.SIGALRM, lambda _, frame: self._raise(frame))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
 
     def _unraisable(self, told: Any) -> None:
         """What Python could not raise: nothing is said of what a signal did; itself comes again."""
         if not self._came:
             sys.__unraisablehook__(told)
         elif issubclass(told.exc_type, KeyboardInterrupt):
-            self._retry()
+            self._waits = True
+            self._begin_ticks()
 
     def _leave(self) -> NoReturn:
         self._drop()
