@@ -270,7 +270,7 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
                 continue
             child.send_signal(number)
             if index % 4 == 3:
-                time.sleep(0.06)
+                time.sleep(0.1)
                 child.send_signal(number)
             sent = time.monotonic()
             _, said = child.communicate(timeout=_SLOW_S)

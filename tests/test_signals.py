@@ -175,7 +175,7 @@ def test_a_second_one_ends_at_once(tmp_path, name):
         + """
 import lenetgpu.files.output as files
 def act():
-    time.sleep(0.06)
+    time.sleep(0.3)
     try:
         kill()
     finally:

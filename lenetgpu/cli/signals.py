@@ -24,7 +24,7 @@ _HELD = ("importlib._bootstrap", f"{os.sep}h5py{os.sep}")
 _TICK_S = 0.01
 _PATIENCE = 200
 """Ticks for which an import, or HDF5, may keep the command from unwinding."""
-_ONE = 5
+_ONE = 3
 """`timeout` and others send a signal to a process and to its group: two within this are one."""
 
 
