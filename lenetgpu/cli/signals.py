@@ -123,8 +123,7 @@ class Watch:
 def _standing(frame: FrameType | None) -> tuple[bool, bool]:
     """Whether KeyboardInterrupt, raised in `frame`, ends the command, and does no harm on its way.
 
-    Python loses it in a destructor; a library that is half imported, and HDF5 in the middle of
-    something, take the process down.
+    A library that is half imported, and HDF5 in the middle of something, take the process down.
     """
     may = True
     while frame is not None:
@@ -132,6 +131,6 @@ def _standing(frame: FrameType | None) -> tuple[bool, bool]:
         if code is stoppable.__code__:
             return True, may
         held = any(name in code.co_filename for name in _HELD)
-        may = may and not held and code.co_name != "__del__"
+        may = may and not held
         frame = frame.f_back
     return False, False
