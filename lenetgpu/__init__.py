@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # typing itself takes as long as all that runs before signals are heeded
 if TYPE_CHECKING:
+    from typing import Any
+
     from lenetgpu.classifier import LeNet
     from lenetgpu.errors import LenetError
 

@@ -13,7 +13,14 @@ def main() -> None:
 
     Imports make next to no garbage, and the end of a process needs none found: looking for it takes
     a quarter of the time of a short `infer`, which begins to look when it is ready to compute.
+    Where Python runs nothing but this, signals are heeded before anything else is imported.
     """
+    from lenetgpu.cli.signals import Watch
+
+    watch, caller = Watch(), sys._getframe(1)
+    own = (caller.f_globals.get("__name__"), caller.f_code.co_name) == ("__main__", "<module>")
+    if own:
+        watch.begin()
     if sys.argv[1:2] == ["infer"]:
         gc.disable()
         atexit.register(gc.freeze)
@@ -23,6 +30,8 @@ def main() -> None:
         command()
     except SystemExit as end:
         _leave(end.code)
+        if own and isinstance(end.code, int):
+            watch.end(end.code)
         raise
 
 

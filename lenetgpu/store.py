@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import re
+import stat
 import tempfile
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 
+if TYPE_CHECKING:
+    from typing import Self
 
-def write_atomically(path: Path, data: bytes) -> None:
+_PREFIX = ".lenetgpu."
+_NAME = re.compile(r"\.lenetgpu\.[0-9a-f]{16}")
+
+
+def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
     """Write `data` to `path`: a file through a temporary one, a device or pipe as it is.
 
-    Symbolic links are followed. Raises LenetError where it cannot be written.
+    Symbolic links are followed. `lasting`: it is on the disk when this returns, whatever happens to
+    the machine. Raises LenetError where it cannot be written.
     """
     try:
-        target = path.resolve()
-        if target.exists() and not target.is_file():
+        target = resolved(path)
+        if is_device(target):
             with target.open("wb") as stream:
                 stream.write(data)
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, data)
+        with Temporary(target.parent) as made:
+            made.file.write(data)
+            made.publish(target, lasting)
     except OSError as error:
         reason = error.strerror or str(error)
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
@@ -46,20 +60,168 @@ def _of_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(target: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".lenetgpu.")
+def resolved(path: Path) -> Path:
+    """Where `path` leads; OSError for a loop of links, and for a file that has no name any more."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        publish(Path(name), target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        target = path.resolve()
+    except RuntimeError as error:  # a loop, before Python 3.13
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
+    if path.exists() and not target.exists():  # /proc/self/fd/N of a deleted file
+        raise OSError(errno.ENOENT, "a file that was deleted")
+    return target
 
 
-def publish(made: Path, target: Path) -> None:
-    """Give a whole temporary file its name, and the rights of a file that was opened there."""
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(made, 0o666 & ~mask)
-    os.replace(made, target)
+def is_device(target: Path) -> bool:
+    """Whether it is there and no file: a device or a pipe, which is written to as it is."""
+    return target.exists() and not target.is_file()
+
+
+@cache
+def living() -> set[Path]:
+    """This process' temporary files, for whoever ends it at once."""
+    return set()
+
+
+class Temporary:
+    """A new empty file in `folder`, which gets another's name or is dropped with the block.
+
+    Its rights are 0600, and it is locked as long as the process lives: those that nobody has locked
+    were left by killed ones, and go when the next is made beside them. OSError where it cannot be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        _sweep(folder)
+        while True:
+            self.path = folder / (_PREFIX + os.urandom(8).hex())
+            living().add(self.path)
+            try:
+                self.file = open(self.path, "x+b", opener=_private)  # noqa: SIM115
+            except OSError:
+                living().discard(self.path)
+                raise
+            if _locked(self.file.fileno()):
+                return
+            self.drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    def publish(self, target: Path, lasting: bool = True) -> None:
+        """Give it, whole, the name `target`, with that file's rights or those of any new one.
+
+        `lasting`: its bytes are on the disk before, and its name after. The file is closed.
+        """
+        self.file.flush()
+        handle = self.file.fileno()
+        _give_rights(handle, target)
+        if lasting:
+            os.fsync(handle)
+        os.replace(self.path, target)
+        self.drop()
+        if lasting:
+            _sync_folder(target.parent)
+
+    def drop(self) -> None:
+        """Close and remove it; nothing where it has its name."""
+        with suppress(OSError):  # what could not be written fails here again
+            self.file.close()
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+        living().discard(self.path)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _locked(handle: int) -> bool:
+    """Lock a new file; False where somebody who sweeps was faster.
+
+    Where files cannot be locked it goes without, and nobody sweeps it.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return os.fstat(handle).st_nlink > 0
+
+
+@cache
+def _sweep(folder: Path) -> None:
+    """Remove the temporary files of killed processes from `folder`; once in a process."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if _NAME.fullmatch(entry.name):
+                with suppress(OSError):  # it is another's, or gone
+                    _remove_orphan(Path(entry.path))
+
+
+def _remove_orphan(path: Path) -> None:
+    """Remove a temporary file of this user's that nobody has locked; OSError where it is none."""
+    import fcntl
+
+    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
+            return
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(facts, os.lstat(path)):  # it has not got its name meanwhile
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+def _give_rights(handle: int, target: Path) -> None:
+    """The rights, and where they may be given the owner and group, of the file that is replaced.
+
+    Where there is none, those of a file that was opened there.
+    """
+    try:
+        old = target.stat()
+    except FileNotFoundError:
+        os.fchmod(handle, 0o666 & ~_umask())
+        return
+    made = os.fstat(handle)
+    if (made.st_uid, made.st_gid) != (old.st_uid, old.st_gid):
+        with suppress(PermissionError):
+            os.fchown(handle, old.st_uid, old.st_gid)
+    os.fchmod(handle, stat.S_IMODE(old.st_mode))
+
+
+def _umask() -> int:
+    """The process' umask, which asking the system for would change for every thread.
+
+    Linux tells it in a file; elsewhere a file is made to be looked at.
+    """
+    with suppress(OSError):
+        found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
+        if found:
+            return int(found[1], 8)
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-") as folder:
+        handle = os.open(Path(folder) / "new", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        os.close(handle)
+        return 0o666 & ~mode
+
+
+def _sync_folder(folder: Path) -> None:
+    """Its names to the disk, on file systems that can; where it may be written and not read, no."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

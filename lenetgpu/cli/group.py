@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from lenetgpu.cli.signals import INTERRUPTED, stoppable
 from lenetgpu.errors import LenetError
 
 STARTED = time.perf_counter()
@@ -21,6 +22,13 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; LenetError, bad usage, no memory and a full disk end in exit code 2."""
         try:
+            return stoppable(lambda: self._invoke(ctx))
+        except KeyboardInterrupt:
+            click.echo("lenetgpu: interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+    def _invoke(self, ctx: click.Context) -> Any:
+        try:
             _require_streams()
             return super().invoke(ctx)
         except LenetError as error:
@@ -31,9 +39,6 @@ class Group(click.Group):
             if error.errno != errno.ENOSPC:
                 raise
             message = f"stdout: expected room for the results, found: {error.strerror}"
-        except KeyboardInterrupt:
-            click.echo("lenetgpu: interrupted", err=True)
-            ctx.exit(130)
         except Exception as error:
             from lenetgpu.gpu.faults import sentence
 
@@ -60,7 +65,7 @@ def end(ctx: click.Context, outcome: Any) -> None:
     """
     for sentence in outcome.sentences():
         click.echo(sentence, err=True)
-    code = 1 if outcome.failed else 130 if outcome.document.get("interrupted") else 0
+    code = 1 if outcome.failed else INTERRUPTED if outcome.document.get("interrupted") else 0
     try:
         outcome.draw()
     except LenetError as error:

@@ -89,11 +89,12 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
 
 
 def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | None]:
-    """Where JSON, CSV and Markdown go; LenetError where one cannot be written."""
+    """Where JSON, CSV and Markdown go; LenetError where one cannot be written, or is read."""
     from lenetgpu.files.output import require_targets
 
     targets = options["json_file"], options["csv_file"], options["markdown"]
-    require_targets(*targets, options["plot"])
+    read = options.get("data"), options.get("weights"), options["against"], *options["with_files"]
+    require_targets(*targets, options["plot"], sources=read)
     return targets
 
 

@@ -23,6 +23,7 @@ from lenetgpu.cli.options import (
     write_json,
     write_text,
 )
+from lenetgpu.cli.signals import INTERRUPTED
 
 
 @click.command()
@@ -67,7 +68,7 @@ def infer(
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         click.echo(outcome.sentence() + kept, err=True)
-        ctx.exit(130)
+        ctx.exit(INTERRUPTED)
     if outcome.too_low:
         found = f"{outcome.correct:,} of {outcome.done:,} right"
         least = f"a share of at least {options['min_accuracy']:g}"
@@ -127,4 +128,4 @@ def profile(
     found.print(console(stderr=is_stdout(json_file, csv_file, markdown, trace)))
     if found.outcome.interrupted:
         click.echo(found.outcome.sentence() + found.passes() + "".join(left), err=True)
-        ctx.exit(130)
+        ctx.exit(INTERRUPTED)

@@ -6,22 +6,33 @@ from pathlib import Path
 
 from lenetgpu.errors import LenetError
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The package's folder."""
 
 
-def _find(folder: str, name: str) -> Path:
-    for base in (_PACKAGE / "_shipped", _PACKAGE.parent):
-        path = base / folder / name
-        if path.is_file():
-            return path
-    raise LenetError(f"{folder}/{name}: expected beside the package, found nothing; reinstall it")
+_BASES = (PACKAGE / "_shipped", PACKAGE.parent)
+_WEIGHTS, _DIGITS = Path("weights", "lenet-mnist.h5"), Path("data", "digits-10k.h5")
+
+
+def _find(name: Path) -> Path:
+    for base in _BASES:
+        if (base / name).is_file():
+            return base / name
+    raise LenetError(f"{name}: expected beside the package, found nothing; reinstall it")
 
 
 def default_weights() -> Path:
     """Path of the weights that ship with the package."""
-    return _find("weights", "lenet-mnist.h5")
+    return _find(_WEIGHTS)
 
 
 def default_digits() -> Path:
     """Path of the 10,000 digits that ship with the package."""
-    return _find("data", "digits-10k.h5")
+    return _find(_DIGITS)
+
+
+def shipped() -> list[Path]:
+    """The files that ship beside the code, those that are there."""
+    return [
+        path for base in _BASES for name in (_WEIGHTS, _DIGITS) if (path := base / name).is_file()
+    ]

@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
 from lenetgpu.files.forms import FORMS
 from lenetgpu.network import CLASSES
-from lenetgpu.store import publish
+from lenetgpu.store import Temporary, is_device, resolved
 
 if TYPE_CHECKING:
     from typing import Self
@@ -32,18 +33,19 @@ def check_target(path: Path) -> None:
 
 
 def require_folder(path: Path) -> None:
-    """Raise LenetError unless the folder that `path` would be written to exists."""
+    """Raise LenetError unless `path` is a device, or in a folder that a file can be made in."""
     try:
         if not path.parent.is_dir():
             raise LenetError(f"{path}: expected an existing folder {path.parent}, found none")
         if path.is_dir():
             raise LenetError(f"{path}: expected a file to write, found a folder")
+        target = resolved(path)
     except OSError as error:
         raise LenetError(f"{path}: expected a file to write, found: {error.strerror}") from error
-    if path.exists():
+    if is_device(target):
         return
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
+        with tempfile.TemporaryFile(dir=target.parent):
             return
     except OSError as error:
         raise LenetError(
@@ -51,42 +53,80 @@ def require_folder(path: Path) -> None:
         ) from error
 
 
+def _read_with(source: Path) -> Iterator[Path]:
+    """What is read where `source` is: labels beside IDX images, the files of a folder."""
+    from lenetgpu.files.idx import label_file
+
+    yield source
+    labels = label_file(source)
+    if labels is not None:
+        yield labels
+    with suppress(OSError):  # it is no folder
+        yield from source.iterdir()
+
+
 def require_apart(target: Path, *sources: Path | None) -> None:
     """Raise LenetError where `target` is one of the files that are read (None: none), by any name.
 
-    So are the labels beside IDX images. A device or pipe may be both.
+    So are the labels beside IDX images, the files of a folder, and what ships with lenetgpu, read
+    or not. A device or pipe may be both.
     """
-    from lenetgpu.files.idx import label_file
-
+    if not target.is_file():
+        return
     for source in sources:
-        for read in () if source is None else (source, label_file(source)):
+        for read in () if source is None else _read_with(source):
             with suppress(OSError):  # what is not there is not the same
-                if read is None or not target.is_file() or not target.samefile(read):
-                    continue
-                raise LenetError(
-                    f"{target}: expected another file to write than those that are read, "
-                    f"found {read}"
-                )
+                if target.samefile(read):
+                    raise LenetError(
+                        f"{target}: expected another file to write than those that are read, "
+                        f"found {read}"
+                    )
+    ours = any(target.samefile(file) for file in assets.shipped())
+    if ours or resolved(target).is_relative_to(assets.PACKAGE):
+        raise LenetError(f"{target}: expected a file to write, found one that ships with lenetgpu")
 
 
 def require_targets(*paths: Path | None, sources: Iterable[Path | None] = ()) -> None:
     """Raise LenetError unless every target (None: not wanted, -: stdout) can be written to.
 
-    No two may be the same file, or both stdout, and none one of `sources`, which are read.
+    No two may be the same file, or both stdout, and none one of `sources`, which are read, nor the
+    file that stdout or stderr goes to.
     """
     sources = tuple(sources)
-    seen: set[str] = set()
+    seen: set[object] = set()
     for path in paths:
         if path is None:
             continue
-        name = "-" if str(path) == "-" else str(path.resolve())
-        if name in seen:
-            where = "stdout" if name == "-" else str(path)
-            raise LenetError(f"{where}: expected one result there, found two")
-        seen.add(name)
-        if name != "-":
+        if str(path) != "-":
             require_folder(path)
             require_apart(path, *sources)
+        names = _names(path)
+        if names & seen or _is_stream(path):
+            where = "stdout" if str(path) == "-" else str(path)
+            raise LenetError(f"{where}: expected one result there, found two")
+        seen |= names
+
+
+def _names(path: Path) -> set[object]:
+    """What two targets share where they are one: where they lead, and the file that is there."""
+    if str(path) == "-":
+        return {"-"}
+    target = resolved(path)
+    if not target.is_file():
+        return {target}
+    facts = target.stat()
+    return {target, (facts.st_dev, facts.st_ino)}
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether it is the file that stdout or stderr goes to."""
+    if str(path) == "-" or not path.is_file():
+        return False
+    for handle in (1, 2):
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(path.stat(), os.fstat(handle)):
+                return True
+    return False
 
 
 @contextmanager
@@ -96,39 +136,29 @@ def replacing(path: Path) -> Iterator[Path]:
     LenetError where it cannot be written, which h5py may say by a RuntimeError; then, and after
     any other exception, nothing is left and the file that was there stays.
     """
-    name: Path | None = None
     try:
-        name = _temporary(path)
-        yield name
-        _put(name, path)
+        with _temporary(path) as made:
+            yield made.path
+            _put(made, path)
     except (OSError, RuntimeError) as error:
         raise _no_place(path, error) from error
-    finally:
-        if name is not None:
-            name.unlink(missing_ok=True)
 
 
-def _is_device(target: Path) -> bool:
-    return target.exists() and not target.is_file()
-
-
-def _temporary(path: Path) -> Path:
+def _temporary(path: Path) -> Temporary:
     """A new empty file beside what `path` leads to, or anywhere where that is a device or pipe."""
-    target = path.resolve()
-    folder = Path(tempfile.gettempdir()) if _is_device(target) else target.parent
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".lenetgpu.")
-    os.close(handle)
-    return Path(name)
+    target = resolved(path)
+    return Temporary(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
 
 
-def _put(made: Path, path: Path) -> None:
+def _put(made: Temporary, path: Path) -> None:
     """Give a whole file the place of `path`, or a device or pipe there its bytes."""
-    target = path.resolve()
-    if _is_device(target):
-        with made.open("rb") as source, target.open("wb") as device:
+    target = resolved(path)
+    if is_device(target):
+        made.file.flush()
+        with made.path.open("rb") as source, target.open("wb") as device:
             shutil.copyfileobj(source, device)
     else:
-        publish(made, target)
+        made.publish(target)
 
 
 def _no_place(path: Path, error: Exception) -> LenetError:
@@ -147,12 +177,11 @@ class LabelWriter:
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = False
         try:
-            self._name = _temporary(path)
-            self._file: IO[bytes] = self._name.open("w+b")
+            self._made = _temporary(path)
         except OSError as error:
             raise _no_place(self.path, error) from error
         try:
-            self._form = FORMS[path.suffix](self._file, count, with_scores)
+            self._form = FORMS[path.suffix](self._made.file, count, with_scores)
         except BaseException as error:
             self._drop()
             if isinstance(error, OSError):
@@ -207,9 +236,7 @@ class LabelWriter:
             raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
         try:
             self._form.finish(asked)
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            _put(self._name, self.path)
+            _put(self._made, self.path)
         except OSError as error:
             raise _no_place(self.path, error) from error
         finally:
@@ -223,9 +250,7 @@ class LabelWriter:
 
     def _drop(self) -> None:
         self._ended = True
-        with suppress(OSError):  # what could not be written fails here again
-            self._file.close()
-        self._name.unlink(missing_ok=True)
+        self._made.drop()
 
 
 def open_labels(path: Path, count: int, with_scores: bool) -> LabelWriter:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
+from lenetgpu.errors import ENDING
 from lenetgpu.files.hdf5.guard import library
 
 if TYPE_CHECKING:
@@ -81,25 +83,29 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]
 
 @contextmanager
 def _later() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits until what is yielded is called, or for the end of the block.
+    """Ctrl-C, TERM and HUP wait until what is yielded is called, or for the end of the block.
 
     HDF5 cannot close a file of which a read or write has raised, and dies as the process ends.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: None  # nothing is raised here
         return
-    came: list[tuple[Any, Any]] = []
+    numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
+    found = ((number, signal.getsignal(number)) for number in numbers)
+    handlers = {number: handler for number, handler in found if callable(handler)}
+    came: list[int] = []
 
     def interrupt() -> None:
         if came:
-            handler(*came.pop())
+            handlers[came[0]](came.pop(0), sys._getframe())
 
-    signal.signal(signal.SIGINT, lambda *where: came.append(where))
+    for number in handlers:
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         interrupt()
 
 

@@ -1,0 +1,222 @@
+"""Signals at the moments at which Python alone would lose them, or die of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_infer import weights_were_checked
+
+from lenetgpu.pipeline import CPU_CHUNK
+
+CODES = {"INT": 130, "TERM": 143, "HUP": 129}
+CPU = ("--device", "cpu", "--plan", "tiled", "--no-progress")
+INTERRUPTED = "lenetgpu: interrupted\n"
+
+# A command as in a process of its own, with `kill` to send itself the signal of its first word.
+# A job in the background would have been told to ignore Ctrl-C.
+HEAD = """
+import os, signal, sys, time
+number = getattr(signal, "SIG" + sys.argv.pop(1))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def kill(*_):
+    os.kill(os.getpid(), number)
+def before(where, name, act=kill):
+    plain = getattr(where, name)
+    def both(*words, **more):
+        act()
+        return plain(*words, **more)
+    setattr(where, name, both)
+from lenetgpu.__main__ import main
+"""
+
+
+def ended(name, code, *words, cwd=ROOT):
+    """The process of `code`, which calls main() at its end."""
+    asked = [sys.executable, "-c", f"{HEAD}{code}\nmain()", name, *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        asked, capture_output=True, text=True, cwd=cwd, env=environment, timeout=120, check=False
+    )
+
+
+MOMENTS = {
+    "before the commands are imported": """
+class Finder:
+    def find_spec(name, *_):
+        if name == "click":
+            kill()
+sys.meta_path.insert(0, Finder)
+""",
+    "in the middle of an import": """
+class Finder:
+    def find_spec(name, *_):
+        if name == "numpy":
+            try:
+                kill()
+            except BaseException:
+                print("raised", file=sys.stderr)
+sys.meta_path.insert(0, Finder)
+""",
+    "in a destructor": """
+class Made:
+    def __del__(self):
+        kill()
+def act():
+    Made()
+    time.sleep(30)
+import lenetgpu.commands.listing as listing
+before(listing, "data_rows", act)
+""",
+    "where a weak reference dies": """
+import weakref
+class Made:
+    pass
+def act():
+    made = Made()
+    there = weakref.ref(made, kill)
+    del made
+    time.sleep(30)
+import lenetgpu.commands.listing as listing
+before(listing, "data_rows", act)
+""",
+    "while it waits": """
+import threading
+def act():
+    threading.Timer(0.2, kill).start()
+    time.sleep(30)
+import lenetgpu.commands.listing as listing
+before(listing, "data_rows", act)
+""",
+    "when the command is done": """
+import atexit
+atexit.register(kill)
+""",
+    "when the command is nearly done": """
+import click
+before(click.Context, "exit")
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        *zip([*CODES] * 3, MOMENTS, strict=False),
+        ("TERM", "while it waits"),
+        ("INT", "in a destructor"),
+    ],
+)
+def test_a_signal_has_its_code_and_one_line(name, moment):
+    done = ended(name, MOMENTS[moment], "data", "info")
+    assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
+
+
+def test_an_ordinary_end_is_as_it_was():
+    done = ended("INT", "import atexit; atexit.register(lambda: print('last'))", "data", "info")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("last\n")
+    done = ended("INT", "", "data", "info", "none.h5")
+    assert done.returncode == 2 and done.stderr.startswith("lenetgpu: error: none.h5: ")
+    assert ended("INT", "", "--version").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["INT", "HUP"])
+def test_what_is_ignored_from_the_start_stays_ignored(name):
+    """As nohup asks."""
+    code = "signal.signal(number, signal.SIG_IGN)" + MOMENTS["while it waits"].replace("30", "0.3")
+    done = ended(name, code, "data", "info")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "10,000 of 28x28" in done.stdout
+
+
+IN_THE_PASS = """
+from lenetgpu.pipeline import Pipeline
+begun, plain = 0, Pipeline._output
+def output(self, place, step, lo, n):
+    global begun
+    begun += step is self.steps[0]
+    if begun == 7 and step is self.steps[0]:
+        kill()
+    return plain(self, place, step, lo, n)
+Pipeline._output = output
+"""
+LABELS = ("infer", "--limit", 600, "--batch", 250, *CPU, "--output", "x.npy", "--json", "r.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "twice"), [("INT", False), ("TERM", False), ("HUP", False), ("TERM", True)]
+)
+def test_labels_that_were_done_are_written(tmp_path, name, twice):
+    """As after Ctrl-C; what comes twice at once, as from `timeout`, is one."""
+    weights_were_checked()
+    code = IN_THE_PASS.replace("kill()", "kill(), kill()") if twice else IN_THE_PASS
+    done = ended(name, code, *LABELS, cwd=tmp_path)
+    count = 250 + CPU_CHUNK
+    assert done.returncode == CODES[name], done.stderr
+    assert done.stderr.startswith(f"lenetgpu: interrupted: {count} of 600 images classified")
+    assert done.stderr.count("\n") == 1
+    assert len(np.load(tmp_path / "x.npy")) == count
+    assert json.loads((tmp_path / "r.json").read_text())["images_done"] == count
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_a_second_one_ends_at_once(tmp_path, name):
+    weights_were_checked()
+    code = (
+        IN_THE_PASS
+        + """
+import lenetgpu.files.output as files
+def act():
+    time.sleep(0.3)
+    try:
+        kill()
+    finally:
+        print("went on", file=sys.stderr)
+before(files.LabelWriter, "close", act)
+"""
+    )
+    done = ended(name, code, *LABELS, cwd=tmp_path)
+    assert (done.returncode, done.stderr, done.stdout) == (CODES[name], INTERRUPTED, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("INT", "lenetgpu.store._locked"), ("TERM", "os.replace"), ("HUP", "os.fsync")],
+)
+def test_no_temporary_file_is_left(tmp_path, name, where):
+    """At the calls between which a file has a name that nobody knows yet, or not its own."""
+    module, _, function = where.rpartition(".")
+    code = f"import {module}; before({module}, {function!r})"
+    words = "weights", "convert", ROOT / "weights" / "lenet-mnist.h5", "w.h5"
+    (tmp_path / "w.h5").write_text("old")
+    done = ended(name, code, *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("w.h5", "old")]
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+def test_hdf5_is_let_finish_what_it_does(tmp_path, name):
+    np.save(tmp_path / "x.npy", np.zeros((2_500, 28, 28), np.uint8))
+    code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, 'write')"
+    done = ended(name, code, "data", "convert", "x.npy", "x.h5", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
+
+
+def test_a_process_that_is_not_its_own_keeps_its_handlers(monkeypatch):
+    from lenetgpu import __main__
+
+    monkeypatch.setattr(sys, "argv", ["lenetgpu", "--version"])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert signal.getsignal(signal.SIGTERM) is before

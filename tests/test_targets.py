@@ -1,0 +1,290 @@
+"""Files out: what may be written over, whose rights they get, what killed runs leave."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu import store
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.convert import convert_weights
+from lenetgpu.files.output import replacing, require_targets, write_labels
+from lenetgpu.store import Temporary, write_atomically
+
+CPU = ("--device", "cpu")
+LABELS = np.arange(10, dtype=np.int32)
+WAYS = {
+    "labels": lambda path: write_labels(path, LABELS),
+    "bytes": lambda path: write_atomically(path, b"new"),
+    "weights": lambda path: convert_weights(assets.default_weights(), path),
+}
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def refused(result, *parts):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "pool1", "--data", "{same}", "--json", "{way}"],
+        ["compare", "pool1", "--weights", "{same}", "--csv", "{way}"],
+        ["compare", "pool1", "--against", "{same}", "--json", "{way}"],
+        ["compare", "pool1", "--with", "{same}", "--plot", "{way}"],
+        ["compare", "pool1", "--with", "{folder}", "--markdown", "{way}"],
+        ["conv", "1,8,8,1,3", "--against", "{same}", "--json", "{way}"],
+        ["conv", "1,8,8,1,3", "--with", "{same}", "--csv", "{way}"],
+    ],
+)
+@pytest.mark.parametrize("by", ["hard link", "soft link", "descriptor"])
+def test_what_a_comparison_reads_is_not_written(words, by, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    source, way = folder / "x.py", tmp_path / "way"
+    source.write_text("read")
+    with source.open() as opened:
+        if by == "hard link":
+            os.link(source, way)
+        elif by == "soft link":
+            way.symlink_to(source)
+        else:
+            way = Path(f"/proc/self/fd/{opened.fileno()}")
+        result = run(*(word.format(same=source, folder=folder, way=way) for word in words))
+    refused(result, "expected another file to write than those that are read", str(source))
+    assert source.read_text() == "read"
+
+
+@pytest.mark.parametrize("shipped", [*assets.shipped(), assets.PACKAGE / "errors.py"])
+def test_what_ships_is_not_written(shipped, tmp_path):
+    before = shipped.read_bytes()
+    (tmp_path / "link").symlink_to(shipped)
+    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
+    asked = [["infer", "--limit", 9, *CPU, "--json", way] for way in (shipped, tmp_path / "link")]
+    for words in (*asked, ["data", "convert", tmp_path / "x.npy", shipped]):
+        refused(run(*words), "found one that ships with lenetgpu")
+    assert shipped.read_bytes() == before
+
+
+def test_nothing_is_computed_before_a_target_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
+    refused(run("infer", tmp_path / "x.npy", *CPU, "--output", tmp_path / "x.npy"), "those that")
+
+
+@pytest.mark.parametrize("by", ["name", "way", "hard link", "soft link"])
+def test_two_results_are_two_files(by, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = Path("a.json"), Path("b.json")
+    if by == "name":
+        second = first
+    elif by == "way":
+        second = tmp_path / "." / "a.json"
+    elif by == "hard link":
+        first.write_text("old")
+        os.link(first, second)
+    else:
+        second.symlink_to(first)
+    refused(run("infer", *CPU, "--output", first, "--json", second), "one result there, found two")
+    require_targets(first, Path("c.json"))
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_the_file_that_a_stream_goes_to_is_taken(stream, tmp_path):
+    path = tmp_path / "out.json"
+    code = "from lenetgpu.files.output import require_targets; from pathlib import Path; import sys"
+    words = [sys.executable, "-c", f"{code}; require_targets(Path(sys.argv[1]))", path]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with path.open("w") as file:
+        done = subprocess.run(words, **streams | {stream: file}, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    said = done.stderr if stream == "stdout" else path.read_text()
+    assert f"{path}: expected one result there, found two" in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, monkeypatch):
+    old, plain, new = (tmp_path / f"{name}.npy" for name in ("old", "plain", "new"))
+    old.write_text("old")
+    old.chmod(0o764)
+    if os.geteuid() == 0:
+        os.chown(old, 12, 34)
+    was = old.stat()
+    before = os.umask(0o027)
+    try:
+        plain.write_text("")
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("every thread's umask set"))
+        for path in (old, new):
+            WAYS[way](path)
+        monkeypatch.setattr(Path, "read_text", lambda self: (_ for _ in ()).throw(OSError()))
+        WAYS[way](tmp_path / "without.npy")
+    finally:
+        monkeypatch.undo()
+        os.umask(before)
+    assert old.read_bytes() != b"old" and old.stat().st_ino != was.st_ino
+    assert (old.stat().st_mode, old.stat().st_uid, old.stat().st_gid) == (
+        was.st_mode, was.st_uid, was.st_gid,
+    )  # fmt: skip
+    assert stat.S_IMODE(new.stat().st_mode) == 0o640 == stat.S_IMODE(plain.stat().st_mode)
+    assert stat.S_IMODE((tmp_path / "without.npy").stat().st_mode) == 0o640
+
+
+def test_what_is_being_made_is_its_writers_alone(tmp_path):
+    with replacing(tmp_path / "x") as made:
+        assert stat.S_IMODE(made.stat().st_mode) == 0o600
+        assert made.parent == tmp_path and store.living() >= {made}
+    assert not store.living()
+
+
+def test_bytes_are_on_the_disk_before_their_name_is(tmp_path, monkeypatch):
+    done = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(kind(handle)), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda *names: (done.append("named"), replace(*names)))
+    for way in WAYS.values():
+        done.clear()
+        way(tmp_path / "x.npy")
+        assert done == ["file", "named", "folder"]
+    done.clear()
+    store.remember(tmp_path / "x", b"made again where it is lost")
+    assert done == ["named"]
+
+
+def kind(handle):
+    return "folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file"
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from lenetgpu.store import Temporary
+made = Temporary(Path(sys.argv[1]))
+made.file.write(b"whole")
+print(made.path.name, flush=True)
+sys.stdin.readline()
+made.publish(Path(sys.argv[1]) / "published")
+"""
+
+
+def holder(folder):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, folder],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_killed_run_left_goes_and_a_living_ones_stays(way, tmp_path):
+    with holder(tmp_path) as dead, holder(tmp_path) as alive:
+        left, held = (tmp_path / child.stdout.readline().strip() for child in (dead, alive))
+        dead.send_signal(signal.SIGKILL)
+        dead.wait(30)
+        assert left.exists() and held.exists()
+        WAYS[way](tmp_path / "x.npy")
+        assert not left.exists() and held.exists()
+        alive.communicate("\n", timeout=30)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["published", "x.npy"]
+    assert (tmp_path / "published").read_bytes() == b"whole"
+
+
+def test_what_is_not_ours_stays(tmp_path):
+    name = ".lenetgpu.0123456789abcde"
+    (tmp_path / f"{name}1").symlink_to(tmp_path / "far")
+    (tmp_path / "far").write_text("far")
+    os.mkfifo(tmp_path / f"{name}2")
+    (tmp_path / f"{name}3").mkdir()
+    (tmp_path / ".lenetgpu.settings").write_text("mine")
+    (tmp_path / f"{name}4.txt").write_text("mine")
+    there = set(tmp_path.iterdir())
+    if os.geteuid() == 0:
+        (tmp_path / f"{name}5").write_text("another's")
+        os.chown(tmp_path / f"{name}5", 12, 34)
+        there.add(tmp_path / f"{name}5")
+    (tmp_path / f"{name}6").write_text("left")
+    with Temporary(tmp_path) as made:
+        assert set(tmp_path.iterdir()) == there | {made.path}
+    assert set(tmp_path.iterdir()) == there
+
+
+def test_where_files_cannot_be_locked_none_is_swept(tmp_path, monkeypatch):
+    import fcntl
+
+    (tmp_path / ".lenetgpu.0123456789abcdef").write_text("perhaps another machine's")
+
+    def none(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    write_atomically(tmp_path / "x", b"new")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("faster", ["locked", "removed"])
+def test_one_who_sweeps_before_a_new_file_is_locked_does_not_get_it(tmp_path, monkeypatch, faster):
+    import fcntl
+
+    lock, seen = fcntl.flock, []
+
+    def late(handle, how):
+        seen.append(handle)
+        if len(seen) > 1:
+            return lock(handle, how)
+        if faster == "locked":
+            raise BlockingIOError
+        return next(tmp_path.glob(".lenetgpu.*")).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write_atomically(tmp_path / "x", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert len(seen) == 2
+
+
+def test_places_that_are_none_are_sentences(tmp_path, monkeypatch):
+    loop, gone = tmp_path / "loop.json", tmp_path / "gone"
+    loop.symlink_to(loop)
+    with (tmp_path / "x").open("w") as file:
+        (tmp_path / "x").unlink()
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        deleted = f"/proc/self/fd/{file.fileno()}"
+        for target in (loop, loop / "x.json", "x.json", gone / "x.json", deleted, "/proc/version"):
+            refused(run("infer", "--limit", 9, *CPU, "--json", target), str(target))
+            with pytest.raises(LenetError, match=f"^{re.escape(str(target))}: expected a"):
+                WAYS["weights"](Path(target))
+    assert list(tmp_path.iterdir()) == [loop]
+
+
+@pytest.mark.parametrize("name", ["[/b].json", "[red].json", "[bold]x[/].json", "a\nb.json"])
+def test_names_with_brackets_are_names(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    target, data = Path(name), Path(name).with_suffix(".h5")
+    target.parent.mkdir(exist_ok=True)
+    with h5py.File(data, "w") as file:
+        file["x"] = np.zeros((3, 28, 28), np.uint8)
+    result = run("infer", data, *CPU, "--json", target)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert set(target.parent.iterdir()) == {target, data}
+    before = data.read_bytes()
+    if "\n" not in name:
+        refused(run("infer", data, *CPU, "--json", tmp_path / data), "those that are read")
+    assert data.read_bytes() == before
