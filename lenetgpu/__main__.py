@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import sys
+import traceback
 
 
 def main() -> None:
@@ -18,7 +19,24 @@ def main() -> None:
         atexit.register(gc.freeze)
     from lenetgpu.cli import main as command
 
-    command()
+    try:
+        command()
+    except Exception:
+        _report()
+        sys.exit(1)
+
+
+def _report() -> None:
+    """The traceback of what nobody expected, each line safe to print, and what to do with it."""
+    from lenetgpu.errors import one_line
+
+    for line in traceback.format_exc().splitlines():
+        print(one_line(line), file=sys.stderr)
+    print(
+        "lenetgpu: this is a mistake in lenetgpu: please report the lines above with the command "
+        "and what `lenetgpu doctor` says",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

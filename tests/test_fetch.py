@@ -283,7 +283,7 @@ HOSTILE = {
     "nothing": (b"", "expected a gzip file"),
     "header only": (PACKED["first.gz"][:8], "found one that breaks off"),
     "bad checksum": (PACKED["first.gz"][:-8] + bytes(8), "incorrect data check"),
-    "rubbish behind": (PACKED["first.gz"] + b"rub\0", "incorrect header check"),
+    "rubbish behind": (PACKED["first.gz"] + b"r\0\0\0", "incorrect header check"),
     "reason": (answer(500, "\x1b[31mred\x9b"), r"500: \x1b[31mred\x9b"),
     "no reason": (answer(503), "503"),
     "to a file": (answer(302, Location="file:///etc/passwd"), "302"),

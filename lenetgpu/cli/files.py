@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lenetgpu.cli.ending import say
 from lenetgpu.cli.options import FILE
 
 
@@ -22,7 +23,7 @@ def data_info(file: Path | None) -> None:
     from lenetgpu.files import assets
 
     for what, found in listing.data_rows(file or assets.default_digits()):
-        click.echo(f"{what:13} {found}")
+        say(f"{what:13} {found}")
 
 
 @data.command("convert")
@@ -33,7 +34,7 @@ def data_convert(source: Path, target: Path) -> None:
     from lenetgpu.files.convert import convert_data
 
     count = convert_data(source, target)
-    click.echo(f"{target}: {count:,} images")
+    say(f"{target}: {count:,} images")
 
 
 @data.command("pack")
@@ -49,7 +50,7 @@ def data_pack(source: Path, target: Path) -> None:
 
     with progress_bar(True, "images packed") as progress:
         packed = pack_data(source, target, progress)
-    click.echo(f"{target}: {packed.images:,} images, {packed.said}")
+    say(f"{target}: {packed.images:,} images, {packed.said}")
 
 
 @data.command("fetch-mnist")
@@ -59,7 +60,7 @@ def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download the real MNIST into FOLDER, checked against pinned SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
 
-    fetch_mnist(folder, mirror or MIRRORS, click.echo)
+    fetch_mnist(folder, mirror or MIRRORS, say)
 
 
 @click.group()
@@ -75,7 +76,7 @@ def weights_info(file: Path | None) -> None:
     from lenetgpu.files import assets
 
     for what, found in listing.weight_rows(file or assets.default_weights()):
-        click.echo(f"{what:13} {found}")
+        say(f"{what:13} {found}")
 
 
 @weights.command("verify")
@@ -85,7 +86,7 @@ def weights_verify(file: Path) -> None:
     from lenetgpu.files.weights import load_weights
 
     load_weights(file)
-    click.echo(f"{file}: right")
+    say(f"{file}: right")
 
 
 @weights.command("convert")
@@ -96,4 +97,4 @@ def weights_convert(source: Path, target: Path) -> None:
     from lenetgpu.files.convert import convert_weights
 
     convert_weights(source, target)
-    click.echo(f"{target}: float32")
+    say(f"{target}: float32")
