@@ -38,10 +38,11 @@ from lenetgpu.measure.document import (
     head,
     stage_rows,
 )
+from lenetgpu.measure.earlier import load_earlier
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all
-from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.sampling.facts import Truth, truth

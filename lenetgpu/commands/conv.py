@@ -17,9 +17,10 @@ from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
+from lenetgpu.measure.earlier import load_earlier
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import watch_all
-from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
