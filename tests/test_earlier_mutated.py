@@ -1,4 +1,4 @@
-"""Documents of an earlier run with any damage: a right answer or one sentence, never a traceback."""
+"""Documents of an earlier run with any damage: a right answer or one sentence, no traceback."""
 
 from __future__ import annotations
 
