@@ -1,8 +1,9 @@
 """The lowest versions that pyproject.toml allows of what users install, as constraints for pip.
 
-    python scripts/lowest.py > lowest.txt && pip install -e .[dev] -c lowest.txt
+    python scripts/lowest.py > lowest.txt && pip install -e .[dev,isal] -c lowest.txt
 
-`make test-lowest` runs the tests with them. The tools of the development extra are not pinned.
+`make test-lowest` runs the tests with them, on a Python that they were made for. What only the
+tests use, and what needs a GPU, is not pinned.
 """
 
 from __future__ import annotations

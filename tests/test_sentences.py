@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import subprocess
@@ -283,6 +284,28 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
     refused(run("doctor"), words)
 
 
+def test_a_library_that_does_not_start_is_a_sentence(monkeypatch):
+    from lenetgpu.cpu.jit import LazyJit
+
+    def refuse(name, *how, **more):
+        if name == "numba":
+            raise ValueError("Number of threads specified must be > 0.")
+        return imports(name, *how, **more)
+
+    imports = builtins.__import__
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "-1")
+    monkeypatch.setattr("lenetgpu.commands.doctor.findings", LazyJit(lambda: None))
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    result = run("doctor")
+    refused(result, "numba: expected a library that can be imported, found: Number of threads")
+    assert "NUMBA_NUM_THREADS" in result.stderr
+
+
+def test_a_module_of_ours_that_is_not_there_is_a_mistake():
+    with pytest.raises(ImportError):
+        ending.of_system(ImportError("no such name", name="lenetgpu.cli"))
+
+
 def test_a_deleted_folder_is_named(monkeypatch):
     def refuse():
         raise FileNotFoundError(2, "No such file or directory")
@@ -311,3 +334,18 @@ def test_a_group_without_a_command_shows_its_help():
     for words in ([], ["data"], ["weights"]):
         result = run(*words)
         assert result.exit_code == 2 and "Commands:\n" in result.output
+
+
+@pytest.mark.parametrize("skip", [0, 7])
+def test_labels_in_csv_have_the_numbers_of_their_images(skip, tmp_path):
+    path = tmp_path / "labels.csv"
+    result = run("infer", "--skip", skip, "--limit", 3, "--device", "cpu", "--output", path)
+    assert result.exit_code == 0, result.output
+    lines = path.read_text().splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in lines] == [skip, skip + 1, skip + 2]
+
+
+def test_help_names_every_form_that_is_read():
+    for words in (["data", "convert"], ["infer"]):
+        shown = run(*words, "--help").output
+        assert all(form in shown for form in ("HDF5", "IDX", ".npy"))

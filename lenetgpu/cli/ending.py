@@ -57,14 +57,21 @@ def ended() -> Iterator[None]:
         raise
     except click.UsageError as error:
         message = error.format_message()
-    except OSError as error:
+    except (OSError, ImportError) as error:
         message = of_system(error)
     complain(message)
     raise click.exceptions.Exit(BAD_INPUT)
 
 
-def of_system(error: OSError) -> str:
-    """The sentence for what the system refused; a pipe that nobody reads ends the command here."""
+def of_system(error: OSError | ImportError) -> str:
+    """The sentence for what the system or a library refused.
+
+    A pipe that nobody reads ends the command here. A module of ours that is not there is raised.
+    """
+    if isinstance(error, ImportError):
+        if error.name is None or error.name.partition(".")[0] == "lenetgpu":
+            raise error
+        return f"{error.name}: expected a library that can be imported, found: {error}"
     streams_failed = [_cut_off(stream) for stream in (sys.stdout, sys.stderr)]
     if error.errno == errno.EPIPE and error.filename is None:
         raise click.exceptions.Exit(BROKEN_PIPE) from error

@@ -30,7 +30,7 @@ def data_info(file: Path | None) -> None:
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
 def data_convert(source: Path, target: Path) -> None:
-    """Write the images and labels of SOURCE (IDX or HDF5) to TARGET in the course's HDF5."""
+    """Write the images and labels of SOURCE (HDF5, IDX or .npy) to TARGET in the course's HDF5."""
     from lenetgpu.files.convert import convert_data
 
     count = convert_data(source, target)

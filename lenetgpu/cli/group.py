@@ -32,7 +32,7 @@ class Group(click.Group):
             raise
         except click.UsageError as error:
             message = error.format_message()
-        except OSError as error:
+        except (OSError, ImportError) as error:
             message = of_system(error)
         except KeyboardInterrupt:
             click.echo("lenetgpu: interrupted", err=True)

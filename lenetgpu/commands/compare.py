@@ -10,6 +10,7 @@ from typing import Any
 
 from lenetgpu.commands.asked import check_effort, check_gate, gate_note, guests
 from lenetgpu.commands.counted import check_counted, count_candidates, count_suite
+from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -38,7 +39,6 @@ from lenetgpu.measure.document import (
     head,
     stage_rows,
 )
-from lenetgpu.measure.earlier import load_earlier
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all

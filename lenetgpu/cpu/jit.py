@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,20 @@ class LazyJit:
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
         if self._compiled is None:
-            import numba
-
+            numba = _numba()
             self._compiled = numba.njit(cache=True, nogil=True)(self._function)
         return self._compiled(*args)
+
+
+def _numba() -> Any:
+    """The module; ImportError where the environment keeps it from starting."""
+    try:
+        import numba
+    except (ValueError, RuntimeError) as error:
+        names = sorted(name for name in os.environ if name.startswith("NUMBA_"))
+        found = f"{error} (of the environment: {', '.join(names) or 'nothing'})"
+        raise ImportError(found, name="numba") from error
+    return numba
 
 
 def lazy_njit(function: Callable[..., Any]) -> LazyJit:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.measure.earlier import KEYS, Entry
 from lenetgpu.measure.statistics import SYSTEMATIC, Interval, time_interval
+
+Entry = dict[str, Any]
+KEYS = ("median", "low", "high")
+"""What an interval is in a document."""
 
 
 def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) -> list[str]:

@@ -8,11 +8,9 @@ from typing import Any, NoReturn
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.hdf5 import require_file
+from lenetgpu.measure.regression import KEYS, Entry
 from lenetgpu.plan import canonical
 
-Entry = dict[str, Any]
-KEYS = ("median", "low", "high")
-"""What an interval is in a document."""
 MAX_BYTES = 64 << 20
 _LEAST, _MOST = 1e-30, 1e30  # of a time or a ratio, so that no sum or quotient of two overflows
 _ROUNDING = 1 + 1e-9
@@ -26,7 +24,7 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     """
     require_file(path, f"results of an earlier {command} --json")
     try:
-        document = _parsed(path)
+        document = _object(_parsed(path), "the document")
         parts = _checked(document, command)
     except (OSError, ValueError, RecursionError) as error:
         raise LenetError(
@@ -69,12 +67,11 @@ def _once(pairs: list[tuple[str, Any]]) -> Entry:
     return made
 
 
-def _checked(document: Any, command: str) -> list[Entry]:
+def _checked(document: Entry, command: str) -> list[Entry]:
     """The parts that have candidates; ValueError unless all that is read of them is as it is meant.
 
     A document of `compare` is its own part, one of `conv` has its cases.
     """
-    _object(document, "the document")
     if document.get("command") != command:
         raise ValueError(f"command: expected {command!r}, found {_brief(document.get('command'))}")
     _text(_object(document.get("device"), "device").get("name"), "device: name")
@@ -136,7 +133,7 @@ def _ordered(interval: list[Any], where: str) -> None:
 def _object(value: Any, where: str) -> Entry:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: expected an object, found {_brief(value)}")
-    return value
+    return dict(value)
 
 
 def _list(value: Any, where: str) -> list[Any]:
