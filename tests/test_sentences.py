@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from contextlib import suppress
 
 import h5py
 import numpy as np
@@ -161,6 +162,17 @@ def test_markup_is_printed_as_it_is(capsys):
     printed = capsys.readouterr().out
     assert "[/b] [bold]a[/bold]\n" in printed and "[/a]" in printed
     assert printed.count("[/b]") == 2
+
+
+def test_a_table_into_a_broken_pipe_raises_as_a_line_does(monkeypatch):
+    reads, writes = os.pipe()
+    os.close(reads)
+    stream = open(writes, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(BrokenPipeError):
+        Console().print(as_rich((Column("x", "x"),), [{"x": "1"}]))
+    with suppress(BrokenPipeError):
+        stream.close()
 
 
 def test_the_progress_line_is_escaped(monkeypatch):
