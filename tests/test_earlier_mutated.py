@@ -197,3 +197,11 @@ def test_an_interval_inside_out_is_refused(tmp_path):
     path.write_text(json.dumps(document))
     with pytest.raises(LenetError, match=r"candidate 1: ratio: expected 1.0 between its ends"):
         load_earlier(path, "compare", "fc2")
+
+
+def test_a_key_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "earlier.json"
+    text = json.dumps(whole("compare", random.Random(1)))
+    path.write_text(text.replace('"cold_l2": false', '"cold_l2": true, "cold_l2": false'))
+    with pytest.raises(LenetError, match="a key twice in one object"):
+        load_earlier(path, "compare", "fc2")

@@ -167,7 +167,7 @@ def test_markup_is_printed_as_it_is(capsys):
 def test_a_table_into_a_broken_pipe_raises_as_a_line_does(monkeypatch):
     reads, writes = os.pipe()
     os.close(reads)
-    stream = open(writes, "w", encoding="utf-8")
+    stream = open(writes, "w", encoding="utf-8")  # noqa: SIM115
     monkeypatch.setattr(sys, "stdout", stream)
     with pytest.raises(BrokenPipeError):
         Console().print(as_rich((Column("x", "x"),), [{"x": "1"}]))
