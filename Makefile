@@ -6,7 +6,7 @@ EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo ,cuda13-ctk)
 # PyTorch without CUDA's libraries is on an index of its own
 TORCH_INDEX := $(if $(EXTRA),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
-.PHONY: infer test test-gpu test-peers lint clean
+.PHONY: infer test test-gpu test-lowest test-peers lint clean
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,13 @@ $(VENV)/.peers: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev,peers$(EXTRA)]" $(TORCH_INDEX)
 	touch $@
 
+$(VENV)-lowest/.dev: pyproject.toml scripts/lowest.py
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) scripts/lowest.py > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --editable ".[dev,isal]" \
+		--constraint $(VENV)-lowest/lowest.txt
+	touch $@
+
 infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 	$(BIN)/lenetgpu infer --batch 10000
 
@@ -31,6 +38,9 @@ test: $(VENV)/.dev  ## every test that this machine can run
 
 test-gpu: $(VENV)/.dev  ## every GPU test; writes tests/gpu-receipt.json
 	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 6 --dist worksteal
+
+test-lowest: $(VENV)-lowest/.dev  ## every test, with the lowest versions that pyproject.toml allows
+	$(VENV)-lowest/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-peers: $(VENV)/.peers  ## the tests that need PyTorch
 	$(BIN)/python -m pytest -m peers

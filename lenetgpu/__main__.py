@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import sys
+import traceback
 
 
 def main() -> None:
@@ -33,6 +34,12 @@ def main() -> None:
         if own and isinstance(end.code, int):
             watch.end(end.code)
         raise
+    except Exception:
+        _report()
+        _leave(1)
+        if own:
+            watch.end(1)
+        sys.exit(1)
 
 
 def _leave(code: object) -> None:
@@ -42,6 +49,19 @@ def _leave(code: object) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 2)
+
+
+def _report() -> None:
+    """The traceback of what nobody expected, each line safe to print, and what to do with it."""
+    from lenetgpu.errors import one_line
+
+    for line in traceback.format_exc().splitlines():
+        print(one_line(line), file=sys.stderr)
+    print(
+        "lenetgpu: this is a mistake in lenetgpu: please report the lines above with the command "
+        "and what `lenetgpu doctor` says",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,50 @@
-"""The one exception family: the CLI prints it as one sentence and exits with code 2."""
+"""The one exception family, one sentence with exit code 2; text that is safe to print."""
+
+from __future__ import annotations
+
+import re
+
+_WORD, _LINE = 300, 2_000
+"""Characters of a word without spaces, as a name, and of a line, that are printed at most."""
+
+
+def one_line(text: object) -> str:
+    """Text from files or from outside as a terminal may have it; what is safe stays as it is.
+
+    Characters that print nothing or move what others print (control, escape and format characters,
+    newlines, lone surrogates) are escaped as in a Python string; words and lines that are very long
+    are cut in the middle.
+    """
+    shown = str(text)
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else _escaped(char) for char in shown)
+    if len(shown) > _WORD:
+        shown = re.sub(rf"\S{{{_WORD + 1},}}", lambda word: _cut(word[0], _WORD), shown)
+    return _cut(shown, _LINE)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def _cut(text: str, most: int) -> str:
+    """The first and last characters of a `text` that has more than `most`."""
+    if len(text) <= most:
+        return text
+    kept = most - 40  # for the words between
+    head = kept * 3 // 4
+    left = f"...({len(text) - kept:,} characters)..."
+    return text[:head] + left + text[len(text) - kept + head :]
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals that end a command, by KeyboardInterrupt; their names, since not every system has all."""
 
 
 class LenetError(Exception):
-    """Bad input or usage; the message is one sentence: what, where, expected, found."""
+    """Bad input or usage; the message is one sentence: what, where, expected, found.
+
+    It is safe to print: whatever it quotes goes through `one_line`.
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(one_line(sentence))

@@ -8,6 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import tracemalloc
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -18,6 +21,7 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import mnist
 
+FETCH = ["data", "fetch-mnist"]
 CONTENT = {f"{name}.gz": f"{name} of digits".encode() * 4000 for name in ("first", "second")}
 PACKED = {name: gzip.compress(content, mtime=0) for name, content in CONTENT.items()}
 SUMS = {name: hashlib.sha256(content).hexdigest() for name, content in CONTENT.items()}
@@ -29,6 +33,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.files, self.asked, self.cut = dict(PACKED), [], set()
+        self.over = threading.Event()
         self.address = f"http://127.0.0.1:{self.server_port}/"
 
 
@@ -40,6 +45,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         data = self.server.files[name]
+        if callable(data):
+            data(self)
+            return
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -57,6 +65,7 @@ def server(monkeypatch):
         thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made
+        made.over.set()
         made.shutdown()
         thread.join()
 
@@ -116,9 +125,9 @@ def give_nothing(server):
 BREAKS = pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (break_off, "ended before"),
+        (break_off, "as announced, found "),
         (give_other_bytes, "is not the pinned"),
-        (give_no_gzip, "Not a gzipped file"),
+        (give_no_gzip, "expected a gzip file"),
         (give_nothing, "404"),
     ],
 )
@@ -190,6 +199,140 @@ def test_a_download_that_is_interrupted_leaves_nothing(tmp_path, server):
     assert (done.returncode, done.stderr) == (130, "lenetgpu: interrupted\n")
     assert server.asked == ["first.gz"]
     assert list(tmp_path.iterdir()) == []
+
+
+def drip_body(asked):
+    asked.send_response(200)
+    asked.end_headers()
+    drip(asked)
+
+
+def drip(asked):
+    """A byte every 0.05 s until the client has gone, for 20 s at most."""
+    for _ in range(400):
+        try:
+            asked.wfile.write(b"x")
+        except OSError:
+            return
+        if asked.server.over.wait(0.05):
+            return
+
+
+@pytest.mark.parametrize("slow", [drip, drip_body])
+@pytest.mark.parametrize("limit", ["_ATTEMPT_S", "_TOTAL_S"])
+def test_a_drip_ends_after_the_time_that_there_is(slow, limit, tmp_path, server, monkeypatch):
+    monkeypatch.setattr(mnist, limit, 0.4)
+    server.files["first.gz"] = slow
+    start = time.monotonic()
+    with pytest.raises(LenetError, match=r"first.gz: .*expected it within 0 s, found it not whole"):
+        fetch(tmp_path / "new", server)
+    assert time.monotonic() - start < 10
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_mirror_is_tried_after_a_drip(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(mnist, "_ATTEMPT_S", 1.0)
+    server.files["slow/first.gz"] = drip
+    paths = mnist.fetch_mnist(tmp_path, (f"{server.address}slow/", server.address))
+    assert [path.read_bytes() for path in paths] == list(PACKED.values())
+
+
+def test_no_mirror_is_asked_when_the_time_is_over(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(mnist, "_TOTAL_S", 0.0)
+    with pytest.raises(LenetError, match="0 s gone before http"):
+        fetch(tmp_path, server)
+    assert server.asked == []
+
+
+def announce(length):
+    def answer(asked):
+        asked.send_response(200)
+        asked.send_header("Content-Length", str(length))
+        asked.end_headers()
+        asked.wfile.write(b"x" * 10)
+
+    return answer
+
+
+def give_without_end(asked):
+    asked.send_response(200)
+    asked.end_headers()
+    with suppress(OSError):
+        for _ in range(10_000):
+            asked.wfile.write(bytes(1 << 16))
+
+
+def answer(code, reason="", **headers):
+    def answered(asked):
+        asked.send_response(code, reason)
+        for name, value in headers.items():
+            asked.send_header(name, value)
+        asked.end_headers()
+
+    return answered
+
+
+BOMB = gzip.compress(bytes(1 << 22), mtime=0)
+LYING = BOMB[:-4] + (17).to_bytes(4, "little")
+HOSTILE = {
+    "announced": (announce(10**12), "at most 65,536 bytes, found 1,000,000,000,000 announced"),
+    "endless": (give_without_end, "at most 65,536 bytes, found more"),
+    "bomb": (BOMB, "at most 1,048,576 bytes unpacked, found 4,194,304 announced"),
+    "lying bomb": (LYING, "at most 1,048,576 bytes unpacked, found more"),
+    "bomb in parts": (PACKED["first.gz"] + LYING, "unpacked, found more"),
+    "nothing": (b"", "expected a gzip file"),
+    "header only": (PACKED["first.gz"][:8], "found one that breaks off"),
+    "bad checksum": (PACKED["first.gz"][:-8] + bytes(8), "incorrect data check"),
+    "rubbish behind": (PACKED["first.gz"] + b"r\0\0\0", "incorrect header check"),
+    "reason": (answer(500, "\x1b[31mred\x9b"), r"500: \x1b[31mred\x9b"),
+    "no reason": (answer(503), "503"),
+    "to a file": (answer(302, Location="file:///etc/passwd"), "302"),
+    "to itself": (answer(302, Location="/first.gz"), "infinite loop"),
+    "to nowhere": (answer(302, Location="http://127.0.0.1:9/"), "refused"),
+    "no HTTP": (lambda asked: asked.wfile.write(b"\x1b]0;me\x07\n"), r"\x1b]0;me\x07"),
+}
+
+
+@pytest.mark.parametrize(("given", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_what_a_hostile_server_gives_is_a_sentence(given, words, tmp_path, server, monkeypatch):
+    monkeypatch.setattr(mnist, "MAX_BYTES", 1 << 16)
+    monkeypatch.setattr(mnist, "MAX_UNPACKED_BYTES", 1 << 20)
+    server.files["first.gz"] = given
+    folder = tmp_path / "new"
+    tracemalloc.start()
+    result = CliRunner().invoke(main, [*FETCH, str(folder), "--mirror", server.address])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: first.gz: expected to download it, found ")
+    assert words in result.stderr
+    assert result.stderr[:-1].isprintable()
+    assert most < 16 << 20
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mirror", ["file:///etc/", "ftp://127.0.0.1/", "http://[", "\udc80", ""])
+def test_a_mirror_that_is_no_http_is_a_sentence(mirror, tmp_path, server):
+    result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", mirror])
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: first.gz: expected to download it, found ")
+    assert result.stderr[:-1].isprintable()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)])
+def test_what_is_there_and_is_no_file_is_a_sentence(make, tmp_path, server):
+    make(tmp_path / "first.gz")
+    result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", f"{server.address}none/"])
+    assert result.exit_code == 2, result.output
+    assert "first.gz: expected to download it" in result.stderr
+
+
+def test_a_file_that_is_there_is_not_read_beyond_the_limit(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(mnist, "MAX_BYTES", 1 << 16)
+    with (tmp_path / "first.gz").open("wb") as file:
+        file.truncate(1 << 40)
+    _, said = fetch(tmp_path, server)
+    assert "already here, but expected at most 65,536 bytes, found 1,099,511,627,776" in said[0]
 
 
 def test_the_pinned_sums_are_mnists(mnist):

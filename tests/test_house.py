@@ -205,6 +205,7 @@ def test_few_places_read_a_clock():
         "lenetgpu/check/warmup.py",
         "lenetgpu/cli/group.py",
         "lenetgpu/cli/run.py",
+        "lenetgpu/files/mnist.py",
         "lenetgpu/measure/rounds.py",
         "lenetgpu/measure/timing.py",
     }

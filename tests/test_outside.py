@@ -126,7 +126,10 @@ BAD = {
 def test_a_bad_file_is_one_sentence(text, words, tmp_path):
     result = compare("--with", write(tmp_path, text=HEAD + text + "\n"))
     assert result.exit_code == 2
-    assert words in result.stderr
+    said = result.stderr
+    if sys.version_info < (3, 11):  # a decorator that fails is in the line of what it decorates
+        said = re.sub(r"line (7|12)(?=: )", lambda line: f"line {int(line[1]) - 1}", said)
+    assert words in said
     assert len(result.stderr.strip().splitlines()) == 1
 
 

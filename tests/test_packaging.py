@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -72,3 +73,26 @@ def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
     assert Path(document["weights"]) == site / "lenetgpu/_shipped/weights/lenet-mnist.h5"
     assert document["commit"] is None
     assert "direct.basic" in run(command, "variants", "conv", cwd=elsewhere)
+
+
+def test_the_lowest_versions_are_those_of_pyproject():
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("lowest", ROOT / "scripts" / "lowest.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    pins = dict(pin.split("==") for pin in script.lowest(text))
+    assert set(pins) == {
+        "numpy",
+        "h5py",
+        "click",
+        "rich",
+        "numba",
+        "llvmlite",
+        "matplotlib",
+        "isal",
+    }
+    assert all(f'"{name}>={version}"' in text for name, version in pins.items())
+    with pytest.raises(ValueError, match="click: expected NAME>=VERSION"):
+        script.lowest(text.replace('"click>=8.2"', '"click"'))
+    with pytest.raises(ValueError, match="expected a list isal, found none"):
+        script.lowest(text.replace("isal = [", "fast = ["))

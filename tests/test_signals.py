@@ -206,7 +206,7 @@ def test_no_temporary_file_is_left(tmp_path, name, where):
 @pytest.mark.parametrize("name", ["TERM", "HUP"])
 def test_hdf5_is_let_finish_what_it_does(tmp_path, name):
     np.save(tmp_path / "x.npy", np.zeros((2_500, 28, 28), np.uint8))
-    code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, 'write')"
+    code = "import lenetgpu.files.hdf5.new as hdf5; before(hdf5._Patient, 'write')"
     done = ended(name, code, "data", "convert", "x.npy", "x.h5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]

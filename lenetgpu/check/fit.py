@@ -122,8 +122,8 @@ def truth(weights: Weights, dtype: str) -> Any:
     most = largest(scores)
     if most and not _LEAST <= most <= _MOST:
         raise LenetError(
-            f"{weights.source}: expected weights whose scores float32 holds, found scores of "
-            f"{most:.1e} at most"
+            f"{weights.source}: expected weights whose scores float32 holds with a margin, the "
+            f"largest from {_LEAST:.1e} to {_MOST:.1e}, found scores of {most:.1e} at most"
         )
     return scores
 

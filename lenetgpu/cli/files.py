@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lenetgpu.cli.ending import say
 from lenetgpu.cli.options import FILE
 
 
@@ -22,7 +23,7 @@ def data_info(file: Path | None) -> None:
     from lenetgpu.files import assets
 
     for what, found in listing.data_rows(file or assets.default_digits()):
-        click.echo(f"{what:13} {found}")
+        say(f"{what:13} {found}")
 
 
 @data.command("verify")
@@ -33,18 +34,18 @@ def data_verify(file: Path | None) -> None:
     from lenetgpu.files import assets
 
     path = file or assets.default_digits()
-    click.echo(f"{path}: {verified(path)}")
+    say(f"{path}: {verified(path)}")
 
 
 @data.command("convert")
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
 def data_convert(source: Path, target: Path) -> None:
-    """Write the images and labels of SOURCE (IDX or HDF5) to TARGET in the course's HDF5."""
+    """Write the images and labels of SOURCE (HDF5, IDX or .npy) to TARGET in the course's HDF5."""
     from lenetgpu.files.convert import convert_data
 
     count = convert_data(source, target)
-    click.echo(f"{target}: {count:,} images")
+    say(f"{target}: {count:,} images")
 
 
 @data.command("pack")
@@ -60,7 +61,7 @@ def data_pack(source: Path, target: Path) -> None:
 
     with progress_bar(True, "images packed") as progress:
         packed = pack_data(source, target, progress)
-    click.echo(f"{target}: {packed.images:,} images, {packed.said}")
+    say(f"{target}: {packed.images:,} images, {packed.said}")
 
 
 @data.command("fetch-mnist")
@@ -70,7 +71,7 @@ def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
     """Download the real MNIST into FOLDER, checked against pinned SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
 
-    fetch_mnist(folder, mirror or MIRRORS, click.echo)
+    fetch_mnist(folder, mirror or MIRRORS, say)
 
 
 @click.group()
@@ -86,7 +87,7 @@ def weights_info(file: Path | None) -> None:
     from lenetgpu.files import assets
 
     for what, found in listing.weight_rows(file or assets.default_weights()):
-        click.echo(f"{what:13} {found}")
+        say(f"{what:13} {found}")
 
 
 @weights.command("verify")
@@ -101,7 +102,7 @@ def weights_verify(file: Path) -> None:
     from lenetgpu.files.weights import load_weights
 
     truth(load_weights(file), "uint8")
-    click.echo(f"{file}: right; {verified(file)}")
+    say(f"{file}: right; {verified(file)}")
 
 
 @weights.command("convert")
@@ -112,4 +113,4 @@ def weights_convert(source: Path, target: Path) -> None:
     from lenetgpu.files.convert import convert_weights
 
     convert_weights(source, target)
-    click.echo(f"{target}: float32")
+    say(f"{target}: float32")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from lenetgpu.cli.ending import say
 from lenetgpu.cli.options import AS_JSON, DEVICE, console, write_json
 from lenetgpu.errors import LenetError
 
@@ -52,7 +53,7 @@ def doctor(repair: bool, as_json: bool) -> None:
         write_json(Path("-"), checkup.as_json())
         return
     for what, found in checkup.findings():
-        click.echo(f"{what:13} {found}")
+        say(f"{what:13} {found}")
 
 
 @click.command()
@@ -66,8 +67,8 @@ def warmup(device: str) -> None:
     gpu, why = choose_device(device)
     count, seconds = warm_up(gpu)
     for choice in choose_all(gpu) if gpu is not None else ():
-        click.echo(f"auto {choice.precision:7} {choice}")
-    click.echo(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
+        say(f"auto {choice.precision:7} {choice}")
+    say(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
 
 
 @click.command()

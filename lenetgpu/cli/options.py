@@ -144,4 +144,4 @@ def write_text(target: Path, text: str) -> None:
     if str(target) == "-":
         click.echo(text, nl=False)
     else:
-        write_atomically(target, text.encode())
+        write_atomically(target, text.encode(errors="backslashreplace"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lenetgpu.cli.ending import say
 from lenetgpu.cli.group import STARTED
 from lenetgpu.cli.options import (
     COUNTERS,
@@ -67,12 +68,12 @@ def infer(
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
-        click.echo(outcome.sentence() + kept, err=True)
+        say(outcome.sentence() + kept, err=True)
         ctx.exit(INTERRUPTED)
     if outcome.too_low:
         found = f"{outcome.correct:,} of {outcome.done:,} right"
         least = f"a share of at least {options['min_accuracy']:g}"
-        click.echo(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
+        say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)
 
 
@@ -127,5 +128,5 @@ def profile(
             left.append(f"; {target} is not written, there is nothing for it")
     found.print(console(stderr=is_stdout(json_file, csv_file, markdown, trace)))
     if found.outcome.interrupted:
-        click.echo(found.outcome.sentence() + found.passes() + "".join(left), err=True)
+        say(found.outcome.sentence() + found.passes() + "".join(left), err=True)
         ctx.exit(INTERRUPTED)

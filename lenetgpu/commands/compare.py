@@ -10,6 +10,7 @@ from typing import Any
 
 from lenetgpu.commands.asked import check_effort, check_gate, gate_note, guests
 from lenetgpu.commands.counted import check_counted, count_candidates, count_suite
+from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -41,7 +42,7 @@ from lenetgpu.measure.document import (
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all
-from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.sampling.facts import Truth, truth

@@ -9,6 +9,7 @@ from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv_kernels import compile_all
 from lenetgpu.commands.conv_request import ConvRequest, shapes_of
+from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import latency, machines
@@ -19,7 +20,7 @@ from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import watch_all
-from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version

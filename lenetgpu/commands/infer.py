@@ -142,7 +142,8 @@ def infer(
             gc.freeze()
             gc.enable()
         if output is not None:
-            job.writer = stack.enter_context(open_labels(output, len(source), request.scores))
+            labels = open_labels(output, len(source), request.scores, request.skip)
+            job.writer = stack.enter_context(labels)
         ran = _ran(job)
         _write(job, ran)
     return _outcome(job, ran)

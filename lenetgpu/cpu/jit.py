@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,24 @@ class LazyJit:
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
         if self._compiled is None:
-            import numba
-
             from lenetgpu.cpu.kept import Kept
 
-            compiled = numba.njit(nogil=True)(self._function)
+            compiled = _numba().njit(nogil=True)(self._function)
             if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
                 compiled._cache = Kept(self._function)
             self._compiled = compiled
         return self._compiled(*args)
+
+
+def _numba() -> Any:
+    """The module; ImportError where the environment keeps it from starting."""
+    try:
+        import numba
+    except (ValueError, RuntimeError) as error:
+        names = sorted(name for name in os.environ if name.startswith("NUMBA_"))
+        found = f"{error} (of the environment: {', '.join(names) or 'nothing'})"
+        raise ImportError(found, name="numba") from error
+    return numba
 
 
 def lazy_njit(function: Callable[..., Any]) -> LazyJit:

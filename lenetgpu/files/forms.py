@@ -33,11 +33,11 @@ class Form(ABC):
 
     def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
         self.file, self.count, self.with_scores = file, count, with_scores
-        self.done = 0
+        self.done = self.first = 0
 
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
-        """The next labels; `done` says how many came before."""
+        """The next labels; `done` says how many came before, `first` the number of image 0."""
 
     @abstractmethod
     def finish(self, asked: int | None) -> None:
@@ -88,7 +88,7 @@ class Npy(Form):
 
 
 class Csv(Form):
-    """A line an image: its number, its label, its scores to the last bit."""
+    """A line an image: its number in the data set, its label, its scores to the last bit."""
 
     def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
         super().__init__(file, count, with_scores)
@@ -97,7 +97,7 @@ class Csv(Form):
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """A line for each."""
-        rows = enumerate(labels.tolist(), self.done)
+        rows = enumerate(labels.tolist(), self.first + self.done)
         if scores is None:
             lines = [f"{index},{label}\n" for index, label in rows]
         else:

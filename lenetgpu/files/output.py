@@ -173,7 +173,7 @@ class LabelWriter:
     Leaving a `with` block closes it, an exception in the block abandons it.
     """
 
-    def __init__(self, path: Path, count: int, with_scores: bool) -> None:
+    def __init__(self, path: Path, count: int, with_scores: bool, first: int) -> None:
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = False
         try:
@@ -182,6 +182,7 @@ class LabelWriter:
             raise _no_place(self.path, error) from error
         try:
             self._form = FORMS[path.suffix](self._made.file, count, with_scores)
+            self._form.first = first
         except BaseException as error:
             self._drop()
             if isinstance(error, OSError):
@@ -253,9 +254,12 @@ class LabelWriter:
         self._made.drop()
 
 
-def open_labels(path: Path, count: int, with_scores: bool) -> LabelWriter:
-    """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be."""
-    return LabelWriter(path, count, with_scores)
+def open_labels(path: Path, count: int, with_scores: bool, first: int = 0) -> LabelWriter:
+    """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be.
+
+    `first` is the number that the first image has in its data set.
+    """
+    return LabelWriter(path, count, with_scores, first)
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.statistics import SYSTEMATIC, Interval, time_interval
-from lenetgpu.plan import canonical
 
 Entry = dict[str, Any]
+KEYS = ("median", "low", "high")
+"""What an interval is in a document."""
 
 
 def regressions(now: Entry, earlier: Entry, percent: float, some: bool = False) -> list[str]:
@@ -77,91 +76,14 @@ def _lost(now: Entry, earlier: Entry, percent: float) -> list[str]:
 def _time(entry: Entry) -> Interval:
     """An entry's time in milliseconds; of files that kept no interval, by what they kept."""
     if "interval_ms" in entry:
-        return Interval(*(entry["interval_ms"][key] for key in _KEYS)).widened(SYSTEMATIC)
+        return Interval(*(entry["interval_ms"][key] for key in KEYS)).widened(SYSTEMATIC)
     if entry.get("samples_ms"):
         return time_interval(entry["samples_ms"]).widened(SYSTEMATIC)
     return Interval(entry["median_ms"], entry["p05_ms"], entry["p95_ms"]).widened(SYSTEMATIC)
 
 
 def _ratio(entry: Entry) -> Interval:
-    return Interval(*(entry["ratio"][key] for key in _KEYS))
-
-
-_KEYS = ("median", "low", "high")
-
-
-def load_earlier(path: Path, command: str, what: str | None) -> Entry:
-    """An earlier JSON file of `command` ("compare" or "conv") with the plans' names of today.
-
-    `what` is the stage, span or "plans" of compare; None for conv. Raises LenetError where the file
-    is something else or damaged.
-    """
-    import json
-
-    from lenetgpu.files.regular import require_file
-
-    require_file(path, f"results of an earlier {command} --json")
-    try:
-        document = json.loads(path.read_text(), parse_constant=_no_number)
-        if document["command"] != command:
-            raise ValueError("another command's")
-        found = document.get("what")
-        _check_text(document["device"]["name"])
-        parts = document["cases"] if command == "conv" else [document]
-        for part in parts:
-            _check_part(part)
-        timed = any("median_ms" in entry for part in parts for entry in part["candidates"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise LenetError(f"{path}: expected JSON of {command}, found another document") from error
-    if not timed:
-        raise LenetError(f"{path}: expected candidates with times, found none")
-    if found != what:
-        raise LenetError(f"{path}: expected results of {command} {what}, found {found!r}")
-    if command == "conv":
-        return dict(document)
-    for entry in document["candidates"]:
-        entry["name"] = canonical(entry["name"])
-    return dict(document) | {"reference": canonical(document["reference"])}
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _check_text(value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError("expected a text")
-
-
-def _check_time(value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("expected a number")
-    if not 0 < value < math.inf:
-        raise ValueError("expected a positive number")
-
-
-def _check_part(part: Entry) -> None:
-    """ValueError, KeyError or TypeError unless a comparison of candidates can be read from it."""
-    _check_text(part["reference"])
-    if "shape" in part:
-        _check_text(part["shape"])
-        _check_text(part["label"])
-        _check_time(part["images"])
-    for entry in part["candidates"]:
-        _check_text(entry["name"])
-        if "median_ms" not in entry:
-            continue
-        for key in ("median_ms", "p05_ms", "p95_ms"):
-            _check_time(entry[key])
-        for sample in entry.get("samples_ms", []):
-            _check_time(sample)
-        if "interval_ms" in entry:
-            for key in _KEYS:
-                _check_time(entry["interval_ms"][key])
-        if "ratio" in entry:
-            for key in ("median", "high"):
-                _check_time(entry["ratio"][key])
-            float(entry["ratio"]["low"])
+    return Interval(*(entry["ratio"][key] for key in KEYS))
 
 
 def check_earlier(earlier: Entry, path: str, now: Entry) -> None:

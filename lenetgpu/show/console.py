@@ -7,6 +7,8 @@ import sys
 from functools import cached_property
 from typing import Any
 
+from lenetgpu.errors import one_line
+
 _FILE_WIDTH = 250
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
@@ -14,7 +16,8 @@ _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 class Console:
     """stdout or stderr, as Rich's console of that stream: `print` and `width`.
 
-    Text is printed as it is, brackets and all. A stream that is no terminal has long lines.
+    Text is printed on one line as `one_line` has it, brackets and all; tables escape their own. A
+    stream that is no terminal has long lines.
     """
 
     def __init__(self, stderr: bool = False) -> None:
@@ -28,8 +31,14 @@ class Console:
     def _rich(self) -> Any:
         from rich.console import Console as Rich
 
+        class Failing(Rich):
+            """A console whose pipe breaks like a stream's; Rich would end the process."""
+
+            def on_broken_pipe(self) -> None:
+                raise
+
         width = None if self._stream.isatty() else _FILE_WIDTH
-        return Rich(stderr=self._stderr, width=width, markup=False, emoji=False)
+        return Failing(stderr=self._stderr, width=width, markup=False, emoji=False)
 
     @property
     def width(self) -> int:
@@ -41,6 +50,8 @@ class Console:
 
         Its only styles are `style` "bold" and, with `markup`, "[bold]" up to "[/]".
         """
+        if isinstance(what, str):
+            what = one_line(what)
         if not isinstance(what, str) or how.get("highlight", True):
             self._rich.print(what, style=style, **how)
             return

@@ -20,7 +20,11 @@ _PHASE_NAMES = {"first": "pass"}
 def _shown(source: str) -> str:
     """A path as the user would type it: relative where it lies below the working folder."""
     path = Path(source)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else source
+    try:
+        folder = Path.cwd()
+    except OSError:  # it was deleted
+        return source
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else source
 
 
 def describe_device(outcome: Outcome) -> str:

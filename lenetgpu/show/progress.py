@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from lenetgpu.errors import one_line
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, Task
@@ -66,7 +68,7 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
         task = bar.add_task("starting", total=None)
 
         def say(text: str, done: int = 0, total: int = 0) -> None:
-            bar.update(task, description=text, completed=done, total=total or None)
+            bar.update(task, description=one_line(text), completed=done, total=total or None)
 
         yield say
 

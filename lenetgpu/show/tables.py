@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.errors import one_line
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class Column:
         return found
 
     def cell(self, row: dict[str, Any]) -> str:
-        """The value as text; nothing where there is none."""
+        """The value as text, safe to print; nothing where there is none."""
         value = self.value(row)
-        return "" if value is None else self.write(value)
+        return "" if value is None else one_line(self.write(value))
 
 
 def fixed(digits: int) -> Callable[[float], str]:
@@ -77,6 +78,13 @@ def words(value: list[str]) -> str:
 def _joined(value: list[Any]) -> str:
     """A list in a cell of CSV: extents as 32x8, words as in a table."""
     return words(value) if not value or isinstance(value[0], str) else "x".join(map(str, value))
+
+
+def _unrounded(value: Any) -> Any:
+    """A value in a cell of CSV: a number as it is, text as a terminal may have it."""
+    if isinstance(value, list):
+        return one_line(_joined(value))
+    return "" if value is None else one_line(value) if isinstance(value, str) else value
 
 
 def short_error(value: float) -> str:
@@ -192,7 +200,7 @@ def as_rich(
     shown = fitting(columns, rows, width)
     left_out = [column.heading for column in columns if column not in shown]
     table = Table(
-        title=title or None,
+        title=one_line(title) or None,
         title_justify="left",
         caption=f"not shown for width: {', '.join(left_out)}" if left_out else None,
         caption_justify="left",
@@ -226,8 +234,5 @@ def as_csv(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.key for column in columns])
     for row in rows:
-        values = [column.value(row) for column in columns]
-        writer.writerow(
-            [_joined(v) if isinstance(v, list) else "" if v is None else v for v in values]
-        )  # fmt: skip
+        writer.writerow([_unrounded(column.value(row)) for column in columns])
     return text.getvalue()

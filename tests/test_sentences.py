@@ -1,0 +1,363 @@
+"""What a command says whatever it is told and wherever that goes: one safe line, and its code."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from contextlib import suppress
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lenetgpu import __main__ as entry
+from lenetgpu.cli import ending, main
+from lenetgpu.errors import LenetError, one_line
+from lenetgpu.files import assets
+from lenetgpu.show.console import Console
+from lenetgpu.show.progress import status_line
+from lenetgpu.show.tables import Column, as_csv, as_markdown, as_rich
+
+HOSTILE = {
+    "escape": "a\x1b[31mred\x1b]0;title\x07",
+    "lines": "a\nlenetgpu: right\r\nb\x0b\x0c\x85\u2028\u2029",
+    "bidi": "a\u202egnp.5h\u2066\u200f",
+    "unseen": "a\u200b\u00ad\ufeff\u2060b",
+    "8-bit control": "a\x9b31m\x90",
+    "surrogate": "a\udcffb",
+    "markup": "a[/b][bold red]x[/][link=file:///etc/passwd]",
+    "tab and backspace": "a\tb\x08\x08c",
+}
+HOSTILE_TEXT = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def safe(output):
+    """Whether a terminal prints every line as it is."""
+    return all(line.isprintable() for line in output.split("\n"))
+
+
+def refused(result, *parts):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ")
+    assert result.stderr.count("\n") == 1 and safe(result.output)
+    for part in parts:
+        assert part in result.stderr
+
+
+@HOSTILE_TEXT
+def test_one_line_is_safe(text):
+    shown = one_line(text)
+    assert shown.isprintable()
+    assert one_line(shown) == shown
+    assert str(LenetError(text)) == shown
+    if text.isprintable():
+        assert shown == text
+    else:
+        assert "\\" in shown and shown != text
+
+
+@given(st.text(max_size=3_000) | st.text(st.characters(categories=["Cc", "Cf", "Cs", "Zl"])))
+def test_any_text_is_one_short_line(text):
+    shown = one_line(text)
+    assert shown.isprintable() and len(shown) <= 2_000
+    assert not {unicodedata.category(char) for char in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    shown.encode()
+
+
+def test_long_names_and_lines_are_cut_in_the_middle():
+    name = "x" * 300
+    assert one_line(f"a {name} b") == f"a {name} b"
+    found = one_line(f"begin-{'x' * 70_000}-end: expected")
+    assert found.startswith("begin-x") and found.endswith("-end: expected")
+    assert "...(69,751 characters)..." in found and len(found) < 320
+    sentence = "word " * 20_000 + "found nothing"
+    assert len(one_line(sentence)) <= 2_000 and one_line(sentence).endswith("found nothing")
+
+
+@HOSTILE_TEXT
+def test_names_of_files_are_escaped(text, tmp_path):
+    name = tmp_path / text.replace("/", "|")
+    refused(run("infer", name), "found no such file")
+    for words in (["data", "info"], ["weights", "info"], ["infer", "--weights"]):
+        refused(run(*words, name))
+    refused(run("infer", "--output", name), "expected a name ending in")
+    refused(run("compare", "fc2", "--with", name), "found nothing there")
+    found = tmp_path / f"{name.name}.h5"
+    found.write_bytes(assets.default_digits().read_bytes())
+    result = run("data", "info", found)
+    assert result.exit_code == 0 and safe(result.output)
+    assert one_line(found) in result.output
+    result = run("infer", found, "--limit", 3, "--device", "cpu")
+    assert result.exit_code == 0 and safe(result.output)
+    assert one_line(found) in result.output
+
+
+@HOSTILE_TEXT
+def test_what_a_file_holds_is_escaped(text, tmp_path, weight_file):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_group(text.replace("/", "|") if "\udcff" not in text else "a")
+    refused(run("data", "info", path))
+    refused(run("weights", "info", path), "expected dataset /conv1")
+    with h5py.File(weight_file, "a") as file:
+        file.attrs[text.replace("\udcff", "")] = text.replace("\udcff", "")
+        file.attrs["bytes"] = np.void(text.encode(errors="surrogateescape"))
+        file.attrs["long"] = "word " * 10_000
+    result = run("weights", "info", weight_file)
+    assert result.exit_code == 0, result.output
+    assert safe(result.output)
+    assert max(map(len, result.output.splitlines())) <= 2_000
+
+
+@HOSTILE_TEXT
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["infer", "--plan"], ["infer", "--device"], ["infer", "--conv1"], ["infer", "--limit"],
+        ["infer", "--precision"], ["infer", "a", "b"], ["variants"], ["completion"], ["conv"],
+        ["compare"], ["compare", "--suite"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_words_of_the_command_line_are_escaped(words, text):
+    refused(run(*words, text))
+    refused(run(*words, f"--{text}"))
+
+
+@HOSTILE_TEXT
+def test_the_environment_is_escaped(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / text.replace("/", "|")))
+    monkeypatch.setenv("LENETGPU_COMMIT", text)
+    result = run("doctor")
+    assert result.exit_code == 0 and safe(result.output)
+
+
+@HOSTILE_TEXT
+def test_tables_and_lines_are_escaped(text, capsys):
+    columns = Column("name", "name", numeric=False), Column("why", "why"), Column("ms", "ms")
+    rows = [{"name": text, "why": [text, "b"], "ms": 1.5}]
+    Console().print(as_rich(columns, rows, title=text))
+    Console().print(text, highlight=False)
+    Console().print(f"[bold]{text}[/]", highlight=False, markup=True)
+    assert safe(capsys.readouterr().out)
+    assert safe(as_csv(columns, rows)) and safe(as_markdown(columns, rows))
+    assert ",1.5\n" in as_csv(columns, rows)
+
+
+def test_markup_is_printed_as_it_is(capsys):
+    Console().print("[/b] [bold]a[/bold]", highlight=False)
+    Console().print(as_rich((Column("x", "x"),), [{"x": "[/b] and more"}], title="[/a]"))
+    printed = capsys.readouterr().out
+    assert "[/b] [bold]a[/bold]\n" in printed and "[/a]" in printed
+    assert printed.count("[/b]") == 2
+
+
+def test_a_table_into_a_broken_pipe_raises_as_a_line_does(monkeypatch):
+    reads, writes = os.pipe()
+    os.close(reads)
+    stream = open(writes, "w", encoding="utf-8")  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", stream)
+    with pytest.raises(BrokenPipeError):
+        Console().print(as_rich((Column("x", "x"),), [{"x": "1"}]))
+    with suppress(BrokenPipeError):
+        stream.close()
+
+
+def test_the_progress_line_is_escaped(monkeypatch):
+    from rich.progress import Progress
+
+    told = []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(Progress, "update", lambda *_, **how: told.append(how["description"]))
+    with status_line(True) as say:
+        say("a\x1b[2J")
+    assert told == ["a\\x1b[2J"]
+
+
+# commands that end soon, whatever becomes of their output
+QUICK = (
+    ["--help"], ["--version"], ["infer", "--help"], ["data", "--help"], ["variants", "conv1"],
+    ["doctor", "--json"], ["completion", "bash"], ["data", "info"],
+    ["infer", "--limit", "3", "--timing", "--device", "cpu"],
+)  # fmt: skip
+PLAIN = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+NO_ROOM = "lenetgpu: error: stdout: expected room for the results, found: No space left on device\n"
+CLOSED = "lenetgpu: error: stdout: expected a place for the results, found it closed\n"
+full = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+
+
+def process(words, shell='exec "$@"', **how):
+    """`lenetgpu WORDS` in a process of its own, started by a line of sh."""
+    command = ["sh", "-c", shell, "sh", sys.executable, "-m", "lenetgpu", *words]
+    environment = PLAIN | {"PYTHONPATH": str(ROOT)} | how.pop("env", {})
+    given = {"stdout": subprocess.PIPE, "cwd": ROOT} | how
+    return subprocess.run(
+        command, stderr=subprocess.PIPE, text=True, env=environment, check=False, **given
+    )
+
+
+@full
+@pytest.mark.parametrize("words", QUICK, ids=" ".join)
+def test_a_full_stdout_is_a_sentence(words):
+    done = process(words, 'exec "$@" > /dev/full')
+    assert (done.returncode, done.stderr) == (2, NO_ROOM)
+
+
+@pytest.mark.parametrize("words", [*QUICK[:3], QUICK[-1]], ids=" ".join)
+def test_a_closed_stdout_is_a_sentence(words):
+    done = process(words, 'exec "$@" >&-')
+    assert (done.returncode, done.stderr) == (2, CLOSED)
+
+
+@pytest.mark.parametrize("words", [QUICK[0], QUICK[4], QUICK[-1]], ids=" ".join)
+def test_a_pipe_that_nobody_reads_ends_quietly(words):
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = process(words, stdout=writes)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@full
+def test_a_stderr_that_takes_nothing_changes_no_code():
+    for shell in ('exec "$@" 2> /dev/full', 'exec "$@" 2>&-'):
+        assert process(["nosuch"], shell).returncode == 2
+        assert process(["infer", "none.h5"], shell).returncode == 2
+
+
+@full
+def test_json_is_written_before_stderr_fails():
+    done = process(["infer", "--limit", "3", "--json", "-"], 'exec "$@" 2> /dev/full')
+    assert done.returncode == 2
+    assert '"command": "infer"' in done.stdout
+
+
+def test_a_closed_stdin_is_not_missed():
+    done = process(["infer", "--limit", "3", "--device", "cpu"], 'exec "$@" <&-')
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_deleted_working_folder(tmp_path):
+    words = ["infer", "--limit", "3", "--device", "cpu"]
+    gone = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$@"'
+    done = process(words, gone, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = process([*words, "--json", "out.json"], gone, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lenetgpu: error: ") and done.stderr.count("\n") == 1
+
+
+def test_a_stdout_of_few_characters(tmp_path):
+    made = tmp_path / "ä€\x1b.h5"
+    made.write_bytes(assets.default_digits().read_bytes())
+    told = ["data", "info", str(made)], ["infer", str(made), "--limit", "3", "--device", "cpu"]
+    for words, encoding in zip(told, ("latin-1", "ascii:strict"), strict=True):
+        done = process(words, env={"PYTHONIOENCODING": encoding}, encoding="latin-1")
+        assert done.returncode == 0, done.stderr
+        assert "\\u20ac\\x1b.h5" in done.stdout
+    missing = process(
+        ["data", "info", "ä\x1b"],
+        env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    )
+    assert missing.returncode == 2 and missing.stderr.count("\n") == 1
+    assert "\\x1b" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(13, "Permission denied", "/a\x1b/b"), "/a\\x1b/b: expected a file that can be"),
+        (OSError(2, "No usable temporary directory found"), "system: expected it to do what"),
+        (OSError(28, "No space left on device"), "stdout: expected room for the results"),
+        (OSError("odd\nwords"), "found: odd\\nwords"),
+        (OSError(), "found: OSError"),
+        (PermissionError(1, "no", b"/x"), "/x: expected a file that can be used, found: no"),
+    ],
+)
+def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr("lenetgpu.commands.doctor.findings", refuse)
+    refused(run("doctor"), words)
+
+
+def test_a_library_that_does_not_start_is_a_sentence(monkeypatch):
+    from lenetgpu.cpu.jit import LazyJit
+
+    def refuse(name, *how, **more):
+        if name == "numba":
+            raise ValueError("Number of threads specified must be > 0.")
+        return imports(name, *how, **more)
+
+    imports = builtins.__import__
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "-1")
+    monkeypatch.setattr("lenetgpu.commands.doctor.findings", LazyJit(lambda: None))
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    result = run("doctor")
+    refused(result, "numba: expected a library that can be imported, found: Number of threads")
+    assert "NUMBA_NUM_THREADS" in result.stderr
+
+
+def test_a_module_of_ours_that_is_not_there_is_a_mistake():
+    with pytest.raises(ImportError):
+        ending.of_system(ImportError("no such name", name="lenetgpu.cli"))
+
+
+def test_a_deleted_folder_is_named(monkeypatch):
+    def refuse():
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(os, "getcwd", refuse)
+    assert "working folder: " in ending.of_system(FileNotFoundError(2, "No such file"))
+
+
+def test_a_mistake_of_ours_is_a_traceback_with_what_to_do(monkeypatch, capsys):
+    def fail():
+        raise KeyError("a\x1b[31m\nb")
+
+    monkeypatch.setattr("lenetgpu.cli.main", fail)
+    monkeypatch.setattr(sys, "argv", ["lenetgpu"])
+    with pytest.raises(SystemExit) as end:
+        entry.main()
+    said = capsys.readouterr().err
+    assert end.value.code == 1 and safe(said)
+    assert said.startswith("Traceback") and re.search(r"KeyError: .*x1b", said)
+    assert said.splitlines()[-1].startswith(
+        "lenetgpu: this is a mistake in lenetgpu: please report"
+    )
+
+
+def test_a_group_without_a_command_shows_its_help():
+    for words in ([], ["data"], ["weights"]):
+        result = run(*words)
+        assert result.exit_code == 2 and "Commands:\n" in result.output
+
+
+@pytest.mark.parametrize("skip", [0, 7])
+def test_labels_in_csv_have_the_numbers_of_their_images(skip, tmp_path):
+    path = tmp_path / "labels.csv"
+    result = run("infer", "--skip", skip, "--limit", 3, "--device", "cpu", "--output", path)
+    assert result.exit_code == 0, result.output
+    lines = path.read_text().splitlines()[1:]
+    assert [int(line.split(",")[0]) for line in lines] == [skip, skip + 1, skip + 2]
+
+
+def test_help_names_every_form_that_is_read():
+    for words in (["data", "convert"], ["infer"]):
+        shown = run(*words, "--help").output
+        assert all(form in shown for form in ("HDF5", "IDX", ".npy"))
