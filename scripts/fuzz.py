@@ -86,14 +86,14 @@ class Fuzzer:
 
     def _begin(self) -> None:
         """Read every valid file once: what they reach is nothing new."""
+        taken = set()
         for entry in self.corpus:
             process = self._process(lambda entry=entry: [(0, entry.data)])
-            said = process.lines() or []
-            process.end(kill=True)
-            for how, what, _, _, new in said:
-                self._learn(new)
-                if how == "read":
-                    self.valid.add(what)
+            while (said := process.lines()) is not None:
+                self._learn([key for line in said for key in line[-1]])
+                taken |= {what for how, what, *_ in said if how == "read"}
+            process.end()
+        self.valid = taken
         if not self.valid:
             raise click.ClickException(f"{self.form.name}: expected a valid file to be read")
 
@@ -248,7 +248,9 @@ def replay(places: Iterable[Path], limit: float) -> int:
         name = file.name.partition("--")[0]
         if name not in FORMATS:
             raise click.ClickException(f"{file}: expected FORMAT--HARM--DIGEST, found {file.name}")
-        how, said = alone(FORMATS[name], file.read_bytes(), set(), limit)
+        with tempfile.TemporaryDirectory() as folder:
+            valid = Fuzzer(FORMATS[name], Path(folder), Options(seed=0)).valid
+        how, said = alone(FORMATS[name], file.read_bytes(), valid, limit)
         harmful += how not in ENDS
         click.echo(f"{file.name}: {how}, {said}")
     return harmful

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import hashlib
 import json
 import os
@@ -136,6 +137,7 @@ def _limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    faulthandler.disable()
     printed = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
     for stream in (1, 2):
         os.dup2(printed, stream)
