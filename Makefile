@@ -6,7 +6,7 @@ EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo ,cuda13-ctk)
 # PyTorch without CUDA's libraries is on an index of its own
 TORCH_INDEX := $(if $(EXTRA),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
-.PHONY: infer test test-gpu test-peers lint clean
+.PHONY: infer test test-gpu test-peers lint fuzz sanitize lock sbom clean
 
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,12 @@ test-gpu: $(VENV)/.dev  ## every GPU test; writes tests/gpu-receipt.json
 
 test-peers: $(VENV)/.peers  ## the tests that need PyTorch
 	$(BIN)/python -m pytest -m peers
+
+fuzz: $(VENV)/.dev  ## damaged files of every format, for SECONDS
+	$(BIN)/python scripts/fuzz.py --seconds $(or $(SECONDS),300)
+
+sanitize: $(VENV)/.dev  ## every GPU variant under compute-sanitizer, on a GPU with the CUDA toolkit
+	$(BIN)/python scripts/sanitize.py --jobs $(or $(JOBS),4)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
