@@ -5,7 +5,7 @@
     python scripts/sanitize.py --json docs/measured/nvidia-h200/sanitize.json
 
 First each tool must find the error that sanitize_planted.cu holds for it, and none in a clean
-kernel. Then the cases of sanitize_cases.py run once as they are, so that no tool watches a compiler,
+kernel. Then the cases of sanitize_cases.py run once as they are, so that no tool watches NVRTC,
 and once under each tool, in --jobs processes, everybody's first case before anybody's second. The
 tools share --seconds; what they did not suffice for is said. Exits with 1 where a tool finds an
 error, a result is wrong, a process dies, or a variant had no case; with 2 where it cannot run.
