@@ -100,38 +100,60 @@ class Child:
 
     def __init__(self, form: Format, folder: Path, seen: set[Any], valid: set[str]) -> None:
         self.form, self.valid, self.lines = form, valid, Lines(seen)
-        self.path = folder / form.file
+        self.path, self.base = folder / form.file, 0
         for name, data in form.beside.items():
             (folder / name).write_bytes(data)
 
+    def begin(self) -> None:
+        """From here on memory counts."""
+        self.base = _peak()
+
+    def _grown(self) -> int:
+        return _peak() - self.base
+
     def outcome(self, data: bytes) -> tuple[str, str]:
-        """("read" | "refused" | a harm, what is said or was read)."""
+        """("read" | "refused" | a harm, what is said or was read).
+
+        What was read is read again where malloc fills what it gives, and must be the same.
+        """
         self.path.write_bytes(data)
-        _perturbed(0x55)
-        before = os.fstat(1).st_size
+        printed, grown = os.fstat(1).st_size, 0
         try:
             with self.lines.watched():
                 found = self.form.read(self.path)
+            grown = self._grown()
             _perturbed(0xAA)
-            again = self.form.read(self.path)
+            again = self.form.read(self.path) if grown <= MEMORY else found
         except LenetError as error:
             self.lines.say(str(error))
-            if "\n" in str(error):
-                return "output", f"a sentence of several lines: {str(error)[:120]!r}"
-            return "refused", str(error)
+            how, said = "refused", str(error)
+            if "\n" in said:
+                how, said = "output", f"a sentence of several lines: {said[:120]!r}"
         except BaseException as error:
-            return "traceback", _place(error)
-        if os.fstat(1).st_size != before:
+            how, said = "traceback", _place(error)
+        else:
+            how, said = self._judged(str(found), str(again))
+        _perturbed(0)
+        grown = grown or self._grown()
+        if os.fstat(1).st_size != printed:
             return "output", "printed while reading"
+        return ("memory", f"{grown >> 20} MB more than before") if grown > MEMORY else (how, said)
+
+    def _judged(self, found: str, again: str) -> tuple[str, str]:
         if found != again:
             return "wrong data", "two reads of one file differ"
-        if self.form.sealed and self.valid and str(found) not in self.valid:
+        if self.form.sealed and self.valid and found not in self.valid:
             return "wrong data", "other data than were sealed"
-        return "read", str(found)
+        return "read", found
+
+
+def _peak() -> int:
+    """The most bytes of memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _limited() -> None:
-    """Address space, core files; nothing is printed but into a file that is looked at."""
+    """Address space, core files; what is printed goes into a file that is looked at."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * os.sysconf("SC_PAGE_SIZE") + _ADDRESSES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -139,8 +161,8 @@ def _limited() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     faulthandler.disable()
     printed = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
-    for stream in (1, 2):
-        os.dup2(printed, stream)
+    os.dup2(printed, 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 class Process:
@@ -197,14 +219,9 @@ def _say(target: int, *what: Any) -> None:
 
 
 def _work(child: Child, cases: Iterable[Case], target: int) -> None:
-    def peak() -> int:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-    before = peak()
+    child.begin()
     for number, data in cases:
         how, said = child.outcome(data)
-        if peak() - before > MEMORY:
-            how, said = "memory", f"{(peak() - before) >> 20} MB more than before"
         new = child.lines.taken()
         if new or how not in ENDS:
             (child.path.parent / f"kept-{digest(data)}").write_bytes(data)
