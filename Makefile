@@ -6,8 +6,21 @@ EXTRA := $(shell nvidia-smi >/dev/null 2>&1 && echo ,cuda13-ctk)
 # PyTorch without CUDA's libraries is on an index of its own
 TORCH_INDEX := $(if $(EXTRA),,--extra-index-url https://download.pytorch.org/whl/cpu)
 
-.PHONY: infer test test-gpu test-lowest test-peers lint clean
+# CI installs what .ci/lock.txt has, by its hashes; a GPU's libraries are not in it
+LOCKED := $(if $(EXTRA),,$(filter true 1,$(CI)))
 
+.PHONY: infer test test-gpu test-lowest test-peers lint fuzz sanitize lock sbom clean
+
+ifneq ($(LOCKED),)
+$(VENV)/.run: pyproject.toml .ci/lock.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement .ci/lock.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-index --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	touch $@
+else
 $(VENV)/.run: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".$(if $(EXTRA),[$(EXTRA:,%=%)])"
@@ -17,6 +30,8 @@ $(VENV)/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[dev$(EXTRA)]"
 	touch $@
+
+endif
 
 $(VENV)/.peers: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,10 +60,26 @@ test-lowest: $(VENV)-lowest/.dev  ## every test, with the lowest versions that p
 test-peers: $(VENV)/.peers  ## the tests that need PyTorch
 	$(BIN)/python -m pytest -m peers
 
+fuzz: $(VENV)/.dev  ## damaged files of every format, for SECONDS
+	$(BIN)/python scripts/fuzz.py --seconds $(or $(SECONDS),300)
+
+sanitize: $(VENV)/.dev  ## every GPU variant under compute-sanitizer, on a GPU with the CUDA toolkit
+	$(BIN)/python scripts/sanitize.py --jobs $(or $(JOBS),4)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lock:  ## .ci/lock.txt anew, of the newest versions
+	$(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet uv
+	$(VENV)-lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 \
+		--generate-hashes --no-header --quiet --upgrade --output-file .ci/lock.txt
+
+sbom: $(VENV)/.dev  ## the wheel, and its bill of materials beside it
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist >/dev/null
+	$(BIN)/python scripts/sbom.py "$$(ls -t dist/*.whl | head -1)"
 
 clean:
 	rm -rf $(VENV) build dist

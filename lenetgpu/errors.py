@@ -36,6 +36,7 @@ def _cut(text: str, most: int) -> str:
     left = f"...({len(text) - kept:,} characters)..."
     return text[:head] + left + text[len(text) - kept + head :]
 
+
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals that end a command, by KeyboardInterrupt; their names, since not every system has all."""
 

@@ -3,7 +3,7 @@
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
 `course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`,
-`streams.json` with `streams.png`, `shares.json` with `shares.png`.
+`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`.
 """
 
 from __future__ import annotations

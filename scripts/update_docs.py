@@ -26,6 +26,7 @@ import matrix_tables
 import peer_tables
 import plan_tables
 import quoted
+import sanitize_tables
 import shares_tables
 import stream_tables
 import weights_table
@@ -46,6 +47,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **matrix_tables.SECTIONS,
     **idea_tables.SECTIONS,
     **shares_tables.SECTIONS,
+    **sanitize_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -58,6 +60,7 @@ PAGES = {
         *conv_tables.SECTIONS,
         *instrument_table.SECTIONS,
         *stream_tables.SECTIONS,
+        *sanitize_tables.SECTIONS,
         CONTENTS,
     ),
     "docs/weights.md": tuple(weights_table.SECTIONS),

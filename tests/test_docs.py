@@ -80,6 +80,7 @@ def read(path):
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     folders = ("plans", "cells", "conv", "ablation")
     names = ("peers", "course", "infer", "instrument*", "streams", "weights", "counters", "shares")
+    names += ("sanitize",)
     kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
@@ -126,6 +127,22 @@ def test_the_instrument_held_where_it_was_pointed_at_itself(path):
     assert counts["longest_run_seconds"] <= 20
     if not document["busy_processes"]:
         assert counts["slow_down_found"] >= 36
+
+
+@measured("*/sanitize.json")
+def test_sanitizers_found_what_was_planted_and_nothing_else(path):
+    document, sanitize = read(path), script("sanitize")
+    assert document["date"] and document["device"]["kind"] == "cuda"
+    assert (
+        set(document["planted"]) == {row["tool"] for row in document["rows"]} == {*sanitize.TOOLS}
+    )
+    assert all(entry["found"] > 0 for entry in document["planted"].values())
+    assert all(entry["in_a_clean_kernel"] == 0 for entry in document["planted"].values())
+    known = {entry.why for entry in sanitize.ALLOWED}
+    for row in document["rows"]:
+        assert not (row["errors"] or row["wrong"] or row["died"] or row["never"]), row["tool"]
+        assert row["cases"] >= document["variants"] and set(row["allowed"]) <= known
+        assert row["cases"] + len(row["not_reached"]) == document["cases"]
 
 
 @measured("*/**/*.json")

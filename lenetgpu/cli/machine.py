@@ -47,7 +47,7 @@ def doctor(repair: bool, as_json: bool) -> None:
         raise LenetError("doctor: expected one of --repair and --json, found both")
     if repair:
         for line in checkup.repaired():
-            click.echo(line)
+            say(line)
         return
     if as_json:
         write_json(Path("-"), checkup.as_json())

@@ -1,0 +1,227 @@
+"""scripts/sanitize.py with a compute-sanitizer that finds, misses, crashes or takes its time.
+
+On a GPU it is `make sanitize`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.nvrtc import compile_kernel
+
+TOOL = """#!{python}
+import os, subprocess, sys
+words = sys.argv[1:]
+if words == ["--version"]:
+    print("NVIDIA (R) Compute Sanitizer\\nVersion 2025.3.0.0 (build 1)")
+    sys.exit(0)
+tool = words[words.index("--tool") + 1]
+at = next(k for k, word in enumerate(words) if word.endswith(".py"))
+done = subprocess.run([words[at - 1], *words[at:]], stdout=subprocess.PIPE, text=True)
+sys.stdout.write(done.stdout)
+way = os.environ.get("PRETENDED", "")
+planted = words[-1] if "--planted" in words else ""
+errors = int(planted == tool)
+if way == f"misses {{tool}}":
+    errors = 0
+if way == f"sees {{tool}} everywhere":
+    errors = 1
+if way == f"crashes in {{tool}}" and not planted:
+    sys.exit("no device")
+if way == "race" and tool == "racecheck" and not planted:
+    print(os.environ["REPORT"])
+    errors = 1
+if tool == "racecheck":
+    counts = f"{{errors}} hazards displayed ({{errors}} errors, 0 warnings)"
+    print("========= RACECHECK SUMMARY:", counts)
+else:
+    print(f"========= ERROR SUMMARY: {{errors}} errors")
+"""
+WORKER = """
+import os, sys, time
+words = sys.argv[1:]
+cases = [f"{{name}} | shape {{k}}" for k in range(3) for name in ("conv-a", "pool-b", "plan c")]
+if "--planted" in words:
+    print("launched", words[-1])
+    sys.exit(0)
+if "--list" in words:
+    print(*(f"case {{case}}" for case in cases), sep="\\n")
+    sys.exit(0)
+said = dict(zip(words[::2], words[1::2]))
+index, parts = map(int, said["--part"].split("/"))
+until = time.monotonic() + float(said["--seconds"])
+way, watched = os.environ.get("WORKER", ""), os.environ.get("PRETENDED_TOOL")
+for case in cases[index::parts][int(said["--skip"]):]:
+    if time.monotonic() > until:
+        break
+    print("case", case, flush=True)
+    if way == "dies" and case == "pool-b | shape 0":
+        os._exit(7)
+    if way == "hangs" and case == "plan c | shape 1":
+        time.sleep(60)
+    if way == "slow":
+        time.sleep(0.6)
+    if way == "raises" and case == "conv-a | shape 1":
+        print("failed", case + ": CUDARuntimeError: no", flush=True)
+        sys.exit(3)
+    print("wrong" if way == "wrong" and case == "conv-a | shape 2" else "done", case, flush=True)
+"""
+
+
+@pytest.fixture
+def sanitize(script, tmp_path, monkeypatch):
+    module = script("sanitize")
+    tool, worker = tmp_path / "compute-sanitizer", tmp_path / "worker.py"
+    tool.write_text(TOOL.format(python=sys.executable))
+    tool.chmod(0o755)
+    worker.write_text(WORKER.replace("{{", "{").replace("}}", "}"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(module, "WORKER", worker)
+    monkeypatch.setattr(module, "require_gpu", lambda index: Gpu(0, "A GPU", 90))
+    monkeypatch.setattr(module, "head", lambda command, gpu: {"command": command})
+    monkeypatch.setattr(module, "_GRACE_S", 0.5)
+    monkeypatch.setattr(module, "TOOLS", {"memcheck": 1, "racecheck": 1})
+    return module
+
+
+def asked(module, *words):
+    return CliRunner().invoke(module.main, ["--jobs", "2", *words])
+
+
+def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
+    target = tmp_path / "sanitize.json"
+    done = asked(sanitize, "--json", str(target))
+    assert done.exit_code == 0, done.output
+    found = json.loads(target.read_text())
+    assert (found["cases"], found["variants"], found["sanitizer"]) == (9, 3, "2025.3.0.0")
+    assert found["planted"]["racecheck"] == {"found": 1, "in_a_clean_kernel": 0}
+    assert [(row["tool"], row["cases"], row["errors"]) for row in found["rows"]] == [
+        ("memcheck", 9, 0), ("racecheck", 9, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("misses memcheck", "memcheck: expected the planted error to be found kernel"),
+        ("sees racecheck everywhere", "racecheck: expected no error in a clean kernel"),
+    ],
+)
+def test_a_tool_that_does_not_prove_itself_stops_the_run(
+    sanitize, tmp_path, monkeypatch, way, said
+):
+    monkeypatch.setenv("PRETENDED", way)
+    done = asked(sanitize, "--json", str(tmp_path / "sanitize.json"))
+    assert done.exit_code == 1 and said in done.output
+    assert not (tmp_path / "sanitize.json").exists()
+
+
+def test_a_tool_that_crashes_is_no_clean_run(sanitize, monkeypatch):
+    monkeypatch.setenv("PRETENDED", "crashes in racecheck")
+    done = asked(sanitize)
+    assert done.exit_code == 1
+    assert "no summary of the tool" in done.output
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("dies", "died: pool-b | shape 0: exit code"),
+        ("raises", "died: conv-a | shape 1: CUDARuntimeError: no"),
+        ("wrong", "wrong: conv-a | shape 2"),
+    ],
+)
+def test_what_goes_wrong_is_named_and_the_rest_goes_on(sanitize, monkeypatch, way, said):
+    monkeypatch.setenv("WORKER", way)
+    monkeypatch.setattr(sanitize, "TOOLS", {"memcheck": 1})
+    row = sanitize.watch("memcheck", sanitize.listed(), 2, 60.0)
+    assert said in row.sentence()
+    assert row.cases == (8 if way == "dies" else 9) and not row.not_reached and not row.clean
+
+
+def test_cases_that_time_did_not_suffice_for_are_said(sanitize, monkeypatch):
+    monkeypatch.setenv("WORKER", "slow")
+    row = sanitize.watch(None, sanitize.listed(), 1, 1.0)
+    assert 0 < row.cases < 9 and row.cases + len(row.not_reached) == 9
+    assert f"{len(row.not_reached)} cases not reached" in row.sentence()
+
+
+def test_a_case_that_hangs_is_ended_and_said(sanitize, monkeypatch):
+    monkeypatch.setenv("WORKER", "hangs")
+    row = sanitize.watch(None, sanitize.listed(), 3, 2.0)
+    assert "plan c | shape 1 (was not through)" in row.not_reached and row.cases == 7
+    assert row.never == []  # shape 0 was through
+
+
+def test_a_variant_without_a_case_is_a_failure(sanitize, monkeypatch):
+    monkeypatch.setenv("WORKER", "slow")
+    row = sanitize.watch(None, sanitize.listed(), 1, 0.1)
+    assert "plan c" in row.never and not row.clean
+
+
+def reported(first, second):
+    place = ROOT / "lenetgpu" / "stages" / "fused" / "wgmma" / "packed.cuh"
+    lines = [line.strip() for line in place.read_text().splitlines()]
+    at = [lines.index(line) + 1 for line in (first, second)]
+    return (
+        "========= Error: Race reported between Write access at "
+        f"features(int)+0x8b0 in {place}:{at[0]}\n"
+        f"=========     and Read access at features(int)+0xa10 in {place}:{at[1]} [60 hazards]\n"
+        "========="
+    )
+
+
+def test_only_the_named_pair_is_allowed(sanitize, monkeypatch):
+    """Both lines are the source's of today, so that a changed one is looked at again."""
+    (entry,) = sanitize.ALLOWED
+    monkeypatch.setenv("PRETENDED", "race")
+    monkeypatch.setenv("REPORT", reported(*entry.lines))
+    row = sanitize.watch("racecheck", sanitize.listed(), 2, 60.0)
+    assert row.clean and row.allowed == {entry.why: 2} and "2 reports allowed" in row.sentence()
+    for other in (
+        reported(entry.lines[0], "const u32 slot = round % SLOTS;"),
+        reported(*entry.lines).replace("features(", "another("),
+        reported(*entry.lines).replace("+0x8b0 in", "+0x8b0 of"),
+    ):
+        monkeypatch.setenv("REPORT", other)
+        row = sanitize.watch("racecheck", sanitize.listed(), 2, 60.0)
+        assert row.errors == 2 and row.reports and not row.allowed
+
+
+def test_planted_kernels_compile_with_line_numbers(script, monkeypatch):
+    cases = script("sanitize_cases")
+    monkeypatch.setattr(cases.nvrtc, "_OPTIONS", cases.nvrtc._OPTIONS)
+    cases.with_line_numbers()
+    for name in (*script("sanitize").TOOLS, "nothing"):
+        made = compile_kernel(cases.Kernel(cases.PLANTED, f"planted_{name}"), "sm_90a")
+        assert b".debug_line" in made.path.read_bytes()
+
+
+def test_every_variant_is_among_the_cases(script):
+    """On a GPU that can run all: each variant by itself or in a plan, first cases first."""
+    cases, gpu = script("sanitize_cases"), Gpu(0, "NVIDIA H200", 90)
+    found = cases.in_order([*cases.of_plans(gpu), *cases.of_variants(gpu)])
+    named = {case.of for case in found}
+    plans = [cases.resolve(name.removeprefix("plan "), "cuda") for name in named if "plan " in name]
+    inside = {(slot.variant.kind, slot.variant.full_name) for plan in plans for slot in plan.slots}
+    for variant in cases.variants(device="cuda"):
+        alone = f"{variant.kind}-{variant.full_name}" in named
+        assert alone or (variant.kind, variant.full_name) in inside, variant
+    assert {case.of for case in found[: len(named)]} == named
+    assert len({str(case) for case in found}) == len(found)
+
+
+def test_without_a_tool_or_a_gpu_it_says_so(script, monkeypatch):
+    module = script("sanitize")
+    monkeypatch.setattr(module, "require_gpu", lambda index: Gpu(0, "A GPU", 90))
+    monkeypatch.setattr(module, "SANITIZER", "no-such-sanitizer")
+    done = CliRunner().invoke(module.main, [])
+    assert done.exit_code == 2 and "expected it on PATH" in done.output
+    assert Path(module.WORKER).is_file()
