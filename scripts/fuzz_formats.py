@@ -32,6 +32,7 @@ try:
 except ImportError:  # records of plain JSON, with no digest
     entries = None
 from lenetgpu.check import fit, verify
+from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.files import assets, hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.write import pack_data
@@ -231,7 +232,7 @@ def read_earlier(path: Path) -> str:
     named = re.search(rb'"what": "(\w+)"', text)
     command = "conv" if b'"cases"' in text else "compare"
     what = named[1].decode() if named and command == "compare" else None
-    earlier = regression.load_earlier(path, command, what)
+    earlier = load_earlier(path, command, what)
     now = {"device": "NVIDIA H200", "reference": earlier.get("reference"), "cold_l2": False}
     lost = regression.regressions(earlier, earlier, 3.0)
     if command == "conv":

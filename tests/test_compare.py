@@ -8,12 +8,13 @@ import random
 import pytest
 
 from lenetgpu.check.judge import Verdict
+from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
-from lenetgpu.measure.regression import check_earlier, load_earlier, regressions
+from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import Checked
 

@@ -18,12 +18,12 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
+from lenetgpu.cache.folder import place
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.store import cache_dir
 
 pytestmark = pytest.mark.gpu
 PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")
@@ -54,7 +54,7 @@ COMMON = """
 def own_cache(tmp_path_factory):
     """The kernels that are compiled already, and records of its own."""
     folder = tmp_path_factory.mktemp("faults") / "cache"
-    shutil.copytree(cache_dir(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
+    shutil.copytree(place(), folder, ignore=shutil.ignore_patterns("*.lock", ".lenetgpu.*"))
     return folder
 
 

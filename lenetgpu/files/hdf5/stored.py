@@ -120,6 +120,8 @@ def find(
     if dtype.kind not in kinds:
         raise refuse(f"type {dtype}")
     chunks, filters = _chunks(item, kind.get_size(), refuse)
+    if chunks:
+        _require_ends(shape, space.get_simple_extent_dims(maxdims=True), refuse)
     offset = None if chunks else item.get_offset()
     plain = _plain(kind, dtype)
     found = Stored(file, name, expected, item, shape, dtype, kind, plain, chunks, filters, offset)
@@ -149,6 +151,20 @@ def _plain(kind: Any, dtype: Any) -> bool:
         named = ("STD_U8LE", "STD_U8BE") if dtype.kind == "u" else ("STD_I8LE", "STD_I8BE")
         return any(kind.equal(getattr(h5py.h5t, name)) for name in named)
     return bool(kind.equal(h5py.h5t.py_create(dtype)))
+
+
+def _require_ends(
+    shape: tuple[int, ...], most: tuple[int, ...], refuse: Callable[[str], LenetError]
+) -> None:
+    """That a dataset in chunks may not grow, or without bounds.
+
+    HDF5 takes the length of the index of its chunks from `most`, and reads past an index that is
+    shorter.
+    """
+    import h5py
+
+    if any(end not in (n, None, h5py.h5s.UNLIMITED) for n, end in zip(shape, most, strict=True)):
+        raise refuse(f"shape {shape} that may grow to {most}")
 
 
 def _chunks(

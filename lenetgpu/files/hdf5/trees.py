@@ -1,8 +1,11 @@
 """Headers of B-trees and heaps that HDF5 believes before it looks whether they can be true.
 
+Addresses and lengths are of eight bytes, as HDF5 writes them unless told otherwise.
+
 A B-tree's header (of its second version) gives a node up to 4 GiB, and HDF5 makes one, filled with
 zeros, when it meets the header; some heaps of links or attributes end it by a signal, and filters
-on them make it look for plugins. So all headers are looked at first.
+on them make it look for plugins. A heap of names whose list of free places leads back into itself
+holds it for ever. So all headers are looked at first.
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from lenetgpu.errors import LenetError
 
 _TREE = struct.Struct("<4sBBIHH")
 _HEAP = struct.Struct("<4sBHHB100xHQQHHQH")
+_NAMES = struct.Struct("<4sB3xQQQ")
+_FREE = struct.Struct("<QQ")
+_LAST_FREE, _MOST_FREE = 1, 4_096
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
@@ -29,17 +36,43 @@ def require_trees(path: Path, file: BinaryIO) -> None:
     Of a file of more than 16 MiB only both ends are looked at, 8 MiB each.
     """
     size = os.fstat(file.fileno()).st_size
+    base = _begin(path, file, size)
     spans = [(0, size)] if size <= 2 * _ENDS else [(0, _ENDS), (size - _ENDS, size)]
     for lo, hi in spans:
         for at in range(lo, hi, _STEP):
             file.seek(at)
             data = file.read(_STEP + _HEAP.size - 1)
-            for found in (_wrong_tree(data, size), _wrong_heap(data)):
+            for found in (
+                _wrong_tree(data, size),
+                _wrong_heap(data),
+                _wrong_names(data, file, base, size),
+            ):
                 if found:
                     raise LenetError(
                         f"{path}: expected B-trees and heaps that {size:,} bytes can hold, "
                         f"found {found}"
                     )
+
+
+def _begin(path: Path, file: BinaryIO, size: int) -> int:
+    """Where HDF5 finds its signature, from which addresses count; `size` where it finds none.
+
+    LenetError where addresses or lengths are not of eight bytes.
+    """
+    at = 0
+    while at < size:
+        file.seek(at)
+        head = file.read(16)
+        if head.startswith(_SIGNATURE):
+            widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
+            if widths != b"\x08\x08":
+                found = " and ".join(str(width) for width in widths)
+                raise LenetError(
+                    f"{path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
+                )
+            return at
+        at = 2 * at or 512
+    return size
 
 
 def _wrong_tree(data: bytes, size: int) -> str:
@@ -66,6 +99,23 @@ def _wrong_heap(data: bytes) -> str:
             said = f"{width:,} blocks of {first:,} to {most:,} bytes in {rows:,} rows"
             return f"a heap of {said}{' with filters' if filters else ''}"
         at = data.find(b"FRHP", at + 1)
+    return ""
+
+
+def _wrong_names(data: bytes, file: BinaryIO, base: int, size: int) -> str:
+    """As `_wrong_tree`, of the heap that holds a group's names."""
+    at = data.find(b"HEAP")
+    while 0 <= at <= len(data) - _NAMES.size:
+        _, version, length, free, place = _NAMES.unpack_from(data, at)
+        if version == 0 and base + place + length <= size:
+            known: set[int] = set()
+            while free != _LAST_FREE and free + _FREE.size <= length:
+                if free in known or len(known) == _MOST_FREE:
+                    return f"a list of free places without an end within {len(known) + 1:,}"
+                known.add(free)
+                file.seek(base + place + free)
+                free, _ = _FREE.unpack(file.read(_FREE.size))
+        at = data.find(b"HEAP", at + 1)
     return ""
 
 
