@@ -400,7 +400,7 @@ def test_a_folder_that_is_not_ours_alone_is_done_without(how, kind, tmp_path, ca
         assert sorted(cache.rglob("*")) == before
 
 
-@pytest.mark.parametrize("how", needs_root(set(FOLDERS) - {"a link"}))
+@pytest.mark.parametrize("how", needs_root(sorted(set(FOLDERS) - {"a link"})))
 def test_neither_is_a_cache_that_is_not_ours_alone(how, kind, tmp_path, cache, capfd):
     FOLDERS[how](cache, tmp_path)
     for times in (2, 3):
@@ -529,7 +529,7 @@ def test_cupy_keeps_its_kernels_where_it_can(cupys):
     assert cupys.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("how", needs_root(set(FOLDERS) - {"a link"}))
+@pytest.mark.parametrize("how", needs_root(sorted(set(FOLDERS) - {"a link"})))
 def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(how, cupys, tmp_path, capfd):
     cupys.mkdir(parents=True)
     FOLDERS[how](cupys, tmp_path)
