@@ -21,6 +21,7 @@ import receipt
 
 from lenetgpu.commands import infer
 from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu import faults
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.software import software
 from lenetgpu.network import weight_shapes
@@ -52,6 +53,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if processes:  # the workers share the cores
         each = max(1, (os.cpu_count() or 1) // int(processes))
         os.environ.setdefault("OPENBLAS_NUM_THREADS", str(each))
+
+
+@pytest.fixture(autouse=True)
+def found_again() -> Iterator[None]:
+    """A GPU that a test lost, or pretended to, is there again for the next."""
+    yield
+    faults._said.clear()
 
 
 @pytest.fixture(autouse=True)

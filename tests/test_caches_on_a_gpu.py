@@ -10,7 +10,7 @@ import pytest
 from test_poisoned_caches import POISONS
 
 from lenetgpu import LeNet
-from lenetgpu.cache import folder
+from lenetgpu.cache import entries, folder
 from lenetgpu.cache.repair import survey
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -23,12 +23,20 @@ HOW = ["empty", "cut in half", "last bit", "noise", "a link", "a pipe", "a folde
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A cache folder that plan tiled has filled."""
+    """A cache folder with the kernels that plan tiled takes from it."""
     where = tmp_path_factory.mktemp("filled") / "cache"
+    taken, read = set(), entries.read_cubin
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENETGPU_CACHE", str(where))
         begun_anew()
         assert right()
+        begun_anew()
+        patch.setattr(entries, "read_cubin", lambda name: taken.add(name) or read(name))
+        assert right()
+    for path in (where / "kernels").iterdir():
+        if path.name.removesuffix(path.suffix) not in taken:
+            path.unlink()  # what this process loaded before and keeps
+    assert len(taken) > 2
     return where
 
 

@@ -14,7 +14,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu, driver_gpus
-from lenetgpu.measure import choice
+from lenetgpu.measure import choice, roofline
 from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
 from lenetgpu.measure.outcome import Request
 from lenetgpu.plan import AUTO_PLANS, NAMED, auto_plans, resolve, stand_ins
@@ -202,7 +202,7 @@ def test_a_damaged_choice_is_measured_again():
 
 def test_a_choice_made_beside_others_is_made_again_when_they_are_gone(monkeypatch):
     others = []
-    monkeypatch.setattr(choice, "load_on", lambda device: others.pop())
+    monkeypatch.setattr(roofline, "load_on", lambda device: others.pop())
     made, path = remember("fp32", 1, "fp32")
     assert choice.still_holds(HOPPER, "fp32", 1) == made  # nobody else is looked for
     entries.keep("auto", path.stem, replace(made, load=2.0))

@@ -335,14 +335,14 @@ def test_fetch_mnist_says_which_mirror_failed(tmp_path):
 def test_fetch_mnist_checks_the_pinned_sum(tmp_path, monkeypatch, mnist):
     from lenetgpu.files import mnist as fetcher
 
-    def serve(url):
+    def serve(url, *_):
         return (mnist / url.rsplit("/", 1)[1]).read_bytes()
 
     monkeypatch.setattr(fetcher, "_download", serve)
     said = []
     paths = fetcher.fetch_mnist(tmp_path, ("http://mirror/",), said.append)
     assert all(path.is_file() for path in paths)
-    monkeypatch.setattr(fetcher, "_download", lambda url: pytest.fail("downloaded again"))
+    monkeypatch.setattr(fetcher, "_download", lambda *_: pytest.fail("downloaded again"))
     fetcher.fetch_mnist(tmp_path, ("http://mirror/",), said.append)
     assert said[-1].endswith("already here")
     paths[0].unlink()

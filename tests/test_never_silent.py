@@ -144,7 +144,7 @@ HUGE = {
     "all of -1e38 at the end": tensors() | {"fc2": np.full((128, 10), -1e38, np.float32)},
     "fc2 times 1e38": tensors(fc2=1e38),
 }
-BEYOND = "expected weights whose scores float32 holds, found scores of"
+BEYOND = "expected weights whose scores float32 holds with a margin, the largest from"
 
 
 @by_plan

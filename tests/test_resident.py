@@ -338,7 +338,7 @@ class Broken:
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(700, "the GPU answers error 700"), (600, "expected it to end within 0.01 s")],
+    [(999, "the GPU answers error 999"), (600, "expected it to end within 0.01 s")],
 )
 def test_memory_that_a_kernel_may_read_is_not_freed(status, said):
     cluster = object.__new__(resident.Cluster)
@@ -349,6 +349,16 @@ def test_memory_that_a_kernel_may_read_is_not_freed(status, said):
     cluster._runtime.status = 0
     cluster.close(0.01)
     assert cluster._runtime.freed == [2]
+
+
+def test_memory_of_a_lost_gpu_is_left_alone():
+    cluster = object.__new__(resident.Cluster)
+    cluster._runtime, cluster._stream, cluster.address = Broken(700), SimpleNamespace(ptr=1), 2
+    with pytest.raises(LenetError, match=r"\(700\)"):
+        cluster.close(0.01)
+    cluster._runtime.status = 0
+    cluster.close(0.01)
+    assert cluster._runtime.freed == []
 
 
 def test_another_gpu_or_none_is_refused(monkeypatch, shipped_weights):

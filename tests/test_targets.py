@@ -135,7 +135,9 @@ def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, mo
         monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("every thread's umask set"))
         for path in (old, new):
             WAYS[way](path)
-        monkeypatch.setattr(Path, "read_text", lambda self: (_ for _ in ()).throw(OSError()))
+        monkeypatch.setattr(
+            Path, "read_text", lambda self, *_, **more: (_ for _ in ()).throw(OSError())
+        )
         WAYS[way](tmp_path / "without.npy")
     finally:
         monkeypatch.undo()
@@ -165,7 +167,7 @@ def test_bytes_are_on_the_disk_before_their_name_is(tmp_path, monkeypatch):
         way(tmp_path / "x.npy")
         assert done == ["file", "named", "folder"]
     done.clear()
-    store.remember(tmp_path / "x", b"made again where it is lost")
+    write_atomically(tmp_path / "x", b"made again where it is lost", lasting=False)
     assert done == ["named"]
 
 

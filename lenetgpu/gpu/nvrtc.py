@@ -228,11 +228,12 @@ def _kept(name: str) -> Compiled | None:
     if found is None:
         return _not_kept.get(name)
     path, binary, facts = found
-    try:
-        return Compiled(path, Resources(**facts["resources"]), str(facts["log"]), binary)
-    except (LookupError, TypeError):
-        entries.refuse(entries.KERNELS, name, "expected a kernel's facts, found others")
-        return None
+    with contextlib.suppress(LookupError, TypeError):
+        resources = Resources(**facts["resources"])
+        if all(type(used) is int for used in asdict(resources).values()):
+            return Compiled(path, resources, str(facts["log"]), binary)
+    entries.refuse(entries.KERNELS, name, "expected a kernel's facts, found others")
+    return None
 
 
 def _keep(name: str, made: Compiled) -> Compiled:

@@ -24,7 +24,6 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, reason, release, within_memory
-from lenetgpu.measure.roofline import load_on, outlived
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
@@ -89,6 +88,8 @@ def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
 
 def still_holds(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     """`remembered` on `gpu`, which is current, unless it was under a load that is gone."""
+    from lenetgpu.measure.roofline import load_on, outlived
+
     found = remembered(gpu, precision, batch)
     if found is not None and found.load and outlived(found.load, load_on("cuda")):
         return None
@@ -119,6 +120,7 @@ def _measured(gpu: Gpu, precision: str, plans: Mapping[str, Plan], images: int) 
 
     from lenetgpu.check.warmup import kernels_of
     from lenetgpu.gpu.nvrtc import compile_together
+    from lenetgpu.measure.roofline import load_on
     from lenetgpu.measure.rounds import interleave
 
     size = min(images, default_chunk("cuda"))

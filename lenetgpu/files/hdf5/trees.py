@@ -23,6 +23,7 @@ _NAMES = struct.Struct("<4sB3xQQQ")
 _FREE = struct.Struct("<QQ")
 _LAST_FREE, _MOST_FREE = 1, 4_096
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_WIDTHS = (2, 4, 8, 16, 32)
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
@@ -65,7 +66,8 @@ def _begin(path: Path, file: BinaryIO, size: int) -> int:
         head = file.read(16)
         if head.startswith(_SIGNATURE):
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
-            if widths != b"\x08\x08":
+            known = all(width in _WIDTHS for width in widths)
+            if known and widths != b"\x08\x08":
                 found = " and ".join(str(width) for width in widths)
                 raise LenetError(
                     f"{path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
