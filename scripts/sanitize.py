@@ -186,7 +186,7 @@ def prove(jobs: int) -> dict[str, dict[str, int]]:
             last = (log.strip().splitlines() or ["nothing"])[-1]
             raise click.ClickException(f"{tool}: expected its summary of a kernel, found: {last}")
         if bool(found) != (planted == tool):
-            expected = "the planted error to be found" if planted == tool else "no error in a clean"
+            expected = "the planted error in its" if planted == tool else "no error in a clean"
             raise click.ClickException(f"{tool}: expected {expected} kernel, found {found} errors")
     return {tool: {"found": ended[tool, tool][1] or 0, "in_a_clean_kernel": 0} for tool in TOOLS}
 

@@ -34,11 +34,12 @@ extern "C" __global__ void planted_initcheck(const float* x, float* y) {
 }
 #endif
 
-// synccheck: half of the second warp does not come to the barrier.
+// synccheck: a lane that the mask leaves out comes to the barrier of a warp.
 #ifdef ENTRY_planted_synccheck
 extern "C" __global__ void planted_synccheck(const float* x, float* y) {
     y[threadIdx.x] = x[threadIdx.x];
-    if (threadIdx.x < THREADS - WARP / 2) __syncthreads();
+    const unsigned half = __ballot_sync(~0u, threadIdx.x % WARP < WARP / 2);
+    if (threadIdx.x % WARP <= WARP / 2) __syncwarp(half);
     y[threadIdx.x] += 1.0f;
 }
 #endif

@@ -216,11 +216,14 @@ BROKEN = {
     "a misaligned address": "extern \"C\" __global__ void bad(char* p) { *(int*)(p + 1) = 1; }",
 }  # fmt: skip
 BREAK = """
+    import contextlib
     import cupy
     def break_it():
         code, where = sys.argv[1], cupy.zeros(64)
         kernel = cupy.RawKernel(code, "bad")
         kernel((1,), (1,), (np.uint64(where.data.ptr if "char" in code else 64),))
+        with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):  # it has happened by then
+            cupy.cuda.runtime.deviceSynchronize()
 """
 
 

@@ -230,3 +230,26 @@ def test_what_was_printed_before_such_an_end_is_there():
     """
     )
     assert (code, out, errors) == (3, "before", "")
+
+
+def test_nothing_is_said_of_a_lost_gpu_as_python_ends():
+    """Extension types print past every hook what their destructors raise."""
+    program = """
+        import os, sys
+        from lenetgpu.gpu import faults
+        class Held:
+            def __del__(self, write=os.write):
+                write(2, b"Exception ignored in: a stream")
+        held = Held()
+        {silence}
+        print("out")
+        print("said before", file=sys.stderr)
+        sys.exit(3)
+    """
+    for silence, ends in (("faults.note_lost(700)", "said before\n"), ("", "a stream")):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program.format(silence=silence))],
+            capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (3, "out\n")
+        assert done.stderr.endswith(ends), done.stderr

@@ -11,6 +11,7 @@ import os
 import pickle
 import shutil
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -552,3 +553,11 @@ def test_a_kernel_that_cannot_be_kept_is_compiled_once(cache, tmp_path, monkeypa
     assert kind.use() and len(kind.made) == 1
     found = compile_kernel(Kernel(tmp_path / "k.cu", "k"), "sm_90a")
     assert (found.path, found.binary, len(kind.made)) == (None, b"the right cubin", 1)
+
+
+def test_threads_that_write_at_once_are_all_kept(cache):
+    names = [f"{number:03}" for number in range(240)]
+    with ThreadPoolExecutor(8) as pool:
+        kept = list(pool.map(lambda name: entries.write("fits", name, b"{}"), names))
+    assert all(kept)
+    assert {entries.read("fits", name) for name in names} == {b"{}"}

@@ -117,8 +117,9 @@ def write_plain(kind: str, file: str, data: bytes) -> bool:
 def _forget_parts(where: Path, now: float) -> None:
     """Remove what writers that were killed an hour ago left."""
     for part in where.glob(f".*{PART}"):
-        if now - part.lstat().st_mtime > _PART_SECONDS:
-            part.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another thread's, which has its name by now
+            if now - part.lstat().st_mtime > _PART_SECONDS:
+                part.unlink(missing_ok=True)
 
 
 def keep(kind: str, name: str, facts: Any) -> None:

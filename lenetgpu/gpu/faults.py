@@ -5,11 +5,13 @@ Nobody imports CuPy to ask: its errors are known by their names and numbers.
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from lenetgpu.errors import LenetError
@@ -112,7 +114,11 @@ def lost() -> str:
 
 
 def silence() -> None:
-    """Print no error of CUDA's that a destructor raises: without a context all of them do."""
+    """Print no error of CUDA's that a destructor raises: without a context all of them do.
+
+    As Python ends there are destructors that heed no hook: stderr then leads to nowhere.
+    """
+    atexit.register(_hush)
     shown = sys.unraisablehook
 
     def hook(raised: Any) -> None:
@@ -120,6 +126,14 @@ def silence() -> None:
             shown(raised)
 
     sys.unraisablehook = hook
+
+
+def _hush() -> None:
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)
+        os.close(nowhere)
 
 
 def sentence(error: BaseException) -> str:
