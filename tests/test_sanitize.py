@@ -110,7 +110,7 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
 @pytest.mark.parametrize(
     ("way", "said"),
     [
-        ("misses memcheck", "memcheck: expected the planted error to be found kernel"),
+        ("misses memcheck", "memcheck: expected the planted error in its kernel"),
         ("sees racecheck everywhere", "racecheck: expected no error in a clean kernel"),
     ],
 )
