@@ -48,7 +48,7 @@ Mutation = Callable[[Random, Entry, Sequence[Entry]], bytes]
 
 def _at(rng: Random, data: bytearray, hot: Spans) -> int:
     """A place in `data`, four times of five in what is hot."""
-    spans = [(lo, min(hi, len(data))) for lo, hi in hot if lo < len(data)]
+    spans = [(max(0, lo), min(hi, len(data))) for lo, hi in hot if lo < len(data) and hi > 0]
     if spans and rng.random() < 0.8:
         lo, hi = rng.choices(spans, [hi - lo for lo, hi in spans])[0]
         return rng.randrange(lo, hi)
