@@ -131,6 +131,7 @@ def test_no_bomb_takes_memory_or_time(corpus, ends):
         ),
         ("addresses of 4 bytes", "addresses and lengths of 8 bytes, found 4 and 4$"),
     ],
+    ids=list(hostile.WHOLE),
 )
 def test_headers_are_looked_at_before_hdf5_opens_the_file(tmp_path, name, found):
     """What is free for ever would hold it until it is ended."""
