@@ -3,7 +3,7 @@
 Each maker gets a file open for writing, and paths of a file and of a FIFO that it must not open;
 /x is meant as images, the four arrays of weights lie beside it. Families: FOREIGN refers to other
 files, BOMBS declare more than they hold, SHORT hold chunks of too few bytes (or too many), OTHER
-is what is left.
+is what is left. HEADERS and WHOLE are files that are patched, or made otherwise, as a whole.
 """
 
 from __future__ import annotations
@@ -186,6 +186,27 @@ HEADERS = {
 }
 
 
+def _free_for_ever(path):
+    """The names of a group in a heap whose first free place leads to itself."""
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["x"] = np.zeros(SHAPE, "u1")
+    data = bytearray(path.read_bytes())
+    _, free, place = struct.unpack_from("<3Q", data, data.index(b"HEAP") + 8)
+    struct.pack_into("<Q", data, place + free, free)
+    path.write_bytes(data)
+
+
+def _narrow(path):
+    """Nothing is wrong with it, but that the package reads addresses of eight bytes only."""
+    sizes = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    sizes.set_sizes(4, 4)
+    with h5py.File(h5py.h5f.create(os.fsencode(path), fcpl=sizes)) as file:
+        file["x"] = np.zeros(SHAPE, "u1")
+
+
+WHOLE = {"names that are free for ever": _free_for_ever, "addresses of 4 bytes": _narrow}
+
+
 def _compressed_bomb(file, secret, fifo):
     """Two filters of deflate, a million to one."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -291,6 +312,9 @@ OTHER = {
     "truths": _typed("?"),
     "array elements": _typed(np.dtype(("u1", (2,)))),
     "lzf": lambda f, s, p: f.create_dataset("x", SHAPE, "u1", chunks=SHAPE, compression="lzf"),
+    "bounded growth": lambda f, s, p: f.create_dataset(
+        "x", SHAPE, "u1", chunks=SHAPE, maxshape=(9, 28, 28)
+    ),
     "scale-offset": lambda f, s, p: f.create_dataset("x", SHAPE, "u1", chunks=SHAPE, scaleoffset=0),
     "a cycle": _cycle,
     "deep groups": _deep,
@@ -338,6 +362,9 @@ def write_all(folder):
     for name, changes in HEADERS.items():
         found.append(folder / f"headers {name}.h5".replace(" ", "-").replace(",", ""))
         _patched(found[-1], *changes)
+    for name, make in WHOLE.items():
+        found.append(folder / f"whole {name}.h5".replace(" ", "-"))
+        make(found[-1])
     return found
 
 

@@ -23,6 +23,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5, regular
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import guard, opened
+from lenetgpu.files.hdf5.trees import require_trees
 from lenetgpu.files.weights import load_weights
 
 # A child for each file, which says how long it took on a core (s), what memory it had at most
@@ -91,7 +92,8 @@ def of(ends, family, load):
 
 def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
     """No signal, no traceback, no hang, of images, images by parts, and weights."""
-    assert len(ends) == 3 * (sum(map(len, hostile.FAMILIES.values())) + len(hostile.HEADERS))
+    others = len(hostile.HEADERS) + len(hostile.WHOLE)
+    assert len(ends) == 3 * (sum(map(len, hostile.FAMILIES.values())) + others)
     assert {name: end for name, end in ends.items() if end[0] != 0 or "\n" in end[3]} == {}
 
 
@@ -104,14 +106,50 @@ def test_foreign_files_are_refused_whatever_leads_there(ends):
 
 def test_no_bomb_takes_memory_or_time(corpus, ends):
     """Of files under 100 KB and beyond: 200 MB and 1 s of a core, Python and its libraries too."""
-    bombs = {**of(ends, "bombs", r"\w+"), **of(ends, "headers", r"\w+")}
-    assert len(bombs) == 3 * (len(hostile.BOMBS) + len(hostile.HEADERS))
+    bombs = of(ends, "(bombs|headers|whole)", r"\w+")
+    assert len(bombs) == 3 * sum(map(len, (hostile.BOMBS, hostile.HEADERS, hostile.WHOLE)))
     assert {name: end for name, end in bombs.items() if end[1] > 1 or end[2] > 190} == {}
     small = [path for path in corpus if path.stat().st_size < 100_000]
     assert len(small) > 20
-    assert "bytes, more than a file of " in ends["bombs-unwritten.h5 images"][3]
+    sentences = {
+        "unwritten": "bytes, more than a file of ",
+        "deflated-twice": "found filter 1 twice",
+        "more-blank-images": "bytes to read whole from a file of ",
+    }
+    for name, words in sentences.items():
+        assert words in ends[f"bombs-{name}.h5 images"][3]
     said = of(ends, "headers", "images")
     assert all("expected B-trees and heaps that " in end[3] for end in said.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        (
+            "names that are free for ever",
+            "hold, found a list of free places without an end within 2$",
+        ),
+        ("addresses of 4 bytes", "addresses and lengths of 8 bytes, found 4 and 4$"),
+    ],
+    ids=list(hostile.WHOLE),
+)
+def test_headers_are_looked_at_before_hdf5_opens_the_file(tmp_path, name, found):
+    """What is free for ever would hold it until it is ended."""
+    path = tmp_path / "x.h5"
+    hostile.WHOLE[name](path)
+    with path.open("rb") as file, pytest.raises(LenetError, match=found):
+        require_trees(path, file)
+    hostile.small(path, hostile.OTHER["fixed text"], None, None)
+    with path.open("rb") as file:
+        require_trees(path, file)
+
+
+def test_a_dataset_in_chunks_may_not_grow_to_a_bound(tmp_path):
+    """HDF5 reads past the end of an index that is too short for the bound."""
+    path = hostile.small(tmp_path / "x.h5", hostile.OTHER["bounded growth"], None, None)
+    words = r"/x to be .*found shape \(5, 28, 28\) that may grow to \(9, 28, 28\)$"
+    with pytest.raises(LenetError, match=words):
+        load_dataset(path)
 
 
 def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
