@@ -27,10 +27,7 @@ import h5py
 import numpy as np
 from fuzz_mutations import Entry, Mutation
 
-try:
-    from lenetgpu.cache import entries
-except ImportError:  # records of plain JSON, with no digest
-    entries = None
+from lenetgpu.cache import entries
 from lenetgpu.check import fit, verify
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.files import assets, hdf5
@@ -245,7 +242,7 @@ def read_earlier(path: Path) -> str:
 class Record:
     """A record of the cache folder, which `ask` makes, reads, or makes again where it is damaged.
 
-    `instead` stands for what measures or compiles: a name of a module, and what it then gives.
+    `given` stands in for `name` of the module `owner`, which measures or compiles.
     """
 
     ask: Callable[[], object]
@@ -258,7 +255,7 @@ class Record:
             return self.ask()
 
     def _files(self, folder: Path) -> list[Path]:
-        return [path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".kept")]
+        return sorted(folder.rglob(f"*{entries.SUFFIX}"))
 
     def seeds(self) -> list[Entry]:
         """What is written where there was none, without the line of its digest."""
@@ -278,9 +275,7 @@ class Record:
             self._asked(Path(folder))
             for place in self._files(Path(folder)):
                 data = path.read_bytes()
-                if place.suffix == ".kept":
-                    data = entries.sealed(place.parent.name, place.stem, data)
-                place.write_bytes(data)
+                place.write_bytes(entries.sealed(place.parent.name, place.stem, data))
             return repr(self._asked(Path(folder))).replace(folder, "")
 
 
