@@ -105,7 +105,7 @@ def test_suites_hold_the_papers_shapes(name):
         assert laid_out(find("conv", "direct.basic", "cuda"), shape.problem).reads == "NCHW"
 
 
-def test_the_named_shapes_are_the_issues():
+def test_the_named_shapes_are_as_asked():
     single = {shape.label: shape.problem for shape in SUITES["pascal-single"].shapes}
     assert single["1024x32 K3"] == Conv(1024, 1024, 1, 32, 3, 3)
     multi = {shape.label: shape.problem for shape in SUITES["pascal-multi"].shapes}

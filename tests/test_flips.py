@@ -341,3 +341,27 @@ def test_sealing_keeps_all_and_writes_the_same_bytes_again(monkeypatch, tmp_path
                 assert found[name].attrs["note"].decode() == "of variable length"
                 assert found[name].attrs["scale"].tolist() == [1, 2]
         assert seal.sealed(sealed) == sealed.read_bytes()
+
+
+def test_attributes_without_end_are_not_all_held(tmp_path):
+    """Many data sets' names may lead to one that has many attributes."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        item = file.create_dataset("d0", data=np.zeros((4, 4), "f4"))
+        for number in range(20):
+            item.attrs[f"a{number}"] = np.bytes_(b"x" * 60_000)
+        item.attrs["sha256"] = np.bytes_(b"0" * 64)
+        for number in range(1, 60):
+            file[f"d{number}"] = item
+        file.attrs["sha256"] = np.bytes_(b"0" * 64)
+    with pytest.raises(LenetError, match="attributes of at most 1,048,576 bytes"):
+        checksums.verify(tmp_path / "x.h5")
+
+
+@pytest.mark.parametrize("shape", [(), (5, 0)])
+def test_a_data_set_without_rows_is_refused_where_it_has_a_sum(shape, tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        item = file.create_dataset("x", data=np.zeros(shape, "f4"))
+        for holder in (item, file):
+            holder.attrs["sha256"] = np.bytes_(b"0" * 64)
+    done = CliRunner().invoke(main, ["data", "verify", str(tmp_path / "x.h5")])
+    assert done.exit_code == 2 and "expected dataset /x" in done.output

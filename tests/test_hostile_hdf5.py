@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from contextlib import nullcontext
 
 import h5py
 import hostile_hdf5 as hostile
@@ -22,7 +23,7 @@ from stored import idx_file, npy
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5, regular
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import guard, opened
+from lenetgpu.files.hdf5 import guard, opened, trees
 from lenetgpu.files.hdf5.trees import require_trees
 from lenetgpu.files.weights import load_weights
 
@@ -370,3 +371,14 @@ def test_idx_files_declare_what_gzip_can_hold(tmp_path):
     images.write_bytes(packed(struct.pack(">4I", 2051, vast, 28, 28), 5 << 20))
     with pytest.raises(LenetError, match="found a header of 4,294,967,295 images, 3,367,254,"):
         load_dataset(images)
+
+
+def test_both_ends_of_a_large_file_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(trees, "_ENDS", 1 << 12)
+    path, bad = tmp_path / "x.h5", trees._TREE.pack(b"BTHD", 0, 10, 1 << 31, 32, 1)
+    for at, refused in ((64, True), ((1 << 15) - 64, True), (1 << 14, False)):
+        data = bytearray(1 << 15)
+        data[at : at + len(bad)] = bad
+        path.write_bytes(data)
+        with path.open("rb") as file, pytest.raises(LenetError) if refused else nullcontext():
+            require_trees(path, file)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lenetgpu.cache import folder as folders
 from lenetgpu.cache.entries import (
@@ -75,13 +77,23 @@ def _look_at(where: Path, kind: str, found: Survey) -> None:
         try:
             data = opened(kind, name, read_ours(path, MOST_BYTES))
             if kind == KERNELS:
-                require_vouched(json.loads(data), read_ours(where / (name + CUBIN), MOST_BYTES))
+                require_vouched(_facts(data), read_ours(where / (name + CUBIN), MOST_BYTES))
         except OSError as error:
             _add(found, f"{kind}/{name}: {error.strerror or error}")
         except UnfitError as unfit:
             _add(found, f"{kind}/{name}: {unfit}")
         else:
             found.sound[kind] = found.sound.get(kind, 0) + 1
+
+
+def _facts(data: bytes) -> dict[str, Any]:
+    """What an entry says of a cubin; UnfitError where it is no JSON object."""
+    found: Any = None
+    with suppress(ValueError, RecursionError):
+        found = json.loads(data)
+    if not isinstance(found, dict):
+        raise UnfitError("expected a JSON object, found none")
+    return found
 
 
 @dataclass

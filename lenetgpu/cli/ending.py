@@ -47,7 +47,10 @@ def require_streams() -> None:
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """What goes wrong in the block for a reason outside becomes a sentence and an exit code."""
+    """What goes wrong in the block for a reason outside becomes a sentence and an exit code.
+
+    So do a lack of memory and a GPU that is lost.
+    """
     try:
         yield
         return
@@ -59,6 +62,12 @@ def ended() -> Iterator[None]:
         message = error.format_message()
     except (OSError, ImportError) as error:
         message = of_system(error)
+    except Exception as error:
+        from lenetgpu.gpu.faults import sentence
+
+        message = sentence(error)
+        if not message:
+            raise
     complain(message)
     raise click.exceptions.Exit(BAD_INPUT)
 

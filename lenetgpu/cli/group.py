@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from lenetgpu.cli.ending import complain, ended, of_system, require_streams, say
+from lenetgpu.cli.ending import BAD_INPUT, complain, ended, require_streams, say
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
 from lenetgpu.errors import LenetError
 
@@ -32,24 +32,8 @@ class Group(click.Group):
             ctx.exit(INTERRUPTED)
 
     def _invoke(self, ctx: click.Context) -> Any:
-        try:
+        with ended():
             return super().invoke(ctx)
-        except LenetError as error:
-            message = str(error)
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            message = error.format_message()
-        except (OSError, ImportError) as error:
-            message = of_system(error)
-        except Exception as error:
-            from lenetgpu.gpu.faults import sentence
-
-            message = sentence(error)
-            if not message:
-                raise
-        complain(message)
-        ctx.exit(2)
 
 
 def end(ctx: click.Context, outcome: Any) -> None:
@@ -64,5 +48,5 @@ def end(ctx: click.Context, outcome: Any) -> None:
         outcome.draw()
     except LenetError as error:
         complain(str(error))
-        code = code or 2
+        code = code or BAD_INPUT
     ctx.exit(code)

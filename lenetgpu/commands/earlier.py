@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.regular import require_file
+from lenetgpu.files.regular import open_regular
 from lenetgpu.measure.regression import KEYS, Entry
 from lenetgpu.plan import canonical
 
@@ -22,9 +23,8 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     `what` is the stage, span or "plans" of compare; None for conv. Raises LenetError where the file
     is something else or damaged.
     """
-    require_file(path, f"results of an earlier {command} --json")
     try:
-        document = _object(_parsed(path), "the document")
+        document = _object(_parsed(path, command), "the document")
         parts = _checked(document, command)
     except (OSError, ValueError, RecursionError) as error:
         raise LenetError(
@@ -46,10 +46,10 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _parsed(path: Path) -> Any:
+def _parsed(path: Path, command: str) -> Any:
     """What the file holds; OSError, ValueError or RecursionError where it is no JSON."""
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    with open_regular(path, f"results of an earlier {command} --json") as raw:
+        data = BufferedReader(raw).read(MAX_BYTES + 1)  # type: ignore[type-var]
     if len(data) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES:,} bytes")
     return json.loads(data, parse_constant=_no_number, object_pairs_hook=_once)

@@ -18,9 +18,9 @@ class LazyJit:
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
         if self._compiled is None:
-            from lenetgpu.cpu.kept import Kept
-
             compiled = _numba().njit(nogil=True)(self._function)
+            from lenetgpu.cpu.kept import Kept  # imports Numba
+
             if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
                 compiled._cache = Kept(self._function)
             self._compiled = compiled

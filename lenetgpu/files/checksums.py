@@ -34,6 +34,8 @@ MOST = 64
 """Data sets that a file with sums may have."""
 NONE = "has no checksums: cannot tell damage"
 _BYTES, _SHOWN = 32, 12
+_MOST_FACTS = 2 << 20
+"""Characters of all attributes together, in hex."""
 _AT_ONCE = 8 << 20
 _NUMBERS = "a data set of numbers"
 
@@ -135,8 +137,8 @@ def stated(file: hdf5.Untrusted) -> Sums:
             f"{path}: expected attribute {ATTRIBUTE} of the root group and of its data sets, "
             f"{MOST} at most, found none of {', '.join(bare[:8])}: the file is damaged"
         )
-    items = {name: hdf5.find(file, name, _NUMBERS, lambda shape: True, "fiu") for name in names}
-    _compare(f"{path}: expected names and attributes", whole, _sum_of_facts(file, items))
+    items = {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in names}
+    _compare(f"{path}: expected names and attributes", whole, _sum_of_facts(file, items, path))
     return Sums(path, {name: str(_stated(item)) for name, item in items.items()})
 
 
@@ -162,7 +164,7 @@ def verify(path: Path) -> Sums:
     with hdf5.open_hdf5(path) as file:
         sums = stated(file)
         for name in sums.stated:
-            item = hdf5.find(file, name, _NUMBERS, lambda shape: True, "fiu")
+            item = hdf5.find(file, name, _NUMBERS, _is_some, "fiu")
             hdf5.require_written(item)
             found = Sum(item.dtype, item.shape)
             for lo, hi in _spans(item):
@@ -180,6 +182,11 @@ def _spans(item: hdf5.Stored) -> Iterator[tuple[int, int]]:
         yield lo, min(lo + step, item.shape[0])
 
 
+def _is_some(shape: tuple[int, ...]) -> bool:
+    """Whether there is a number in it, in rows."""
+    return bool(shape) and 0 not in shape
+
+
 def _has_sum(file: hdf5.Untrusted, name: str) -> bool:
     """Whether what a hard link of the root group leads to has a sum; no other link has."""
     import h5py
@@ -194,10 +201,22 @@ def _stated(holder: hdf5.Untrusted | hdf5.Stored) -> str | None:
     return None if found is None else str(found)
 
 
-def _facts(holder: Any, where: str) -> list[tuple[str, str, str]]:
-    """(object, attribute, value) of all attributes but the root group's sum."""
-    names = (name for name in hdf5.attribute_names(holder) if where or name != ATTRIBUTE)
-    return [(where, name, _value(holder.id, name)) for name in names]
+def _facts(holder: Any, where: str, most: int, path: str) -> list[tuple[str, str, str]]:
+    """(object, attribute, value) of all attributes but the root group's sum.
+
+    LenetError where their values are longer than `most` together.
+    """
+    found: list[tuple[str, str, str]] = []
+    for name in hdf5.attribute_names(holder):
+        if where or name != ATTRIBUTE:
+            found.append((where, name, _value(holder.id, name)))
+            most -= len(found[-1][2])
+        if most < 0:
+            raise LenetError(
+                f"{path}: expected attributes of at most {_MOST_FACTS // 2:,} bytes beside "
+                "checksums, found more"
+            )
+    return found
 
 
 def _value(holder: Any, name: str) -> str:
@@ -220,12 +239,13 @@ def _value(holder: Any, name: str) -> str:
     return f"{described(kind.dtype, raw.shape)} {raw.tobytes().hex()}"
 
 
-def _sum_of_facts(file: Any, items: Mapping[str, Any]) -> str:
+def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str) -> str:
     """Of an open file and its data sets, being read or being written."""
-    facts = _facts(file, "")
+    facts = _facts(file, "", _MOST_FACTS, path)
     for name, item in items.items():
+        left = _MOST_FACTS - sum(len(value) for _, _, value in facts)
         facts.append((name, "", described(item.dtype, item.shape)))
-        facts += _facts(item, name)
+        facts += _facts(item, name, left, path)
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
 
 
@@ -293,4 +313,4 @@ def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
 
 def seal(file: h5py.File) -> None:
     """The sum over names, types, shapes and attributes, when everything is written."""
-    state(file, _sum_of_facts(file, {name: file[name] for name in file}))
+    state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))

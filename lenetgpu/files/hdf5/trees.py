@@ -27,14 +27,14 @@ _WIDTHS = (2, 4, 8, 16, 32)
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
-_ENDS = 8 << 20
+_ENDS = 32 << 20
 _STEP = 1 << 20
 
 
 def require_trees(path: Path, file: BinaryIO) -> None:
     """LenetError where a header in the file is not of a B-tree or heap that the file can hold.
 
-    Of a file of more than 16 MiB only both ends are looked at, 8 MiB each.
+    Of a file of more than 64 MiB only both ends are looked at, 32 MiB each.
     """
     size = os.fstat(file.fileno()).st_size
     base = _begin(path, file, size)
