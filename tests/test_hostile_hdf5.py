@@ -375,6 +375,7 @@ def test_idx_files_declare_what_gzip_can_hold(tmp_path):
 
 def test_both_ends_of_a_large_file_are_looked_at(tmp_path, monkeypatch):
     monkeypatch.setattr(trees, "_ENDS", 1 << 12)
+    monkeypatch.setattr(trees, "_STEP", 1 << 10)
     path, bad = tmp_path / "x.h5", trees._TREE.pack(b"BTHD", 0, 10, 1 << 31, 32, 1)
     for at, refused in ((64, True), ((1 << 15) - 64, True), (1 << 14, False)):
         data = bytearray(1 << 15)
