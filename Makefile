@@ -61,7 +61,7 @@ test-peers: $(VENV)/.peers  ## the tests that need PyTorch
 	$(BIN)/python -m pytest -m peers
 
 fuzz: $(VENV)/.dev  ## damaged files of every format, for SECONDS
-	$(BIN)/python scripts/fuzz.py --seconds $(or $(SECONDS),300)
+	$(BIN)/python scripts/fuzz.py --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED))
 
 sanitize: $(VENV)/.dev  ## every GPU variant under compute-sanitizer, on a GPU with the CUDA toolkit
 	$(BIN)/python scripts/sanitize.py --jobs $(or $(JOBS),4)
