@@ -212,6 +212,63 @@ def test_hdf5_is_let_finish_what_it_does(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize(
+    ("where", "words"), [("opened", ("data", "info")), ("guard", ("weights", "info"))]
+)
+def test_hdf5_is_let_tell_its_names(name, where, words):
+    """Python is called from C there, which no frame shows."""
+    code = f"""
+def trace(frame, *_):
+    if frame.f_code.co_name == "note" and frame.f_code.co_filename.endswith("{where}.py"):
+        sys.settrace(None)
+        kill()
+sys.settrace(trace)
+"""
+    done = ended(name, code, *words)
+    assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
+
+
+def test_what_waits_for_hdf5_is_lost_by_none():
+    from lenetgpu.files.hdf5.later import later
+
+    came = []
+    numbers = signal.SIGALRM, signal.SIGINT, signal.SIGTERM
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers
+    }
+    try:
+        with later() as interrupt:
+            for number in (*numbers, signal.SIGALRM):
+                os.kill(os.getpid(), number)
+            assert came == []
+            interrupt()
+            assert came == list(numbers)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert came == [*numbers, signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+CONVERTED = """
+import atexit
+@atexit.register
+def last():
+    import h5py
+    with h5py.File("x", "w", driver="core", backing_store=False) as file:
+        file.attrs["text"] = "HDF5 still converts"
+        print(file.attrs["text"])
+"""
+
+
+def test_hdf5_is_not_taken_down_under_a_thread_that_reads():
+    """What is registered first runs last: h5py has not taken its converters back."""
+    done = ended("INT", CONVERTED, "data", "info")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("HDF5 still converts\n")
+
+
 def test_a_process_that_is_not_its_own_keeps_its_handlers(monkeypatch):
     from lenetgpu import __main__
 
