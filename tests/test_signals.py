@@ -188,6 +188,63 @@ before(files.LabelWriter, "close", act)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_fails_after_one_has_its_own_code(tmp_path):
+    weights_were_checked()
+    code = f"""{IN_THE_PASS}
+import lenetgpu.files.output as files
+def full(*_):
+    raise OSError(28, "No space left on device")
+files._put = full
+"""
+    done = ended("TERM", code, *LABELS, cwd=tmp_path)
+    assert done.returncode == 2 and "x.npy: expected a place to write to" in done.stderr
+
+
+def test_one_at_the_end_of_an_interrupted_command_says_nothing_more():
+    code = """
+import atexit
+atexit.register(lambda: (time.sleep(0.3), kill(), print("went on", flush=True)))
+"""
+    done = ended("TERM", MOMENTS["while it waits"] + code, "data", "info")
+    assert (done.returncode, done.stderr, done.stdout) == (CODES["TERM"], INTERRUPTED, "")
+
+
+def test_an_import_that_hangs_is_not_waited_for():
+    code = MOMENTS["in the middle of an import"].replace(
+        "kill()", "kill(); time.sleep(5); print('went on', file=sys.stderr)"
+    )
+    done = ended(
+        "TERM", f"import lenetgpu.cli.signals as watch; watch._PATIENCE = 9{code}", "data", "info"
+    )
+    assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_tool_that_watches_gets_the_usual_end_but_after_a_signal(signalled):
+    code = """
+import threading
+os.environ["CUDA_INJECTION64_PATH"] = ""
+threading._register_atexit(lambda: print("taken down"))
+"""
+    if signalled:
+        code += MOMENTS["while it waits"]
+    done = ended("TERM", code, "data", "info")
+    assert done.returncode == (CODES["TERM"] if signalled else 0)
+    assert done.stdout.endswith("taken down\n") is not signalled
+
+
+def test_the_end_drops_what_nobody_did(tmp_path):
+    code = """
+import pathlib, lenetgpu.store as store
+import lenetgpu.commands.listing as listing
+kept = []
+before(listing, "data_rows", lambda: kept.append(store.Temporary(pathlib.Path("."))))
+"""
+    done = ended("TERM", code, "data", "info", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("name", "where"),
     [("INT", "lenetgpu.store._locked"), ("TERM", "os.replace"), ("HUP", "os.fsync")],
