@@ -326,11 +326,17 @@ def test_hdf5_is_not_taken_down_under_a_thread_that_reads():
     assert done.stdout.endswith("HDF5 still converts\n")
 
 
-def test_a_process_that_is_not_its_own_keeps_its_handlers(monkeypatch):
-    from lenetgpu import __main__
-
-    monkeypatch.setattr(sys, "argv", ["lenetgpu", "--version"])
+@pytest.mark.parametrize("words", [("--version",), ("weights", "info", "none.h5"), ()])
+def test_a_process_that_is_not_its_own_keeps_its_handlers_and_goes_on(words):
+    code = """
+def inside():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit):
-        __main__.main()
-    assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        main()
+    except SystemExit:
+        print("went on", signal.getsignal(signal.SIGTERM) is before)
+inside()
+raise SystemExit
+"""
+    done = ended("TERM", code, *words)
+    assert done.returncode == 0 and done.stdout.endswith("went on True\n")
