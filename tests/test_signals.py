@@ -219,6 +219,20 @@ def test_an_import_that_hangs_is_not_waited_for():
     assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
 
 
+def test_what_stdout_does_not_take_at_the_end_is_told():
+    """With Python's own code for it."""
+    code = """
+import click, io
+class Full(io.StringIO):
+    def flush(self):
+        raise OSError(28, "No space left on device")
+def act():
+    sys.stdout = Full()
+before(click.Context, "exit", act)
+"""
+    assert ended("TERM", code, "data", "info").returncode == 120
+
+
 @pytest.mark.parametrize("signalled", [False, True])
 def test_a_tool_that_watches_gets_the_usual_end_but_after_a_signal(signalled):
     code = """
