@@ -188,6 +188,77 @@ before(files.LabelWriter, "close", act)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_fails_after_one_has_its_own_code(tmp_path):
+    weights_were_checked()
+    code = f"""{IN_THE_PASS}
+import lenetgpu.files.output as files
+def full(*_):
+    raise OSError(28, "No space left on device")
+files._put = full
+"""
+    done = ended("TERM", code, *LABELS, cwd=tmp_path)
+    assert done.returncode == 2 and "x.npy: expected a place to write to" in done.stderr
+
+
+def test_one_at_the_end_of_an_interrupted_command_says_nothing_more():
+    code = """
+import atexit
+atexit.register(lambda: (time.sleep(0.3), kill(), print("went on", flush=True)))
+"""
+    done = ended("TERM", MOMENTS["while it waits"] + code, "data", "info")
+    assert (done.returncode, done.stderr, done.stdout) == (CODES["TERM"], INTERRUPTED, "")
+
+
+def test_an_import_that_hangs_is_not_waited_for():
+    code = MOMENTS["in the middle of an import"].replace(
+        "kill()", "kill(); time.sleep(5); print('went on', file=sys.stderr)"
+    )
+    done = ended(
+        "TERM", f"import lenetgpu.cli.signals as watch; watch._PATIENCE = 9{code}", "data", "info"
+    )
+    assert (done.returncode, done.stderr) == (CODES["TERM"], INTERRUPTED)
+
+
+def test_what_stdout_does_not_take_at_the_end_is_told():
+    """With Python's own code for it."""
+    code = """
+import click, io
+class Full(io.StringIO):
+    def flush(self):
+        raise OSError(28, "No space left on device")
+def act():
+    sys.stdout = Full()
+before(click.Context, "exit", act)
+"""
+    assert ended("TERM", code, "data", "info").returncode == 120
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+def test_a_tool_that_watches_gets_the_usual_end_but_after_a_signal(signalled):
+    code = """
+import threading
+os.environ["CUDA_INJECTION64_PATH"] = ""
+threading._register_atexit(lambda: print("taken down"))
+"""
+    if signalled:
+        code += MOMENTS["while it waits"]
+    done = ended("TERM", code, "data", "info")
+    assert done.returncode == (CODES["TERM"] if signalled else 0)
+    assert done.stdout.endswith("taken down\n") is not signalled
+
+
+def test_the_end_drops_what_nobody_did(tmp_path):
+    code = """
+import pathlib, lenetgpu.store as store
+import lenetgpu.commands.listing as listing
+kept = []
+before(listing, "data_rows", lambda: kept.append(store.Temporary(pathlib.Path("."))))
+"""
+    done = ended("TERM", code, "data", "info", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("name", "where"),
     [("INT", "lenetgpu.store._locked"), ("TERM", "os.replace"), ("HUP", "os.fsync")],
@@ -212,11 +283,74 @@ def test_hdf5_is_let_finish_what_it_does(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
-def test_a_process_that_is_not_its_own_keeps_its_handlers(monkeypatch):
-    from lenetgpu import __main__
+@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize(
+    ("where", "words"), [("opened", ("data", "info")), ("guard", ("weights", "info"))]
+)
+def test_hdf5_is_let_tell_its_names(name, where, words):
+    """Python is called from C there, which no frame shows."""
+    code = f"""
+def trace(frame, *_):
+    if frame.f_code.co_name == "note" and frame.f_code.co_filename.endswith("{where}.py"):
+        sys.settrace(None)
+        kill()
+sys.settrace(trace)
+"""
+    done = ended(name, code, *words)
+    assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
 
-    monkeypatch.setattr(sys, "argv", ["lenetgpu", "--version"])
+
+def test_what_waits_for_hdf5_is_lost_by_none():
+    from lenetgpu.files.hdf5.later import later
+
+    came = []
+    numbers = signal.SIGALRM, signal.SIGINT, signal.SIGTERM
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number)) for number in numbers
+    }
+    try:
+        with later() as interrupt:
+            for number in (*numbers, signal.SIGALRM):
+                os.kill(os.getpid(), number)
+            assert came == []
+            interrupt()
+            assert came == list(numbers)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert came == [*numbers, signal.SIGTERM]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+CONVERTED = """
+import atexit
+@atexit.register
+def last():
+    import h5py
+    with h5py.File("x", "w", driver="core", backing_store=False) as file:
+        file.attrs["text"] = "HDF5 still converts"
+        print(file.attrs["text"])
+"""
+
+
+def test_hdf5_is_not_taken_down_under_a_thread_that_reads():
+    """What is registered first runs last: h5py has not taken its converters back."""
+    done = ended("INT", CONVERTED, "data", "info")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("HDF5 still converts\n")
+
+
+@pytest.mark.parametrize("words", [("--version",), ("weights", "info", "none.h5"), ()])
+def test_a_process_that_is_not_its_own_keeps_its_handlers_and_goes_on(words):
+    code = """
+def inside():
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit):
-        __main__.main()
-    assert signal.getsignal(signal.SIGTERM) is before
+    try:
+        main()
+    except SystemExit:
+        print("went on", signal.getsignal(signal.SIGTERM) is before)
+inside()
+raise SystemExit
+"""
+    done = ended("TERM", code, *words)
+    assert done.returncode == 0 and done.stdout.endswith("went on True\n")

@@ -106,6 +106,9 @@ def test_two_results_are_two_files(by, tmp_path, monkeypatch):
         second.symlink_to(first)
     refused(run("infer", *CPU, "--output", first, "--json", second), "one result there, found two")
     require_targets(first, Path("c.json"))
+    require_targets(first, Path("-"))
+    with pytest.raises(LenetError, match="^stdout: expected one result there, found two"):
+        require_targets(Path("-"), Path("-"))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

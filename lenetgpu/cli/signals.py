@@ -66,6 +66,9 @@ class Watch:
             sys.exit(code)
         if not self._came and {"LD_PRELOAD", "CUDA_INJECTION64_PATH"} & os.environ.keys():
             sys.exit(code)
+        takes = getattr(sys.modules.get("h5py"), "_unregister_converters", None)
+        if takes is not None:  # from HDF5 what a thread that still reads is using
+            atexit.unregister(takes)
         atexit._run_exitfuncs()
         self._drop()
         os._exit(code)

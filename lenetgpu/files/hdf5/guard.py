@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.hdf5.later import later
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,7 +154,8 @@ def attribute_names(holder: Holder) -> list[str]:
         found.append(name[:_MAX_NAME].decode("utf-8", "replace"))
         return True if len(found) == MAX_ATTRIBUTES else None
 
-    h5py.h5a.iterate(holder.id, note)
+    with later():
+        h5py.h5a.iterate(holder.id, note)
     return found
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from lenetgpu.errors import ENDING
 from lenetgpu.files.hdf5.guard import library
+from lenetgpu.files.hdf5.later import later
 
 if TYPE_CHECKING:
     import h5py
@@ -69,7 +66,7 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]
     h5py = library()
     target.truncate(0)
     patient = _Patient(target)
-    with _later() as interrupt:
+    with later() as interrupt:
 
         def check() -> None:
             interrupt()
@@ -79,34 +76,6 @@ def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]
             yield file, check
     patient.check()
     target.flush()
-
-
-@contextmanager
-def _later() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, TERM and HUP wait until what is yielded is called, or for the end of the block.
-
-    HDF5 cannot close a file of which a read or write has raised, and dies as the process ends.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None  # nothing is raised here
-        return
-    numbers = [getattr(signal, name) for name in ENDING if hasattr(signal, name)]
-    found = ((number, signal.getsignal(number)) for number in numbers)
-    handlers = {number: handler for number, handler in found if callable(handler)}
-    came: list[int] = []
-
-    def interrupt() -> None:
-        if came:
-            handlers[came[0]](came.pop(0), sys._getframe())
-
-    for number in handlers:
-        signal.signal(number, lambda number, _: came.append(number))
-    try:
-        yield interrupt
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        interrupt()
 
 
 def set_text(holder: Any, name: str, text: str) -> None:

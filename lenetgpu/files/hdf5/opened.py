@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from lenetgpu.errors import LenetError
 from lenetgpu.files.disk import OpenFile
 from lenetgpu.files.hdf5 import guard
+from lenetgpu.files.hdf5.later import later
 from lenetgpu.files.hdf5.trees import require_trees
 from lenetgpu.files.regular import open_regular
 
@@ -73,7 +74,8 @@ class Untrusted:
             found.append(name[:64].decode("utf-8", "replace"))
             return True if len(found) >= most else None
 
-        self.id.links.iterate(note)
+        with later():
+            self.id.links.iterate(note)
         return found
 
     def check_size(self) -> None:
