@@ -96,8 +96,7 @@ class LeNet:
         `weights` is an HDF5 file (/conv1 /conv2 /fc1 /fc2), None the one that ships; `plan`,
         `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
         `batch` is how many images pass through at once, 1,048,576 at most, for which plan "auto"
-        chooses; calls may have more. `threads` is how many a CPU takes, in the whole process; None:
-        all it may use.
+        chooses; calls may have more. `threads`: a CPU's, in the whole process; None: all it may.
         `latency`: single images in host memory are answered by a kernel that stays on the GPU
         while they come, in fp32. Warns where plan "auto" is more precise than asked, because less
         does not fit the weights. Raises LenetError where one of these is not to be had, or the plan
@@ -240,7 +239,8 @@ class LeNet:
         taken = take(images, self.device)
         if taken.home.on_gpu:
             return self._on_device(taken, with_scores, finish)
-        return self._on_host(taken, taken.pixels(), with_scores, finish)
+        with telling():
+            return self._on_host(taken, taken.pixels(), with_scores, finish)
 
     def _on_host(self, taken: Taken, pixels: Any, with_scores: bool, finish: Finish) -> Any:
         import numpy as np
@@ -248,7 +248,7 @@ class LeNet:
         if taken.count == 1 and self._single is not None and _within(pixels):
             labels, scores = self._single.answer(pixels, with_scores)
         else:
-            with telling(), self._pool(taken.dtype, with_scores).lent() as runner:
+            with self._pool(taken.dtype, with_scores).lent() as runner:
                 labels, scores = runner.answer(pixels, with_scores)
         return _given(taken, finish(np, labels, scores))
 

@@ -66,8 +66,10 @@ def resolved(path: Path) -> Path:
         target = path.resolve()
     except RuntimeError as error:  # a loop, before Python 3.13
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from error
-    if path.exists() and not target.exists():  # /proc/self/fd/N of a deleted file
-        raise OSError(errno.ENOENT, "a file that was deleted")
+    if path.exists() and not target.exists():  # /proc/self/fd/N has no name that leads to it
+        if path.is_file():
+            raise OSError(errno.ENOENT, "a file that was deleted")
+        return path
     return target
 
 

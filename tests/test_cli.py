@@ -346,7 +346,7 @@ def test_fetch_mnist_checks_the_pinned_sum(tmp_path, monkeypatch, mnist):
     fetcher.fetch_mnist(tmp_path, ("http://mirror/",), said.append)
     assert said[-1].endswith("already here")
     paths[0].unlink()
-    monkeypatch.setattr(fetcher, "_download", lambda url: paths[1].read_bytes())
+    monkeypatch.setattr(fetcher, "_download", lambda *_: paths[1].read_bytes())
     with pytest.raises(LenetError, match="is not the pinned"):
         fetcher.fetch_mnist(tmp_path, ("http://mirror/",))
     assert not paths[0].exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +173,22 @@ def test_the_doctor_follows_no_link(cache, tmp_path, monkeypatch):
 def test_the_doctor_does_one_thing_at_a_time():
     refused = doctor("--repair", "--json")
     assert refused.exit_code == 2 and "expected one of --repair and --json" in refused.output
+
+
+def test_the_doctor_leaves_a_shared_folder_and_strangers_files(tmp_path, monkeypatch):
+    """A folder that several users share is not closed to them, and only what is ours goes."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("LENETGPU_CACHE", str(shared))
+    done = doctor("--repair")
+    assert done.exit_code == 2 and "several share" in done.output
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+    own = tmp_path / "own"
+    for name in ("auto/config.json", "schedule/week.json", "cpu-mine.o"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text("a user's")
+    monkeypatch.setenv("LENETGPU_CACHE", str(own))
+    assert doctor("--repair").exit_code == 0
+    assert (own / "auto/config.json").exists() and (own / "schedule/week.json").exists()
+    assert (own / "cpu-mine.o").exists()

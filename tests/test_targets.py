@@ -293,3 +293,12 @@ def test_names_with_brackets_are_names(name, tmp_path, monkeypatch):
     if "\n" not in name:
         refused(run("infer", data, *CPU, "--json", tmp_path / data), "those that are read")
     assert data.read_bytes() == before
+
+
+def test_a_pipe_without_a_name_is_written(tmp_path):
+    """`infer --json /dev/stdout | cat`, where the name leads to no path."""
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as pipe:
+        write_atomically(Path(f"/proc/self/fd/{write}"), b"bytes")
+        os.close(write)
+        assert pipe.read() == b"bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,9 +33,12 @@ from lenetgpu.cache.folder import (
 )
 from lenetgpu.errors import LenetError
 
-_NAMES = (SUFFIX, CUBIN, PART, ".json")
-"""How names of what is kept end, that of earlier versions too."""
-_BEFORE = ("cpu-*.o", "ceilings-*.json")
+_NAMES = re.compile(
+    rf".*({re.escape(SUFFIX)}|\.[0-9a-f]{{16}}{re.escape(PART)})"
+    rf"|.+\.[0-9a-f]{{32}}({re.escape(CUBIN)}|\.json)|[0-9a-f]{{16,64}}\.json"
+)
+"""Names of what is kept, and of what earlier versions kept."""
+_BEFORE = re.compile(r"cpu-[0-9a-f]+\.o|ceilings-[0-9a-f]+\.json")
 """Files that versions before this one kept beside the folders."""
 
 
@@ -129,6 +133,8 @@ def _require_emptied(root: Path) -> None:
         if not stat.S_ISDIR(found.st_mode):
             raise UnfitError(f"expected a folder, found {form(found)}")
         require_owner(found)
+        if found.st_mode & stat.S_ISVTX:
+            raise UnfitError("expected a folder of one user's, found one that several share")
     except FileNotFoundError:
         return
     except (OSError, UnfitError) as error:
@@ -141,15 +147,14 @@ def _empty(root: Path, kinds: tuple[str, ...], removed: Removed) -> None:
         left = len(removed.left)
         if where.is_dir() and not where.is_symlink():
             for path in sorted(where.iterdir()):
-                if path.name.endswith(_NAMES):
+                if _NAMES.fullmatch(path.name):
                     _remove(path, where.name, removed)
                 else:
                     removed.left.append(f"{path}: no name of an entry")
         if len(removed.left) == left:
             _remove(where, "", removed)
-    for pattern in _BEFORE:
-        for path in sorted(root.glob(pattern)):
-            _remove(path, "of an earlier version", removed)
+    for path in sorted(path for path in root.iterdir() if _BEFORE.fullmatch(path.name)):
+        _remove(path, "of an earlier version", removed)
     mode = stat.S_IMODE(root.lstat().st_mode)
     if user() is not None and mode & OTHERS_WRITE:
         root.chmod(mode & ~OTHERS_WRITE)

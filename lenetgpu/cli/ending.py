@@ -56,7 +56,7 @@ def ended() -> Iterator[None]:
         return
     except LenetError as error:
         message = str(error)
-    except click.exceptions.NoArgsIsHelpError:
+    except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort):
         raise
     except click.UsageError as error:
         message = error.format_message()

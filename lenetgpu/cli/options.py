@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
-FILE = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, readable=False)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")

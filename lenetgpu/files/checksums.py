@@ -100,7 +100,7 @@ def _compare(what: str, expected: str, found: str) -> None:
     if found != expected:
         raise LenetError(
             f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
-            f"found {found[:_SHOWN]}: the file is damaged"
+            f"found {found[:_SHOWN]}: the file is damaged, or was changed since"
         )
 
 
@@ -117,6 +117,11 @@ class Blocks:
         expected = self._table[first // self._rows].tobytes().hex()
         what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
         _compare(what, expected, sum_of(rows))
+
+    def require_all(self, first: int, rows: Array) -> None:
+        """`require` of every block in `rows`, which begin with one."""
+        for at in range(0, len(rows), self._rows):
+            self.require(first + at, rows[at : at + self._rows])
 
 
 def stated(file: hdf5.Untrusted) -> Sums:
@@ -135,7 +140,8 @@ def stated(file: hdf5.Untrusted) -> Sums:
         bare += [f"/{name}" for name in names if name not in having]
         raise LenetError(
             f"{path}: expected attribute {ATTRIBUTE} of the root group and of its data sets, "
-            f"{MOST} at most, found none of {', '.join(bare[:8])}: the file is damaged"
+            f"{MOST} at most, found none of {', '.join(bare[:8])}: the file is damaged, or was "
+            "changed since"
         )
     items = {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in names}
     _compare(f"{path}: expected names and attributes", whole, _sum_of_facts(file, items, path))
@@ -166,9 +172,13 @@ def verify(path: Path) -> Sums:
         for name in sums.stated:
             item = hdf5.find(file, name, _NUMBERS, _is_some, "fiu")
             hdf5.require_written(item)
+            parts = blocks(item, sums) if name + OF_BLOCKS in sums.stated else None
             found = Sum(item.dtype, item.shape)
             for lo, hi in _spans(item):
-                found.add(hdf5.read_rows(item, lo, hi))
+                rows = hdf5.read_rows(item, lo, hi)
+                found.add(rows)
+                if parts is not None:
+                    parts.require_all(lo, rows)
             sums.compare(name, found.hex())
     return sums
 
@@ -209,7 +219,7 @@ def _facts(holder: Any, where: str, most: int, path: str) -> list[tuple[str, str
     found: list[tuple[str, str, str]] = []
     for name in hdf5.attribute_names(holder):
         if where or name != ATTRIBUTE:
-            found.append((where, name, _value(holder.id, name)))
+            found.append((where, name, _value(holder.id, name, path)))
             most -= len(found[-1][2])
         if most < 0:
             raise LenetError(
@@ -219,7 +229,7 @@ def _facts(holder: Any, where: str, most: int, path: str) -> list[tuple[str, str
     return found
 
 
-def _value(holder: Any, name: str) -> str:
+def _value(holder: Any, name: str, path: str) -> str:
     """An attribute's type, shape and bytes as they lie in the file."""
     import h5py
     import numpy as np
@@ -231,8 +241,9 @@ def _value(holder: Any, name: str) -> str:
     fixed = code == h5py.h5t.STRING and not kind.is_variable_str()
     if not (plain or fixed) or not 0 < items * kind.get_size() <= MAX_TEXT_BYTES:
         raise LenetError(
-            f"attribute {name}: expected numbers or text of fixed length beside a checksum, "
-            f"found another type, or more than {MAX_TEXT_BYTES:,} bytes"
+            f"{path}: expected attribute {name} to be numbers or text of fixed length beside a "
+            f"checksum, found another type, or more than {MAX_TEXT_BYTES:,} bytes: the file was "
+            "changed since it got its checksums"
         )
     raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
     opened.read(raw, mtype=kind)

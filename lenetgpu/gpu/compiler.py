@@ -7,7 +7,6 @@ packages are installed in; where one differs, or there is no such file, the libr
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import sys
@@ -40,10 +39,12 @@ class Compiler:
 
 def installed(*names: str) -> tuple[str, str] | None:
     """(version, name) of the first of these distributions that is installed, or None."""
+    from importlib import metadata
+
     for name in names:
         try:
-            return importlib.metadata.version(name), name
-        except importlib.metadata.PackageNotFoundError:
+            return metadata.version(name), name
+        except metadata.PackageNotFoundError:
             continue
     return None
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from lenetgpu.gpu.device import Gpu
@@ -90,6 +89,8 @@ class MachineState:
 
 def spread(values: list[float | None]) -> Spread | None:
     """Of the values that were told; None where none was."""
+    from statistics import median
+
     told = [value for value in values if value is not None]
     return Spread(median(told), min(told), max(told)) if told else None
 
