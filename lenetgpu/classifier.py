@@ -69,8 +69,7 @@ class LeNet:
         self._pools: dict[tuple[str, bool], Pool] = {}
         self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
         self._batch = engine.request.images_a_pass(sys.maxsize)
-        self._array, self._pixels = np.ndarray, np.dtype(np.uint8)
-        self._refusal = ""
+        self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
         tell_children(self)
 
     def forked(self) -> None:
@@ -242,6 +241,7 @@ class LeNet:
         with telling():
             return self._on_host(taken, taken.pixels(), with_scores, finish)
 
+    @telling()
     def _on_host(self, taken: Taken, pixels: Any, with_scores: bool, finish: Finish) -> Any:
         import numpy as np
 

@@ -117,6 +117,13 @@ def test_a_net_says_it_in_a_lenet_error(monkeypatch):
                 list(net.stream([images]))
 
 
+def test_images_that_no_memory_holds_are_a_lenet_error():
+    with LeNet.load(device="cpu", batch=9) as net:
+        vast = np.broadcast_to(np.uint8(3), (10**12, 28, 28))
+        with pytest.raises(LenetError, match="^memory: expected enough for this job"):
+            net(vast)
+
+
 def test_a_comparison_ends_where_the_gpu_is_lost():
     candidate = Candidate("broken", lambda: None, "fp32")
     rounds.fail(candidate, CUDARuntimeError(1))
