@@ -13,6 +13,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from gzip import compress
 from random import Random
@@ -155,7 +156,7 @@ def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
         elif what == 2 and isinstance(holder, dict):
             holder[rng.choice(("", "a", str(key) + "x"))] = holder.pop(key)
         else:
-            holder[key] = rng.choice(odd)
+            holder[key] = deepcopy(rng.choice(odd))
     return json.dumps(tree).encode()
 
 
