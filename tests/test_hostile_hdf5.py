@@ -383,3 +383,21 @@ def test_both_ends_of_a_large_file_are_looked_at(tmp_path, monkeypatch):
         path.write_bytes(data)
         with path.open("rb") as file, pytest.raises(LenetError) if refused else nullcontext():
             require_trees(path, file)
+
+
+def test_another_drivers_block_is_not_read(tmp_path):
+    """HDF5 takes as much memory as the block's header says."""
+    path = hostile.small(tmp_path / "x.h5", hostile.OTHER["fixed text"], None, None)
+    data = bytearray(path.read_bytes())
+    assert data[8] == 0 and data[48:56] == b"\xff" * 8
+    data[48:56] = (96).to_bytes(8, "little")
+    path.write_bytes(data)
+    with path.open("rb") as file, pytest.raises(LenetError, match="found one of another driver"):
+        require_trees(path, file)
+
+
+def test_a_list_of_other_files_is_not_followed(tmp_path):
+    """Of a virtual dataset, which HDF5 works through as it is opened, whatever is in it."""
+    path = hostile.small(tmp_path / "x.h5", hostile.FOREIGN["virtual"], tmp_path / "y.h5", None)
+    with path.open("rb") as file, pytest.raises(LenetError, match="data stored in other files"):
+        require_trees(path, file)

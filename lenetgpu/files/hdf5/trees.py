@@ -24,6 +24,7 @@ _FREE = struct.Struct("<QQ")
 _LAST_FREE, _MOST_FREE = 1, 4_096
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WIDTHS = (2, 4, 8, 16, 32)
+_VIRTUAL = b"\x04\x03"
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
@@ -47,6 +48,7 @@ def require_trees(path: Path, file: BinaryIO) -> None:
                 _wrong_tree(data, size),
                 _wrong_heap(data),
                 _wrong_names(data, file, base, size),
+                _wrong_layout(data, file, base, size),
             ):
                 if found:
                     raise LenetError(
@@ -63,8 +65,13 @@ def _begin(path: Path, file: BinaryIO, size: int) -> int:
     at = 0
     while at < size:
         file.seek(at)
-        head = file.read(16)
+        head = file.read(64)
         if head.startswith(_SIGNATURE):
+            place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
+            if 0 < int.from_bytes(place, "little") < size:
+                raise LenetError(
+                    f"{path}: expected an HDF5 file of one piece, found one of another driver"
+                )
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
             known = all(width in _WIDTHS for width in widths)
             if known and widths != b"\x08\x08":
@@ -118,6 +125,19 @@ def _wrong_names(data: bytes, file: BinaryIO, base: int, size: int) -> str:
                 file.seek(base + place + free)
                 free, _ = _FREE.unpack(file.read(_FREE.size))
         at = data.find(b"HEAP", at + 1)
+    return ""
+
+
+def _wrong_layout(data: bytes, file: BinaryIO, base: int, size: int) -> str:
+    """As `_wrong_tree`, of a data set made of others: HDF5 follows its list as it is opened."""
+    at = data.find(_VIRTUAL)
+    while 0 <= at <= len(data) - len(_VIRTUAL) - 8:
+        place = base + int.from_bytes(data[at + 2 : at + 10], "little")
+        if place < size:
+            file.seek(place)
+            if file.read(4) == b"GCOL":
+                return "data stored in other files"
+        at = data.find(_VIRTUAL, at + 1)
     return ""
 
 
