@@ -58,8 +58,9 @@ def test_bars_of_plans_are_as_long_as_their_table_says(tmp_path, drawn):
         ends[bar.get_y()] = max(ends.get(bar.get_y(), 0.0), bar.get_x() + bar.get_width())
     for entry in entries:
         wanted = plots.bar_label(entry["median_ms"])
-        (label,) = [text for text in labels if text.removesuffix(" (bar cut)") == wanted]
-        if label == wanted:
+        drawn_so = [text for text in labels if text.removesuffix(" (bar cut)") == wanted]
+        assert drawn_so  # two plans may take the same time
+        if wanted in drawn_so:
             assert any(end == pytest.approx(entry["median_ms"]) for end in ends.values())
         assert f"{entry['median_ms']:,.3f}" in result.output
 
