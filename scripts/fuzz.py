@@ -224,12 +224,12 @@ def prove(jobs: int = 2) -> None:
     for kind in (*HARMS, "refused"):
 
         def mutate(random: Random, entry: Entry, others: Any, kind: str = kind) -> bytes:
-            return random.choice((b"fine", kind.encode()))
+            return kind.encode()  # never "fine": enough of those end a run before a slow harm
 
         form = Format(f"planted {kind}", "f", lambda: [Entry(b"fine")], mutate, _planted)
         found = fuzz(
             [form],
-            Options(seed=0, cases=6, jobs=jobs, limit=0.3 if kind == "hang" else 5.0, batch=6),
+            Options(seed=0, cases=2, jobs=jobs, limit=0.3 if kind == "hang" else 5.0, batch=2),
         )[form.name]
         wanted = {kind} - {"refused"}
         if set(found.harms) != wanted or (kind == "refused") != bool(found.ends["refused"]):

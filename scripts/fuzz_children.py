@@ -105,9 +105,7 @@ class Child:
             (folder / name).write_bytes(data)
 
     def begin(self) -> None:
-        """From here on memory counts, whatever peak there was before."""
-        with contextlib.suppress(OSError):  # Linux's word for forgetting it
-            Path("/proc/self/clear_refs").write_text("5")
+        """From here on memory counts."""
         self.base = _peak()
 
     def _grown(self) -> int:
