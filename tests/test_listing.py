@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
 from itertools import groupby
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from terminal import in_terminal, without_escapes
 
 from lenetgpu.cli import main
 from lenetgpu.commands import listing
@@ -27,32 +25,6 @@ ROW = re.compile(r"([* ]) (\S+\.\S+) +(cpu|cuda \d+\.\d(?: only)?) +(\w+)(?:  .*
 
 def lines_at(width, stage=None):
     return [line for _, line in variant_lines(*listing.table_rows(stage), width)]
-
-
-def in_terminal(width, *arguments, **environment):
-    """What `lenetgpu` writes to a terminal of that width."""
-    here, there = pytest.importorskip("pty").openpty()
-    environment = {"COLUMNS": str(width), "LINES": "50", "TERM": "xterm-256color", **environment}
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "CI")}
-    command = [sys.executable, "-m", "lenetgpu", *arguments]
-    written = b""
-    with subprocess.Popen(command, stdin=there, stdout=there, env=kept | environment) as process:
-        os.close(there)
-        while True:
-            try:
-                part = os.read(here, 65536)
-            except OSError:  # the other end is closed
-                break
-            written += part
-            if not part:
-                break
-    os.close(here)
-    assert process.returncode == 0
-    return written.decode().replace("\r\n", "\n")
-
-
-def without_escapes(text):
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -6,17 +6,26 @@ from pathlib import Path
 
 import click
 
+from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
+from lenetgpu.cli.group import COMPLETE
+from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import AS_JSON, DEVICE, console, write_json
 from lenetgpu.errors import LenetError
 
 
-@click.command()
-@click.argument("stage", required=False)
-@click.option("--matrix", is_flag=True, help="stages by families: what runs, or why not")
+@click.command(cls=Command)
+@click.argument(
+    "stage",
+    cls=Argument,
+    required=False,
+    shell_complete=completing.listed,
+    explained="A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
+)
+@click.option("--matrix", is_flag=True, help="Show stages by families: what runs, or why not.")
 @AS_JSON
 def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
-    """List what can be switched, naive to fast: all, of STAGE (conv2) or of a kind (conv)."""
+    """List what can be switched, naive to fast, and mark what runs on this machine."""
     from lenetgpu.commands import listing
     from lenetgpu.gpu.software import software
     from lenetgpu.show.listing import print_variants
@@ -36,8 +45,8 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
         print_variants(console(), *listing.table_rows(stage))
 
 
-@click.command()
-@click.option("--repair", is_flag=True, help="empty the cache folder: compiled, checked, measured")
+@click.command(cls=Command)
+@click.option("--repair", is_flag=True, help="Empty the cache folder: compiled, checked, measured.")
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, the libraries, the kernel cache and what would run."""
@@ -56,7 +65,7 @@ def doctor(repair: bool, as_json: bool) -> None:
         say(f"{what:13} {found}")
 
 
-@click.command()
+@click.command(cls=Command)
 @DEVICE
 def warmup(device: str) -> None:
     """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
@@ -71,15 +80,27 @@ def warmup(device: str) -> None:
     say(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.command(cls=Command)
+@click.argument(
+    "shell",
+    cls=Argument,
+    metavar="SHELL",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    explained="One of bash, zsh or fish.",
+)
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:
-    """Print the completion script of SHELL; for bash: eval "$(lenetgpu completion bash)"."""
-    from click.shell_completion import get_completion_class
+    """Print the script by which a shell completes commands, options, names and files.
 
-    chosen = get_completion_class(shell)
-    if chosen is None:
-        raise LenetError(f"completion: expected a shell that click completes, found {shell}")
-    main = ctx.find_root().command
-    click.echo(chosen(main, {}, "lenetgpu", "_LENETGPU_COMPLETE").source())
+    The line of your shell goes into ~/.bashrc, into ~/.zshrc behind compinit, or into fish's
+    config.fish:
+
+    \b
+    bash: eval "$(lenetgpu completion bash)"
+    zsh:  eval "$(lenetgpu completion zsh)"
+    fish: lenetgpu completion fish | source
+    """
+    from lenetgpu.cli.shells import SHELLS
+
+    script = SHELLS[shell](ctx.find_root().command, {}, "lenetgpu", COMPLETE).source()
+    click.echo(script.rstrip("\n"))

@@ -10,14 +10,17 @@ import click
 
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.group import STARTED
+from lenetgpu.cli.help import Command
 from lenetgpu.cli.options import (
     COUNTERS,
     CSV,
     FILE,
     JSON,
     MARKDOWN,
+    NO_PROGRESS,
     console,
     is_stdout,
+    number,
     overrides,
     request,
     run_options,
@@ -27,15 +30,22 @@ from lenetgpu.cli.options import (
 from lenetgpu.cli.signals import INTERRUPTED
 
 
-@click.command()
+@click.command(cls=Command)
 @run_options
-@click.option("--repeat", default=0, help="pass N more times, for medians and their spread")
-@click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
-@click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
-@click.option("--scores", is_flag=True, help="scores beside the labels in --output")
+@number("--repeat", "Pass N more times, for medians and their spread.", default=0)
+@click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
+@click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5 or .json.")
+@click.option(
+    "--scores", is_flag=True, help="Scores beside the labels in --output; without it, printed."
+)
 @JSON
-@click.option("--min-accuracy", type=float, help="exit with 1 below this share, as 0.99")
-@click.option("--no-progress", is_flag=True, help="no progress bar")
+@click.option(
+    "--min-accuracy",
+    type=float,
+    metavar="SHARE",
+    help="Exit with 1 where a smaller share is right, as 0.99.",
+)
+@NO_PROGRESS
 @click.pass_context
 def infer(
     ctx: click.Context,
@@ -45,7 +55,7 @@ def infer(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    """Classify images, each once."""
     from lenetgpu.gpu.device import begin
 
     begin(options["device"])
@@ -77,14 +87,14 @@ def infer(
         ctx.exit(1)
 
 
-@click.command()
+@click.command(cls=Command)
 @run_options
 @JSON
 @CSV
 @MARKDOWN
-@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams")
+@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams.")
 @COUNTERS
-@click.option("--no-progress", is_flag=True, help="no progress bar")
+@NO_PROGRESS
 @click.pass_context
 def profile(
     ctx: click.Context,
@@ -97,7 +107,7 @@ def profile(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Per-stage report of a plan: times, rates, roofline, launches, occupancy, residual."""
+    """Time a plan stage by stage: rates, roofline, launches, occupancy, residual."""
     from lenetgpu.commands import profile as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.outcome import Request

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.device import choose_device
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
@@ -44,14 +44,19 @@ def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
     return rows, f"cpu and {gpu.name}, cuda {gpu.version}"
 
 
+def kinds() -> dict[str, str]:
+    """Stages, kinds and spans, whose variants can be listed, with the kind of each."""
+    found = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
+    return found | {span.name: span.kind for span in SPANS}
+
+
 def _listed(stage: str | None) -> list[Variant]:
-    kinds = {s.name: s.kind for s in STAGES} | {kind: kind for kind in (*KINDS, *SPAN_KINDS)}
-    kinds |= {span.name: span.kind for span in SPANS}
-    if stage is not None and stage not in kinds:
-        raise LenetError(f"stage {stage!r} does not exist; choose from: {', '.join(kinds)}")
+    by_name = kinds()
+    if stage is not None and stage not in by_name:
+        raise LenetError(f"stage {stage!r} does not exist; {choose(stage, by_name)}")
     starting = {span.kind for span in SPANS if stage in span.stages}
     spans = [kind for kind in SPAN_KINDS if stage is None or kind in starting or kind == stage]
-    wanted = [*(KINDS if stage is None else (kinds[stage],)), *spans]
+    wanted = [*(KINDS if stage is None else (by_name[stage],)), *spans]
     return [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
 
 
