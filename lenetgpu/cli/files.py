@@ -9,7 +9,7 @@ import click
 
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.help import Argument, Commands
-from lenetgpu.cli.options import FILE, FOLDER, Decorator
+from lenetgpu.cli.options import FILE, FOLDER, Decorator, console
 
 
 def _one(name: str, explained: str, **how: Any) -> Decorator:
@@ -29,8 +29,9 @@ def data_info(file: Path | None) -> None:
     from lenetgpu.commands import listing
     from lenetgpu.files import assets
 
+    out = console()
     for what, found in listing.data_rows(file or assets.default_digits()):
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
 @data.command("verify")
@@ -99,8 +100,9 @@ def weights_info(file: Path | None) -> None:
     from lenetgpu.commands import listing
     from lenetgpu.files import assets
 
+    out = console()
     for what, found in listing.weight_rows(file or assets.default_weights()):
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
 @weights.command("verify")

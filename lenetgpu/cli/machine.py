@@ -61,8 +61,9 @@ def doctor(repair: bool, as_json: bool) -> None:
     if as_json:
         write_json(Path("-"), checkup.as_json())
         return
+    out = console()
     for what, found in checkup.findings():
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
 @click.command(cls=Command)

@@ -23,7 +23,10 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
     lines: list[Line] = []
     for device in dict.fromkeys(cell.device for cell in cells):
         here = [cell for cell in cells if cell.device == device]
-        lines += [*_table(device, here), []]
+        table = _table(device, here)
+        if max(sum(len(text) for text, _ in line) for line in table) > width:
+            table = _list(device, here)
+        lines += [*table, []]
     for note in _notes(cells):
         lines += [[(line, "")] for line in textwrap.wrap(note, width, subsequent_indent="  ")]
     return lines
@@ -44,6 +47,18 @@ def _table(device: str, cells: list[Cell]) -> list[Line]:
             line += [(_GAP, ""), (f"{_text(cell):{wide[family]}}", style)]
         line[-1] = (line[-1][0].rstrip(), line[-1][1])
         lines.append(line)
+    return lines
+
+
+def _list(device: str, cells: list[Cell]) -> list[Line]:
+    """A cell a line, stage by stage: what a terminal gets that is too narrow for the table."""
+    lines: list[Line] = []
+    for stage in dict.fromkeys(cell.stage for cell in cells):
+        lines.append([(f"{device} {stage}", HEADING)])
+        for cell in cells:
+            if cell.stage == stage:
+                style = GREEN if cell.variant is not None else RED
+                lines.append([(f"  {cell.family:9}", ""), (_text(cell), style)])
     return lines
 
 
