@@ -304,7 +304,8 @@ def resolve(
     mapping = NAMED[name].get(device)
     if mapping is None:
         raise LenetError(
-            f"plan {name} does not run on {device}; plans that do: {', '.join(plan_names(device))}"
+            f"plan {name} needs a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
+            f"{device}; plans that do: {', '.join(plan_names(device))}"
         )
     chosen = _choose(mapping, overrides, device)
     for slot in chosen:

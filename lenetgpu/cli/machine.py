@@ -37,7 +37,7 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
         found = [cell.as_json() for cell in cells(stage)]
         write_json(Path("-"), head | software(None) | {"matrix": found})
     elif matrix:
-        print_matrix(console(), cells(stage))
+        print_matrix(console(), cells(stage), listing.machine())
     elif as_json:
         rows = listing.variant_rows(stage)
         write_json(Path("-"), head | software(None) | {"variants": rows})

@@ -76,6 +76,10 @@ def infer(
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+    if options["scores"] and output is None:
+        from lenetgpu.show.scores import print_scores
+
+        print_scores(console(stderr=is_stdout(json_file)), outcome)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)

@@ -23,6 +23,7 @@ from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.candidates import (
     PLANS,
     check_comparable,
+    check_plan_reference,
     default_reference,
     only,
     plan_candidates,
@@ -192,6 +193,9 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
         return _run_suite(request, say)
     assert request.what is not None
     check_comparable(request.what)
+    if request.what == PLANS:
+        gpu, _ = choose_device(request.device)
+        check_plan_reference(request.reference, "cpu" if gpu is None else "cuda")
     own, notes = of_kind(found, stage_of(request.what).kind) if found else ([], [])
     setting = _setting(request, say)
     if setting.gpu is None and request.cold_l2:

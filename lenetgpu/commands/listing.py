@@ -13,35 +13,42 @@ from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.stages import Variant, variants
-from lenetgpu.stages.registry import KINDS, SPAN_KINDS
+from lenetgpu.stages.registry import KINDS, SPAN_KINDS, Needs
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
     """One object per switchable variant, of a stage or kind where given, naive to fast.
 
-    Raises LenetError where `stage` is neither.
+    `here`: whether it runs on this machine; `lacks`: what this machine does not have, null where
+    nothing. Raises LenetError where `stage` is neither.
     """
-    return [_row(v) for v in _listed(stage)]
+    gpu, _ = choose_device("auto")
+    return [_row(v, gpu) for v in _listed(stage)]
 
 
 def table_rows(stage: str | None = None) -> tuple[list[dict[str, Any]], str]:
-    """The objects with `here` where a variant runs on this machine, and what that is.
+    """The same objects, and what the ones marked `here` run on and the others need.
 
     A kind's families stand together, in the order of their first variants. Raises LenetError as
     `variant_rows` does.
     """
-    gpu, why = choose_device("auto")
+    gpu, _ = choose_device("auto")
     listed = _listed(stage)
     groups = list(dict.fromkeys((v.kind, v.family) for v in listed))
-    rows = []
-    for v in sorted(listed, key=lambda v: groups.index((v.kind, v.family))):
-        here = v.needs.device == "cpu" or (gpu is not None and v.needs.met_by(gpu))
-        rows.append(_row(v) | {"here": here})
-    if gpu is None:
-        return rows, f"cpu ({why})"
-    return rows, f"cpu and {gpu.name}, cuda {gpu.version}"
+    ordered = sorted(listed, key=lambda v: groups.index((v.kind, v.family)))
+    rows = [_row(v, gpu) for v in ordered]
+    lacking = sorted({row["lacks"] for row in rows if row["lacks"]})
+    others = f"; the others need {' or '.join(lacking)}" if lacking else ""
+    return rows, machine() + others
+
+
+def machine() -> str:
+    """What variants run on here."""
+    gpu, why = choose_device("auto")
+    return f"cpu ({why})" if gpu is None else f"cpu and {gpu.name}, cuda {gpu.version}"
 
 
 def kinds() -> dict[str, str]:
@@ -60,7 +67,18 @@ def _listed(stage: str | None) -> list[Variant]:
     return [v for kind in dict.fromkeys(wanted) for v in variants(kind)]
 
 
-def _row(v: Variant) -> dict[str, Any]:
+def _lacks(needs: Needs, gpu: Gpu | None) -> str | None:
+    """What this machine does not have of what a variant needs."""
+    if needs.device == "cpu" or (gpu is not None and needs.met_by(gpu)):
+        return None
+    if gpu is None:
+        return "a GPU"
+    later = "" if needs.exact else " or later"
+    return f"a GPU of compute capability {needs.compute_capability / 10:.1f}{later}"
+
+
+def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
+    lacks = _lacks(v.needs, gpu)
     return {
         "kind": v.kind,
         "stages": [s.name for s in STAGES if s.kind == v.kind]
@@ -73,6 +91,8 @@ def _row(v: Variant) -> dict[str, Any]:
         "writes": list(v.writes),
         "paper": v.paper,
         "description": v.summary,
+        "here": lacks is None,
+        "lacks": lacks,
     }
 
 

@@ -126,6 +126,12 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
     return next((name for name in same if name in names), names[0])
 
 
+def check_plan_reference(wanted: str | None, device: str) -> None:
+    """Raise LenetError where the plan that ratios are to be over does not run on `device`."""
+    if wanted is not None and canonical(wanted) in NAMED:
+        resolve(canonical(wanted), device)
+
+
 def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
     """The candidate that `wanted` names (a family's name too); LenetError where none does."""
     names = [candidate.name for candidate in candidates]
@@ -139,5 +145,5 @@ def resolve_reference(what: str, device: str, wanted: str, candidates: list[Cand
         )
         wanted = variant.full_name if variant is not None else wanted
     if wanted not in names:
-        raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
+        raise LenetError(f"--reference {wanted} is no candidate; {choose(wanted, names)}")
     return wanted

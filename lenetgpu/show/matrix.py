@@ -86,9 +86,10 @@ def _notes(cells: list[Cell]) -> list[str]:
     return notes
 
 
-def print_matrix(console: Console, cells: list[Cell]) -> None:
-    """The tables, green where a cell runs and red where it is refused; lines are not folded."""
+def print_matrix(console: Console, cells: list[Cell], machine: str) -> None:
+    """The tables, green where a cell runs and red where it is refused, then what runs here."""
     from rich.text import Text
 
     for line in matrix_lines(cells, console.width):
         console.print(Text.assemble(*line), highlight=False, soft_wrap=True)
+    console.print(f"on this machine: {machine}", highlight=False)
