@@ -159,6 +159,9 @@ def _check_request(request: CompareRequest) -> None:
     check_effort(request.effort, request.watch)
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+    if request.what == PLANS and request.reference is not None:
+        gpu, _ = choose_device(request.device)
+        check_plan_reference(request.reference, "cpu" if gpu is None else "cuda")
     plain = CompareRequest()
     alone = {name: f"--{name.replace('_', '-')}" for name in ("reference", "cold_l2", "against",
              "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip
@@ -193,9 +196,6 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
         return _run_suite(request, say)
     assert request.what is not None
     check_comparable(request.what)
-    if request.what == PLANS:
-        gpu, _ = choose_device(request.device)
-        check_plan_reference(request.reference, "cpu" if gpu is None else "cuda")
     own, notes = of_kind(found, stage_of(request.what).kind) if found else ([], [])
     setting = _setting(request, say)
     if setting.gpu is None and request.cold_l2:

@@ -126,9 +126,9 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
     return next((name for name in same if name in names), names[0])
 
 
-def check_plan_reference(wanted: str | None, device: str) -> None:
+def check_plan_reference(wanted: str, device: str) -> None:
     """Raise LenetError where the plan that ratios are to be over does not run on `device`."""
-    if wanted is not None and canonical(wanted) in NAMED:
+    if canonical(wanted) in NAMED:
         resolve(canonical(wanted), device)
 
 
