@@ -170,13 +170,5 @@ def test_text_can_be_read_in_light_and_dark():
         assert contrast(theme["accent"], theme["accent-soft"]) >= 4.5
         for series in (f"c{n}" for n in range(1, 9)):
             assert contrast(theme[series], theme["surface"]) >= 3
-        for deep in ("right", "wrong"):
-            assert contrast(theme["on-deep"], theme[deep]) >= 4.5
-
-
-def test_a_page_without_jinja_names_the_extra(monkeypatch):
-    from lenetgpu.errors import LenetError
-
-    monkeypatch.setattr(base.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LenetError, match=r"^--errors: expected jinja2.*lenetgpu\[report\]"):
-        base.require_report("--errors")
+        for heat in ("heat-right", "heat-wrong"):
+            assert contrast(theme["ink"], theme[heat]) >= 4.5

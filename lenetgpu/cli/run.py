@@ -33,6 +33,7 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
 @click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
+@click.option("--errors", type=FILE, help="what is read wrong to FILE.png, .html or .csv")
 @JSON
 @click.option("--min-accuracy", type=float, help="exit with 1 below this share, as 0.99")
 @click.option("--no-progress", is_flag=True, help="no progress bar")
@@ -41,6 +42,7 @@ def infer(
     ctx: click.Context,
     /,
     output: Path | None,
+    errors: Path | None,
     json_file: Path | None,
     no_progress: bool,
     **options: Any,
@@ -54,17 +56,24 @@ def infer(
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
     from lenetgpu.show.infer import print_infer
+    from lenetgpu.show.mistakes.files import check_errors, write_errors
     from lenetgpu.show.progress import progress_bar
 
     if output is not None:
         files.check_target(output)
-    files.require_targets(output, json_file, sources=(options["data"], options["weights"]))
+    if errors is not None:
+        check_errors(errors)
+    read = options["data"], options["weights"]
+    files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
+    more = {"roofline": options["timing"], "mistakes": errors is not None}
+    asked = request(Request, options, overrides=overrides(options), **more)
     with progress_bar(enabled=not no_progress) as progress:
         outcome = job.infer(asked, progress, output)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
+    if errors is not None:
+        write_errors(errors, outcome)
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""

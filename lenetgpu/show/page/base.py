@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu import __version__
-from lenetgpu.errors import LenetError, one_line
+from lenetgpu.errors import one_line
 from lenetgpu.store import write_atomically
 
 if TYPE_CHECKING:
@@ -37,14 +36,6 @@ class Head:
         """Device, date, commit and the other facts, as the page lists them."""
         commit = self.commit or "not recorded"
         return {"device": self.device, "date": self.date, "commit": commit, **self.facts}
-
-
-def require_report(option: str) -> None:
-    """Raise LenetError naming the extra, unless what pages are made with is installed."""
-    if importlib.util.find_spec("jinja2") is None:
-        raise LenetError(
-            f"{option}: expected jinja2, found it not installed; pip install 'lenetgpu[report]'"
-        )
 
 
 @cache
