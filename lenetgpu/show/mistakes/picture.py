@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusions, per_digit
-from lenetgpu.measure.document import head
+from lenetgpu.errors import one_line
 from lenetgpu.network import CLASSES
-from lenetgpu.show.infer import shown
-from lenetgpu.show.mistakes.lines import bounded, lead, probability, share, title
+from lenetgpu.show.mistakes.lines import bounded, probability, share
+from lenetgpu.show.mistakes.told import told
 from lenetgpu.show.plots import save
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _INK, _SOFT, _LINE = "#1d1c1a", "#5d5a55", "#dedad3"
 _RIGHT, _WRONG, _READ = "#6fa8dc", "#f0a35e", "#a64b06"
 _WIDTH = 11.0
-_HEAD, _MATRIX, _FOOT = 1.1, 5.2, 0.45
+_HEAD, _MATRIX, _FOOT = 1.15, 5.2, 0.45
+_LINE_LENGTH = 150
 _COLUMNS, _SIDE, _TILE = 12, 28, (36, 52)
 """Tiles a row; pixels of a digit, and of a tile with its words: across, down."""
 _LEGEND = "Right ones are blue, mistakes orange,\neach the deeper the more: by square roots."
@@ -32,7 +34,7 @@ def draw(path: Path, outcome: Outcome) -> None:
     from matplotlib.figure import Figure
 
     assert outcome.mistakes is not None
-    found, said = outcome.mistakes, head("infer", outcome.gpu)
+    found, said = outcome.mistakes, told(outcome)
     rows = -(-len(found.worst) // _COLUMNS)
     tiles = rows * _TILE[1] * _WIDTH * 0.96 / (_COLUMNS * _TILE[0])
     height = _HEAD + _MATRIX + (0.5 + tiles if rows else 0) + _FOOT
@@ -46,15 +48,12 @@ def draw(path: Path, outcome: Outcome) -> None:
 
     def line(words: str, top: float, size: float, colour: str = _INK, weight: int = 400) -> None:
         figure.text(0.02, 1 - top / height, words, fontsize=size, color=colour, va="top",
-                    weight=weight)  # fmt: skip
+                    weight=weight, parse_math=False)  # fmt: skip
 
-    line(title(outcome.counts), 0.2, 17, weight=700)
-    line(lead(outcome.counts), 0.58, 10.5)
-    where = f"{said['device']['name']}, {said['date']}, commit {said['commit'] or 'not recorded'}"
-    ran = f"{shown(outcome.data)}, {shown(outcome.weights.source)}, plan {outcome.plan.name}"
-    if outcome.done < outcome.asked:
-        ran += f"; interrupted: {outcome.done:,} of {outcome.asked:,} images read"
-    line(f"{where}; {ran}", 0.84, 8.5, _SOFT)
+    line(said.title, 0.2, 17, weight=700)
+    line(said.lead, 0.58, 10.5)
+    facts = [one_line(f"{name} {value}") for name, value in said.shown.items()]
+    line("\n".join(textwrap.wrap(", ".join(facts), _LINE_LENGTH, max_lines=3)), 0.84, 8.5, _SOFT)
     _matrix(pane(0.75, _HEAD + 0.5, 5.5, _MATRIX - 0.7), outcome.counts)
     _pairs(pane(8.0, _HEAD + 0.5, 2.6, 2.8), outcome.counts)
     figure.text(7.3 / _WIDTH, 1 - (_HEAD + _MATRIX - 0.2) / height, _LEGEND, fontsize=8.5,

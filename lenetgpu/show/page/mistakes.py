@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusions, per_digit
-from lenetgpu.measure.document import head
-from lenetgpu.show.infer import shown
-from lenetgpu.show.mistakes.lines import bounded, lead, probability, share, title
+from lenetgpu.show.mistakes.lines import bounded, probability, share
+from lenetgpu.show.mistakes.told import told
 from lenetgpu.show.page import base
 from lenetgpu.show.page.digits import sheet
 
@@ -75,21 +74,5 @@ def _tiles(gallery: Gallery) -> list[dict[str, Any]]:
 
 def write(path: Path, outcome: Outcome) -> None:
     """The page of a run that kept its mistakes; LenetError where it cannot be written."""
-    said = head("infer", outcome.gpu)
-    facts = {
-        "data": shown(outcome.data),
-        "weights": shown(outcome.weights.source),
-        "plan": f"{outcome.plan.name}, {outcome.plan.precision}",
-    }
-    if outcome.done < outcome.asked:
-        facts["interrupted"] = f"{outcome.done:,} of {outcome.asked:,} images read"
-    top = base.Head(
-        title=title(outcome.counts),
-        lead=lead(outcome.counts),
-        device=said["device"]["name"],
-        date=said["date"],
-        commit=said["commit"],
-        facts=facts,
-    )
     content = section(outcome.counts, outcome.mistakes)
-    base.write_page(path, base.render("mistakes_page.html.j2", top, content=content))
+    base.write_page(path, base.render("mistakes_page.html.j2", told(outcome), content=content))
