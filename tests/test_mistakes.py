@@ -186,6 +186,7 @@ def test_headings_by_hand():
     right = confusion(READ, READ)
     assert (title(right), lead(right)) == ("None of 11 digits read wrong", "100% are read right.")
     assert bounded(120, 1178) == "120 of 1,178 shown, the surest mistakes."
+    assert bounded(1, 1) == "One mistake."
     assert bounded(120, 120) == "All 120 shown, the surest mistakes first."
 
 

@@ -82,6 +82,8 @@ def lead(counts: Any) -> str:
 
 def bounded(shown: int, total: int) -> str:
     """How many of the wrong ones are shown, and which."""
+    if total == 1:
+        return "One mistake."
     if shown == total:
         return f"All {total:,} shown, the surest mistakes first."
     return f"{shown:,} of {total:,} shown, the surest mistakes."
