@@ -23,6 +23,7 @@ from lenetgpu.cli import main
 from lenetgpu.commands import infer as job
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.measure.document import infer_json
@@ -301,6 +302,26 @@ def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output)
     names = ["index", "label", "predicted"]
     expected = whole[whole["index"] < outcome.done][names]
     np.testing.assert_array_equal(outcome.mistakes.rows[names], expected)
+
+
+def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
+    """What was noted of labels that the file did not get any more is no mistake of the run."""
+    whole, plain = job.infer(asked(data)).mistakes.rows, LabelWriter.write
+
+    def write(self, labels, scores=None):
+        if self.done < 100:
+            return plain(self, labels, scores)
+        plain(self, labels[:20], scores)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LabelWriter, "write", write)
+    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    outcome = job.infer(asked(data, batch=50), output=tmp_path / "labels.npy")
+    assert outcome.done == len(np.load(tmp_path / "labels.npy")) == 120
+    np.testing.assert_array_equal(
+        outcome.mistakes.rows["index"], whole["index"][whole["index"] < 120]
+    )
+    assert any((120 <= whole["index"]) & (whole["index"] < 150))
 
 
 def test_ctrl_c_on_the_command_line(tmp_path):
