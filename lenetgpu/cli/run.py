@@ -33,7 +33,11 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
 @click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
 @click.option("--scores", is_flag=True, help="scores beside the labels in --output")
-@click.option("--errors", type=FILE, help="what is read wrong to FILE.png, .html or .csv")
+@click.option(
+    "--errors",
+    type=FILE,
+    help="what is read wrong drawn in FILE.png or .html, or listed in FILE.csv",
+)
 @JSON
 @click.option("--min-accuracy", type=float, help="exit with 1 below this share, as 0.99")
 @click.option("--no-progress", is_flag=True, help="no progress bar")
