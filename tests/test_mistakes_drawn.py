@@ -100,6 +100,15 @@ def test_small_counts_can_be_seen_beside_large_ones(chromium, outcome, tmp_path,
         assert blue[2] > blue[0] + 50 and found[3][0] > found[3][2] + 50
 
 
+def test_thousands_fit_on_a_phone(chromium, outcome, tmp_path):
+    vars(outcome)["counts"] = np.full((10, 10), 8888)
+    files.write_errors(tmp_path / "wrong.html", outcome)
+    with chromium.open(tmp_path / "wrong.html", PHONE) as seen:
+        table = seen.page.locator("table.confusion")
+        assert table.evaluate("t => t.scrollWidth - t.parentElement.clientWidth") <= 0
+        assert cells(seen.page)[0].min() == 8888
+
+
 def test_the_gallery_shows_each_image_with_its_words(chromium, outcome, tmp_path):
     from PIL import Image
 
