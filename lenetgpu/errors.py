@@ -52,6 +52,16 @@ def choose(found: str, names: Iterable[str]) -> str:
     return f"choose from: {', '.join(names)}{meant}"
 
 
+def require_extra(what: str, module: str, extra: str) -> None:
+    """Raise LenetError saying that `what` wants `module`, unless it is installed, as by `extra`."""
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise LenetError(
+            f"{what}: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
+        )
+
+
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals that end a command, by KeyboardInterrupt; their names, since not every system has all."""
 

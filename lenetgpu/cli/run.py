@@ -38,6 +38,11 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.option(
     "--scores", is_flag=True, help="Scores beside the labels in --output; without it, printed."
 )
+@click.option(
+    "--errors",
+    type=FILE,
+    help="What is read wrong, drawn in FILE.png or .html, or listed in FILE.csv.",
+)
 @JSON
 @click.option(
     "--min-accuracy",
@@ -51,6 +56,7 @@ def infer(
     ctx: click.Context,
     /,
     output: Path | None,
+    errors: Path | None,
     json_file: Path | None,
     no_progress: bool,
     **options: Any,
@@ -64,17 +70,24 @@ def infer(
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
     from lenetgpu.show.infer import print_infer
+    from lenetgpu.show.mistakes.files import check_errors, write_errors
     from lenetgpu.show.progress import progress_bar
 
     if output is not None:
         files.check_target(output)
-    files.require_targets(output, json_file, sources=(options["data"], options["weights"]))
+    if errors is not None:
+        check_errors(errors)
+    read = options["data"], options["weights"]
+    files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
+    more = {"roofline": options["timing"], "mistakes": errors is not None}
+    asked = request(Request, options, overrides=overrides(options), **more)
     with progress_bar(enabled=not no_progress) as progress:
         outcome = job.infer(asked, progress, output)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
+    if errors is not None:
+        write_errors(errors, outcome)
     print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
     if options["scores"] and output is None:
         from lenetgpu.show.scores import print_scores

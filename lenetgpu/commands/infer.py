@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.commands.noting import Noting
 from lenetgpu.cpu.threads import cpu_name, set_threads
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
@@ -58,7 +58,7 @@ class _Job:
     tally: Tally
     runner: CpuRunner | GpuRunner
     images: Any
-    writer: LabelWriter | None = None
+    writer: LabelWriter | Noting | None = None
 
     @property
     def request(self) -> Request:
@@ -134,24 +134,26 @@ def infer(
                 request.data or assets.default_digits(), request.skip, request.limit
             )
             source = stack.enter_context(read_early(opened))
-        if request.min_accuracy is not None and source.labels is None:
-            raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
+        request.check_labels(source)
         engine.start(source.dtype, len(source), source)
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()
             gc.enable()
+        writer = None
         if output is not None:
-            labels = open_labels(output, len(source), request.scores, request.skip)
-            job.writer = stack.enter_context(labels)
+            writer = open_labels(output, len(source), request.scores, request.skip)
+            stack.enter_context(writer)
+        job.writer = Noting(source, writer) if request.mistakes else writer
         ran = _ran(job)
         _write(job, ran)
-    return _outcome(job, ran)
+        return _outcome(job, ran)
 
 
 def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
     """Everything made ready, and what is read before it is computed read."""
-    request, runner = engine.request, engine.runner(source.dtype, len(source))
+    request = engine.request
+    runner = engine.runner(source.dtype, len(source), request.scored)
     runner.first = source.chosen.start
     size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
     images = None
@@ -208,7 +210,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         gpu=engine.gpu,
         why_device=engine.why,
         labels=ran.labels[:n],
-        scores=None if ran.scores is None else ran.scores[:n],
+        scores=ran.scores[:n] if job.request.scores and ran.scores is not None else None,
         compute=summarise(compute),
         end_to_end=summarise(whole or first),
         phases=engine.phases,
@@ -224,6 +226,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
+        mistakes=job.writer.found(n) if isinstance(job.writer, Noting) else None,
     )
 
 
@@ -233,7 +236,7 @@ def _classify(job: _Job, ran: _Ran) -> float:
     Images that are read meanwhile have their labels written meanwhile; their scores go nowhere
     else.
     """
-    n, scored, phases = len(job.source), job.request.scores, job.engine.phases
+    n, scored, phases = len(job.source), job.request.scored, job.engine.phases
     ran.labels, ran.scores = job.runner.results(n, scored and job.images is not None)
 
     def deliver(labels: Any, scores: Any) -> None:
