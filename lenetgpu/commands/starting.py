@@ -44,13 +44,13 @@ def start(kind: str, folder: Path) -> list[tuple[str, str]]:
             file.unlink()
         raise
     stage = _SHOWN.get(kind) or next(stage.name for stage in STAGES if stage.kind == kind)
-    command = f"lenetgpu compare {stage} --with {shlex.quote(_folder(folder))}"
+    command = f"lenetgpu compare {stage} --with {shlex.quote(shown(folder))}"
     if choose_device("auto")[0] is None:
         command += _SHORT
     return [*((str(file), what) for file, what in files.items()), ("next", command)]
 
 
-def _folder(folder: Path) -> str:
+def shown(folder: Path) -> str:
     """`folder` so that it reads as one, and no option."""
     text = str(folder)
-    return f"{'./' if text.startswith('-') else ''}{text.rstrip('/')}/"
+    return f"{'./' if text.startswith('-') else ''}{text.rstrip(os.sep)}{os.sep}"
