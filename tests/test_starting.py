@@ -13,25 +13,16 @@ import pytest
 from click.testing import CliRunner
 from compiling import compiles, nvrtc_missing
 from conftest import ROOT
-from problems import in_layouts
-from test_kernels_on_a_cpu import assert_right, folder, on_a_cpu, version  # noqa: F401
 
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
 from lenetgpu.commands import starting
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
-from lenetgpu.problems import Argmax, Conv, Fc, Pool
+from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
-from lenetgpu.stages.pool import mean
 from lenetgpu.stages.registry import KINDS, find
 
-SMALL = {
-    "conv": (Conv(7, 6, 3, 5, 3, 2, stride=2, pad=1), 2),
-    "pool": (Pool(6, 10, 7), 3),
-    "fc": (Fc(33, 31, relu=True), 3),
-    "argmax": (Argmax(7), 133),
-}
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -93,17 +84,6 @@ def test_its_kernel_compiles_for_every_architecture(kind):
             for kernel in kernels:
                 used = nvrtc.compile_kernel(kernel, arch).resources
                 assert used.spill_bytes == used.stack_bytes == 0, (kernel, arch)
-
-
-@pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
-@of_each_kind
-def test_its_kernel_is_right_thread_by_thread(kind, on_a_cpu, rng):  # noqa: F811
-    problem, images = SMALL[kind]
-    with kernel_of(kind) as found:
-        for variant in found:
-            if variant.needs.device == "cuda":
-                variant.run.__globals__["launch"] = mean.launch
-            assert_right(variant, in_layouts(variant, problem)[0], images, rng)
 
 
 def test_they_pass_lint_with_this_projects_settings_and_with_none(fresh):
