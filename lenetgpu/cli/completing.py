@@ -130,3 +130,13 @@ def transfers(ctx: click.Context, param: click.Parameter, incomplete: str) -> It
 def automatic(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """The one word that a count may be."""
     return _items([("auto", "")], incomplete)
+
+
+def started(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """The kinds that `variants --new` starts, then its folder."""
+    from click.shell_completion import CompletionItem
+
+    from lenetgpu.stages.registry import KINDS
+
+    found = _items(((kind, "a kind of stage") for kind in KINDS), incomplete)
+    return found or [CompletionItem(incomplete, type="dir")]

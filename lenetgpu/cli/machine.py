@@ -10,7 +10,7 @@ from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.group import COMPLETE
 from lenetgpu.cli.help import Argument, Command
-from lenetgpu.cli.options import AS_JSON, DEVICE, console, write_json
+from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, console, write_json
 from lenetgpu.errors import LenetError
 
 
@@ -23,9 +23,20 @@ from lenetgpu.errors import LenetError
     explained="A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
 )
 @click.option("--matrix", is_flag=True, help="Show stages by families: what runs, or why not.")
+@click.option(
+    "--new",
+    nargs=2,
+    type=(str, FILE),
+    metavar="KIND FOLDER",
+    shell_complete=completing.started,
+    help="Write two files into FOLDER to start a variant of KIND (conv, pool, fc, argmax) from.",
+)
 @AS_JSON
-def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
+def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
     """List what can be switched, naive to fast, and mark what runs on this machine."""
+    if new is not None:
+        _start(*new, beside=[stage, "--matrix" * matrix, "--json" * as_json])
+        return
     from lenetgpu.commands import listing
     from lenetgpu.gpu.software import software
     from lenetgpu.show.listing import print_variants
@@ -43,6 +54,19 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
         write_json(Path("-"), head | software(None) | {"variants": rows})
     else:
         print_variants(console(), *listing.table_rows(stage))
+
+
+def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
+    """`variants --new`, which takes nothing beside it."""
+    from lenetgpu.commands.starting import start
+
+    found = ", ".join(filter(None, beside))
+    if found:
+        raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {found}")
+    lines = start(kind, folder)
+    width = max(len(what) for what, _ in lines)
+    for what, found in lines:
+        say(f"{what:{width}}  {found}")
 
 
 @click.command(cls=Command)
