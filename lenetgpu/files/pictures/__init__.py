@@ -1,0 +1,1 @@
+"""A person's own pictures: found, read by Pillow, prepared as MNIST was."""
