@@ -15,7 +15,7 @@ MOST_BYTES = 256 << 20
 """Bytes of a picture's file, at most."""
 MOST_PIXELS = 1024 * 1024 * 1024 // 4 // 3
 """Pixels of a picture, at most: from where on Pillow warns of a bomb, 89,478,485."""
-_PARTS = 50_000
+_PARTS, _MARKERS = 50_000, 5_000
 _TEXT_BYTES = 16 << 20
 _PYTHON_BYTES = 4 << 20
 """Of a picture that Pillow decodes in Python: text, and runs in BMP."""
@@ -84,8 +84,9 @@ def _png(data: bytes) -> tuple[bytes, bool]:
 
 
 def _jpeg(data: bytes) -> tuple[bytes, bool]:
-    at, text, size = 2, 0, len(data)
+    at, text, parts, size = 2, 0, 0, len(data)
     while at + 4 <= size:
+        parts += 1
         if data[at] != 0xFF:
             raise RefusedError("bytes between its parts")
         marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
@@ -109,6 +110,8 @@ def _jpeg(data: bytes) -> tuple[bytes, bool]:
         at += 2 + length
         if text > _TEXT_BYTES:
             raise RefusedError(f"more than {_TEXT_BYTES:,} bytes of notes")
+        if parts > _MARKERS:
+            raise RefusedError(f"more than {_MARKERS:,} parts")
     else:
         raise _short()
     return data, False
@@ -205,12 +208,13 @@ def _pnm(data: bytes) -> tuple[bytes, bool]:
 def _tiff(data: bytes) -> tuple[bytes, bool]:
     order, big = "<" if data[:2] == b"II" else ">", 43 in (data[2], data[3])
     try:
-        (at,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
+        (first,) = struct.unpack_from(order + ("Q" if big else "I"), data, 8 if big else 4)
+        at = first
         (count,) = struct.unpack_from(order + ("Q" if big else "H"), data, at)
         at += 8 if big else 2
         if count > _TAGS:
             raise RefusedError(f"{count:,} tags, more than {_TAGS:,}")
-        sides = {}
+        sides: dict[int, int] = {}
         for _ in range(count):
             tag, kind = struct.unpack_from(order + "HH", data, at)
             (length,) = struct.unpack_from(order + ("Q" if big else "I"), data, at + 4)
@@ -218,16 +222,16 @@ def _tiff(data: bytes) -> tuple[bytes, bool]:
                 raise _short()
             if kind not in (1, 2, 6, 7) and length > _VALUES:
                 raise RefusedError(f"a tag of {length:,} values, more than {_VALUES:,}")
-            if tag in (322, 323) and kind in (3, 4) and length == 1:
+            if tag in (256, 257, 322, 323) and kind in (3, 4) and length == 1:
                 code = "H" if kind == 3 else "I"
                 (sides[tag],) = struct.unpack_from(order + code, data, at + (12 if big else 8))
             at += 20 if big else 12
         (following,) = struct.unpack_from(order + ("Q" if big else "I"), data, at)
     except (struct.error, OverflowError) as error:
         raise _short() from error
-    if len(sides) == 2:
-        require_pixels(sides[322], sides[323])
-    return data, bool(following)
+    require_pixels(sides.get(256, 1), sides.get(257, 1))
+    require_pixels(sides.get(322, 1), sides.get(323, 1))
+    return data, following not in (0, first)
 
 
 _LOOKS: dict[str, Callable[[bytes], tuple[bytes, bool]]] = {
