@@ -223,8 +223,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:
     """The sentence over the table."""
     return (
-        f"{right(rows)} of {len(rows)} are right (seed {seed}); of {len(other)} others that nothing "
-        f"was tried on before (seed {OTHERS}), {right(other)}. On a CPU, with the weights that ship."
+        f"{right(rows)} of {len(rows)} are right (seed {seed}); of {len(other)} others (seed "
+        f"{OTHERS}) {right(other)}. On a CPU, with the weights that ship."
     )
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.digits import Digit, digits_of
-from lenetgpu.files.pictures.ink import ink_of
-from lenetgpu.files.pictures.sizes import resized, shrunk
+from lenetgpu.files.pictures.ink import ink_of, lines_of
+from lenetgpu.files.pictures.sizes import grown, resized, shrunk
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 
 if TYPE_CHECKING:
@@ -43,13 +44,38 @@ def as_mnist(grey: Array) -> Prepared:
     LenetError, whose text begins with "expected a digit", where there is no ink that hangs
     together: a blank picture, or one of noise.
     """
-    grey = shrunk(grey)
-    ink, turned = ink_of(grey)
-    digits = digits_of(ink)
+    ink, turned, digits = _found(shrunk(grey))
     notes = [_TURNED] if turned else []
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
     return Prepared(_centred(_fitted(_cropped(ink, digits[0]))), tuple(notes))
+
+
+def _found(grey: Array) -> tuple[Array, bool, list[Digit]]:
+    """Ink (H, W), whether it is the darker, and its digits; LenetError of none.
+
+    Where what stands out of the paper as a whole is no stroke, but a sheet or a shadow, thin dark
+    lines are looked for, and taken where they make a digit.
+    """
+    refused, standing = None, None
+    try:
+        ink, turned = ink_of(grey)
+        standing = ink, turned, digits_of(ink)
+        if not standing[2][0].doubtful:
+            return standing
+    except LenetError as error:
+        refused = error
+    try:
+        lines = lines_of(grey)
+        drawn = digits_of(lines)
+        if not drawn[0].doubtful:
+            return lines, True, drawn
+    except LenetError as error:
+        refused = refused or error
+    if standing is None:
+        assert refused is not None
+        raise refused
+    return standing
 
 
 def as_it_is(grey: Array) -> Prepared:
@@ -74,13 +100,12 @@ def _cropped(ink: Array, digit: Digit) -> Array:
     height, width = bottom - top, right - left
     length = max(height, width)
     mask = digit.mask[top:bottom, left:right]
-    stroke = _stroke(mask)
-    more = (_STROKE * length / BOX - stroke) / 2
+    more = (_STROKE * length / BOX - digit.stroke) / 2
     room = 1 + max(0, round(more))
     framed = np.zeros((height + 2 * room, width + 2 * room), np.float32)
     inside = np.zeros(framed.shape, bool)
     inside[room:-room, room:-room] = mask
-    near = _grown(inside, 1)
+    near = grown(inside, 1)
     rows = slice(max(0, top - room), bottom + room)
     columns = slice(max(0, left - room), right + room)
     from_row, from_column = room - (top - rows.start), room - (left - columns.start)
@@ -88,30 +113,8 @@ def _cropped(ink: Array, digit: Digit) -> Array:
     framed[from_row : from_row + part.shape[0], from_column : from_column + part.shape[1]] = part
     framed[~near] = 0
     if more > 0.5:
-        framed = _grown(framed, round(more))
+        framed = grown(framed, round(more))
     return framed
-
-
-def _stroke(mask: Array) -> float:
-    """About how many pixels wide strokes are: twice their area over their edges' length."""
-    import numpy as np
-
-    wide = np.pad(mask, 1).astype(np.int8)
-    edges = np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum()
-    return 2 * float(mask.sum()) / (float(edges) * 0.8)
-
-
-def _grown(values: Array, by: int) -> Array:
-    """`values` (H, W), each pixel the largest of those within `by` rows and columns."""
-    import numpy as np
-
-    for axis in (0, 1):
-        wide = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)])
-        length = values.shape[axis]
-        values = wide.take(range(length), axis)
-        for at in range(1, 2 * by + 1):
-            np.maximum(values, wide.take(range(at, at + length), axis), out=values)
-    return values
 
 
 def _fitted(ink: Array) -> Array:

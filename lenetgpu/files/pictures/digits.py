@@ -17,14 +17,35 @@ if TYPE_CHECKING:
 _SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
 """Of the largest part's size: what is smaller is a speck; from what on it is a digit of its own;
 within what distance it belongs to the largest."""
+_SOLID, _STAIRS = 0.3, 0.8
+"""Of a digit's size: strokes that are wider are none; an edge's length over its pixels' sides."""
 
 
 @dataclass
 class Digit:
-    """Islands that make a digit, their box, and the mask (H, W) of their ink."""
+    """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
 
     parts: list[Island]
     mask: Array | None = None
+
+    @property
+    def stroke(self) -> float:
+        """About how many pixels wide strokes are: twice their area over their edges' length."""
+        import numpy as np
+
+        assert self.mask is not None
+        wide = np.pad(self.mask, 1).astype(np.int8)
+        edges = np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum()
+        return 2 * float(self.mask.sum()) / (float(edges) * _STAIRS)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it is more of a sheet or a shadow: solid, or cut off by two of the borders."""
+        assert self.mask is not None
+        top, bottom, left, right = self.box
+        height, width = self.mask.shape
+        cut = (top == 0) + (left == 0) + (bottom == height) + (right == width)
+        return cut >= 2 or self.stroke > _SOLID * max(bottom - top, right - left)
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -46,7 +67,7 @@ def digits_of(ink: Array) -> list[Digit]:
     parts = _inner(parts, ink.shape)
     if not parts:
         raise LenetError("expected a digit, found a blank picture")
-    largest = max(part.size for part in parts)
+    whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
     parts = [part for part in parts if part.size >= max(1, _SPECK * largest)]
     parts.sort(key=lambda part: -part.size * part.mass)
     digits = [Digit([parts[0]])]
@@ -59,7 +80,7 @@ def digits_of(ink: Array) -> list[Digit]:
             near.parts.append(part)
         elif alike:
             digits.append(Digit([part]))
-    share = sum(part.mass for digit in digits for part in digit.parts) / mask.sum()
+    share = sum(part.mass for digit in digits for part in digit.parts) / whole
     if len(digits) > 12 or share < 0.15:
         raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0].parts])

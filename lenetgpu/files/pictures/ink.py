@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.pictures.sizes import blurred, resized
+from lenetgpu.files.pictures.sizes import MANY, blurred, grown, shrunk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,33 @@ def ink_of(grey: Array) -> tuple[Array, bool]:
     dark = float(smooth[np.abs(smooth) > far / 2].sum()) < 0
     if dark:
         away, smooth = -away, -smooth
-    top = smooth[smooth > far / 2]
+    return _scaled(away, smooth), dark
+
+
+def lines_of(grey: Array) -> Array:
+    """How much each pixel (H, W) is darker than the paper around it, in 0..1: thin lines alone.
+
+    Paper is what a square of a tenth of the picture reaches without leaving what is as bright, so
+    that an edge of a sheet or of a shadow is no line. LenetError where nothing stands out.
+    """
+    import numpy as np
+
+    if min(grey.shape) < MANY:
+        raise LenetError("expected a digit, found a small picture of other things")
+    smooth, by = blurred(blurred(grey)), min(grey.shape) // 20
+    away = -grown(-grown(smooth, by), by) - smooth
+    away -= np.median(away)
+    return _scaled(away, away)
+
+
+def _scaled(away: Array, smooth: Array) -> Array:
+    """`away` (H, W) in 0..1, from paper's noise to full ink; LenetError where there is no ink.
+
+    `smooth` is the same with less noise.
+    """
+    import numpy as np
+
+    top = smooth[smooth > float(smooth.max()) / 2]
     level = float(np.median(top)) if top.size else 0.0
     if level < _FAINTEST:
         raise LenetError("expected a digit, found a blank picture")
@@ -38,7 +64,8 @@ def ink_of(grey: Array) -> tuple[Array, bool]:
     if level < _NOISES * noise:
         raise LenetError("expected a digit, found only noise")
     floor = min(0.4 * level, max(0.1 * level, 3 * noise))
-    return np.clip((away - floor) / (level - floor), 0, 1), dark
+    found: Array = np.clip((away - floor) / (level - floor), 0, 1)
+    return found
 
 
 def _paper(grey: Array) -> Array:
@@ -48,24 +75,25 @@ def _paper(grey: Array) -> Array:
     """
     import numpy as np
 
-    height, width = grey.shape
-    small = resized(grey, min(height, _FIT), min(width, _FIT))
-    terms = _surface(*small.shape)
+    small = shrunk(grey, _FIT)
+    terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
     values = small.reshape(-1).astype(np.float64)
     border = _border(small.shape).reshape(-1)
     kept = border & _of_most(values, border)
     clear = kept.sum() > 0.8 * border.sum()
-    found = np.full(values.shape, np.median(values[kept]))
+    fit = np.array([np.median(values[kept])])
     for order in (1, 3, 6, 6, 6) if clear else (1, 1):
         if kept.sum() < 4 * order:
             break
-        fit = np.linalg.lstsq(terms[kept, :order], values[kept], rcond=None)[0]
-        found = terms[:, :order] @ fit
-        away = np.abs(values - found)
-        kept = away <= max(4.0, 3 * _spread(values[kept] - found[kept]))
-    lowest, highest = values.min(), values.max()
-    surface = np.clip(found, lowest, highest).reshape(small.shape).astype(np.float32)
-    return resized(surface, height, width)
+        near, wanted = terms[kept, :order].astype(np.float64), values[kept]
+        squares = np.einsum("ij,ik->jk", near, near)  # no library's threads for what is small
+        fit = np.linalg.lstsq(squares, np.einsum("ij,i->j", near, wanted), rcond=None)[0]
+        away = values - np.einsum("ij,j->i", terms[:, :order], fit)
+        kept = np.abs(away) <= max(4.0, 3 * _spread(away[kept]))
+    surface = np.zeros(grey.shape, np.float32)
+    for factor, term in zip(fit, _terms(*grey.shape), strict=False):
+        surface += np.float32(factor) * term
+    return np.clip(surface, values.min(), values.max(), out=surface)
 
 
 def _spread(values: Array) -> float:
@@ -107,10 +135,13 @@ def _border(shape: tuple[int, ...]) -> Array:
     return found
 
 
-def _surface(height: int, width: int) -> Array:
-    """(height * width, 6) float64: 1, y, x, y*y, y*x, x*x of each pixel, from -1 to 1."""
+def _terms(height: int, width: int) -> list[Array]:
+    """1, y, x, y*y, y*x, x*x of each pixel, (height, width) float32 from -1 to 1."""
     import numpy as np
 
-    y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-    columns = (np.ones_like(y), y, x, y * y, y * x, x * x)
-    return np.stack([column.reshape(-1) for column in columns], axis=1)
+    y, x = np.meshgrid(
+        np.linspace(-1, 1, height, dtype=np.float32),
+        np.linspace(-1, 1, width, dtype=np.float32),
+        indexing="ij",
+    )
+    return [np.ones_like(y), y, x, y * y, y * x, x * x]

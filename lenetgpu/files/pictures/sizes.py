@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
 SIDE = 512
 """Pixels of the longer side that a picture is looked at with, at most."""
-_MANY = 60
+MANY = 60
+"""Pixels of the shorter side, from which on neighbours are averaged against noise."""
 
 
-def shrunk(grey: Array) -> Array:
-    """`grey` (H, W) averaged over squares, so that no side is longer than SIDE."""
+def shrunk(grey: Array, side: int = SIDE) -> Array:
+    """`grey` (H, W) averaged over squares, so that it is nowhere longer than `side`."""
     import numpy as np
 
-    by = -(-max(grey.shape) // SIDE)
+    by = -(-max(grey.shape) // side)
     if by == 1:
         return grey
-    height, width = (max(1, side // by) for side in grey.shape)
-    down, across = (by if side >= by else side for side in grey.shape)
+    height, width = (max(1, length // by) for length in grey.shape)
+    down, across = (min(by, length) for length in grey.shape)
     squares = grey[: height * down, : width * across].reshape(height, down, width, across)
     averaged: Array = squares.mean(axis=(1, 3), dtype=np.float32)
     return averaged
@@ -30,7 +31,10 @@ def shrunk(grey: Array) -> Array:
 
 def resized(grey: Array, height: int, width: int) -> Array:
     """`grey` (H, W) float32 at (height, width): each pixel an average over what it covers."""
-    found: Array = _weights(len(grey), height) @ grey @ _weights(grey.shape[1], width).T
+    import numpy as np
+
+    down, across = _weights(len(grey), height), _weights(grey.shape[1], width)
+    found: Array = np.einsum("ij,kj->ik", np.einsum("ij,jk->ik", down, grey), across)
     return found
 
 
@@ -51,9 +55,25 @@ def blurred(grey: Array) -> Array:
     """`grey` (H, W) averaged over 3x3, where it has many pixels."""
     import numpy as np
 
-    if min(grey.shape) < _MANY:
+    if min(grey.shape) < MANY:
         return grey
     wide = np.pad(grey, 1, mode="edge")
     tall = wide[:-2] + wide[1:-1] + wide[2:]
     found: Array = (tall[:, :-2] + tall[:, 1:-1] + tall[:, 2:]) / 9
     return found
+
+
+def grown(values: Array, by: int) -> Array:
+    """`values` (H, W), each pixel the largest of those within `by` rows and columns."""
+    import numpy as np
+
+    for axis in (0, 1):
+        wide = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)], mode="edge")
+        wide = np.moveaxis(wide, axis, 0)
+        count, reach, length = 1, 2 * by + 1, values.shape[axis]
+        while 2 * count <= reach:
+            wide = np.maximum(wide[:-count], wide[count:])
+            count *= 2
+        last = reach - count
+        values = np.moveaxis(np.maximum(wide[:length], wide[last : last + length]), 0, axis)
+    return values
