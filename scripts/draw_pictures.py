@@ -23,8 +23,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures.as_mnist import as_mnist
-from lenetgpu.files.pictures.read import read_grey
+from lenetgpu.files.pictures import read_digit
 from lenetgpu.files.source import open_source
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -192,13 +191,12 @@ def classified(drawn: list[Drawn], folder: Path, net: LeNet) -> list[dict[str, A
         path.write_bytes(picture.data)
         row = {"file": picture.name, "digit": picture.digit, "what": picture.what}
         try:
-            grey, said = read_grey(path)
-            made = as_mnist(grey)
+            made = read_digit(path)
             labels, chances = net.top(made.pixels, 2)
             found = {"found": int(labels[0]), "sure": float(chances[0]), "second": int(labels[1])}
-            rows.append(row | found | {"notes": [*said, *made.notes]})
+            rows.append(row | found | {"notes": list(made.notes)})
         except LenetError as error:
-            rows.append(row | {"found": None, "notes": [str(error)]})
+            rows.append(row | {"found": None, "notes": [str(error).partition(": ")[2]]})
     return rows
 
 

@@ -39,13 +39,15 @@ class Given:
         """Files that are read, which no result may replace."""
         return [Path(path) for path in self.paths] or [self.data]
 
-    def read(self, request: Request) -> None:
+    def read(self, request: Request, progress: bool) -> None:
         """Read and prepare the pictures; what is bad is a line each, where others go on."""
         if not self.several:
             return
         from lenetgpu.commands.pictures import gathered
+        from lenetgpu.show.progress import progress_bar
 
-        self.found = gathered(request, self.paths, self.bad, self.as_is)
+        with progress_bar(progress, "pictures read") as told:
+            self.found = gathered(request, self.paths, self.bad, self.as_is, told)
         self.bad = self.found.bad
         if self.found.names or len(self.bad) > 1:
             for sentence in self.bad:

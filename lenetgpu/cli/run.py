@@ -71,7 +71,7 @@ def infer(
     import_ms = (time.perf_counter() - STARTED) * 1e3
     more = {"data": pictures.data, "roofline": options["timing"]}
     asked = request(Request, options, overrides=overrides(options), **more)
-    pictures.read(asked)
+    pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
         outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
     if json_file is not None:

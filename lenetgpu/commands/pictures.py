@@ -13,6 +13,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.output import open_labels
 from lenetgpu.files.pictures.given import Gathered, gather
 from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.measure.timing import Phases
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,24 @@ class Classified:
         return {"rows": self.rows(), "bad": self.found.bad}
 
 
-def gathered(request: Request, paths: Sequence[str], bad: Sequence[str], as_is: bool) -> Gathered:
-    """The images of `paths`, prepared unless `as_is`; LenetError where there is none at all.
+def gathered(
+    request: Request,
+    paths: Sequence[str],
+    bad: Sequence[str] = (),
+    as_is: bool = False,
+    told: Progress | None = None,
+) -> Gathered:
+    """The images of `paths` that the request asks for, prepared unless `as_is`.
 
-    `bad` are sentences for what has been found to be none, which come first.
+    `bad` are sentences for what has been found to be none, which come first. `told` is called with
+    how many of how many files are read.
     """
     request.check()
-    found = gather(paths, as_is, request.skip, request.limit)
+    phases = Phases()
+    with phases.timed("load"):
+        found = gather(paths, as_is, request.skip, request.limit, told)
     found.bad[:0] = bad
+    found.took_ms = phases["load"]
     return found
 
 
@@ -72,6 +83,7 @@ def classify(
     whole = replace(request, scores=True, skip=0, limit=None)
     source = found.source()
     outcome = infer(whole, progress, None, source)
+    outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms
     if output is not None:
         count, scores = outcome.done, outcome.scores if request.scores else None
         with open_labels(output, count, request.scores, request.skip, found.names) as writer:

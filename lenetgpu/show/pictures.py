@@ -43,8 +43,8 @@ def print_pictures(console: Console, rows: Sequence[dict[str, Any]], images: Any
         Column("", "number"),
         Column("file", "file", numeric=False),
         Column("digit", "digit"),
-        Column("sure", "probability", percent),
-        Column("else", "runner_up"),
+        Column("probability", "probability", percent),
+        Column("runner-up", "runner_up"),
         Column("note", "note", numeric=False),
     )
     console.print(as_rich(used(columns, shown), shown, width=console.width))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.islands import Island, islands
-from lenetgpu.files.pictures.sizes import blurred
+from lenetgpu.files.pictures.sizes import MANY, blurred
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
 """Of the largest part's size: what is smaller is a speck; from what on it is a digit of its own;
 within what distance it belongs to the largest."""
+_JAGGED = 40
+"""Times its size that a digit's edges are long, at most: an 8's are ten times."""
 _SOLID, _STAIRS = 0.3, 0.8
 """Of a digit's size: strokes that are wider are none; an edge's length over its pixels' sides."""
 
@@ -29,14 +31,19 @@ class Digit:
     mask: Array | None = None
 
     @property
-    def stroke(self) -> float:
-        """About how many pixels wide strokes are: twice their area over their edges' length."""
+    def edges(self) -> int:
+        """Sides of its pixels at which it ends."""
         import numpy as np
 
         assert self.mask is not None
         wide = np.pad(self.mask, 1).astype(np.int8)
-        edges = np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum()
-        return 2 * float(self.mask.sum()) / (float(edges) * _STAIRS)
+        return int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+
+    @property
+    def stroke(self) -> float:
+        """About how many pixels wide strokes are: twice their area over their edges' length."""
+        assert self.mask is not None
+        return 2 * float(self.mask.sum()) / (self.edges * _STAIRS)
 
     @property
     def doubtful(self) -> bool:
@@ -85,6 +92,8 @@ def digits_of(ink: Array) -> list[Digit]:
         raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0].parts])
     digits[0].mask = chosen
+    if digits[0].edges > _JAGGED * max(largest, MANY):
+        raise LenetError("expected a digit, found only noise")
     return digits
 
 

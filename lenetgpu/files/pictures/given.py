@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import glob, has_magic
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures import read_digit
 from lenetgpu.files.pictures.guard import MOST_BYTES
 from lenetgpu.files.pictures.kinds import EXPECTED, named_picture
 from lenetgpu.files.reading import MemorySource
@@ -46,13 +47,21 @@ class Gathered:
     names: list[str] = field(default_factory=list)
     notes: list[tuple[str, ...]] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
+    took_ms: float = 0.0
+    """What finding, reading and preparing them took."""
 
-    def add(self, images: Array, labels: Array | None, names: list[str], notes: Any = ()) -> None:
+    def add(
+        self,
+        images: Array,
+        labels: Array | None,
+        names: list[str],
+        notes: tuple[str, ...] = (),
+    ) -> None:
         """Images (n, 28, 28, 1) of a file, and what is said of each."""
         self.images.append(images)
         self.labels.append(labels)
         self.names += names
-        self.notes += [tuple(notes)] * len(names)
+        self.notes += [notes] * len(names)
 
     def source(self) -> MemorySource:
         """All of them, floats where some are; labels where every file has some."""
@@ -129,17 +138,26 @@ def single_data(paths: Sequence[str]) -> bool:
     return len(paths) == 1 and paths[0] != STDIN and form_of(Path(paths[0]), EXPECTED) in DATA
 
 
-def gather(paths: Sequence[str], as_is: bool, skip: int = 0, limit: int | None = None) -> Gathered:
+def gather(
+    paths: Sequence[str],
+    as_is: bool,
+    skip: int = 0,
+    limit: int | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Gathered:
     """The images of all `paths`, `limit` of them (None: all) after the first `skip`.
 
     Pictures are prepared as MNIST was, unless `as_is`; files of many images are taken whole, and
     not prepared. What is bad of a file is a sentence; it counts as an image that is skipped.
+    `told` is called with how many of how many files are read.
     """
     found = Gathered()
     ahead, left = skip, sys.maxsize if limit is None else limit
-    for path in paths:
+    for number, path in enumerate(paths):
         if not left:
             break
+        if told is not None:
+            told(number, len(paths))
         try:
             with _named(path) as file:
                 form = form_of(file, EXPECTED)
@@ -149,25 +167,14 @@ def gather(paths: Sequence[str], as_is: bool, skip: int = 0, limit: int | None =
                     passed = min(1, ahead)
                     taken = 1 - passed
                     if taken:
-                        _picture(found, file, path, as_is)
+                        made = read_digit(file, as_is)
+                        found.add(made.pixels[None, ..., None], None, [path], made.notes)
         except LenetError as error:
             passed, taken = min(1, ahead), 0
             if not passed:
                 found.bad.append(str(error))
         ahead, left = ahead - passed, left - taken
     return found
-
-
-def _picture(found: Gathered, file: Path, name: str, as_is: bool) -> None:
-    from lenetgpu.files.pictures.as_mnist import as_it_is, as_mnist
-    from lenetgpu.files.pictures.read import read_grey
-
-    grey, notes = read_grey(file)
-    try:
-        made = as_it_is(grey) if as_is else as_mnist(grey)
-    except LenetError as error:
-        raise LenetError(f"{name}: {error}") from error
-    found.add(made.pixels[None, ..., None], None, [name], (*notes, *made.notes))
 
 
 def _data(found: Gathered, file: Path, name: str, skip: int, most: int) -> tuple[int, int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_AT_ONCE = 16 << 20
+_AT_ONCE = 1 << 20
 _ORIENTATION = 0x0112
 _NAMES = {"WebP": "WEBP", "PNM": "PPM"}
 _DEPTHS = (255, 1023, 4095, 16383, 65535)
