@@ -112,8 +112,8 @@ def _add(found: Meant, path: str) -> None:
         found.paths.append(path)
         return
     with os.scandir(path) as entries:
-        names = sorted(e.name for e in entries if not e.name.startswith(".") and e.is_file())
-    files = [os.path.join(path, name) for name in names]
+        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+    files = [file for file in (os.path.join(path, name) for name in names) if os.path.isfile(file)]
     pictures = [file for file in files if _is_picture(file)]
     found.paths += pictures
     left = len(files) - len(pictures)
