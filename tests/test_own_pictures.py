@@ -209,6 +209,14 @@ def test_uneven_light_does_not_change_the_digit(how, noise):
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
 
 
+@pytest.mark.parametrize("how", ["from the left", "a lamp's"])
+def test_shading_is_taken_away_from_a_board_too(how):
+    """Faint and bright on dark: no thin dark line could be found instead."""
+    page = shaded(seven(300, 400, paper=130, ink=190, stroke=22), how)
+    made = as_mnist(page)
+    assert made.notes == () and alike(made.pixels, SEVEN)
+
+
 def test_a_sheet_on_a_table_and_lines_on_paper():
     sheet = np.full((400, 400), 60, np.float32)
     sheet[50:350, 80:320] = np.asarray(seven(240, 300, stroke=18))

@@ -124,7 +124,7 @@ def _grey(image: Image.Image) -> Array:
     if mode in ("LAB", "YCbCr"):
         return _bytes(_averaged(image.getchannel(0)))
     if image.has_transparency_data:
-        both = _averaged(image.convert("RGBA"))
+        both = _averaged(image if mode == "RGBA" else image.convert("RGBA"))
         return _on_paper(_bytes(both.convert("RGB").convert("L")), _bytes(both.getchannel("A")))
     if mode != "L":
         image = _averaged(image.convert("L" if mode == "1" else "RGB")).convert("L")
