@@ -19,6 +19,7 @@ _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
 _SHADES = " .:*#"
 _LEAST_NAME = 12
+_NARROW = 70
 _REST = 48
 """Characters of the table beside a file's name and its notes."""
 
@@ -39,12 +40,13 @@ def print_pictures(console: Console, rows: Sequence[dict[str, Any]], images: Any
         }
         for number, row in enumerate(rows, 1)
     ]
+    likely, second = ("prob.", "next") if console.width < _NARROW else ("probability", "runner-up")
     columns = (
         Column("", "number"),
         Column("file", "file", numeric=False),
         Column("digit", "digit"),
-        Column("probability", "probability", percent),
-        Column("runner-up", "runner_up"),
+        Column(likely, "probability", percent),
+        Column(second, "runner_up"),
         Column("note", "note", numeric=False),
     )
     console.print(as_rich(used(columns, shown), shown, width=console.width))
