@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 
 from lenetgpu.cli import completing
-from lenetgpu.cli.help import Argument
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 FILE = click.Path(path_type=Path, readable=False)
@@ -84,14 +83,6 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON to st
 
 run_options = together(
     [
-        click.argument(
-            "data",
-            cls=Argument,
-            required=False,
-            type=FILE,
-            explained="Images in HDF5, IDX or .npy form, packed or not; without it, the digits "
-            "that ship.",
-        ),
         WEIGHTS,
         number("--batch", "Images in one pass at most.", show_default="10000"),
         number("--limit", "Only so many images of the data set.", show_default="all"),

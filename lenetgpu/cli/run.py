@@ -10,7 +10,7 @@ import click
 
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.group import STARTED
-from lenetgpu.cli.help import Command
+from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
     COUNTERS,
     CSV,
@@ -31,7 +31,16 @@ from lenetgpu.cli.signals import INTERRUPTED
 
 
 @click.command(cls=Command)
+@click.argument(
+    "data",
+    cls=Argument,
+    nargs=-1,
+    type=click.Path(readable=False),
+    explained="Images in HDF5, IDX or .npy form, packed or not; or pictures: files, folders, "
+    "patterns, - for stdin; without it, the digits that ship.",
+)
 @run_options
+@click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
 @number("--repeat", "Pass N more times, for medians and their spread.", default=0)
 @click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
 @click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5 or .json.")
@@ -55,16 +64,19 @@ from lenetgpu.cli.signals import INTERRUPTED
 def infer(
     ctx: click.Context,
     /,
+    data: tuple[str, ...],
     output: Path | None,
     errors: Path | None,
     json_file: Path | None,
     no_progress: bool,
+    as_is: bool,
     **options: Any,
 ) -> None:
     """Classify images, each once."""
     from lenetgpu.gpu.device import begin
 
     begin(options["device"])
+    from lenetgpu.cli.pictures import given
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.document import infer_json
@@ -77,22 +89,26 @@ def infer(
         files.check_target(output)
     if errors is not None:
         check_errors(errors)
-    read = options["data"], options["weights"]
+    pictures = given(data, as_is, output)
+    read = *pictures.files, options["weights"]
     files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    more = {"roofline": options["timing"], "mistakes": errors is not None}
+    more = {"data": pictures.data, "roofline": options["timing"], "mistakes": errors is not None}
     asked = request(Request, options, overrides=overrides(options), **more)
+    pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = job.infer(asked, progress, output)
+        outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
     if json_file is not None:
-        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
+        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
     if errors is not None:
         write_errors(errors, outcome)
-    print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+    shown = console(stderr=is_stdout(json_file))
+    pictures.print(shown)
+    print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
         from lenetgpu.show.scores import print_scores
 
-        print_scores(console(stderr=is_stdout(json_file)), outcome)
+        print_scores(shown, outcome)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
@@ -102,9 +118,18 @@ def infer(
         least = f"a share of at least {options['min_accuracy']:g}"
         say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)
+    if pictures.bad:
+        ctx.exit(1)
 
 
 @click.command(cls=Command)
+@click.argument(
+    "data",
+    cls=Argument,
+    required=False,
+    type=FILE,
+    explained="Images in HDF5, IDX or .npy form, packed or not; without it, the digits that ship.",
+)
 @run_options
 @JSON
 @CSV
