@@ -72,7 +72,10 @@ DEVICE = click.option(
     help="Where it runs: auto, cpu, cuda or cuda:K.",
 )
 WEIGHTS = click.option(
-    "--weights", type=FILE, show_default="the ones that ship", help="HDF5 file of the weights."
+    "--weights",
+    type=FILE,
+    show_default="the ones that ship",
+    help="Weights in HDF5, safetensors, PyTorch, ONNX or .npz form.",
 )
 COUNTERS = click.option(
     "--counters",
