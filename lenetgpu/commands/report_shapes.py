@@ -12,6 +12,7 @@ from typing import Any
 
 from lenetgpu.commands.earlier import brief
 from lenetgpu.errors import one_line
+from lenetgpu.network import CLASSES
 
 MOST_ROWS = 20_000
 _MOST = 1e30
@@ -38,6 +39,20 @@ def number(value: Any, where: str) -> int | float:
     if not -_MOST <= value <= _MOST:
         raise ValueError(f"{where}: expected a number of at most {_MOST}, found another")
     return value
+
+
+def count(value: Any, where: str) -> int:
+    """A whole number from 0; ValueError for another thing."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 48:
+        raise ValueError(f"{where}: expected a whole number from 0, found {brief(value)}")
+    return value
+
+
+def digit(value: Any, where: str) -> int:
+    """A digit; ValueError for another thing."""
+    if count(value, where) >= CLASSES:
+        raise ValueError(f"{where}: expected a digit, found {value}")
+    return int(value)
 
 
 def flag(value: Any, where: str) -> bool:
@@ -123,6 +138,8 @@ INFER: Shape = {
     "stages!": [STAGE],
     "repeated": _F,
     "notes": [_T],
+    "per_digit": [{"digit!": digit, "images!": count, "correct!": count}],
+    "confusions": [{"label!": digit, "predicted!": digit, "images!": count}],
 }
 _INTERVAL = _fields(_N, "median low high")
 CANDIDATE = {

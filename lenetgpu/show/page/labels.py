@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lenetgpu.show.page.blocks import Block, Document, Facts, Section, Table, of_command, short
+from lenetgpu.check.mistakes import counts_of
+from lenetgpu.show.page.blocks import Block, Document, Drawing, Facts, Section, Table, of_command, short
+from lenetgpu.show.page.mistakes import section
 from lenetgpu.show.page.peers import OURS
 from lenetgpu.show.page.plans import named_plans
 from lenetgpu.show.page.provenance import source
@@ -44,13 +46,27 @@ def _rows(documents: Sequence[Document]) -> tuple[list[dict[str, Any]], list[Doc
     return rows, used
 
 
-def labels(documents: Sequence[Document], mistakes: Any = None) -> Section:
-    """Labels right by plan; `mistakes` is markup of the digits that a fresh run got wrong."""
+def _read_as(documents: Sequence[Document]) -> Block | None:
+    """The confusion matrix of the first file that counted one."""
+    for document in named_plans(documents)[::-1]:
+        counts = counts_of(document) if document["confusions"] is not None else None
+        if counts is not None and counts.sum():
+            title = f"Plan {document['plan_label']}, {document['data'] or 'data not recorded'}"
+            return Block([Drawing(title, section(counts))], source(document))
+    return None
+
+
+def labels(documents: Sequence[Document], mistakes: Block | None = None) -> Section:
+    """Labels right by plan, and what was read as what.
+
+    `mistakes` are those of a fresh run, with the digits; files hold counts at most.
+    """
     rows, used = _rows(documents)
     blocks = []
     if rows:
         blocks.append(Block([Table("Right labels", COLUMNS, rows)], source(*used)))
-    blocks += [] if mistakes is None else [mistakes]
+    matrix = mistakes or _read_as(documents)
+    blocks += [] if matrix is None else [matrix]
     return Section("labels", "Digits, right and wrong", "", blocks)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.show.page import base
 from lenetgpu.show.page.blocks import Block, Chart, Document, Section
 from lenetgpu.show.page.candidates import comparisons
@@ -40,14 +39,10 @@ class Chapter:
     missing: list[str]
 
 
-def require_charts(command: str) -> None:
+def require_charts() -> None:
     """Raise LenetError naming the extra, unless what the page is made with is installed."""
-    base.require_report(command)
-    if importlib.util.find_spec("vl_convert") is None:
-        raise LenetError(
-            f"{command}: expected vl-convert-python, found it not installed; "
-            "pip install 'lenetgpu[report]'"
-        )
+    for module in ("jinja2", "vl_convert"):
+        require_extra("report", module, "report")
 
 
 def chapters(documents: Sequence[Document], mistakes: Block | None = None) -> list[Chapter]:
