@@ -28,7 +28,7 @@ from lenetgpu.cli.options import DEVICE, FILE, WEIGHTS, request
 @click.option("--no-progress", is_flag=True, help="No progress line.")
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
-    """Write OUT.html, one page to read: of a fresh run, or of JSON FILES and folders of earlier ones.
+    """Write OUT.html, one page to read: of a fresh run, or of earlier ones' JSON FILES and folders.
 
     The page is one file that loads nothing: open it in any browser.
     """

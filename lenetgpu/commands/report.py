@@ -185,8 +185,9 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
 
 
 def _of_profile(found: Profile) -> list[Document]:
-    name = found.outcome.plan.name
-    run = _taken(found.document() | {"plan_name": name}, f"plan {name}")
+    outcome, name = found.outcome, found.outcome.plan.name
+    named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
+    run = _taken(found.document() | named | {"plan_name": name}, f"plan {name}")
     return [run, _taken(json.loads(found.as_trace()), f"plan {name}, traced")]
 
 

@@ -58,8 +58,9 @@ def _power(documents: Sequence[Document]) -> specs.Spec | None:
     if not rows:
         return None
     known = all(row["stage"] in STAGE_NAMES for row in rows)
-    tint = (specs.stage_colour([row["stage"] for row in rows]) if known
-            else specs.colour("what", list(dict.fromkeys(row["what"] for row in rows))))  # fmt: skip
+    tint = specs.colour("what", list(dict.fromkeys(row["what"] for row in rows)))
+    if known:
+        tint = specs.stage_colour([row["stage"] for row in rows])
     tips = specs.hints(("what", "of"), ("name", "candidate"), ("power", "W", ",.0f"),
                        ("mhz", "SM MHz", ",.0f"), ("energy", "uJ an image", ",.3~g"),
                        ("ms", "median ms", ",.4~g"))  # fmt: skip

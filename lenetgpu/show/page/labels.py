@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from lenetgpu.check.mistakes import counts_of
-from lenetgpu.show.page.blocks import Block, Document, Drawing, Facts, Section, Table, of_command, short
+from lenetgpu.show.page.blocks import (
+    Block,
+    Document,
+    Drawing,
+    Facts,
+    Section,
+    Table,
+    of_command,
+    short,
+)
 from lenetgpu.show.page.mistakes import section
 from lenetgpu.show.page.peers import OURS
 from lenetgpu.show.page.plans import named_plans

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lenetgpu.show.page.blocks import Block, Document, Facts, Section, Table, Tile, Tiles
-from lenetgpu.show.page.blocks import of_command, short
+from lenetgpu.show.page.blocks import (
+    Block,
+    Document,
+    Facts,
+    Section,
+    Table,
+    Tile,
+    Tiles,
+    of_command,
+    short,
+)
 from lenetgpu.show.page.plans import named_plans
 from lenetgpu.show.page.provenance import device_name, either, short_commit, where
 from lenetgpu.show.tables import Column
@@ -110,10 +119,9 @@ def _of_a_run(documents: Sequence[Document]) -> list[Tile]:
     plan = f"plan {best['plan_label']}"
     compute = f"{plan}: {images:,} images on the device to labels there"
     whole = f"{plan}: the same from host memory to host memory"
-    tiles = [
-        Tile(f"{short(took['compute']['median'], 3)} ms", compute, source),
-        Tile(f"{short(took['end_to_end']['median'], 3)} ms", whole, source),
-    ]
+    tiles = [Tile(f"{short(took['compute']['median'], 3)} ms", compute, source)]
+    if took["end_to_end"] != took["compute"]:
+        tiles.append(Tile(f"{short(took['end_to_end']['median'], 3)} ms", whole, source))
     if best["images_per_second"]:
         tiles.append(Tile(_rate(best["images_per_second"]), "images, host to host", source))
     if best["correct"] is not None:

@@ -113,7 +113,13 @@ def _beside(document: Document) -> list[Block]:
     note = "The fastest of each maker at each precision; the table has all. " if few else ""
     parts: list[Part] = [Chart(title, _contest(rows), wide=True)]
     if document["scaling"]:
-        parts.append(Chart("Nanoseconds an image (logarithmic, upwards) over images a pass", _scaling(document), wide=True))
+        parts.append(
+            Chart(
+                "Nanoseconds an image (logarithmic, upwards) over images a pass",
+                _scaling(document),
+                wide=True,
+            )
+        )
     if document["phases_ms"]:
         parts.append(Chart("A cold start of ours, by phase", _phases(document), wide=True))
     parts.append(Table(f"All contestants: {_TITLES[document['command']]}", COLUMNS, rows))
@@ -121,8 +127,10 @@ def _beside(document: Document) -> list[Block]:
     if document["many"] and document["many"]["rows"]:
         many = document["many"]
         title = f"The same, {many['images']:,} images"
-        parts = [Chart(title, _contest(many["rows"]), wide=True),
-                 Table(f"All contestants, {many['images']:,} images", COLUMNS, many["rows"])]
+        parts = [
+            Chart(title, _contest(many["rows"]), wide=True),
+            Table(f"All contestants, {many['images']:,} images", COLUMNS, many["rows"]),
+        ]
         blocks.append(Block(parts, source(document, how=samples(many["rows"]))))
     return blocks
 

@@ -9,7 +9,16 @@ from typing import Any
 from lenetgpu.network import STAGE_NAMES, STAGES
 from lenetgpu.show.page import specs
 from lenetgpu.show.page.base import fragment
-from lenetgpu.show.page.blocks import Block, Chart, Document, Drawing, Part, Section, Table, of_command
+from lenetgpu.show.page.blocks import (
+    Block,
+    Chart,
+    Document,
+    Drawing,
+    Part,
+    Section,
+    Table,
+    of_command,
+)
 from lenetgpu.show.page.provenance import source
 from lenetgpu.show.tables import (
     LAUNCH_COLUMNS,
@@ -64,8 +73,8 @@ def _cells(document: Document) -> list[dict[str, Any]]:
         wide = len([stage for stage in slot["stages"] if stage in STAGE_NAMES])
         if wide:
             cells.append({
-                "wide": wide, "pieces": re.findall(r"[^._]*[._]?", slot["variant"]), "stage": stage_of(slot["stages"]),
-                "ms": row.get("median_ms"), "share": row.get("share"),
+                "wide": wide, "pieces": re.findall(r"[^._]*[._]?", slot["variant"]),
+                "stage": stage_of(slot["stages"]), "ms": row.get("median_ms"), "share": row.get("share"),
             })  # fmt: skip
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 

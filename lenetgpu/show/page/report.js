@@ -34,7 +34,7 @@
   function look(width) {
     const { ink, soft, line, series, font } = colours();
     const small = width < 480;
-    const labels = Math.max(100, Math.min(420, Math.round(width * 0.4)));
+    const labels = Math.max(100, Math.min(420, Math.round(width * (small ? 0.45 : 0.4))));
     const text = { labelFont: font, titleFont: font, labelFontSize: small ? 11 : 12, titleFontSize: 12 };
     return {
       background: "transparent",

@@ -95,7 +95,7 @@ def _library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one program that leaves no names of its own behind."""
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle()
+    bundle: str = vl_convert.javascript_bundle(None)
     return "(()=>{" + bundle.replace("</script", "<\\/script") + "\n})();"
 
 
@@ -112,8 +112,8 @@ def _head(documents: Sequence[Document], undrawn: Sequence[str]) -> base.Head:
     lead = (
         "A run on this machine, every stage checked against float64 before it was timed."
         if fresh else
-        "What was measured, read from files. Under each chart and table stands whose it is: device, "
-        "date, commit, and what has changed since."
+        "What was measured, read from files. Under each chart and table stands whose it is: "
+        "device, date, commit, and what has changed since."
     )  # fmt: skip
     facts = {} if fresh else {"files": f"{len(documents) + len(undrawn):,}"}
     return base.Head(
@@ -142,6 +142,7 @@ def page(
         _head(documents, undrawn),
         chapters=made,
         place=place,
+        source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
         undrawn=list(undrawn),
         data=as_data(_charts(made)),
         library=library,

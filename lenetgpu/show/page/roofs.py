@@ -48,7 +48,7 @@ def _points(documents: Sequence[Document]) -> Iterator[dict[str, Any] | None]:
 
 def on_a_cpu(row: Document) -> bool:
     """Whether a row of the course's suite ran on the CPU of a machine with a GPU."""
-    return row["variant"].startswith("serial")
+    return str(row["variant"]).startswith("serial")
 
 
 def _roofs(limits: Document, low: float, high: float) -> list[dict[str, Any]]:

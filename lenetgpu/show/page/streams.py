@@ -47,8 +47,14 @@ def _spec(sweep: dict[str, Any]) -> specs.Spec:
     stars = [row for row in timed if row["way"] == "auto" and row["chunk"]]
     x = specs.quantity("chunk", "images a chunk, logarithmic", log=True)
     y = specs.quantity("median_ms", None, scale={"zero": True})
-    tips = specs.hints(("lanes", "streams"), ("chunk", "images a chunk", ","), specs.MS,
-                       specs.P05, specs.P95, ("predicted_ms", "the model's ms", ",.4~g"))  # fmt: skip
+    tips = specs.hints(
+        ("lanes", "streams"),
+        ("chunk", "images a chunk", ","),
+        specs.MS,
+        specs.P05,
+        specs.P95,
+        ("predicted_ms", "the model's ms", ",.4~g"),
+    )
     line = {
         "data": {"values": ways},
         "mark": {"type": "line", "point": {"size": 55, "filled": True}},
@@ -87,7 +93,8 @@ def sweeps(documents: Sequence[Document]) -> Section:
         charts = [Chart(f"{sweep['plan']}, {sweep['dtype']}, {sweep['images']:,} images: ms",
                         _spec(sweep)) for sweep in found]  # fmt: skip
         note = (
-            "Upwards: ms of a pass. Lines across: the bare copy, the kernels alone, kernels that read the host's memory. "
+            "Upwards: ms of a pass. Lines across: the bare copy, the kernels alone, kernels that "
+            "read the host's memory. "
             "The diamond is what the model of the schedule chooses."
         )
         rows = [row | {key: sweep[key] for key in ("plan", "dtype", "images")}

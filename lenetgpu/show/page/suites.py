@@ -74,8 +74,8 @@ def _rows(document: Document) -> list[dict[str, Any]]:
     rows = []
     for case in document["cases"]:
         for entry in case["candidates"]:
-            times = {f"{name}_us": None if entry[f"{name}_ms"] is None
-                     else 1e3 * entry[f"{name}_ms"] for name in ("median", "p05", "p95")}  # fmt: skip
+            known = {name: entry[f"{name}_ms"] for name in ("median", "p05", "p95")}
+            times = {f"{name}_us": ms and 1e3 * ms for name, ms in known.items()}
             reads, writes = entry["reads"], entry["writes"]
             layout = f"{reads} to {writes}" if reads and reads != writes else reads
             rows.append(table_row(entry) | times | {"label": case["label"], "layout": layout})
