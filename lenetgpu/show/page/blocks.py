@@ -25,6 +25,12 @@ class Chart:
     wide: bool = False
     kind: str = "chart"
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has nothing to draw: an axis without a value has no ends."""
+        layers = [self.spec, *self.spec.get("layer", ())]
+        return not any(layer["data"]["values"] for layer in layers if "data" in layer)
+
 
 @dataclass(frozen=True)
 class Cell:

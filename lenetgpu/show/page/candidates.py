@@ -28,9 +28,14 @@ def table_row(entry: dict[str, Any]) -> dict[str, Any]:
     return entry | spread | {"check": check, "note": note}
 
 
+def _verdict(entry: dict[str, Any]) -> str:
+    """A candidate's verdict, undecided where it has none that there is."""
+    return entry["verdict"] if entry["verdict"] in VERDICTS else VERDICTS[-1]
+
+
 def _spec(document: Document) -> specs.Spec:
     rows = [
-        {"name": entry["name"], "verdict": entry["verdict"] or "undecided",
+        {"name": entry["name"], "verdict": _verdict(entry),
          "ratio": (entry["ratio"] or {}).get("median"), **specs.spread(entry)}
         for entry in document["candidates"]
         if entry["median_ms"] and entry["median_ms"] > 0

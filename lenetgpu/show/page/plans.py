@@ -74,7 +74,8 @@ def _cells(document: Document) -> list[dict[str, Any]]:
         if wide:
             cells.append({
                 "wide": wide, "pieces": re.findall(r"[^._]*[._]?", slot["variant"]),
-                "stage": stage_of(slot["stages"]), "ms": row.get("median_ms"), "share": row.get("share"),
+                "stage": stage_of(slot["stages"]), "ms": row.get("median_ms"),
+                "share": row.get("share"),
             })  # fmt: skip
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 

@@ -44,7 +44,7 @@
       range: { category: series },
       axis: { ...text, labelColor: ink, titleColor: soft, titleFontWeight: 400, gridColor: line, domainColor: soft, tickColor: soft, labelLimit: labels, labelSeparation: 8, titleLimit: width * 0.9 },
       axisX: { titleAnchor: small ? "end" : "middle", labelFlush: true },
-      legend: { ...text, labelColor: ink, titleColor: soft, titleFontWeight: 400, orient: "top", direction: "horizontal", labelLimit: width * 0.8, symbolStrokeWidth: 2, symbolOpacity: 1, offset: 12, layout: { top: { anchor: "start", direction: "vertical", margin: 4 } } },
+      legend: { ...text, labelColor: ink, titleColor: soft, titleFontWeight: 400, orient: "top", direction: "horizontal", labelLimit: width * 0.45, symbolStrokeWidth: 2, symbolOpacity: 1, offset: 12, layout: { top: { anchor: "start", direction: "vertical", margin: 4 } } },
       rule: { color: soft },
       point: { color: ink },
       line: { color: soft },

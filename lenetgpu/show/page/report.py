@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,21 @@ def chapters(documents: Sequence[Document], mistakes: Block | None = None) -> li
             weights(found), counters(found), instrument(found),
         ]  # fmt: skip
         for section in sections:
+            section.blocks = _drawn(section.blocks)
             section.anchor = f"{section.anchor}-{number}" if number > 1 else section.anchor
         missing = [section.title for section in sections if not section.blocks]
         kept = [section for section in sections if section.blocks]
         made.append(Chapter(name, f"device-{number}", kept, missing))
     return made
+
+
+def _drawn(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks without charts that have nothing to draw, and those that this leaves."""
+    found = []
+    for block in blocks:
+        parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
+        found += [replace(block, parts=parts)] if parts else []
+    return found
 
 
 def as_data(value: Any) -> str:
@@ -95,7 +105,7 @@ def _library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one program that leaves no names of its own behind."""
     import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle(None)
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return "(()=>{" + bundle.replace("</script", "<\\/script") + "\n})();"
 
 
@@ -152,7 +162,7 @@ def page(
     size = len(html.encode(errors="backslashreplace"))
     if size > MOST_BYTES:
         raise LenetError(
-            f"report: expected files that make a page of at most {MOST_BYTES / 1e6:.0f} MB, "
+            f"report: expected files that make a page of at most {MOST_BYTES / 1e6:g} MB, "
             f"found {size / 1e6:.1f} MB; name fewer of them"
         )
     return html

@@ -86,13 +86,10 @@ def dots(rows: Rows, y: Spec, x: Spec, tint: Spec, tips: list[Spec], **more: Any
 
 
 def spread(row: dict[str, Any]) -> dict[str, Any]:
-    """A row's times with their percentiles, the median's where it has none."""
+    """A row's times with their percentiles, the median's where it has none above 0."""
+    ends = {key: row.get(key) or 0.0 for key in ("p05_ms", "p95_ms")}
     median = row["median_ms"]
-    return {
-        "median_ms": median,
-        "p05_ms": row.get("p05_ms") or median,
-        "p95_ms": row.get("p95_ms") or median,
-    }
+    return {"median_ms": median} | {k: end if end > 0 else median for k, end in ends.items()}
 
 
 MS = ("median_ms", "median ms", ",.4~g")

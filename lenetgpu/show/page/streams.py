@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lenetgpu.show.page import specs
-from lenetgpu.show.page.blocks import Block, Chart, Document, Section, Table, of_command
+from lenetgpu.show.page.blocks import Block, Chart, Document, Part, Section, Table, of_command
 from lenetgpu.show.page.provenance import source
 from lenetgpu.show.tables import Column, fixed, significant
 
@@ -152,7 +152,7 @@ def traces(documents: Sequence[Document]) -> Section:
             hidden = about["copies_under_kernels_ms"] or 0.0
             note = f"{about['copies_ms']:.3f} ms of copies, {hidden:.3f} ms of them under stages."
         title = about["title"] or document["label"]
-        parts = [Chart(title, _gantt(events), wide=True),
-                 Table("Stages and copies of the pass", EVENT_COLUMNS, events)]  # fmt: skip
+        parts: list[Part] = [Chart(title, _gantt(events), wide=True)]
+        parts.append(Table("Stages and copies of the pass", EVENT_COLUMNS, events))
         blocks.append(Block(parts, source(document), note))
     return Section("trace", "A pass as it ran", "", blocks)
