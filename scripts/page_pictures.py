@@ -1,4 +1,4 @@
-"""Take docs/page-1440.png and docs/page-390.png: the page of docs/measured/nvidia-h200, in Chromium.
+"""Take docs/page-1440.png and docs/page-390.png: the page of docs/measured/nvidia-h200.
 
 The wide one is light, the one as wide as a phone dark; each shows the page's first screens.
 """
