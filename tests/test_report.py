@@ -357,7 +357,7 @@ def changed_peers(**fields):
         {"kernels": {"a": 1}},
         {"date": 5},
     ],
-    ids=str,
+    ids=lambda fields: next(iter(fields)),
 )
 def test_what_is_read_has_its_type(fields):
     with pytest.raises(ValueError, match="expected"):
