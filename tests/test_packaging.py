@@ -88,6 +88,7 @@ def test_the_lowest_versions_are_those_of_pyproject():
         "rich",
         "numba",
         "llvmlite",
+        "pillow",
         "matplotlib",
         "isal",
     }

@@ -161,7 +161,7 @@ def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -
 
 def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --engines`: nothing runs, so what says how to run is refused."""
-    from lenetgpu.commands.engines import EnginesRequest, run_engines
+    from lenetgpu.commands.conv.engines import EnginesRequest, run_engines
     from lenetgpu.show import engines as results
     from lenetgpu.show.progress import status_line
 
@@ -179,7 +179,7 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
 
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
-    from lenetgpu.commands.shares import SharesRequest, run_shares
+    from lenetgpu.commands.conv.shares import SharesRequest, run_shares
     from lenetgpu.show import shares as results
     from lenetgpu.show.progress import status_line
 
@@ -262,8 +262,8 @@ def conv(
     if engines or shares:
         (_engines if engines else _shares)(ctx, no_progress, options)
         return
-    from lenetgpu.commands.conv import run_conv
-    from lenetgpu.commands.conv_request import ConvRequest
+    from lenetgpu.commands.conv.compared import run_conv
+    from lenetgpu.commands.conv.request import ConvRequest
     from lenetgpu.show.progress import status_line
 
     targets = _targets(options)

@@ -7,28 +7,46 @@ from typing import Any
 
 import click
 
+from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.options import DEVICE, FILE, WEIGHTS, request
+from lenetgpu.cli.help import Argument, Command
+from lenetgpu.cli.options import DEVICE, FILE, NO_PROGRESS, WEIGHTS, number, request
 
 
-@click.command()
-@click.argument("out", type=FILE)
-@click.argument("files", type=FILE, nargs=-1)
-@click.option("--plan", default="auto", show_default=True, help="The plan that runs.")
+@click.command(cls=Command)
+@click.argument(
+    "out", cls=Argument, type=FILE, explained="The page to write, a name ending in .html."
+)
+@click.argument(
+    "files",
+    cls=Argument,
+    type=FILE,
+    nargs=-1,
+    explained="JSON of earlier runs, and folders of such files; without any, a fresh run.",
+)
+@click.option(
+    "--plan",
+    default="auto",
+    metavar="PLAN",
+    shell_complete=completing.plans,
+    help="The plan that runs.",
+)
 @WEIGHTS
-@click.option("--data", type=FILE, help="The images that are read; default: those that ship.")
-@click.option("--limit", type=int, help="Only so many images of the data set.")
+@click.option(
+    "--data", type=FILE, show_default="the digits that ship", help="The images that are read."
+)
+@number("--limit", "Only so many images of the data set.", show_default="all")
 @DEVICE
 @click.option(
     "--seconds",
     default=60.0,
-    show_default=True,
+    metavar="S",
     help="The time for comparing plans and stages; 0 compares none.",
 )
-@click.option("--no-progress", is_flag=True, help="No progress line.")
+@NO_PROGRESS
 @click.pass_context
 def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) -> None:
-    """Write OUT.html, one page to read: of a fresh run, or of earlier ones' JSON FILES and folders.
+    """Write one page to read, of a fresh run or of the JSON of earlier ones.
 
     The page is one file that loads nothing: open it in any browser.
     """
