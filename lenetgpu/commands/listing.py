@@ -106,7 +106,7 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
         )
     rows.append(("checksums", checksums.verify(path).said))
     found = hdf5.attributes(path).items()
-    rows.extend((name, value) for name, value in found if name != checksums.ATTRIBUTE)
+    rows.extend((name, value) for name, value in found if not checksums.is_ours(name, value))
     unread = hdf5.unread_attributes(path)
     if unread:
         rows.append(("not read", f"{', '.join(unread)} (text of variable length, or no one value)"))

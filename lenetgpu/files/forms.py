@@ -192,7 +192,7 @@ class H5(Form):
                     check()
             if asked is not None:
                 file.attrs.update({"interrupted": True, "images_asked": asked})
-            checksums.seal(file)
+            checksums.sum_up(file)
 
     def close(self) -> None:
         """Drop the parts' own files."""
