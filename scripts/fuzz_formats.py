@@ -54,8 +54,8 @@ LABELS = np.array([3, 0, 9], np.uint8)
 class Format:
     """Files called `file`, with those of `beside` in the same folder.
 
-    `seeds()` are valid files. With `sealed`, a damaged file is refused or gives what a valid one
-    does, unless `mutate` sealed it again.
+    `seeds()` are valid files. With `summed`, a damaged file is refused or gives what a valid one
+    does, unless `mutate` made its sums right.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Format:
     mutate: Mutation
     read: Callable[[Path], object]
     beside: Mapping[str, bytes] = field(default_factory=dict)
-    sealed: bool = False
+    summed: bool = False
 
 
 def _hashed(*arrays: Any) -> str:
@@ -275,7 +275,7 @@ class Record:
             self._asked(Path(folder))
             for place in self._files(Path(folder)):
                 data = path.read_bytes()
-                place.write_bytes(entries.sealed(place.parent.name, place.stem, data))
+                place.write_bytes(entries.enclosed(place.parent.name, place.stem, data))
             return repr(self._asked(Path(folder))).replace(folder, "")
 
 
@@ -331,7 +331,7 @@ _SHORT, _GZ = {"hot": 16}, gzip.compress
 _ALL = (
     Format("hdf5-images", "x.h5", image_files, mutations.of_hdf5, read_hdf5_images),
     Format("hdf5-weights", "w.h5", weight_files, mutations.of_hdf5, read_weights),
-    _of_images("packed", "p.h5", packed_files, mutations.of_hdf5, sealed=True),
+    _of_images("packed", "p.h5", packed_files, mutations.of_hdf5, summed=True),
     _of_images("idx", _X, _plain(IDX, **_SHORT), mutations.of_bytes, beside={_Y: IDX_LABELS}),
     replace(
         _of_images("idx-labels", _Y, _plain(IDX_LABELS, hot=8), mutations.of_bytes),

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from lenetgpu.errors import one_line
+
 KINDS = (
     "kernels", "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings"
 )  # fmt: skip
@@ -169,7 +171,7 @@ def told() -> list[str]:
 def tell(where: Path | str, what: str, then: str = "done without") -> None:
     """Remember that `where` is not used because of `what`; the first is a line on stderr."""
     sentence = f"{where}: {what}; {then}"
-    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in sentence)
+    printable = one_line(sentence)
     told().append(printable)
     if len(told()) == 1 and sys.stderr is not None:
         with suppress(OSError, ValueError):
