@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +34,7 @@ from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.files import assets, hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.write import pack_data
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure import regression, roofline
@@ -149,6 +150,7 @@ def image_files() -> list[Entry]:
         _hdf5(labelled(DIGITS, chunks=(1, 28, 28), maxshape=(9, 28, 28)), libver="latest"),
         _hdf5(labelled(floats, chunks=(1, 28, 28), maxshape=(None, 28, 28)), libver="latest"),
         _hdf5(labelled(DIGITS, chunks=(1, 28, 28), compression="gzip"), userblock_size=512),
+        _hdf5(labelled(DIGITS, chunks=(2, 28, 28)), libver="earliest"),
         *hostile_files(),
     ]
 
@@ -284,8 +286,13 @@ def _ceilings() -> object:
     return found, found.share(1e9, 1e6, 0.5, "fp32"), found.copy_gbs * 1.0
 
 
+@cache
+def _shipped() -> Weights:
+    return load_weights(assets.default_weights())
+
+
 def _fit() -> object:
-    plan, weights = resolve("fp32", "cpu"), load_weights(assets.default_weights())
+    plan, weights = resolve("fp32", "cpu"), _shipped()
     found = fit.fit(plan, weights, "a CPU")
     return found, found.error < 1.0, sorted(found.groups.items()), str(found)
 

@@ -150,7 +150,7 @@ def read_ours(path: Path, most: int) -> bytes:
             raise UnfitError(f"expected a file that others cannot write, found mode {mode:04o}")
         if found.st_size > most:
             raise UnfitError(f"expected {most:,} bytes at most, found {found.st_size:,}")
-        return file.read(most)
+        return file.read(found.st_size)
 
 
 def form(found: os.stat_result) -> str:

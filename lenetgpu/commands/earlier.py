@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -49,9 +50,10 @@ def _reason(error: Exception) -> str:
 def _parsed(path: Path, command: str) -> Any:
     """What the file holds; OSError, ValueError or RecursionError where it is no JSON."""
     with open_regular(path, f"results of an earlier {command} --json") as raw:
-        data = BufferedReader(raw).read(MAX_BYTES + 1)  # type: ignore[type-var]
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        size = os.fstat(raw.fileno()).st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        data = BufferedReader(raw).read(size)  # type: ignore[type-var]
     return json.loads(data, parse_constant=_no_number, object_pairs_hook=_once)
 
 
