@@ -82,7 +82,7 @@ class Sums:
 
     def compare(self, name: str, found: str) -> None:
         """LenetError where `found` is not data set `name`'s sum."""
-        require_same(f"{self.path}: expected dataset /{name}", self.stated[name], found)
+        compare(f"{self.path}: expected dataset /{name}", self.stated[name], found)
 
     @property
     def said(self) -> str:
@@ -101,7 +101,7 @@ class Sums:
         return one_line(said)
 
 
-def require_same(what: str, expected: str, found: str) -> None:
+def compare(what: str, expected: str, found: str) -> None:
     """LenetError where two sums differ."""
     if found != expected:
         raise LenetError(
@@ -122,7 +122,7 @@ class Blocks:
         rows = block[: self._count - first]
         expected = self._table[first // self._rows].tobytes().hex()
         what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
-        require_same(what, expected, sum_of(rows))
+        compare(what, expected, sum_of(rows))
 
     def require_all(self, first: int, rows: Array) -> None:
         """`require` of every block in `rows`, which begin with one."""
