@@ -65,7 +65,6 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON to stdout")
 
 run_options = together(
     [
-        click.argument("data", required=False, type=FILE),
         WEIGHTS,
         click.option("--batch", type=int, help="images in one pass at most  [default: 10000]"),
         click.option("--limit", type=int, help="only so many images of the data set"),

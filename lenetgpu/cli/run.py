@@ -28,7 +28,9 @@ from lenetgpu.cli.signals import INTERRUPTED
 
 
 @click.command()
+@click.argument("data", nargs=-1, type=click.Path(readable=False))
 @run_options
+@click.option("--as-is", is_flag=True, help="pictures made grey and 28x28, not prepared as MNIST's")
 @click.option("--repeat", default=0, help="pass N more times, for medians and their spread")
 @click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
 @click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
@@ -40,15 +42,21 @@ from lenetgpu.cli.signals import INTERRUPTED
 def infer(
     ctx: click.Context,
     /,
+    data: tuple[str, ...],
     output: Path | None,
     json_file: Path | None,
     no_progress: bool,
+    as_is: bool,
     **options: Any,
 ) -> None:
-    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship.
+
+    Or DATA is your own pictures: any number of files, folders and patterns, - for stdin.
+    """
     from lenetgpu.gpu.device import begin
 
     begin(options["device"])
+    from lenetgpu.cli.pictures import given
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.document import infer_json
@@ -58,14 +66,19 @@ def infer(
 
     if output is not None:
         files.check_target(output)
-    files.require_targets(output, json_file, sources=(options["data"], options["weights"]))
+    pictures = given(data, as_is, output)
+    files.require_targets(output, json_file, sources=(*pictures.files, options["weights"]))
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
+    more = {"data": pictures.data, "roofline": options["timing"]}
+    asked = request(Request, options, overrides=overrides(options), **more)
+    pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = job.infer(asked, progress, output)
+        outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
     if json_file is not None:
-        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
-    print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
+    shown = console(stderr=is_stdout(json_file))
+    pictures.print(shown)
+    print_infer(shown, outcome, import_ms)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
@@ -75,9 +88,12 @@ def infer(
         least = f"a share of at least {options['min_accuracy']:g}"
         say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)
+    if pictures.bad:
+        ctx.exit(1)
 
 
 @click.command()
+@click.argument("data", required=False, type=FILE)
 @run_options
 @JSON
 @CSV
