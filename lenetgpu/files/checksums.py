@@ -72,10 +72,15 @@ def sum_of(array: Array) -> str:
 
 @dataclass(frozen=True)
 class Sums:
-    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums."""
+    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
+
+    `where` and `noun` are what messages call one.
+    """
 
     path: str
     stated: Mapping[str, str]
+    where: str = "dataset /"
+    noun: str = "data set"
 
     def __bool__(self) -> bool:
         return bool(self.stated)
@@ -87,16 +92,17 @@ class Sums:
 
     def compare(self, name: str, found: str) -> None:
         """LenetError where `found` is not data set `name`'s sum."""
-        _compare(f"{self.path}: expected dataset /{name}", self.stated[name], found)
+        compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
 
     @property
     def said(self) -> str:
         """What is told of a file all of whose data sets were compared."""
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
-        return f"checksums right ({count} data set{'s' * (count > 1)})" if self else NONE
+        return f"checksums right ({count} {self.noun}{'s' * (count > 1)})" if self else NONE
 
 
-def _compare(what: str, expected: str, found: str) -> None:
+def compare(what: str, expected: str, found: str) -> None:
+    """LenetError where a sum is not as expected; `what` is who should have it, as a beginning."""
     if found != expected:
         raise LenetError(
             f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
@@ -116,7 +122,7 @@ class Blocks:
         rows = block[: self._count - first]
         expected = self._table[first // self._rows].tobytes().hex()
         what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
-        _compare(what, expected, sum_of(rows))
+        compare(what, expected, sum_of(rows))
 
     def require_all(self, first: int, rows: Array) -> None:
         """`require` of every block in `rows`, which begin with one."""
@@ -144,7 +150,7 @@ def stated(file: hdf5.Untrusted) -> Sums:
             "changed since"
         )
     items = {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in names}
-    _compare(f"{path}: expected names and attributes", whole, _sum_of_facts(file, items, path))
+    compare(f"{path}: expected names and attributes", whole, _sum_of_facts(file, items, path))
     return Sums(path, {name: str(_stated(item)) for name, item in items.items()})
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.inflate import GZIP_MAGIC
@@ -16,18 +16,6 @@ from lenetgpu.files.regular import open_regular
 __all__ = ["Dataset", "MemorySource", "Source", "open_source"]
 
 _EXPECTED = "images in HDF5, IDX or .npy form"
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-
-
-def _holds_hdf5(file: BinaryIO, size: int) -> bool:
-    """Whether HDF5 begins further on, behind a block of the user's: at 512, 1,024, 2,048..."""
-    at = 512
-    while at < size:
-        file.seek(at)
-        if file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
-            return True
-        at *= 2
-    return False
 
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
@@ -40,8 +28,8 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     try:
         with open_regular(path, _EXPECTED) as file:
             size = os.fstat(file.fileno()).st_size
-            start = file.read(len(_HDF5_MAGIC))
-            is_hdf5 = start == _HDF5_MAGIC or _holds_hdf5(file, size)
+            start = file.read(len(hdf5.MAGIC))
+            is_hdf5 = start == hdf5.MAGIC or hdf5.begins_later(file, size)
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
     if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
