@@ -95,7 +95,8 @@ def weights_info(file: Path | None) -> None:
 def weights_verify(file: Path) -> None:
     """Check that FILE holds the network's four arrays, finite and as their checksums say.
 
-    And that float32 holds the scores that they give; exit code 2 where not.
+    FILE may have any form that `convert` reads. Float32 has to hold the scores that the arrays
+    give, too; exit code 2 where one of these is not so.
     """
     from lenetgpu.check.fit import truth
     from lenetgpu.commands.verified import verified

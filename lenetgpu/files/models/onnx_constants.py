@@ -22,6 +22,8 @@ _MOST_ITEMS = 1 << 18
 _EXTERNAL = 1
 _DEEPEST = 16
 """Nodes between a constant and what it is used for."""
+_OF_SHAPES = ("Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Identity", "Cast")
+_MOST_DIMS = 8
 Dim = int | None
 """Of a shape: None is the number of images, where the graph leaves it open."""
 
@@ -57,6 +59,7 @@ class Constants:
         self.used: set[int] = set()
         self.shapes: dict[str, list[Dim]] = {}
         """Of values on the way from the images to the scores, by name."""
+        self._numbers: dict[str, list[Dim] | None] = {}
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self.made_by: dict[str, tuple[int, Any]] = {}
         for place, node in enumerate(graph.node):
@@ -145,22 +148,27 @@ class Constants:
 
     def numbers(self, name: str, depth: int = 0) -> list[Dim] | None:
         """A shape, or a part of one, that the graph works out; None where it is something else."""
+        if name not in self._numbers:
+            self._numbers[name] = None  # of what is made of itself
+            self._numbers[name] = self._worked_out(name, depth) if depth <= _DEEPEST else None
+        return self._numbers[name]
+
+    def _worked_out(self, name: str, depth: int) -> list[Dim] | None:
         place, node = self.made_by.get(name, (0, None))
-        if depth > _DEEPEST:
-            return None
         kind = "" if node is None or node.domain else node.op_type
-        if kind not in ("Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Identity", "Cast"):
+        if node is None or kind not in _OF_SHAPES or not node.input:
             found = self.tensor(name, depth)
-            if found is None or found.dtype.kind != "i" or found.ndim > 1:
+            if found is None or found.dtype.kind != "i" or found.size > _MOST_DIMS:
                 return None
             return [int(number) for number in found.reshape(-1)]
         given = attributes(node)
-        parts = [self.shapes.get(node.input[0])] if kind == "Shape" else [
-            self.numbers(one, depth + 1) for one in node.input
-        ]  # fmt: skip
-        if not parts or any(part is None for part in parts):
-            return None
+        if kind == "Shape":
+            parts = [self.shapes.get(node.input[0])]
+        else:
+            parts = [self.numbers(one, depth + 1) for one in node.input[:_MOST_DIMS]]
         known = [part for part in parts if part is not None]
+        if len(known) < len(parts) or sum(map(len, known)) > _MOST_DIMS:
+            return None
         self.used.add(place)
         if kind == "Shape":
             return known[0][given.get("start", 0) : given.get("end")]

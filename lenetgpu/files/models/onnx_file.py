@@ -6,7 +6,7 @@ The graph is walked by `onnx_graph`, constants are read by `onnx_constants`.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from lenetgpu import __version__
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models import layouts, metadata
 from lenetgpu.files.models.loaded import Model, damaged
+from lenetgpu.files.models.onnx_bounds import require_bounded
 from lenetgpu.files.models.onnx_constants import Constants
 from lenetgpu.files.models.onnx_graph import Graph, Walk
 from lenetgpu.network import CLASSES, IMAGE_SHAPE, STAGES
@@ -55,7 +56,10 @@ def read(path: Path, data: bytes) -> Model:
             f"found a function {model.functions[0].name}"
         )
     constants = Constants(path, model.graph)
-    tensors = Walk(path, Graph(path, model.graph, constants), opset).weights()
+    try:
+        tensors = Walk(path, Graph(path, model.graph, constants)).weights()
+    except (ValueError, TypeError) as error:  # attributes of a type that they do not have
+        raise damaged(path, FORM, error) from error
     entries: dict[str, str] = {}
     for entry in model.metadata_props:
         if entry.key in entries:
@@ -69,10 +73,28 @@ def _parsed(path: Path, data: bytes) -> Any:
     require_onnx(path)
     import onnx
 
+    require_bounded(path, data)
     try:
-        return onnx.ModelProto.FromString(data)
+        model = onnx.ModelProto.FromString(data)
+        names = list(_names(model))
     except Exception as error:  # protobuf's, which is no ValueError
         raise damaged(path, FORM, error) from error
+    if not all(isinstance(name, str) for name in names):
+        raise damaged(path, FORM, "text that is not UTF-8")
+    return model
+
+
+def _names(model: Any) -> Iterator[object]:
+    """All text of a model that is looked at; bytes where it is none."""
+    graph = model.graph
+    for entry in (*model.metadata_props, *model.opset_import):
+        yield from (entry.key, entry.value) if hasattr(entry, "key") else (entry.domain,)
+    for named in (*graph.initializer, *graph.input, *graph.output, *model.functions):
+        yield named.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.t.name)
 
 
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
 _HEIGHT, _WIDTH, _ = IMAGE_SHAPE
+_SHOWN = 80
+"""Characters of an attribute."""
 _PLAIN = {"dilations": ([1, 1],), "pads": ([0, 0, 0, 0],), "auto_pad": ("NOTSET", "VALID")}
 CONV = _PLAIN | {"kernel_shape": ([5, 5],), "strides": ([1, 1],), "group": (1,)}
 POOL = _PLAIN | {
@@ -72,8 +74,8 @@ class Graph:
 class Walk:
     """From node to node: `at` is the value that was reached, `shape` its dimensions."""
 
-    def __init__(self, path: Path, graph: Graph, opset: int) -> None:
-        self._path, self._graph, self._opset = path, graph, opset
+    def __init__(self, path: Path, graph: Graph) -> None:
+        self._path, self._graph = path, graph
         self._constants = graph.constants
         self._seen: set[int] = set()
         self._at: str = graph.images.name
@@ -125,8 +127,9 @@ class Walk:
 
     def _pass(self, node: Any) -> None:
         """Go on to what a node makes."""
-        if len(node.output) != 1 and any(node.output[1:]):
-            raise self._refuse(node, "one output", f"{len(node.output)}")
+        made = [name for name in node.output if name]
+        if len(made) != 1 or made[0] != node.output[0]:
+            raise self._refuse(node, "one output", f"{len(made)}")
         self._seen.add(self._graph.constants.made_by[node.output[0]][0])
         self._at = node.output[0]
         self._constants.shapes[self._at] = self._shape
@@ -147,7 +150,8 @@ class Walk:
         for name, value in given.items():
             if value not in allowed.get(name, ()):
                 wanted = " or ".join(map(str, allowed.get(name, ("no such attribute",))))
-                raise self._refuse(node, f"{name} to be {wanted}", f"{value}")
+                found = value if isinstance(value, (int, float, str, list)) else "a message"
+                raise self._refuse(node, f"{name} to be {wanted}", f"{found}"[:_SHOWN])
         for name in _NEEDED.get(node.op_type, ()):
             if name not in given:
                 raise self._refuse(node, f"an attribute {name}", "none")
