@@ -81,3 +81,12 @@ def npy(array: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=True)
     return buffer.getvalue()
+
+
+def state_dict(tensors: dict[str, Any]) -> bytes:
+    """What torch.save writes of tensors in our layouts."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save({name: torch.from_numpy(tensor) for name, tensor in tensors.items()}, buffer)
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Weights in safetensors, ONNX and .npz: out and in again, as others have them, by every command."""
+"""Weights in safetensors, ONNX and .npz: out and in again, as others have them, by all commands."""
 
 from __future__ import annotations
 

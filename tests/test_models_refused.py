@@ -1,4 +1,4 @@
-"""Weights of other forms that are damaged, hostile or another network's: a sentence, exit code 2."""
+"""Weights of other forms, damaged, hostile or another network's: a sentence, exit code 2."""
 
 from __future__ import annotations
 

@@ -195,8 +195,10 @@ class Walk:
 
     def _added(self, size: int) -> None:
         """Skip an addition of zeros behind a node that has no place for a bias."""
-        node = self._skip("Relu or the end") if self._graph.readers[self._at] else None
-        if node is None or node.domain or node.op_type != "Add" or len(node.input) != 2:
+        if not self._graph.readers[self._at]:
+            return
+        node = self._next("Relu or the end")
+        if node.domain or node.op_type != "Add" or len(node.input) != 2:
             return
         self._no_bias(node, 1 if node.input[0] == self._at else 0, size)
         self._pass(node)
@@ -233,13 +235,14 @@ class Walk:
 
     def _start(self) -> None:
         """What may happen to images before the first convolution: scaled, NHWC to NCHW, shaped."""
-        wanted = [1, _HEIGHT, _WIDTH]
+        wanted, scaled = [1, _HEIGHT, _WIDTH], False
         for _ in range(len(self._graph.nodes)):
             node = self._skip("Conv")
             if node.domain or node.op_type == "Conv":
                 break
-            if node.op_type in ("Div", "Mul"):
+            if node.op_type in ("Div", "Mul") and not scaled:
                 self._scale(node)
+                scaled = True
             elif node.op_type == "Transpose":
                 self._checked(node, {"perm": ([0, 3, 1, 2],)})
                 if self._shape[1:] != [_HEIGHT, _WIDTH, 1]:
@@ -296,14 +299,16 @@ class Walk:
 
     def _end(self) -> None:
         """Scores, or what is made of them by nodes of ENDS; nothing is left over behind."""
-        for _ in range(len(self._graph.nodes)):
-            if self._at == self._graph.result and not self._graph.readers[self._at]:
-                break
-            node = self._next(f"the output {self._graph.result}, or {', '.join(ENDS)}")
-            if node.domain or node.op_type not in (*ENDS, "Identity", "Cast"):
-                raise self._refuse(node, f"the end, or {', '.join(ENDS)}", node.op_type)
-            if node.op_type in ENDS:
-                self._checked(node, ENDS[node.op_type])
+        left, wanted = dict(ENDS), f"the end, or {', '.join(ENDS)}"
+        while self._graph.readers[self._at]:
+            node = self._next(wanted)
+            to = attributes(node).get("to") if node.op_type == "Cast" else None
+            kept = node.op_type == "Identity" or to in _FLOATS or (to is not None and not left)
+            if node.domain or not kept:
+                if node.domain or node.op_type not in left:
+                    raise self._refuse(node, wanted, node.op_type)
+                self._checked(node, left[node.op_type])
+                left = {} if node.op_type == "ArgMax" else {"ArgMax": ENDS["ArgMax"]}
             self._pass(node)
         used = self._seen | self._constants.used
         for place, node in enumerate(self._graph.nodes):
