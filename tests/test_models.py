@@ -62,7 +62,9 @@ def test_out_and_in_again_is_the_same_file(tmp_path, ending):
 
 
 @each_form
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.integers(0, 2**32 - 1), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
 def test_any_finite_bits_come_back(tmp_path, ending, seed, facts):
     rng = np.random.default_rng(seed)

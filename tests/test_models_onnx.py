@@ -425,6 +425,13 @@ def typeless(model):
     model.graph.node[0].attribute[0].type = 0
 
 
+def a_number_for_a_tensor(model):
+    """As the shape of a Reshape."""
+    model.graph.node[6].op_type = "Reshape"
+    model.graph.node[6].input.append("shape")
+    model.graph.node.append(helper.make_node("Constant", [], ["shape"], value=7))
+
+
 def key_twice(model):
     for _ in range(2):
         model.metadata_props.add(key="a", value="b")
@@ -445,6 +452,7 @@ def key_twice(model):
         (function, "of ONNX's own operators, found a function f"),
         (without_output, "r1 (Relu): expected one output, found 0"),
         (typeless, "kernel_shape to be [5, 5], found a message"),
+        (a_number_for_a_tensor, "the shape [-1, 1024], found another"),
         (key_twice, "metadata a that is there twice"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

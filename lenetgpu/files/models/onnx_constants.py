@@ -115,7 +115,7 @@ class Constants:
     def _constant(self, node: Any, given: dict[str, Any]) -> Array | None:
         import numpy as np
 
-        if list(given) == ["value"]:
+        if list(given) == ["value"] and hasattr(given["value"], "data_type"):
             return self._read(given["value"])
         if list(given) in (["value_int"], ["value_ints"]):
             return np.array(next(iter(given.values())), np.int64)
