@@ -95,7 +95,8 @@ def weights_info(file: Path | None) -> None:
 def weights_verify(file: Path) -> None:
     """Check that FILE holds the network's four arrays, finite and as their checksums say.
 
-    And that float32 holds the scores that they give; exit code 2 where not.
+    FILE may have any form that `convert` reads. Float32 has to hold the scores that the arrays
+    give, too; exit code 2 where one of these is not so.
     """
     from lenetgpu.check.fit import truth
     from lenetgpu.commands.verified import verified
@@ -109,8 +110,13 @@ def weights_verify(file: Path) -> None:
 @click.argument("source", type=FILE)
 @click.argument("target", type=FILE)
 def weights_convert(source: Path, target: Path) -> None:
-    """Write SOURCE's weights (any float type or byte order) to TARGET as float32."""
+    """Write the weights of SOURCE to TARGET as float32, in the form that TARGET's ending names.
+
+    The endings are .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (a PyTorch state_dict), .onnx,
+    and .npz (NumPy). SOURCE may have any of these forms, of any float type; its first bytes decide
+    which. ONNX needs the extra `models`, a state_dict needs PyTorch.
+    """
     from lenetgpu.files.convert import convert_weights
 
-    convert_weights(source, target)
-    say(f"{target}: float32")
+    form = convert_weights(source, target)
+    say(f"{target}: float32, {form}")

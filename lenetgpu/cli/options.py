@@ -57,7 +57,12 @@ MARKDOWN = click.option("--markdown", type=FILE, help="rows to a Markdown file, 
 DEVICE = click.option(
     "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K"
 )
-WEIGHTS = click.option("--weights", type=FILE, help="HDF5 weights; default: the ones that ship")
+WEIGHTS = click.option(
+    "--weights",
+    type=FILE,
+    help="Take the weights from this file (HDF5, safetensors, PyTorch, ONNX or .npz). "
+    "Default: those that ship.",
+)
 COUNTERS = click.option(
     "--counters", is_flag=True, help="hardware counters of each kernel, by Nsight Compute's ncu"
 )

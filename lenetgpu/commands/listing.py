@@ -8,11 +8,10 @@ from typing import Any
 
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
-from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
 from lenetgpu.files.source import open_source
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
@@ -93,8 +92,8 @@ def data_rows(path: Path) -> list[tuple[str, str]]:
 
 def weight_rows(path: Path) -> list[tuple[str, str]]:
     """(what, found) rows of a weight file, its attributes included."""
-    weights = load_weights(path)
-    rows = [("file", weights.source)]
+    weights, said = load_weights(path), about(path)
+    rows = [("file", weights.source), ("form", said.form)]
     for name, tensor in weights.tensors.items():
         shape = "x".join(map(str, tensor.shape))
         rows.append(
@@ -104,10 +103,9 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
                 f"rms {float((tensor.astype('f8') ** 2).mean()) ** 0.5:.4f}",
             )
         )
-    rows.append(("checksums", checksums.verify(path).said))
-    found = hdf5.attributes(path).items()
-    rows.extend((name, value) for name, value in found if not checksums.is_ours(name, value))
-    unread = hdf5.unread_attributes(path)
-    if unread:
-        rows.append(("not read", f"{', '.join(unread)} (text of variable length, or no one value)"))
+    rows.append(("checksums", said.sums.said))
+    rows.extend(said.facts.items())
+    if said.unread:
+        names = ", ".join(said.unread)
+        rows.append(("not read", f"{names} (text of variable length, or no one value)"))
     return rows

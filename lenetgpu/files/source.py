@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.inflate import GZIP_MAGIC
@@ -24,18 +24,6 @@ DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
     "npy": open_npy,
 }
 """How files of many images are opened, by their form."""
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-
-
-def _holds_hdf5(file: BinaryIO, size: int) -> bool:
-    """Whether HDF5 begins further on, behind a block of the user's: at 512, 1,024, 2,048..."""
-    at = 512
-    while at < size:
-        file.seek(at)
-        if file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
-            return True
-        at *= 2
-    return False
 
 
 def form_of(path: Path, expected: str) -> str:
@@ -51,8 +39,8 @@ def _form(path: Path, expected: str) -> tuple[str, int]:
     try:
         with open_regular(path, expected) as file:
             size = os.fstat(file.fileno()).st_size
-            start = file.read(max(START, len(_HDF5_MAGIC)))
-            if start.startswith(_HDF5_MAGIC) or _holds_hdf5(file, size):
+            start = file.read(max(START, len(hdf5.MAGIC)))
+            if start.startswith(hdf5.MAGIC) or hdf5.begins_later(file, size):
                 return "HDF5", size
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error

@@ -19,6 +19,7 @@ from lenetgpu.files.checksums.sums import (
     Blocks,
     Sum,
     Sums,
+    compare,
     sum_of,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "Sum",
     "Sums",
     "blocks",
+    "compare",
     "describe",
     "is_ours",
     "state",

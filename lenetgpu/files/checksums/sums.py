@@ -61,13 +61,15 @@ class Sums:
     """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
 
     `without` are the names in the root group that have none, and `whole` is whether names, shapes
-    and attributes had one, and were compared.
+    and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
     """
 
     path: str
     stated: Mapping[str, str]
     without: tuple[str, ...] = ()
     whole: bool = True
+    where: str = "dataset /"
+    noun: str = "data set"
 
     def __bool__(self) -> bool:
         return bool(self.stated)
@@ -82,7 +84,7 @@ class Sums:
 
     def compare(self, name: str, found: str) -> None:
         """LenetError where `found` is not data set `name`'s sum."""
-        compare(f"{self.path}: expected dataset /{name}", self.stated[name], found)
+        compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
 
     @property
     def said(self) -> str:
@@ -90,7 +92,7 @@ class Sums:
         if not self:
             return NONE
         count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
-        said = f"checksums right ({count} data set{'s' * (count > 1)})"
+        said = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
         if self.without:
             named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
             more = len(self.without) - _NAMED
