@@ -47,6 +47,15 @@ def test_a_strangers_sha256_is_none_of_ours(place, value, tmp_path):
     assert verified(path) == checksums.NONE
 
 
+def test_a_text_that_is_no_sum_is_none_wherever_it_stands(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.zeros((3, 28, 28), "u1")
+        for holder in (file, file["x"]):
+            holder.attrs[BEFORE] = np.bytes_("see sums.txt")
+    assert len(load_dataset(tmp_path / "x.h5")) == 3
+    assert verified(tmp_path / "x.h5") == checksums.NONE
+
+
 def test_a_long_name_beside_images_does_no_harm(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"], file["n" * 500], file[b"\xff"] = np.zeros((3, 28, 28), "u1"), 1, 2

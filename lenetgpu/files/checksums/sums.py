@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError, one_line
+from lenetgpu.errors import LenetError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +100,7 @@ class Sums:
             said += f"; {named} {'have' if self.without[1:] else 'has'} none: cannot tell damage"
         if not self.whole:
             said += "; names and attributes have none"
-        return one_line(said)
+        return said
 
 
 def compare(what: str, expected: str, found: str) -> None:
