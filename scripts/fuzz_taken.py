@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -254,8 +255,10 @@ def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
         members[at] = name, data[:200] + bytes(rng.choice((8, _BOMB)))
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
-        for name, data in members:
-            file.writestr(zipfile.ZipInfo(name or "a"), data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a name twice
+            for name, data in members:
+                file.writestr(zipfile.ZipInfo(name or "a"), data)
     return made.getvalue()
 
 
@@ -310,7 +313,7 @@ def _change(rng: Random, onnx: Any, model: Any) -> None:
         node = rng.choice(nodes)
         names = node.input if rng.random() < 0.5 else node.output
         if names:
-            names[rng.randrange(len(names))] = rng.choice(nodes).output[0] if nodes else ""
+            names[rng.randrange(len(names))] = rng.choice([*rng.choice(nodes).output, ""])
     else:
         attribute = graph.node.add(op_type="If", name="deep").attribute.add(name="then_branch")
         for _ in range(rng.choice((1, _DEEP))):
