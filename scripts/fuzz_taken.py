@@ -254,11 +254,11 @@ def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     else:
         members[at] = name, data[:200] + bytes(rng.choice((8, _BOMB)))
     made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as file:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a name twice
-            for name, data in members:
-                file.writestr(zipfile.ZipInfo(name or "a"), data)
+    way = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with warnings.catch_warnings(), zipfile.ZipFile(made, "w", way) as file:
+        warnings.simplefilter("ignore")  # of a name twice
+        for name, data in members:
+            file.writestr(zipfile.ZipInfo(name or "a"), data)
     return made.getvalue()
 
 
