@@ -112,8 +112,9 @@ def _read_packed(path: Path) -> list[Any]:
 
 def _read_labels(path: Path) -> list[Any]:
     """What a user reads by h5py after `lenetgpu data verify`."""
-    if not checksums.verify(path):
-        raise LenetError(f"{path}: {checksums.NONE}")
+    sums = checksums.verify(path)
+    if not sums or sums.without or not sums.whole:
+        raise LenetError(f"{path}: {sums.said}")
     with h5py.File(path) as file:
         said = dict(file.attrs)
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,9 +54,10 @@ def parsed(path: Path, what: str) -> Any:
     OSError, ValueError or RecursionError where it is no JSON.
     """
     with open_regular(path, what) as raw:
-        data = BufferedReader(raw).read(MAX_BYTES + 1)  # type: ignore[type-var]
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        size = os.fstat(raw.fileno()).st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        data = BufferedReader(raw).read(size)  # type: ignore[type-var]
     return json.loads(data, parse_constant=_no_number, object_pairs_hook=_once)
 
 

@@ -47,7 +47,7 @@ def convert_data(source: Path, target: Path) -> int:
                 check()
             if images.labels is not None:
                 checksums.write(file, "y", images.labels.astype("uint8"))
-            checksums.seal(file)
+            checksums.sum_up(file)
     return count
 
 
@@ -77,5 +77,5 @@ def write_weights(
         for name, tensor in tensors.items():
             checksums.write(file, name, tensor)
         checksums.describe(file, provenance)
-        checksums.seal(file)
+        checksums.sum_up(file)
     write_atomically(target, buffer.getvalue())

@@ -220,7 +220,7 @@ class H5(Form):
                 checksums.write(file, "files", _table(self.names[: self.done]))
             if asked is not None:
                 file.attrs.update({"interrupted": True, "images_asked": asked})
-            checksums.seal(file)
+            checksums.sum_up(file)
 
     def close(self) -> None:
         """Drop the parts' own files."""

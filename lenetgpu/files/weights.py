@@ -112,7 +112,8 @@ def about(path: Path) -> About:
         model = forms.read(path)
         return About(form, model.sums, model.facts, model.unread)
     sums = checksums.verify(path)
-    facts = {n: text for n, text in hdf5.attributes(path).items() if n != checksums.ATTRIBUTE}
+    found = hdf5.attributes(path).items()
+    facts = {name: text for name, text in found if not checksums.is_ours(name, text)}
     return About(form, sums, facts, tuple(hdf5.unread_attributes(path)))
 
 

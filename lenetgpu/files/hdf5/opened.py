@@ -69,11 +69,11 @@ class Untrusted:
         return bool(h5py.h5a.exists(self.id, name.encode()))
 
     def names(self, most: int) -> list[str]:
-        """The first names in the root group."""
+        """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
         found: list[str] = []
 
         def note(name: bytes) -> bool | None:
-            found.append(name[:64].decode("utf-8", "replace"))
+            found.append(name.decode("utf-8", "surrogateescape"))
             return True if len(found) >= most else None
 
         with later():

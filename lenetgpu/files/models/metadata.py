@@ -32,7 +32,7 @@ def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[st
     found = {
         name: str(fact)
         for name, fact in facts.items()
-        if name != checksums.ATTRIBUTE and not name.startswith(_WHOLE)
+        if not checksums.is_ours(name, fact) and not name.startswith(_WHOLE)
     }
     found |= {_OF + name: checksums.sum_of(tensor) for name, tensor in tensors.items()}
     found[_WHOLE] = _over(found)
@@ -44,7 +44,7 @@ def compared(
 ) -> checksums.Sums:
     """The sums that a file states; LenetError where its tensors or entries are not as written."""
     sums = {name.removeprefix(_OF): text for name, text in entries.items() if name.startswith(_OF)}
-    found = checksums.Sums(str(path), sums, "tensor ", "tensor")
+    found = checksums.Sums(str(path), sums, where="tensor ", noun="tensor")
     if _WHOLE not in entries and not sums:
         return found
     if sorted(sums) != sorted(tensors):

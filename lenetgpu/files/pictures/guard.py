@@ -19,6 +19,8 @@ _PARTS, _MARKERS = 50_000, 5_000
 _TEXT_BYTES = 16 << 20
 _PYTHON_BYTES = 4 << 20
 """Of a picture that Pillow decodes in Python: text, and runs in BMP."""
+_CANVAS = 8 << 20
+"""Pixels that frames of WebP lie on: libwebp and Pillow hold 16 bytes for each."""
 _SCANNED = 20 * MOST_PIXELS
 _TAGS, _VALUES = 4096, 1 << 18
 _TIFF_SIZES = dict(
@@ -184,6 +186,8 @@ def _webp(data: bytes) -> tuple[bytes, bool]:
     if name == b"VP8X":
         width, height = (1 + int.from_bytes(data[k : k + 3], "little") for k in (24, 27))
         several = bool(data[20] & 2)
+        if several and width * height > _CANVAS:
+            raise RefusedError(f"frames on {width:,}x{height:,} pixels, more than {_CANVAS:,}")
     elif name == b"VP8L":
         bits = int.from_bytes(data[21:25], "little")
         width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)

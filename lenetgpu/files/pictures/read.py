@@ -157,7 +157,8 @@ def _deep(values: Array) -> Array:
     if low >= 0 and high <= 1 and values.dtype.kind == "f":
         return found * np.float32(PIXEL_SCALE)
     if low < 0 or high > _DEPTHS[-1]:
-        return (found - low) * np.float32(PIXEL_SCALE / max(high - low, 1e-30))
+        wide = (found.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
+        return wide.astype(np.float32)
     white = next(depth for depth in _DEPTHS if high <= depth)
     return found * np.float32(PIXEL_SCALE / white)
 
