@@ -133,7 +133,8 @@ def _caption(run: Run, device: str) -> str:
     commit = (software(None)["commit"] or "not recorded")[:10]
     ended = f"; exit code {run.code}" if run.code else ""
     date = datetime.date.today().isoformat()
-    return f"{name}, {date}, commit {commit}; files `{run.digest}`{ended}.{_busy() if run.timed else ''}"
+    beside = _busy() if run.timed else ""
+    return f"{name}, {date}, commit {commit}; files `{run.digest}`{ended}.{beside}"
 
 
 def _busy() -> str:
