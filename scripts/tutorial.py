@@ -26,7 +26,7 @@ from pathlib import Path
 import click
 import tutorial_counts
 
-from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.cpu.threads import core_count, cpu_name, machine_load
 from lenetgpu.device import choose_device
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.software import software
@@ -39,6 +39,8 @@ STEPS = "docs/tutorial"
 STAGE = "conv2"
 WIDTH = 100
 EFFORT = {"cpu": "--batch 100 --seconds 5", "gpu": "--seconds 5"}
+BUSY = 1.5
+"""Threads a core that wanted to run, ours with them, from which on times say little."""
 PENDING = "Not yet run on a GPU"
 
 
@@ -131,7 +133,18 @@ def _caption(run: Run, device: str) -> str:
     commit = (software(None)["commit"] or "not recorded")[:10]
     ended = f"; exit code {run.code}" if run.code else ""
     date = datetime.date.today().isoformat()
-    return f"{name}, {date}, commit {commit}; files `{run.digest}`{ended}."
+    beside = _busy() if run.timed else ""
+    return f"{name}, {date}, commit {commit}; files `{run.digest}`{ended}.{beside}"
+
+
+def _busy() -> str:
+    """A sentence where others kept the machine busy while a command ran."""
+    load = machine_load()
+    if load < BUSY:
+        return ""
+    return (
+        f" Taken beside other work ({load:.1f} threads a core): take it again on a quiet machine."
+    )
 
 
 def _pending(run: Run) -> str:
