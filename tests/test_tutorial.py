@@ -143,7 +143,7 @@ EVERY = {f"{device} {name}" for device in ("cpu", "cuda") for name in NAMES[1:]}
         (Conv(18, 18, 32, 8, 3, 3), set()),
         (Conv(18, 18, 32, 48, 3, 3), {"cuda step5"}),
     ],
-    ids=str,
+    ids=lambda given: ", ".join(sorted(given)) if isinstance(given, set) else str(given),
 )
 def test_what_a_step_does_not_take_it_refuses(problem, refusing):
     with outside.loaded([STEPS]) as found:
