@@ -49,7 +49,7 @@ FLOORS = (
     {"measure"},
     {"streaming"},
     {"running"},
-    {"classifier"},
+    {"classifier", "shards"},
     {"papers"},
     {"show"},
     {"commands"},

@@ -1,0 +1,67 @@
+"""`lenetgpu classify`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lenetgpu.cli.ending import say
+from lenetgpu.cli.options import DEVICE, FILE, WEIGHTS, request
+from lenetgpu.cli.signals import INTERRUPTED
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, type=FILE)
+@click.option(
+    "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."
+)
+@WEIGHTS
+@click.option("--plan", default="auto", show_default=True, help="Named plan of variants.")
+@click.option("--precision", help="Precision that the plan must compute in, as fp32.")
+@DEVICE
+@click.option("--threads", type=int, help="A CPU's threads, of each worker.  [default: all]")
+@click.option("--shard", default=1_000_000, show_default=True, help="Images of a shard at most.")
+@click.option("--form", default="npy", show_default=True, help="npy, csv, h5, json or parquet.")
+@click.option("--scores", is_flag=True, help="Scores beside the labels.")
+@click.option(
+    "--tries", default=3, show_default=True, help="Times a shard is begun before it is set aside."
+)
+@click.option(
+    "--workers",
+    metavar="N|cuda",
+    help="N processes of Dask's, or one a GPU.  [default: this process]",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="A Dask cluster that is there, as tcp://host:8786."
+)
+@click.option("--no-progress", is_flag=True, help="No progress line.")
+@click.pass_context
+def classify(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+    """Classify many files in shards; the same command goes on where it was ended.
+
+    SOURCES are files, folders and patterns of all that `infer` reads. Each shard's labels get a
+    file in --out, and a line in its manifest when the file is whole.
+    """
+    from lenetgpu.commands.classify import ClassifyRequest
+    from lenetgpu.commands.classify import classify as job
+    from lenetgpu.show.classify import lines
+    from lenetgpu.show.progress import status_line
+
+    asked = request(ClassifyRequest, options)
+    with status_line(enabled=not no_progress, rate=True) as status:
+        outcome = job(asked, status)
+    for line in lines(outcome):
+        say(line)
+    for bad in outcome.bad:
+        say(bad.sentence, err=True)
+    for failed in outcome.failed.values():
+        say(f"set aside after {failed.tries} tries: {failed.sentence}", err=True)
+    if outcome.interrupted:
+        say(
+            f"lenetgpu: interrupted: {outcome.left:,} shards left; the same command goes on",
+            err=True,
+        )
+        ctx.exit(INTERRUPTED)
+    if outcome.bad or outcome.failed:
+        ctx.exit(1)

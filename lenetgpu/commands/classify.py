@@ -1,0 +1,330 @@
+"""Many files to labels, in shards: begun, gone on with after whatever ended it, summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.forms import FORMS
+from lenetgpu.files.weights import load_weights
+from lenetgpu.measure.document import device_json
+from lenetgpu.measure.outcome import Request
+from lenetgpu.network import CLASSES
+from lenetgpu.plan import AUTO, settled
+from lenetgpu.running.engine import Engine
+from lenetgpu.shards import cluster, manifest
+from lenetgpu.shards.here import TRIES, run_here
+from lenetgpu.shards.inputs import Unreadable, gather
+from lenetgpu.shards.job import SHARD, Job, require_same
+from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.worker import Worker
+from lenetgpu.show.progress import Say
+from lenetgpu.store import json_text, write_atomically
+
+SUMMARY = "summary.json"
+_MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True)
+class ClassifyRequest:
+    """What `lenetgpu classify` was asked for: `shard` images of a shard, `form` an ending.
+
+    `workers` None: this process; "N" processes of Dask's; "cuda" one a GPU. `scheduler`: the
+    address of a cluster's instead.
+    """
+
+    sources: tuple[Path, ...]
+    out: Path
+    weights: Path | None = None
+    plan: str = AUTO
+    precision: str | None = None
+    device: str = "auto"
+    threads: int | None = None
+    shard: int = SHARD
+    form: str = "npy"
+    scores: bool = False
+    tries: int = TRIES
+    workers: str | None = None
+    scheduler: str | None = None
+
+    def check(self) -> None:
+        """LenetError unless its numbers and words can be run."""
+        for option, number in {"--shard": self.shard, "--tries": self.tries}.items():
+            if not 1 <= number < 1 << 53:
+                raise LenetError(f"{option}: expected at least 1 and below 2^53, found {number}")
+        if f".{self.form}" not in FORMS:
+            known = ", ".join(form[1:] for form in FORMS)
+            raise LenetError(f"--form: expected one of {known}, found {self.form!r}")
+        if self.workers is not None and self.scheduler is not None:
+            raise LenetError("classify: expected one of --workers and --scheduler, found both")
+        if self.workers not in (None, "cuda", *map(str, range(1, _MOST_WORKERS + 1))):
+            raise LenetError(
+                f"--workers: expected cuda or 1 to {_MOST_WORKERS}, found {self.workers!r}"
+            )
+        self.run().check()
+
+    def run(self) -> Request:
+        """What each worker is asked for."""
+        weights = Path(self.weights or assets.default_weights()).absolute()
+        return Request(
+            None,
+            weights,
+            plan=self.plan,
+            precision=self.precision,
+            device=self.device,
+            threads=self.threads,
+            scores=self.scores,
+        )
+
+
+@dataclass
+class ClassifyOutcome:
+    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none."""
+
+    job: Job
+    folder: Path
+    bad: list[Unreadable]
+    rows: dict[int, Row]
+    failed: dict[int, Failed] = field(default_factory=dict)
+    fresh: int = 0
+    fresh_images: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Shards that are neither done nor set aside."""
+        return len(self.job.shards) - len(self.rows) - len(self.failed)
+
+    @property
+    def images(self) -> int:
+        """Images that have labels."""
+        return sum(row.images for row in self.rows.values())
+
+    @property
+    def counts(self) -> list[int]:
+        """Labels of each digit."""
+        return [sum(row.counts[k] for row in self.rows.values()) for k in range(CLASSES)]
+
+    @property
+    def right(self) -> tuple[int, int]:
+        """(right labels, images that have labels to compare with)."""
+        known = [row for row in self.rows.values() if row.right is not None]
+        return sum(row.right or 0 for row in known), sum(row.images for row in known)
+
+    def document(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        right, labelled = self.right
+        return {
+            "schema": 1,
+            "command": "classify",
+            "device": self.machine,
+            "inputs": len(self.job.inputs),
+            "images": self.job.images,
+            "images_done": self.images,
+            "shards": len(self.job.shards),
+            "shards_done": len(self.rows),
+            "plan": self.job.plan,
+            "precision": self.job.precision,
+            "weights": self.job.weights,
+            "weights_digest": self.job.digest,
+            "counts": self.counts,
+            "labelled": labelled,
+            "correct": right if labelled else None,
+            "accuracy": right / labelled if labelled else None,
+            "unreadable": [{"path": bad.path, "why": bad.sentence} for bad in self.bad],
+            "set_aside": [
+                {"shard": f.shard, "images": f.images, "tries": f.tries, "why": f.sentence}
+                for f in self.failed.values()
+            ],
+            "this_run": {
+                "shards": self.fresh,
+                "images": self.fresh_images,
+                "seconds": self.seconds,
+                "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
+            },
+            "interrupted": self.interrupted,
+        }
+
+
+def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
+    """Do what the folder's manifest lacks; `say` is told how far it is.
+
+    LenetError for bad input before anything is written, where the folder holds another job, and
+    where the job cannot go on; what is done stays done, and the same command goes on.
+    """
+    request.check()
+    out = request.out.absolute()
+    _require_folder(out, request.sources)
+    weights = load_weights(request.run().weights or assets.default_weights())
+    inputs, bad = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    with manifest.alone(out):
+        begun = manifest.read(out)
+        run = request.run()
+        if begun is not None:
+            run = _as_begun(run, begun.job)
+        with _crew(request, run) as crew:
+            say("making ready")
+            plan, precision, device, machine = crew.resolve(inputs[0].dtype, request.shard)
+            job = Job(
+                tuple(inputs),
+                weights.source,
+                weights.digest,
+                plan,
+                precision,
+                device,
+                request.shard,
+                f".{request.form}",
+                request.scores,
+            )
+            if begun is None:
+                manifest.begin(out, job)
+                begun = manifest.Manifest(job)
+            else:
+                require_same(out, begun.job, job)
+            outcome = _run(crew, out, begun, bad, request, say)
+            outcome.machine = machine
+    _sum_up(out, outcome)
+    return outcome
+
+
+def _as_begun(run: Request, job: Job) -> Request:
+    """A run that goes on takes the plan that was chosen then, where none is asked for."""
+    if run.plan != AUTO:
+        return run
+    return replace(run, plan=job.plan, precision=run.precision or job.precision)
+
+
+def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
+    """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LenetError(f"{out}: expected a folder for the results, found a file")
+    for source in sources:
+        if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+            raise LenetError(
+                f"{out}: expected a folder for the results outside {source}, which is read, "
+                "found it inside"
+            )
+    try:
+        others = [name for name in _names(out) if not name.startswith(".")]
+    except OSError as error:
+        raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
+    if others and manifest.MANIFEST not in others:
+        raise LenetError(
+            f"{out}: expected an empty folder, or one that a job was begun in, "
+            f"found {len(others)} other files, as {min(others)}"
+        )
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+class _Here:
+    """This process as the crew."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def resolve(self, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
+        """(plan, precision, "cpu" or "cuda", the device as JSON) that really run."""
+        return resolve(self.request, dtype, size)
+
+    def rows(
+        self, folder: Path, job: Job, numbers: list[int], tries: int
+    ) -> Iterator[Row | Failed]:
+        """What comes of each shard."""
+        return run_here(Worker(folder, job, self.request), numbers, tries)
+
+
+class _Dask:
+    """Dask's workers as the crew."""
+
+    def __init__(self, client: Any, request: Request) -> None:
+        self.client, self.request = client, request
+
+    def resolve(self, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
+        """As `_Here.resolve`, on one of the workers."""
+        asked = self.client.submit(_resolved, self.request, dtype, size, pure=False)
+        found = asked.result()
+        if isinstance(found, str):
+            raise LenetError(found)
+        plan, precision, device, machine = found
+        return plan, precision, device, machine
+
+    def rows(
+        self, folder: Path, job: Job, numbers: list[int], tries: int
+    ) -> Iterator[Row | Failed]:
+        """What comes of each shard."""
+        return cluster.Crew(self.client, folder, job, self.request).run(numbers, tries)
+
+
+def resolve(request: Request, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
+    """(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to here."""
+    engine = Engine(request)
+    if request.plan == AUTO:
+        engine.start(dtype, size)
+    name = settled(engine.plan, engine.gpu)
+    return name, engine.plan.precision, engine.device, device_json(engine.gpu)
+
+
+def _resolved(request: Request, dtype: str, size: int) -> Any:
+    """`resolve`, or the sentence that says why not."""
+    try:
+        return resolve(request, dtype, size)
+    except LenetError as error:
+        return str(error)
+
+
+@contextmanager
+def _crew(request: ClassifyRequest, run: Request) -> Iterator[_Here | _Dask]:
+    if request.workers is None and request.scheduler is None:
+        yield _Here(run)
+        return
+    with cluster.cluster(request.workers, request.scheduler, request.tries) as client:
+        yield _Dask(client, cluster.share(run, request.workers))
+
+
+def _run(
+    crew: _Here | _Dask,
+    folder: Path,
+    begun: manifest.Manifest,
+    bad: list[Unreadable],
+    request: ClassifyRequest,
+    say: Say,
+) -> ClassifyOutcome:
+    """The shards that are left."""
+    job, left = begun.job, manifest.left(folder, begun)
+    rows = {number: row for number, row in begun.done.items() if number not in set(left)}
+    outcome = ClassifyOutcome(job, folder, bad, rows)
+    started = time.perf_counter()
+    try:
+        if left:
+            for found in crew.rows(folder, job, left, request.tries):
+                if isinstance(found, Row):
+                    outcome.rows[found.shard] = found
+                    outcome.fresh += 1
+                    outcome.fresh_images += found.images
+                else:
+                    manifest.append(folder, found)
+                    outcome.failed[found.shard] = found
+                outcome.seconds = time.perf_counter() - started
+                aside = f", {len(outcome.failed)} set aside" if outcome.failed else ""
+                say(f"images{aside}", outcome.images, job.images)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
+    write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())

@@ -1,0 +1,199 @@
+"""A job on several processes: Dask's workers, on this machine or on a cluster that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.faults import lost
+from lenetgpu.measure.outcome import Request
+from lenetgpu.shards import manifest
+from lenetgpu.shards.here import TRIES
+from lenetgpu.shards.job import Job
+from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.worker import StopError, Worker
+
+AHEAD = 4
+"""Shards that each worker has been given at most: it does one while others wait beside it."""
+_JOIN_S = 60
+_LOST = 70
+"""Exit code of a worker whose GPU is lost; another is started in its place."""
+_EXTRA = "expected Dask (the extra cluster: pip install 'lenetgpu[cluster]')"
+
+
+def _dask() -> Any:
+    """The library `distributed`; LenetError where it is not."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise LenetError(f"--workers: {_EXTRA}, found: {error}") from error
+    return distributed
+
+
+@contextmanager
+def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> Iterator[Any]:
+    """A Dask client of `workers` ("2": processes here, "cuda": one a GPU) or of a scheduler.
+
+    LenetError where Dask is not installed, nobody answers, or there is no worker in a minute.
+    """
+    distributed = _dask()
+    import dask
+
+    settings = {
+        "distributed.scheduler.allowed-failures": tries,
+        "distributed.worker.daemon": True,
+        "distributed.comm.timeouts.connect": "20s",
+        "distributed.admin.log-format": "%(message)s",
+    }
+    for name in ("distributed", "dask_cuda", "bokeh", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with dask.config.set(settings), ExitStack() as stack:
+        if scheduler is None:
+            made = stack.enter_context(_local(distributed, workers or "1"))
+            client = stack.enter_context(distributed.Client(made))
+        else:
+            client = stack.enter_context(_joined(distributed, scheduler))
+        try:
+            client.wait_for_workers(1, timeout=_JOIN_S)
+        except TimeoutError as error:
+            where = scheduler or f"--workers {workers}"
+            raise LenetError(
+                f"{where}: expected a worker within {_JOIN_S} s, found none"
+            ) from error
+        yield client
+
+
+def _local(distributed: Any, workers: str) -> Any:
+    """A cluster of processes of this machine."""
+    kept = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    if workers == "cuda":
+        try:
+            from dask_cuda import LocalCUDACluster
+        except ImportError as error:
+            raise LenetError(
+                f"--workers cuda: expected Dask-CUDA (the extra cluster-cuda), found: {error}"
+            ) from error
+        return LocalCUDACluster(threads_per_worker=1, **kept)
+    return distributed.LocalCluster(
+        n_workers=int(workers), threads_per_worker=1, processes=True, memory_limit=0, **kept
+    )
+
+
+def _joined(distributed: Any, scheduler: str) -> Any:
+    try:
+        return distributed.Client(scheduler, timeout="20s")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LenetError(
+            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {reason}"
+        ) from error
+
+
+def share(request: Request, workers: str | None) -> Request:
+    """`request` for each of several workers of one machine: the cores are shared out."""
+    if workers in (None, "cuda") or request.threads is not None or request.device != "cpu":
+        return request
+    return replace(request, threads=max(1, core_count() // int(workers or 1)))
+
+
+@cache
+def _worker(folder: str, key: str, asked: bytes) -> Worker:
+    """The process' own worker for a job, `asked` a pickled request."""
+    request: Request = pickle.loads(asked)
+    found = manifest.read(Path(folder))
+    if found is None:
+        raise LenetError(f"{folder}: expected the manifest of a job, found none")
+    return Worker(Path(folder), found.job, request)
+
+
+def _task(folder: str, key: str, asked: bytes, number: int) -> tuple[str, Any]:
+    """What a worker's process does: ("done" | "bad" | "stop", a line's fields or a sentence)."""
+    try:
+        worker = _worker(folder, key, asked)
+    except LenetError as error:
+        return "stop", str(error)
+    try:
+        return "done", asdict(worker.run(worker.job.shards[number]))
+    except StopError as error:
+        if lost():
+            os._exit(_LOST)  # the scheduler gives the shard to another, the nanny starts one anew
+        return "stop", str(error)
+    except LenetError as error:
+        return "bad", str(error)
+
+
+class Crew:
+    """Does a job's shards through a client."""
+
+    def __init__(self, client: Any, folder: Path, job: Job, request: Request) -> None:
+        self._client, self._job = client, job
+        self._told = str(folder.resolve()), job.key, pickle.dumps(request)
+        self._futures: dict[Any, tuple[int, int]] = {}
+
+    def _submit(self, number: int, count: int) -> Any:
+        future = self._client.submit(
+            _task,
+            *self._told,
+            number,
+            pure=False,
+            key=f"lenetgpu-{number}-{count}-{os.urandom(4).hex()}",
+        )
+        self._futures[future] = (number, count)
+        return future
+
+    def _room(self) -> int:
+        return AHEAD * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
+
+    def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
+        """Rows as they come, in any order; those set aside. StopError ends the job."""
+        queue = [(number, 1) for number in reversed(numbers)]
+        first = [self._submit(*queue.pop()) for _ in range(min(self._room(), len(queue)))]
+        if not first:
+            return
+        coming = _dask().as_completed(first)
+        try:
+            for future in coming:
+                number, count = self._futures.pop(future)
+                how, found = self._outcome(future, number, count)
+                if how == "stop":
+                    raise StopError(found)
+                if how == "done":
+                    yield Row(**(found | {"counts": tuple(found["counts"])}))
+                elif how == "bad" and count < tries:
+                    queue.insert(0, (number, count + 1))
+                else:
+                    yield Failed(number, len(self._job.shards[number]), found, count)
+                room = self._room()
+                while queue and len(self._futures) < room:
+                    coming.add(self._submit(*queue.pop()))
+        finally:
+            with suppress(Exception):  # the scheduler may be gone
+                self._client.cancel(list(self._futures))
+
+    def _outcome(self, future: Any, number: int, count: int) -> tuple[str, Any]:
+        """What a future came to: _task's answer, or why there is none."""
+        from distributed import CancelledError, KilledWorker
+
+        try:
+            found: tuple[str, Any] = future.result()
+            return found
+        except KilledWorker:
+            shard = self._job.shards[number]
+            return "dead", (
+                f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
+                f"{shard.hi:,}, found that several died at them"
+            )
+        except (CancelledError, OSError) as error:
+            raise StopError(
+                "scheduler: expected it to stay until the job ends, found it gone; "
+                "the same command goes on where it stopped"
+            ) from error
