@@ -25,7 +25,7 @@ from lenetgpu.shards.job import SHARD, Job, require_same
 from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.shards.worker import Worker
 from lenetgpu.show.progress import Say
-from lenetgpu.store import json_text, write_atomically
+from lenetgpu.store import json_text, sweep, write_atomically
 
 SUMMARY = "summary.json"
 _MOST_WORKERS = 1024
@@ -327,4 +327,5 @@ def _run(
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
+    sweep(folder)
     write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())

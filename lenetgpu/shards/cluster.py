@@ -58,7 +58,13 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with dask.config.set(settings), ExitStack() as stack:
         if scheduler is None:
-            made = stack.enter_context(_local(distributed, workers or "1"))
+            try:
+                made = stack.enter_context(_local(distributed, workers or "1"))
+            except RuntimeError as error:
+                raise LenetError(
+                    f"--workers {workers}: expected processes that start, found: "
+                    f"{_reason(error)}; the same command begins again"
+                ) from error
             client = stack.enter_context(distributed.Client(made))
         else:
             client = stack.enter_context(_joined(distributed, scheduler))
@@ -92,10 +98,13 @@ def _joined(distributed: Any, scheduler: str) -> Any:
     try:
         return distributed.Client(scheduler, timeout="20s")
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise LenetError(
-            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {reason}"
+            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {_reason(error)}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def share(request: Request, workers: str | None) -> Request:

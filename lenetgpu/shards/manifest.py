@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.shards.job import Job, of_header
+from lenetgpu.shards.job import Job, Shard, of_header
 from lenetgpu.store import json_text, write_atomically
 
 MANIFEST = "manifest.json"
@@ -142,6 +142,10 @@ def read(folder: Path) -> Manifest | None:
     return found
 
 
+def _row(entry: Any) -> Row:
+    return Row(**(entry | {"counts": tuple(entry["counts"])}))
+
+
 def _take(manifest: Manifest, document: Any) -> None:
     ((kind, entry),) = document.items()
     if kind == "failed":
@@ -150,7 +154,7 @@ def _take(manifest: Manifest, document: Any) -> None:
         return
     if kind != "done":
         raise ValueError(kind)
-    row = Row(**(entry | {"counts": tuple(entry["counts"])}))
+    row = _row(entry)
     shard = manifest.job.shards[row.shard]
     known = shard.name, len(shard), shard.input.path, shard.input.fingerprint, shard.lo
     if (row.file, row.images, row.input, row.hash, row.lo) != known:
@@ -158,6 +162,28 @@ def _take(manifest: Manifest, document: Any) -> None:
     manifest.redone += row.shard in manifest.done
     manifest.done[row.shard] = row
     manifest.failed.pop(row.shard, None)
+
+
+class Follower:
+    """The shards that have lines in a folder's manifest, whoever appends them meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._at = folder / MANIFEST, 0
+        self._rows: dict[int, Row] = {}
+
+    def row(self, shard: Shard) -> Row | None:
+        """The line of a shard whose file is there."""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            entry = json.loads(line).get("done")
+            if entry is not None:
+                self._rows[entry["shard"]] = _row(entry)
+        self._at += len(whole)
+        there = (self._path.parent / shard.name).is_file()
+        return self._rows.get(shard.number) if there else None
 
 
 def left(folder: Path, manifest: Manifest) -> list[int]:

@@ -20,7 +20,7 @@ from lenetgpu.network import CLASSES
 from lenetgpu.running.engine import Engine
 from lenetgpu.shards.inputs import fingerprint
 from lenetgpu.shards.job import Job, Shard
-from lenetgpu.shards.manifest import Row, append
+from lenetgpu.shards.manifest import Follower, Row, append
 
 
 class StopError(LenetError):
@@ -45,8 +45,9 @@ class Worker:
             )
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
+        self._lines = Follower(folder)
 
-    def _ready(self, dtype: str) -> Any:
+    def ready(self, dtype: str) -> Any:
         """A runner for shards of the job, made with the first one."""
         if self._runner is None:
             size = min(self.job.size, self.job.images)
@@ -60,6 +61,9 @@ class Worker:
         LenetError where its input is damaged, is not the one that the job was begun with, or is not
         to be computed; StopError where the next shard would fare no better.
         """
+        found = self._lines.row(shard)
+        if found is not None:  # who did it died before saying so
+            return found
         try:
             with telling():
                 return self._run(shard)
@@ -80,7 +84,7 @@ class Worker:
         counts, right, at = np.zeros(CLASSES, np.int64), 0, 0
         with ExitStack() as stack:
             source = stack.enter_context(open_source(path, shard.lo, len(shard)))
-            runner, truth = self._ready(source.dtype), source.labels
+            runner, truth = self.ready(source.dtype), source.labels
             runner.first = shard.lo
             target = self.folder / shard.name
             written = _Written(stack, target, len(shard), self.job.scores, shard.lo)
