@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.options import DEVICE, FILE, WEIGHTS, request
+from lenetgpu.cli.options import (
+    DEVICE,
+    FILE,
+    JSON,
+    WEIGHTS,
+    console,
+    is_stdout,
+    request,
+    write_json,
+)
 from lenetgpu.cli.signals import INTERRUPTED
 
 
@@ -35,9 +45,20 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.option(
     "--scheduler", metavar="ADDRESS", help="A Dask cluster that is there, as tcp://host:8786."
 )
+@click.option(
+    "--predict", is_flag=True, help="Say what 1 to 64 workers would come to; classify nothing."
+)
+@JSON
 @click.option("--no-progress", is_flag=True, help="No progress line.")
 @click.pass_context
-def classify(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
+def classify(
+    ctx: click.Context,
+    /,
+    no_progress: bool,
+    predict: bool,
+    json_file: Path | None,
+    **options: Any,
+) -> None:
     """Classify many files in shards; the same command goes on where it was ended.
 
     SOURCES are files, folders and patterns of all that `infer` reads. Each shard's labels get a
@@ -45,14 +66,26 @@ def classify(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """
     from lenetgpu.commands.classify import ClassifyRequest
     from lenetgpu.commands.classify import classify as job
-    from lenetgpu.show.classify import lines
+    from lenetgpu.files.output import require_targets
+    from lenetgpu.show.classify import lines, print_predicted
     from lenetgpu.show.progress import status_line
 
-    asked = request(ClassifyRequest, options)
+    require_targets(json_file, sources=(*options["sources"], options["weights"]))
+    asked, err = request(ClassifyRequest, options), is_stdout(json_file)
     with status_line(enabled=not no_progress, rate=True) as status:
-        outcome = job(asked, status)
+        if predict:
+            from lenetgpu.commands.foreseen import foresee
+
+            foreseen = foresee(asked, status)
+        else:
+            outcome = job(asked, status)
+    if json_file is not None:
+        write_json(json_file, (foreseen if predict else outcome).document())
+    if predict:
+        print_predicted(console(err), foreseen)
+        return
     for line in lines(outcome):
-        say(line)
+        say(line, err=err)
     for bad in outcome.bad:
         say(bad.sentence, err=True)
     for failed in outcome.failed.values():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +11,15 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.forms import FORMS
 from lenetgpu.files.weights import load_weights
-from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
 from lenetgpu.network import CLASSES
-from lenetgpu.plan import AUTO, settled
-from lenetgpu.running.engine import Engine
-from lenetgpu.shards import cluster, manifest
-from lenetgpu.shards.here import TRIES, run_here
-from lenetgpu.shards.inputs import Unreadable, gather
+from lenetgpu.plan import AUTO
+from lenetgpu.shards import manifest
+from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
+from lenetgpu.shards.here import TRIES
+from lenetgpu.shards.inputs import Input, Unreadable, gather
 from lenetgpu.shards.job import SHARD, Job, require_same
 from lenetgpu.shards.manifest import Failed, Row
-from lenetgpu.shards.worker import Worker
 from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, sweep, write_atomically
 
@@ -163,33 +159,22 @@ def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
     request.check()
     out = request.out.absolute()
     _require_folder(out, request.sources)
-    weights = load_weights(request.run().weights or assets.default_weights())
     inputs, bad = gather(request.sources, lambda done, of: say("looking at files", done, of))
     with manifest.alone(out):
         begun = manifest.read(out)
         run = request.run()
         if begun is not None:
             run = _as_begun(run, begun.job)
-        with _crew(request, run) as crew:
+        with crew(run, request.workers, request.scheduler, request.tries) as found:
             say("making ready")
-            plan, precision, device, machine = crew.resolve(inputs[0].dtype, request.shard)
-            job = Job(
-                tuple(inputs),
-                weights.source,
-                weights.digest,
-                plan,
-                precision,
-                device,
-                request.shard,
-                f".{request.form}",
-                request.scores,
-            )
+            resolved = found.resolve(inputs[0].dtype, request.shard)
+            job, machine = job_of(request, run, inputs, resolved)
             if begun is None:
                 manifest.begin(out, job)
                 begun = manifest.Manifest(job)
             else:
                 require_same(out, begun.job, job)
-            outcome = _run(crew, out, begun, bad, request, say)
+            outcome = _run(found, out, begun, bad, request, say)
             outcome.machine = machine
     _sum_up(out, outcome)
     return outcome
@@ -200,6 +185,26 @@ def _as_begun(run: Request, job: Job) -> Request:
     if run.plan != AUTO:
         return run
     return replace(run, plan=job.plan, precision=run.precision or job.precision)
+
+
+def job_of(
+    request: ClassifyRequest, run: Request, inputs: list[Input], found: Resolved
+) -> tuple[Job, dict[str, Any]]:
+    """The job that a request comes to, and the device as JSON."""
+    plan, precision, device, machine = found
+    weights = load_weights(run.weights or assets.default_weights())
+    job = Job(
+        tuple(inputs),
+        weights.source,
+        weights.digest,
+        plan,
+        precision,
+        device,
+        request.shard,
+        f".{request.form}",
+        request.scores,
+    )
+    return job, machine
 
 
 def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
@@ -229,73 +234,8 @@ def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-class _Here:
-    """This process as the crew."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def resolve(self, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
-        """(plan, precision, "cpu" or "cuda", the device as JSON) that really run."""
-        return resolve(self.request, dtype, size)
-
-    def rows(
-        self, folder: Path, job: Job, numbers: list[int], tries: int
-    ) -> Iterator[Row | Failed]:
-        """What comes of each shard."""
-        return run_here(Worker(folder, job, self.request), numbers, tries)
-
-
-class _Dask:
-    """Dask's workers as the crew."""
-
-    def __init__(self, client: Any, request: Request) -> None:
-        self.client, self.request = client, request
-
-    def resolve(self, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
-        """As `_Here.resolve`, on one of the workers."""
-        asked = self.client.submit(_resolved, self.request, dtype, size, pure=False)
-        found = asked.result()
-        if isinstance(found, str):
-            raise LenetError(found)
-        plan, precision, device, machine = found
-        return plan, precision, device, machine
-
-    def rows(
-        self, folder: Path, job: Job, numbers: list[int], tries: int
-    ) -> Iterator[Row | Failed]:
-        """What comes of each shard."""
-        return cluster.Crew(self.client, folder, job, self.request).run(numbers, tries)
-
-
-def resolve(request: Request, dtype: str, size: int) -> tuple[str, str, str, dict[str, Any]]:
-    """(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to here."""
-    engine = Engine(request)
-    if request.plan == AUTO:
-        engine.start(dtype, size)
-    name = settled(engine.plan, engine.gpu)
-    return name, engine.plan.precision, engine.device, device_json(engine.gpu)
-
-
-def _resolved(request: Request, dtype: str, size: int) -> Any:
-    """`resolve`, or the sentence that says why not."""
-    try:
-        return resolve(request, dtype, size)
-    except LenetError as error:
-        return str(error)
-
-
-@contextmanager
-def _crew(request: ClassifyRequest, run: Request) -> Iterator[_Here | _Dask]:
-    if request.workers is None and request.scheduler is None:
-        yield _Here(run)
-        return
-    with cluster.cluster(request.workers, request.scheduler, request.tries) as client:
-        yield _Dask(client, cluster.share(run, request.workers))
-
-
 def _run(
-    crew: _Here | _Dask,
+    crew: Here | OnDask,
     folder: Path,
     begun: manifest.Manifest,
     bad: list[Unreadable],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lenetgpu.commands.classify import ClassifyOutcome
+    from lenetgpu.commands.foreseen import Predicted
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:
@@ -32,3 +33,34 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
             f"{rate:,.0f} images/s"
         )
     return found
+
+
+def print_predicted(console: Any, foreseen: Predicted) -> None:
+    """What one worker was measured at, and what several would come to by the model."""
+    from lenetgpu.show.tables import Column, as_rich, fixed
+
+    job, costs = foreseen.job, foreseen.costs
+    for line in (
+        f"one worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
+        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
+        f"  memory to labels    {costs.label:,.0f} images/s",
+        f"  ends of a shard     {costs.ends * 1e3:,.2f} ms, {costs.line * 1e3:,.2f} of it its line",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    columns = (
+        Column("workers", "workers"),
+        Column("images/s", "rate", fixed(0)),
+        Column("all of them, s", "seconds", fixed(1)),
+        Column("bound by", "bound", numeric=False),
+    )
+    rows = [
+        {
+            "workers": row.workers,
+            "rate": row.rate,
+            "seconds": job.images / row.rate,
+            "bound": row.bound,
+        }
+        for row in foreseen.rows()
+    ]
+    title = f"{job.images:,} images in shards of {job.size:,}, by the model"
+    console.print(as_rich(columns, rows, title, width=console.width))
