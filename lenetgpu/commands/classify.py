@@ -18,7 +18,7 @@ from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
 from lenetgpu.shards.here import TRIES
 from lenetgpu.shards.inputs import Input, Unreadable, gather
-from lenetgpu.shards.job import SHARD, Job, require_same
+from lenetgpu.shards.job import SHARD, Job, news, require_same
 from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, sweep, write_atomically
@@ -122,7 +122,7 @@ class ClassifyOutcome:
             "schema": 1,
             "command": "classify",
             "device": self.machine,
-            "inputs": len(self.job.inputs),
+            "inputs": len(self.job.valid),
             "images": self.job.images,
             "images_done": self.images,
             "shards": len(self.job.shards),
@@ -174,10 +174,21 @@ def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
                 begun = manifest.Manifest(job)
             else:
                 require_same(out, begun.job, job)
+                _extend(out, begun, job)
+            for entry in bad:
+                if entry.path not in begun.unreadable:
+                    manifest.append(out, entry)
             outcome = _run(found, out, begun, bad, request, say)
             outcome.machine = machine
     _sum_up(out, outcome)
     return outcome
+
+
+def _extend(out: Path, begun: manifest.Manifest, job: Job) -> None:
+    """Take in files that can be read now; LenetError where the job is another one."""
+    for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
+        manifest.append(out, entry)
+        begun.job = begun.job.extended(entry)
 
 
 def _as_begun(run: Request, job: Job) -> Request:

@@ -131,7 +131,7 @@ def _task(folder: str, key: str, asked: bytes, number: int) -> tuple[str, Any]:
     except LenetError as error:
         return "stop", str(error)
     try:
-        return "done", asdict(worker.run(worker.job.shards[number]))
+        return "done", asdict(worker.run(worker.job.shard(number)))
     except StopError as error:
         if lost():
             os._exit(_LOST)  # the scheduler gives the shard to another, the nanny starts one anew
@@ -180,7 +180,7 @@ class Crew:
                 elif how == "bad" and count < tries:
                     queue.insert(0, (number, count + 1))
                 else:
-                    yield Failed(number, len(self._job.shards[number]), found, count)
+                    yield Failed(number, len(self._job.shard(number)), found, count)
                 room = self._room()
                 while queue and len(self._futures) < room:
                     coming.add(self._submit(*queue.pop()))
@@ -196,7 +196,7 @@ class Crew:
             found: tuple[str, Any] = future.result()
             return found
         except KilledWorker:
-            shard = self._job.shards[number]
+            shard = self._job.shard(number)
             return "dead", (
                 f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
                 f"{shard.hi:,}, found that several died at them"

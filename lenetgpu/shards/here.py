@@ -23,7 +23,7 @@ def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iter
     while queue:
         later: list[tuple[int, int]] = []
         for number, count in queue:
-            shard = job.shards[number]
+            shard = job.shard(number)
             try:
                 yield worker.run(shard)
             except StopError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Job:
 
     Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
     path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
+    `void` are the inputs, by their place, that others took the place of: they have numbers, and no
+    shards.
     """
 
     inputs: tuple[Input, ...]
@@ -49,27 +51,48 @@ class Job:
     size: int = SHARD
     form: str = ".npy"
     scores: bool = False
+    void: tuple[int, ...] = ()
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """All of them, in the order of inputs; a shard has images of one file only."""
-        cuts = [(i, lo, min(lo + size, i.images)) for i, lo, size in self._cuts()]
-        digits = max(5, len(str(len(cuts) - 1)))
-        return tuple(
-            Shard(number, i, lo, hi, f"part-{number:0{digits}}{self.form}")
-            for number, (i, lo, hi) in enumerate(cuts)
-        )
+        return tuple(shard for place, shard in self._cuts() if place not in self.void)
 
-    def _cuts(self) -> Iterator[tuple[Input, int, int]]:
-        for entry in self.inputs:
+    def _cuts(self) -> Iterator[tuple[int, Shard]]:
+        number = 0
+        for place, entry in enumerate(self.inputs):
             size = entry.images if entry.whole else self.size
             for lo in range(0, entry.images, size):
-                yield entry, lo, size
+                name = f"part-{number:06}{self.form}"
+                yield place, Shard(number, entry, lo, min(lo + size, entry.images), name)
+                number += 1
+
+    def shard(self, number: int) -> Shard:
+        """That of this number; KeyError where there is none."""
+        return self._by_number[number]
+
+    @cached_property
+    def _by_number(self) -> dict[int, Shard]:
+        return {shard.number: shard for shard in self.shards}
+
+    @property
+    def valid(self) -> tuple[Input, ...]:
+        """Inputs that have shards."""
+        return tuple(i for place, i in enumerate(self.inputs) if place not in self.void)
 
     @property
     def images(self) -> int:
-        """Images of all inputs."""
-        return sum(entry.images for entry in self.inputs)
+        """Images of all shards."""
+        return sum(entry.images for entry in self.valid)
+
+    def extended(self, entry: Input) -> Job:
+        """With one more input, which takes the place of one that has its path."""
+        old = tuple(
+            place
+            for place, known in enumerate(self.inputs)
+            if known.path == entry.path and place not in self.void
+        )
+        return replace(self, inputs=(*self.inputs, entry), void=self.void + old)
 
     @cached_property
     def key(self) -> str:
@@ -87,6 +110,7 @@ def of_header(document: Any) -> Job:
         raise ValueError(f"schema {document['schema']}")
     found = dict(document["job"])
     found["inputs"] = tuple(Input(**entry) for entry in found["inputs"])
+    found["void"] = tuple(found["void"])
     return Job(**found)
 
 
@@ -102,7 +126,7 @@ _WORDS = {
 
 
 def require_same(folder: Path, begun: Job, asked: Job) -> None:
-    """LenetError where `folder` holds another job than the one that is asked for."""
+    """LenetError where `folder` holds a job of other weights, another plan or another form."""
     for name, word in _WORDS.items():
         old, new = getattr(begun, name), getattr(asked, name)
         if old != new:
@@ -112,22 +136,33 @@ def require_same(folder: Path, begun: Job, asked: Job) -> None:
                 f"{folder}: expected the job that was begun there, with {word} {old}, "
                 f"found {word} {new}"
             )
-    if begun.inputs == asked.inputs:
-        return
-    before, now = ({i.path: i for i in job.inputs} for job in (begun, asked))
+
+
+def news(folder: Path, begun: Job, asked: Job, unreadable: set[str], done: set[str]) -> list[Input]:
+    """Inputs that can be read now and could not when the job was begun in `folder`, or changed.
+
+    `unreadable` are the paths of those, `done` those of inputs of which some shard is done.
+    LenetError where other files are asked for than the job was begun with, or one changed of which
+    something is done.
+    """
+    before, now = ({i.path: i for i in job.valid} for job in (begun, asked))
+    found = []
     for path in [*before, *now]:
-        if path not in now or path not in before:
-            there = "is not there now" if path in before else "was not there then"
+        if path not in now:
             raise LenetError(
                 f"{folder}: expected the inputs of the job that was begun there, "
-                f"found that {path} {there}"
+                f"found that {path} is not among them now"
             )
-        if before[path] != now[path]:
+        if path not in before and path not in unreadable:
+            raise LenetError(
+                f"{folder}: expected the inputs of the job that was begun there, "
+                f"found another one, {path}"
+            )
+        if path in before and before[path] != now[path] and path in done:
             raise LenetError(
                 f"{path}: expected the file that the job in {folder} was begun with, "
-                f"found it changed since"
+                "found it changed since"
             )
-    raise LenetError(
-        f"{folder}: expected the inputs in the order of the job that was begun there, "
-        f"found another order"
-    )
+        if before.get(path) != now[path] and now[path] not in found:
+            found.append(now[path])
+    return found

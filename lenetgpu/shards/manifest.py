@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.shards.inputs import Input, Unreadable
 from lenetgpu.shards.job import Job, Shard, of_header
 from lenetgpu.store import json_text, write_atomically
 
@@ -63,12 +64,23 @@ class Manifest:
     job: Job
     done: dict[int, Row] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    """Paths of files that were found and could not be read."""
     redone: int = 0
     """Lines of shards that had one already."""
 
+    @property
+    def done_inputs(self) -> set[str]:
+        """Paths of the inputs of which some shard is done."""
+        return {row.input for row in self.done.values()}
 
-def _line(kind: str, entry: Row | Failed) -> bytes:
-    return (json_text({kind: asdict(entry)}) + "\n").encode()
+
+Entry = Row | Failed | Input | Unreadable
+_KINDS = {Row: "done", Failed: "failed", Input: "input", Unreadable: "unreadable"}
+
+
+def _line(entry: Entry) -> bytes:
+    return (json_text({_KINDS[type(entry)]: asdict(entry)}) + "\n").encode()
 
 
 def begin(folder: Path, job: Job) -> None:
@@ -76,15 +88,14 @@ def begin(folder: Path, job: Job) -> None:
     write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
 
 
-def append(folder: Path, entry: Row | Failed) -> None:
+def append(folder: Path, entry: Entry) -> None:
     """Add a line; several processes may at once. LenetError where it cannot be written."""
-    kind = "done" if isinstance(entry, Row) else "failed"
     path = folder / MANIFEST
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             _cut(file)
-            file.write(_line(kind, entry))
+            file.write(_line(entry))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -148,14 +159,21 @@ def _row(entry: Any) -> Row:
 
 def _take(manifest: Manifest, document: Any) -> None:
     ((kind, entry),) = document.items()
-    if kind == "failed":
+    if kind == "done":
+        _take_row(manifest, _row(entry))
+    elif kind == "failed":
         failed = Failed(**entry)
         manifest.failed[failed.shard] = failed
-        return
-    if kind != "done":
+    elif kind == "unreadable":
+        manifest.unreadable.add(Unreadable(**entry).path)
+    elif kind == "input":
+        manifest.job = manifest.job.extended(Input(**entry))
+    else:
         raise ValueError(kind)
-    row = _row(entry)
-    shard = manifest.job.shards[row.shard]
+
+
+def _take_row(manifest: Manifest, row: Row) -> None:
+    shard = manifest.job.shard(row.shard)
     known = shard.name, len(shard), shard.input.path, shard.input.fingerprint, shard.lo
     if (row.file, row.images, row.input, row.hash, row.lo) != known:
         raise ValueError("another job's")

@@ -13,9 +13,9 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
     """What was read, what came of it, and how fast this run was."""
     job = outcome.job
     right, labelled = outcome.right
-    files = "file" if len(job.inputs) == 1 else "files"
+    files = "file" if len(job.valid) == 1 else "files"
     found = [
-        f"data     {job.images:,} images in {len(job.inputs):,} {files}, "
+        f"data     {job.images:,} images in {len(job.valid):,} {files}, "
         f"{len(job.shards):,} shards of at most {job.size:,}",
         f"weights  {job.weights}",
         f"plan     {job.plan}, {job.precision}, on {outcome.machine.get('name', job.device)}",
