@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -296,6 +297,44 @@ def test_workers_and_schedulers_that_are_not_there(tmp_path, folder):
                                                           code=2).stderr  # fmt: skip
     both = run(folder, "--out", out, "--workers", 2, "--scheduler", "tcp://x:1", code=2)
     assert "one of --workers and --scheduler" in both.stderr
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """The address of a Dask scheduler with one worker, and its process."""
+    pytest.importorskip("distributed", reason="no Dask")
+    folder = Path(sys.executable).parent
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    where, quiet = tmp_path / "scheduler.json", subprocess.DEVNULL
+    words = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    told = ["--scheduler-file", str(where)]
+    processes = [subprocess.Popen([folder / "dask", *words, *told], stderr=quiet, cwd=tmp_path)]
+    words = ["worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
+    command = [folder / "dask", *words, *told]
+    processes.append(subprocess.Popen(command, stderr=quiet, env=env, cwd=tmp_path))
+    end = time.monotonic() + 60
+    while not where.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    yield json.loads(where.read_text())["address"], processes[0]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def test_a_scheduler_that_dies_is_a_sentence_and_the_next_start_ends_the_job(
+    tmp_path, folder, truth, scheduler
+):
+    address, process = scheduler
+    out = tmp_path / "out"
+    job = start(folder, out, "--shard", 2, "--scheduler", address)
+    end = time.monotonic() + 60
+    while len(list(out.glob("part-*")) if out.is_dir() else ()) < 5 and time.monotonic() < end:
+        time.sleep(0.005)
+    process.kill()
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 2 and said.count(b"\n") == 1 and b"scheduler: expected it to" in said
+    run(folder, "--out", out, "--shard", 2)
+    assert (labels(out) == truth).all()
 
 
 def test_a_line_names_a_file_that_is_there(tmp_path, folder):

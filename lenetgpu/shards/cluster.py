@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.faults import lost
@@ -27,6 +28,8 @@ AHEAD = 4
 _JOIN_S = 60
 _LOST = 70
 """Exit code of a worker whose GPU is lost; another is started in its place."""
+_TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
+"""Libraries whose tracebacks about connections that ended are nobody's business."""
 _EXTRA = "expected Dask (the extra cluster: pip install 'lenetgpu[cluster]')"
 
 
@@ -54,8 +57,9 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
         "distributed.comm.timeouts.connect": "20s",
         "distributed.admin.log-format": "%(message)s",
     }
-    for name in ("distributed", "dask_cuda", "bokeh", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     with dask.config.set(settings), ExitStack() as stack:
         if scheduler is None:
             try:
@@ -172,7 +176,7 @@ class Crew:
         try:
             for future in coming:
                 number, count = self._futures.pop(future)
-                how, found = self._outcome(future, number, count)
+                how, found = self._outcome(future, number)
                 if how == "stop":
                     raise StopError(found)
                 if how == "done":
@@ -188,21 +192,29 @@ class Crew:
             with suppress(Exception):  # the scheduler may be gone
                 self._client.cancel(list(self._futures))
 
-    def _outcome(self, future: Any, number: int, count: int) -> tuple[str, Any]:
+    def _outcome(self, future: Any, number: int) -> tuple[str, Any]:
         """What a future came to: _task's answer, or why there is none."""
-        from distributed import CancelledError, KilledWorker
-
         try:
-            found: tuple[str, Any] = future.result()
+            found: tuple[str, Any] = result(future)
             return found
-        except KilledWorker:
+        except _dask().KilledWorker:
             shard = self._job.shard(number)
             return "dead", (
                 f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
                 f"{shard.hi:,}, found that several died at them"
             )
-        except (CancelledError, OSError) as error:
-            raise StopError(
-                "scheduler: expected it to stay until the job ends, found it gone; "
-                "the same command goes on where it stopped"
-            ) from error
+
+
+def result(future: Any) -> Any:
+    """What a future came to; StopError where the workers or the scheduler cannot say."""
+    try:
+        return future.result()
+    except ImportError as error:
+        raise StopError(
+            f"workers: expected lenetgpu {__version__} installed there, found: {error}"
+        ) from error
+    except (_dask().CancelledError, OSError) as error:
+        raise StopError(
+            "scheduler: expected it to stay until the job ends, found it gone; "
+            "the same command goes on where it stopped"
+        ) from error

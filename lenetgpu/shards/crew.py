@@ -48,7 +48,7 @@ class OnDask:
     def resolve(self, dtype: str, size: int) -> Resolved:
         """As `Here.resolve`, on one of the workers."""
         asked = self.client.submit(_resolved, self.request, dtype, size, pure=False)
-        found = asked.result()
+        found = cluster.result(asked)
         if isinstance(found, str):
             raise LenetError(found)
         plan, precision, device, machine = found
