@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ from lenetgpu.files import assets
 from lenetgpu.files.forms import FORMS
 from lenetgpu.files.weights import load_weights
 from lenetgpu.measure.outcome import Request
-from lenetgpu.network import CLASSES
+from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO
 from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
 from lenetgpu.shards.here import TRIES
 from lenetgpu.shards.inputs import Input, Unreadable, gather
 from lenetgpu.shards.job import SHARD, Job, news, require_same
-from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.manifest import Row
+from lenetgpu.shards.outcome import ClassifyOutcome
 from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, sweep, write_atomically
 
@@ -77,77 +77,6 @@ class ClassifyRequest:
             threads=self.threads,
             scores=self.scores,
         )
-
-
-@dataclass
-class ClassifyOutcome:
-    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none."""
-
-    job: Job
-    folder: Path
-    bad: list[Unreadable]
-    rows: dict[int, Row]
-    failed: dict[int, Failed] = field(default_factory=dict)
-    fresh: int = 0
-    fresh_images: int = 0
-    seconds: float = 0.0
-    interrupted: bool = False
-    machine: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def left(self) -> int:
-        """Shards that are neither done nor set aside."""
-        return len(self.job.shards) - len(self.rows) - len(self.failed)
-
-    @property
-    def images(self) -> int:
-        """Images that have labels."""
-        return sum(row.images for row in self.rows.values())
-
-    @property
-    def counts(self) -> list[int]:
-        """Labels of each digit."""
-        return [sum(row.counts[k] for row in self.rows.values()) for k in range(CLASSES)]
-
-    @property
-    def right(self) -> tuple[int, int]:
-        """(right labels, images that have labels to compare with)."""
-        known = [row for row in self.rows.values() if row.right is not None]
-        return sum(row.right or 0 for row in known), sum(row.images for row in known)
-
-    def document(self) -> dict[str, Any]:
-        """The summary as JSON."""
-        right, labelled = self.right
-        return {
-            "schema": 1,
-            "command": "classify",
-            "device": self.machine,
-            "inputs": len(self.job.valid),
-            "images": self.job.images,
-            "images_done": self.images,
-            "shards": len(self.job.shards),
-            "shards_done": len(self.rows),
-            "plan": self.job.plan,
-            "precision": self.job.precision,
-            "weights": self.job.weights,
-            "weights_digest": self.job.digest,
-            "counts": self.counts,
-            "labelled": labelled,
-            "correct": right if labelled else None,
-            "accuracy": right / labelled if labelled else None,
-            "unreadable": [{"path": bad.path, "why": bad.sentence} for bad in self.bad],
-            "set_aside": [
-                {"shard": f.shard, "images": f.images, "tries": f.tries, "why": f.sentence}
-                for f in self.failed.values()
-            ],
-            "this_run": {
-                "shards": self.fresh,
-                "images": self.fresh_images,
-                "seconds": self.seconds,
-                "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
-            },
-            "interrupted": self.interrupted,
-        }
 
 
 def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
@@ -257,7 +186,7 @@ def _run(
     job, left = begun.job, manifest.left(folder, begun)
     rows = {number: row for number, row in begun.done.items() if number not in set(left)}
     outcome = ClassifyOutcome(job, folder, bad, rows)
-    started = time.perf_counter()
+    started = clock()
     try:
         if left:
             for found in crew.rows(folder, job, left, request.tries):
@@ -268,12 +197,12 @@ def _run(
                 else:
                     manifest.append(folder, found)
                     outcome.failed[found.shard] = found
-                outcome.seconds = time.perf_counter() - started
+                outcome.seconds = clock() - started
                 aside = f", {len(outcome.failed)} set aside" if outcome.failed else ""
                 say(f"images{aside}", outcome.images, job.images)
     except KeyboardInterrupt:
         outcome.interrupted = True
-    outcome.seconds = time.perf_counter() - started
+    outcome.seconds = clock() - started
     return outcome
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import Source, open_source
+from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.shards import manifest
 from lenetgpu.shards.inputs import fingerprint
@@ -45,20 +45,20 @@ def reading(source: Source, threads: int) -> float:
 
     count = min(_BLOCK, len(source))
     places = [number * (len(source) // threads) for number in range(threads)]
-    end = time.perf_counter() + _SECONDS
+    end = clock() + _SECONDS
 
     def read(lo: int) -> int:
         part, done, at = np.empty((count, *IMAGE_SHAPE), source.dtype), 0, lo
-        while time.perf_counter() < end:
+        while clock() < end:
             at = at if at + count <= len(source) else 0
             source.read(at, part)
             at, done = at + count, done + count
         return done
 
-    begun = time.perf_counter()
+    begun = clock()
     with ThreadPoolExecutor(threads) as pool:
         images = sum(pool.map(read, places))
-    return images / (time.perf_counter() - begun)
+    return images / (clock() - begun)
 
 
 def labelling(worker: Worker, source: Source) -> float:
@@ -71,9 +71,7 @@ def labelling(worker: Worker, source: Source) -> float:
 
     def run(count: int) -> float:
         held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, source.source)
-        begun = time.perf_counter()
-        runner.run_source(held, lambda labels, scores: None)
-        return time.perf_counter() - begun
+        return cpu_ms(lambda: runner.run_source(held, lambda labels, scores: None)) / 1e3
 
     count = len(images)
     while (took := run(count)) < _SECONDS / 4 and count < _MEMORY_IMAGES:
@@ -103,9 +101,4 @@ def ending(folder: Path, job: Job) -> tuple[float, float]:
 
 
 def _median(call: Callable[[], Any]) -> float:
-    samples = []
-    for _ in range(_ENDS):
-        begun = time.perf_counter()
-        call()
-        samples.append(time.perf_counter() - begun)
-    return median(samples)
+    return median(cpu_ms(call) / 1e3 for _ in range(_ENDS))

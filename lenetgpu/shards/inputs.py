@@ -14,7 +14,7 @@ from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import Source, open_source
 
-_ENDS = 64 << 10
+_ENDS = 32 << 10
 """Bytes at a file's start and end that its fingerprint is made of, beside its size and time."""
 Looked = Callable[[int, int], None]
 
@@ -24,7 +24,7 @@ class Input:
     """A file of images: its absolute `path`, how many images it has, and what it is known by again.
 
     `dtype` "uint8" or "float32". `fingerprint`: a hash of its size, time of change, first and last
-    64 KiB. `whole`: it can only be read from its start on, so that it is one shard.
+    32 KiB. `whole`: it can only be read from its start on, so that it is one shard.
     """
 
     path: str

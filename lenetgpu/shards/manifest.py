@@ -112,7 +112,7 @@ def _cut(file: IO[bytes]) -> None:
     file.seek(end - 1)
     if file.read(1) == b"\n":
         return
-    step, at = 1 << 16, end
+    step, at = 1 << 15, end
     while at > 0:
         lo = max(0, at - step)
         file.seek(lo)

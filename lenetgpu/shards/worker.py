@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from lenetgpu.files.output import LabelWriter, open_labels
 from lenetgpu.files.source import open_source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import clock
 from lenetgpu.network import CLASSES
 from lenetgpu.running.engine import Engine
 from lenetgpu.shards.inputs import fingerprint
@@ -75,7 +75,7 @@ class Worker:
     def _run(self, shard: Shard) -> Row:
         import numpy as np
 
-        begun, path = time.perf_counter(), Path(shard.input.path)
+        begun, path = clock(), Path(shard.input.path)
         known = fingerprint(path)
         if known != shard.input.fingerprint:
             raise LenetError(
@@ -108,7 +108,7 @@ class Worker:
             shard.lo,
             tuple(counts.tolist()),
             right if truth is not None else None,
-            time.perf_counter() - begun,
+            clock() - begun,
             self.name,
             __version__,
         )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lenetgpu.commands.classify import ClassifyOutcome
-    from lenetgpu.commands.foreseen import Predicted
+    from lenetgpu.shards.outcome import ClassifyOutcome, Predicted
 
 
 def lines(outcome: ClassifyOutcome) -> list[str]:
