@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def classify(
 
             foreseen = foresee(asked, status)
         else:
-            outcome = job(asked, status)
+            outcome = job(asked, status, partial(say, err=True))
     if json_file is not None:
         write_json(json_file, (foreseen if predict else outcome).document())
     if predict:
@@ -86,10 +87,6 @@ def classify(
         return
     for line in lines(outcome):
         say(line, err=err)
-    for bad in outcome.bad:
-        say(bad.sentence, err=True)
-    for failed in outcome.failed.values():
-        say(f"set aside after {failed.tries} tries: {failed.sentence}", err=True)
     if outcome.interrupted:
         say(
             f"lenetgpu: interrupted: {outcome.left:,} shards left; the same command goes on",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lenetgpu.plan import AUTO
 from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
 from lenetgpu.shards.here import TRIES
-from lenetgpu.shards.inputs import Input, Unreadable, gather
+from lenetgpu.shards.inputs import Input, gather
 from lenetgpu.shards.job import SHARD, Job, news, require_same
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
@@ -25,6 +26,7 @@ from lenetgpu.store import json_text, sweep, write_atomically
 
 SUMMARY = "summary.json"
 _MOST_WORKERS = 1024
+Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class ClassifyRequest:
         )
 
 
-def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
-    """Do what the folder's manifest lacks; `say` is told how far it is.
+def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
+    """Do what the manifest lacks; `say` is told how far it is, `tell` what is worth a line.
 
     LenetError for bad input before anything is written, where the folder holds another job, and
     where the job cannot go on; what is done stays done, and the same command goes on.
@@ -95,6 +97,10 @@ def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
         if begun is not None:
             run = _as_begun(run, begun.job)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
+            for entry in bad:
+                tell(entry.sentence)
+            if found.dashboard:
+                tell(f"dashboard {found.dashboard}")
             say("making ready")
             resolved = found.resolve(inputs[0].dtype, request.shard)
             job, machine = job_of(request, run, inputs, resolved)
@@ -107,8 +113,8 @@ def classify(request: ClassifyRequest, say: Say) -> ClassifyOutcome:
             for entry in bad:
                 if entry.path not in begun.unreadable:
                     manifest.append(out, entry)
-            outcome = _run(found, out, begun, bad, request, say)
-            outcome.machine = machine
+            outcome = ClassifyOutcome(begun.job, out, bad, dict(begun.done), machine=machine)
+            _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
     _sum_up(out, outcome)
     return outcome
 
@@ -176,34 +182,30 @@ def _names(folder: Path) -> list[str]:
 
 def _run(
     crew: Here | OnDask,
-    folder: Path,
-    begun: manifest.Manifest,
-    bad: list[Unreadable],
-    request: ClassifyRequest,
-    say: Say,
-) -> ClassifyOutcome:
-    """The shards that are left."""
-    job, left = begun.job, manifest.left(folder, begun)
-    rows = {number: row for number, row in begun.done.items() if number not in set(left)}
-    outcome = ClassifyOutcome(job, folder, bad, rows)
-    started = clock()
+    outcome: ClassifyOutcome,
+    left: list[int],
+    tries: int,
+    told: tuple[Say, Tell],
+) -> None:
+    """The shards that are left, into `outcome`; until Ctrl-C."""
+    (say, tell), job = told, outcome.job
+    for number in left:
+        outcome.rows.pop(number, None)
+    images, started = outcome.images, clock()
     try:
-        if left:
-            for found in crew.rows(folder, job, left, request.tries):
-                if isinstance(found, Row):
-                    outcome.rows[found.shard] = found
-                    outcome.fresh += 1
-                    outcome.fresh_images += found.images
-                else:
-                    manifest.append(folder, found)
-                    outcome.failed[found.shard] = found
-                outcome.seconds = clock() - started
-                aside = f", {len(outcome.failed)} set aside" if outcome.failed else ""
-                say(f"images{aside}", outcome.images, job.images)
+        for found in crew.rows(outcome.folder, job, left, tries) if left else ():
+            if isinstance(found, Row):
+                outcome.rows[found.shard] = found
+                outcome.fresh += 1
+                outcome.fresh_images += found.images
+            else:
+                manifest.append(outcome.folder, found)
+                outcome.failed[found.shard] = found
+                tell(f"set aside after {found.tries} tries: {found.sentence}")
+            say("images", images + outcome.fresh_images, job.images)
     except KeyboardInterrupt:
         outcome.interrupted = True
     outcome.seconds = clock() - started
-    return outcome
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:

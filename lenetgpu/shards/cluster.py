@@ -111,6 +111,13 @@ def _reason(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def dashboard(client: Any) -> str:
+    """The address of Dask's page about its workers; nothing where it has none (no bokeh)."""
+    served = "dashboard" in client.scheduler_info(n_workers=0).get("services", {})
+    found = client.dashboard_link if served else None
+    return found or ""
+
+
 def share(request: Request, workers: str | None) -> Request:
     """`request` for each of several workers of one machine: the cores are shared out."""
     if workers in (None, "cuda") or request.threads is not None or request.device != "cpu":

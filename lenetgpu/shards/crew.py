@@ -25,6 +25,8 @@ Resolved = tuple[str, str, str, dict[str, Any]]
 class Here:
     """This process as the crew."""
 
+    dashboard = ""
+
     def __init__(self, request: Request) -> None:
         self.request = request
 
@@ -44,6 +46,7 @@ class OnDask:
 
     def __init__(self, client: Any, request: Request) -> None:
         self.client, self.request = client, request
+        self.dashboard: str = cluster.dashboard(client)
 
     def resolve(self, dtype: str, size: int) -> Resolved:
         """As `Here.resolve`, on one of the workers."""
