@@ -92,7 +92,7 @@ class LeNet:
     ) -> LeNet:
         """A net ready for uint8 images: its device woken, its plan chosen, compiled and checked.
 
-        `weights` is an HDF5 file (/conv1 /conv2 /fc1 /fc2), None the one that ships; `plan`,
+        `weights` is a file of weights in any form that is read, None the one that ships; `plan`,
         `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
         `batch` is how many images pass through at once, 1,048,576 at most, for which plan "auto"
         chooses; calls may have more. `threads`: a CPU's, in the whole process; None: all it may.
@@ -102,7 +102,7 @@ class LeNet:
         is wrong here or does not fit the weights.
         """
         if not isinstance(weights, str | PathLike | None):
-            raise LenetError(f"weights: expected the path of an HDF5 file, found {weights!r}")
+            raise LenetError(f"weights: expected the path of a file, found {weights!r}")
         file = None if weights is None else Path(weights)
         if not isinstance(device, str):
             raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _WORD, _LINE = 300, 2_000
 """Characters of a word without spaces, as a name, and of a line, that are printed at most."""
 
@@ -35,6 +39,27 @@ def _cut(text: str, most: int) -> str:
     head = kept * 3 // 4
     left = f"...({len(text) - kept:,} characters)..."
     return text[:head] + left + text[len(text) - kept + head :]
+
+
+def choose(found: str, names: Iterable[str]) -> str:
+    """The end of a sentence for a name that is none: what there is, and what was perhaps meant."""
+    from difflib import get_close_matches
+
+    names = list(dict.fromkeys(names))
+    lower = {name.lower(): name for name in names}
+    near = get_close_matches(found.lower(), lower, n=2, cutoff=0.7)
+    meant = f"; did you mean {' or '.join(lower[word] for word in near)}?" if near else ""
+    return f"choose from: {', '.join(names)}{meant}"
+
+
+def require_extra(what: str, module: str, extra: str) -> None:
+    """Raise LenetError saying that `what` wants `module`, unless it is installed, as by `extra`."""
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise LenetError(
+            f"{what}: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
+        )
 
 
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")

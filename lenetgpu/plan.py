@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.layouts import PRIVATE, convertible, equivalent
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
@@ -301,18 +301,19 @@ def resolve(
     """
     name, overrides = canonical(name), dict(overrides or {})
     if name != AUTO and name not in NAMED:
-        raise LenetError(f"plan {name!r} does not exist; choose from: {', '.join([*NAMED, AUTO])}")
+        raise LenetError(f"plan {name!r} does not exist; {choose(name, [*NAMED, AUTO])}")
     for stage_name in overrides:
         if stage_name not in STAGE_NAMES:
             raise LenetError(
-                f"stage {stage_name!r} does not exist; choose from: {', '.join(STAGE_NAMES)}"
+                f"stage {stage_name!r} does not exist; {choose(stage_name, STAGE_NAMES)}"
             )
     if name == AUTO:
         return _resolve_auto(device, overrides, precision, gpu)
     mapping = NAMED[name].get(device)
     if mapping is None:
         raise LenetError(
-            f"plan {name} does not run on {device}; plans that do: {', '.join(plan_names(device))}"
+            f"plan {name} needs a {'GPU' if device == 'cpu' else 'CPU'} and does not run on "
+            f"{device}; plans that do: {', '.join(plan_names(device))}"
         )
     chosen = _choose(mapping, overrides, device)
     for slot in chosen:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PREFIX = ".lenetgpu."
-_NAME = re.compile(r"\.lenetgpu\.[0-9a-f]{16}")
+TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"
+"""What names of temporary files look like."""
 
 
 def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
@@ -111,14 +112,16 @@ class Temporary:
     def __exit__(self, *_: object) -> None:
         self.drop()
 
-    def publish(self, target: Path, lasting: bool = True) -> None:
+    def publish(self, target: Path, lasting: bool = True, private: bool = False) -> None:
         """Give it, whole, the name `target`, with that file's rights or those of any new one.
 
-        `lasting`: its bytes are on the disk before, and its name after. The file is closed.
+        `lasting`: its bytes are on the disk before, and its name after. `private`: its rights stay
+        0600. The file is closed.
         """
         self.file.flush()
         handle = self.file.fileno()
-        _give_rights(handle, target)
+        if not private:
+            _give_rights(handle, target)
         if lasting:
             os.fsync(handle)
         os.replace(self.path, target)
@@ -165,7 +168,7 @@ def sweep(folder: Path) -> None:
     """Remove the temporary files of killed processes from `folder`."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if _NAME.fullmatch(entry.name):
+            if re.fullmatch(TEMPORARY, entry.name):
                 with suppress(OSError):  # it is another's, or gone
                     _remove_orphan(Path(entry.path))
 

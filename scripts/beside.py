@@ -13,6 +13,7 @@ from typing import Any
 import click
 import numpy as np
 
+from lenetgpu.files.models.layouts import rows_by_channel
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head
@@ -144,7 +145,7 @@ def torch_version() -> str | None:
 def planar(weights: Weights) -> dict[str, Any]:
     """The weights for NCHW: filters (M, C, R, S), fc1's rows in C, H, W order."""
     found = {name: weights[name].transpose(3, 2, 0, 1) for name in ("conv1", "conv2")}
-    found["fc1"] = weights["fc1"].reshape(4, 4, 64, 128).transpose(2, 0, 1, 3).reshape(1024, 128)
+    found["fc1"] = rows_by_channel(weights["fc1"])
     return {k: np.ascontiguousarray(v) for k, v in (found | {"fc2": weights["fc2"]}).items()}
 
 

@@ -68,9 +68,10 @@ def _floats(folder: Path) -> Path:
     return _converted(folder, folder / "x.npy")
 
 
-def _weights(folder: Path) -> Path:
-    convert_weights(assets.default_weights(), folder / "weights.h5")
-    return folder / "weights.h5"
+def _weights(folder: Path, ending: str = ".h5") -> Path:
+    path = folder / f"weights{ending}"
+    convert_weights(assets.default_weights(), path)
+    return path
 
 
 def _packed(folder: Path, count: int) -> Path:
@@ -111,8 +112,9 @@ def _read_packed(path: Path) -> list[Any]:
 
 def _read_labels(path: Path) -> list[Any]:
     """What a user reads by h5py after `lenetgpu data verify`."""
-    if not checksums.verify(path):
-        raise LenetError(f"{path}: {checksums.NONE}")
+    sums = checksums.verify(path)
+    if not sums or sums.without or not sums.whole:
+        raise LenetError(f"{path}: {sums.said}")
     with h5py.File(path) as file:
         said = dict(file.attrs)
         return [
@@ -126,6 +128,9 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], list[Any]]]] = {
     "digits that ship": (lambda f: _copy(assets.default_digits(), f), _read_images),
     "digits that ship, 600 of them": (lambda f: _copy(assets.default_digits(), f), _read_part),
     "weights convert": (_weights, _read_weights),
+    "weights convert, safetensors": (lambda f: _weights(f, ".safetensors"), _read_weights),
+    "weights convert, ONNX": (lambda f: _weights(f, ".onnx"), _read_weights),
+    "weights convert, .npz": (lambda f: _weights(f, ".npz"), _read_weights),
     "data convert": (lambda f: _converted(f, _idx(f / "x-images", _SOME)), _read_images),
     "data convert, of gzip": (lambda f: _converted(f, _idx(f / "x-images.gz", 99)), _read_images),
     "data convert, of floats": (_floats, _read_images),

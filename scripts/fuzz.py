@@ -30,11 +30,14 @@ from typing import Any
 
 import click
 from fuzz_children import ENDS, HARMS, MEMORY, Case, Child, Process, alone, digest
-from fuzz_formats import FORMATS, Format
+from fuzz_formats import FORMATS as OF_DATA
+from fuzz_formats import Format
 from fuzz_mutations import Entry
+from fuzz_taken import FORMATS as TAKEN
 
 from lenetgpu.errors import LenetError
 
+FORMATS = {**OF_DATA, **TAKEN}
 _BATCH = 200
 _KEPT = 4
 """Files that are kept of one finding: of the same harm at the same place."""

@@ -142,8 +142,8 @@ class Child:
     def _judged(self, found: str, again: str) -> tuple[str, str]:
         if found != again:
             return "wrong data", "two reads of one file differ"
-        if self.form.sealed and self.valid and found not in self.valid:
-            return "wrong data", "other data than were sealed"
+        if self.form.summed and self.valid and found not in self.valid:
+            return "wrong data", "other data than were summed"
         return "read", found
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +34,7 @@ from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.files import assets, hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.write import pack_data
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure import regression, roofline
@@ -54,8 +55,8 @@ LABELS = np.array([3, 0, 9], np.uint8)
 class Format:
     """Files called `file`, with those of `beside` in the same folder.
 
-    `seeds()` are valid files. With `sealed`, a damaged file is refused or gives what a valid one
-    does, unless `mutate` sealed it again.
+    `seeds()` are valid files. With `summed`, a damaged file is refused or gives what a valid one
+    does, unless `mutate` made its sums right.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Format:
     mutate: Mutation
     read: Callable[[Path], object]
     beside: Mapping[str, bytes] = field(default_factory=dict)
-    sealed: bool = False
+    summed: bool = False
 
 
 def _hashed(*arrays: Any) -> str:
@@ -149,6 +150,7 @@ def image_files() -> list[Entry]:
         _hdf5(labelled(DIGITS, chunks=(1, 28, 28), maxshape=(9, 28, 28)), libver="latest"),
         _hdf5(labelled(floats, chunks=(1, 28, 28), maxshape=(None, 28, 28)), libver="latest"),
         _hdf5(labelled(DIGITS, chunks=(1, 28, 28), compression="gzip"), userblock_size=512),
+        _hdf5(labelled(DIGITS, chunks=(2, 28, 28)), libver="earliest"),
         *hostile_files(),
     ]
 
@@ -275,7 +277,7 @@ class Record:
             self._asked(Path(folder))
             for place in self._files(Path(folder)):
                 data = path.read_bytes()
-                place.write_bytes(entries.sealed(place.parent.name, place.stem, data))
+                place.write_bytes(entries.enclosed(place.parent.name, place.stem, data))
             return repr(self._asked(Path(folder))).replace(folder, "")
 
 
@@ -284,8 +286,13 @@ def _ceilings() -> object:
     return found, found.share(1e9, 1e6, 0.5, "fp32"), found.copy_gbs * 1.0
 
 
+@cache
+def _shipped() -> Weights:
+    return load_weights(assets.default_weights())
+
+
 def _fit() -> object:
-    plan, weights = resolve("fp32", "cpu"), load_weights(assets.default_weights())
+    plan, weights = resolve("fp32", "cpu"), _shipped()
     found = fit.fit(plan, weights, "a CPU")
     return found, found.error < 1.0, sorted(found.groups.items()), str(found)
 
@@ -331,7 +338,7 @@ _SHORT, _GZ = {"hot": 16}, gzip.compress
 _ALL = (
     Format("hdf5-images", "x.h5", image_files, mutations.of_hdf5, read_hdf5_images),
     Format("hdf5-weights", "w.h5", weight_files, mutations.of_hdf5, read_weights),
-    _of_images("packed", "p.h5", packed_files, mutations.of_hdf5, sealed=True),
+    _of_images("packed", "p.h5", packed_files, mutations.of_hdf5, summed=True),
     _of_images("idx", _X, _plain(IDX, **_SHORT), mutations.of_bytes, beside={_Y: IDX_LABELS}),
     replace(
         _of_images("idx-labels", _Y, _plain(IDX_LABELS, hot=8), mutations.of_bytes),

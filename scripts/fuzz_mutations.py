@@ -240,11 +240,11 @@ def of_hdf5(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
         return _other_chunk(rng, entry)
     made = bytearray(damage(rng, entry.data, entry.hot, others))
     if rng.random() < 0.85:
-        resealed(made, entry)
+        sums_made_right(made, entry)
     return bytes(made)
 
 
-def resealed(made: bytearray, entry: Entry) -> None:
+def sums_made_right(made: bytearray, entry: Entry) -> None:
     """Make the checksums of the metadata right that are not as in `entry`."""
     for lo, hi in entry.sums:
         if hi + 4 <= len(made) and made[lo:hi] != entry.data[lo:hi]:

@@ -125,7 +125,7 @@ def write(path: Path, x: U8, y: U8) -> None:
         for lo in range(0, len(x), images.rows):
             images.add(x[lo : lo + images.rows])
         checksums.write(file, "y", y, **packed)
-        checksums.seal(file)
+        checksums.sum_up(file)
     write_atomically(path, buffer.getvalue())
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,9 @@ from lenetgpu.papers.course_merged import VARIANTS as LINEAR
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import canonical, resolve
+from lenetgpu.show.page.provenance import changed
+from lenetgpu.show.page.provenance import device_name as device_name
+from lenetgpu.show.page.provenance import where as where
 from lenetgpu.stages import Variant, variants
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,12 +70,6 @@ def folder_of(device: dict[str, Any]) -> str:
     if device["kind"] == "cpu":
         return f"cpu-{device['cores']}-cores"
     return "-".join(device["name"].lower().split())
-
-
-def device_name(document: Document) -> str:
-    """The device as a table names it, a CPU with its cores."""
-    device = document["device"]
-    return device["name"] + (f", {device['cores']} cores" if device["kind"] == "cpu" else "")
 
 
 def _files(variant: Variant, problems: Iterable[Any]) -> set[Path]:
@@ -209,24 +205,10 @@ def kernels_of(document: Document) -> dict[str, str]:
     return {str(path.relative_to(SOURCES)): source_hash(path) for path in found}
 
 
-def changed(document: Document) -> list[str]:
-    """The sources of `document` that are no longer what it ran, deleted ones too."""
-    then = document.get("kernels") or {}
-    return sorted(
-        name
-        for name, digest in then.items()
-        if not (SOURCES / name).is_file() or source_hash(SOURCES / name) != digest
-    )
-
-
 def joined(document: Document) -> list[str]:
     """The stages' sources that `document`'s plans run today and did not when it was taken."""
     new = set(kernels_of(document)) - set(document.get("kernels") or {})
     return sorted(name for name in new if name.startswith(_SHORT))
-
-
-def _either(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
 
 
 def _named(what: str, sources: set[str]) -> str:
@@ -255,25 +237,6 @@ def _range(counts: list[int], of: str) -> str:
     low, high = min(counts), max(counts)
     found = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return f"{found} sample{'s' * (high > 1)} {of}"
-
-
-def _short(commit: str | None) -> str:
-    """A commit's first digits, with what marks a changed checkout behind them."""
-    if not commit:
-        return "commit not recorded"
-    digits = re.match("[0-9a-f]*", commit)
-    return commit[:10] + (commit[digits.end() :] if digits and digits.end() > 10 else "")
-
-
-def where(*documents: Document) -> str:
-    """Device, date and commit: what a table's line begins with."""
-    names = _either(device_name(document) for document in documents)
-    dates = sorted({document["date"] for document in documents})
-    date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commit = _either(_short(document.get("commit")) for document in documents)
-    drivers = _either(f"driver {d['driver']}" for d in documents if d.get("driver"))
-    commit = commit if "not recorded" in commit else f"commit {commit}"
-    return ", ".join(filter(None, [names, date, commit, drivers]))
 
 
 def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:

@@ -204,6 +204,42 @@ def _narrow(path):
         file["x"] = np.zeros(SHAPE, "u1")
 
 
+def _said_length(name, change):
+    """A chunk without filters of which the index says that it is of another length."""
+
+    def make(path):
+        with h5py.File(path, "w", libver="earliest") as file:
+            held = WEIGHTS if name in WEIGHTS else {"x": SHAPE} | {name: LABELLED.get(name, SHAPE)}
+            for other, shape in held.items():
+                kind = "f4" if other in WEIGHTS else "u1"
+                chunks = shape if other == name else None
+                file.create_dataset(other, data=np.ones(shape, kind), chunks=chunks)
+            file["room behind it"] = np.zeros(100_000, "u1")
+            length = file[name].id.get_chunk_info(0).size
+        data = bytearray(path.read_bytes())
+        (place,) = (
+            found.start() + 24
+            for found in re.finditer(rb"TREE\x01", data)
+            if struct.unpack_from("<I", data, found.start() + 24) == (length,)
+        )
+        struct.pack_into("<I", data, place, change(length))
+        path.write_bytes(data)
+
+    return make
+
+
+LABELLED = {"y": (SHAPE[0],)}
+LENGTHS = {
+    f"{name} {said}": _said_length(name, change)
+    for name in ("x", "y", "fc2", "conv1")
+    for said, change in {
+        "of no bytes": lambda n: 0,
+        "of fewer bytes": lambda n: n - 1,
+        "of more bytes": lambda n: n + 1,
+        "of bytes without end": lambda n: n + 90_000,
+    }.items()
+}
+"""HDF5 reads as many bytes as the index says into room of the chunk's size."""
 WHOLE = {"names that are free for ever": _free_for_ever, "addresses of 4 bytes": _narrow}
 
 
@@ -362,9 +398,10 @@ def write_all(folder):
     for name, changes in HEADERS.items():
         found.append(folder / f"headers {name}.h5".replace(" ", "-").replace(",", ""))
         _patched(found[-1], *changes)
-    for name, make in WHOLE.items():
-        found.append(folder / f"whole {name}.h5".replace(" ", "-"))
-        make(found[-1])
+    for family, makers in {"whole": WHOLE, "lengths": LENGTHS}.items():
+        for name, make in makers.items():
+            found.append(folder / f"{family} {name}.h5".replace(" ", "-"))
+            make(found[-1])
     return found
 
 

@@ -86,9 +86,28 @@ def test_forms_with_scores_and_rows_of_the_file(tmp_path, folder):
     for form in ("csv", "json", "h5"):
         run(folder / "a.npy", "--out", tmp_path / form, "--shard", 200, "--form", form, "--scores")
     lines = (tmp_path / "csv" / "part-000001.csv").read_text().splitlines()
-    assert lines[0].startswith("index,label,score0") and lines[1].startswith("200,")
-    assert len(lines) == 101
+    assert lines[0].startswith("index,file,label,score0") and lines[1].startswith("200,")
+    assert len(lines) == 101 and "a.npy" in lines[1]
     assert len(json.loads((tmp_path / "json" / "part-000000.json").read_text())["scores"]) == 200
+
+
+def test_parquet_files_are_one_data_set(tmp_path, folder, truth):
+    dataset = pytest.importorskip("pyarrow.dataset", reason="no pyarrow")
+    out = tmp_path / "out"
+    run(folder, "--out", out, "--shard", 128, "--form", "parquet", "--scores")
+    parts = [str(path) for path in sorted(out.glob("part-*.parquet"))]
+    table = dataset.dataset(parts).to_table()
+    assert table.column_names[:3] == ["file", "index", "label"] and table.num_columns == 13
+    assert (np.asarray(table["label"]) == truth).all()
+    scores = np.stack([np.asarray(table[f"score{k}"]) for k in range(10)], axis=1)
+    assert (scores.argmax(axis=1) == truth).all()
+    files = table["file"].to_pylist()
+    assert [file.rpartition("/")[2] for file in dict.fromkeys(files)] == [
+        "a.npy",
+        "b 2\\n.npy",
+        "c.npy",
+    ]
+    assert np.asarray(table["index"]).tolist() == [*range(300), *range(200), *range(100)]
 
 
 def test_a_restart_does_what_is_missing_and_nothing_else(tmp_path, folder, truth):

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import conv as convolution
-from lenetgpu.commands.conv import chosen_variants
-from lenetgpu.commands.conv_request import ConvRequest, parse_shape
+from lenetgpu.commands.conv import compared as convolution
+from lenetgpu.commands.conv.compared import chosen_variants
+from lenetgpu.commands.conv.request import ConvRequest, parse_shape
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.papers.course import FIGURES, LADDERS
 from lenetgpu.papers.shapes import SUITES
@@ -402,6 +404,29 @@ def test_the_ladder_has_every_gpu_convolution_once_and_climbs(stage):
     new = ", ".join(name for name in registered if name not in listed)
     if new:
         warnings.warn(f"docs/ladder.md lacks {new}: run scripts/update_docs.py", stacklevel=1)
+
+
+def test_every_rung_of_the_ladder_links_to_its_kernel():
+    """The launcher defines the variant, and the kernel is one that it launches on this network."""
+    page = ROOT / "docs" / "ladder.md"
+    row = r"^(?:\| \d+ \| |- )\[`([\w.]+)`\]\(([^)]+)\)(?: \[\.cu\]\(([^)]+)\))?"
+    rows = set(re.findall(row, page.read_text(), re.MULTILINE))
+    known = {v.full_name: v for v in variants("conv")}
+    assert {name for name, _, _ in rows} >= {v.full_name for v in variants("conv", "cpu")}
+    without = set()
+    for name, launcher, kernel in rows:
+        variant, source = known[name], page.parent / launcher
+        names = {variant.name, inspect.unwrap(variant.run).__name__, variant.run.__name__}
+        assert any(re.search(rf"\b{word}\b", source.read_text()) for word in names), name
+        if not kernel:
+            without.add(name)
+            continue
+        launched = {k.source for p in network_problems(variant) for k in variant.kernels(p, 100)}
+        assert (page.parent / kernel).resolve() in launched, name
+    assert without == {v.full_name for v in known.values() if v.needs.device == "cpu"} | CHOOSES
+
+
+CHOOSES = {"best.fp32"}  # launches one of the others
 
 
 def fragments(path):

@@ -184,6 +184,7 @@ FILLED = (
 )
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("plan", [*ALL_PLANS, "auto:fp16", "auto:fp16x3", "auto:int8"])
 def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
     """10,000 digits beside what leaves 256 MiB free, 64, 2: 256 suffice for every plan."""

@@ -41,9 +41,9 @@ def test_no_format_does_harm(fuzz):
     assert ends["read"] > CASES and ends["refused"] > 3 * CASES
 
 
-def test_a_sealed_file_gives_its_own_data_or_none(fuzz):
-    """IDX has no checksum: called sealed, it is caught."""
-    form = fuzz.replace(fuzz.FORMATS["idx"], sealed=True)
+def test_a_file_with_checksums_gives_its_own_data_or_none(fuzz):
+    """IDX has no checksum: said to have some, it is caught."""
+    form = fuzz.replace(fuzz.FORMATS["idx"], summed=True)
     found = fuzz.fuzz([form], fuzz.Options(seed=1, cases=200, jobs=2))["idx"]
     assert found.harms["wrong data"] > 0
 
@@ -54,7 +54,7 @@ def test_what_goes_further_is_damaged_further(fuzz):
 
 
 def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
-    form = fuzz.replace(fuzz.FORMATS["idx"], sealed=True)
+    form = fuzz.replace(fuzz.FORMATS["idx"], summed=True)
     fuzz.fuzz([form], fuzz.Options(seed=1, cases=100, findings=tmp_path / "findings"))
     kept = sorted((tmp_path / "findings").iterdir())
     assert 0 < len(kept) <= 4
@@ -62,11 +62,11 @@ def test_findings_are_kept_by_their_digest_and_run_again(fuzz, tmp_path):
     command = [sys.executable, ROOT / "scripts" / "fuzz.py", "--replay", tmp_path / "findings"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr  # read as it is: nothing of an IDX file is sealed
+    assert done.returncode == 0, done.stderr  # read as it is: an IDX file has no sums
     assert done.stdout.count(": read, ") == len(kept)
 
 
-def test_metadata_sealed_again_reach_the_reader(script):
+def test_metadata_with_right_checksums_reach_the_reader(script):
     """Checksums of HDF5's later form are known and made right, or no damage would come further."""
     import io
 
@@ -80,7 +80,7 @@ def test_metadata_sealed_again_reach_the_reader(script):
     made[place : place + 5] = b"other"
     with pytest.raises((OSError, KeyError, RuntimeError)), h5py.File(io.BytesIO(made)) as file:
         dict(file.attrs)
-    mutations.resealed(made, entry)
+    mutations.sums_made_right(made, entry)
     with h5py.File(io.BytesIO(made)) as file:
         assert set(file.attrs) == {"other"}
 

@@ -93,7 +93,7 @@ def of(ends, family, load):
 
 def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
     """No signal, no traceback, no hang, of images, images by parts, and weights."""
-    others = len(hostile.HEADERS) + len(hostile.WHOLE)
+    others = len(hostile.HEADERS) + len(hostile.WHOLE) + len(hostile.LENGTHS)
     assert len(ends) == 3 * (sum(map(len, hostile.FAMILIES.values())) + others)
     assert {name: end for name, end in ends.items() if end[0] != 0 or "\n" in end[3]} == {}
 
@@ -159,6 +159,15 @@ def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
         found |= of(ends, f"short-({names})", load)
     assert len(found) == len(hostile.SHORT) == 40
     assert [name for name, end in found.items() if "to have a chunk " not in end[3]] == []
+
+
+def test_a_chunk_is_as_long_as_its_index_says(ends):
+    """HDF5 would leave heap as data, or write behind its room: 90,000 bytes there end the child."""
+    found = {}
+    for load, names in (("images", "[xy]"), ("load_weights", "fc2|conv1")):
+        found |= of(ends, f"lengths-({names})", load)
+    assert len(found) == len(hostile.LENGTHS) == 16
+    assert [name for name, end in found.items() if ", where all have " not in end[3]] == []
 
 
 def test_what_is_no_array_of_numbers_is_refused(ends):

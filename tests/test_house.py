@@ -38,7 +38,8 @@ from house import (
 # bottom up; imports run from a floor to a lower one, or stay in their room
 FLOORS = (
     {"errors"},
-    {"cache", "store"},
+    {"store"},
+    {"cache"},
     {"problems", "layouts", "cpu"},
     {"network", "turns"},
     {"files", "gpu"},

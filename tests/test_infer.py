@@ -230,7 +230,7 @@ def test_a_gpus_events_are_held_too(monkeypatch):
 
 def test_one_image_is_no_images():
     said = run("infer", "--limit", 1, *CPU).output
-    assert "data     1 image in one batch, " in said and "1 images" not in said
+    assert "data     1 image in one batch, " in said and " 1 images" not in said
 
 
 @pytest.mark.parametrize(

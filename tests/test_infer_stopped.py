@@ -15,6 +15,7 @@ from pretended_gpu import PretendedGpu, streamer_on
 from test_infer import CPU, run, weights_were_checked
 
 from lenetgpu.commands import infer as job
+from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
@@ -89,7 +90,7 @@ def read(path):
         return rows[:, 1].astype(int), rows[:, 2:].astype(np.float32)
     if path.suffix == ".h5":
         with h5py.File(path) as file:
-            said = {key: value for key, value in file.attrs.items() if key != "sha256"}
+            said = {key: value for key, value in file.attrs.items() if key != ATTRIBUTE}
             assert said == ({"interrupted": True, "images_asked": 600} if part else {})
             return file["labels"][()], file["scores"][()]
     document = json.loads(path.read_text())

@@ -22,6 +22,7 @@ from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.running.outside import OUTSIDE
 from lenetgpu.stages import variants
 from lenetgpu.stages.fused.resident.resident import DESIGNS
+from lenetgpu.stages.registry import KINDS
 from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
 BATCHES = (1, 10_000)
@@ -187,6 +188,8 @@ def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
     compiled |= {kernel.source for kernel in OTHERS}
+    starts = package / "commands" / "start"  # copied by `variants --new`; tests/test_starting.py
+    compiled |= {(starts / f"{kind}.cu").resolve() for kind in KINDS}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:
         assert source.with_suffix(".py").is_file()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
 
+from lenetgpu import LeNet
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import faults, workspace
 from lenetgpu.gpu.device import Gpu
@@ -286,3 +287,40 @@ def test_what_was_left_out_is_a_note_of_the_choice(timed, monkeypatch, shipped_w
     plan = choice.choose(HOPPER, "fp32", 10_000, shipped_weights, notes=notes)
     assert plan.slots == auto_plans("cuda", "fp32", HOPPER)["fp16x3"].slots
     assert len(notes) == 1 and notes[0].startswith("plan sgemm is left out of plan auto")
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f4"])
+@pytest.mark.parametrize("ask", ["__call__", "scores", "probabilities", "top", "stream"])
+def test_images_that_no_memory_holds_are_refused_in_a_sentence(ask, dtype):
+    """A view may have any number of them, which nobody looks at one by one."""
+    one = np.zeros((28, 28), dtype)
+    with LeNet.load(device="cpu") as net:
+        call = getattr(net, ask) if ask != "stream" else lambda x: list(net.stream([x]))
+        with pytest.raises(LenetError, match="free memory hold, found 40,000,000,000,000 bytes"):
+            call(np.broadcast_to(one, (10**13, 28, 28)))
+
+
+@pytest.mark.parametrize("ask", ["__call__", "scores", "probabilities", "top", "stream"])
+def test_memory_that_is_refused_as_images_are_copied(ask, monkeypatch):
+    def refuse(*_, **__):
+        raise MemoryError("no room")
+
+    with LeNet.load(device="cpu") as net:
+        call = getattr(net, ask) if ask != "stream" else lambda x: list(net.stream([x]))
+        flipped = np.zeros((3, 28, 28), np.uint8)[:, ::-1]
+        monkeypatch.setattr(np, "array", refuse)
+        monkeypatch.setattr(np, "ascontiguousarray", refuse)
+        with pytest.raises(LenetError, match="memory: expected enough for this job, found: no ro"):
+            call(flipped)
+
+
+def test_what_the_batches_raise_stays_as_it_is():
+    def batches():
+        yield np.zeros((2, 28, 28), np.uint8)
+        raise MemoryError("theirs")
+
+    with LeNet.load(device="cpu") as net:
+        answers = net.stream(batches())
+        assert len(next(answers)) == 2
+        with pytest.raises(MemoryError, match="theirs"):
+            next(answers)

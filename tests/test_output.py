@@ -62,7 +62,7 @@ def held(path):
         return path.read_bytes()
     assert checksums.verify(path)
     with h5py.File(path) as file:
-        said = {name: value for name, value in file.attrs.items() if name != "sha256"}
+        said = {name: value for name, value in file.attrs.items() if name != checksums.ATTRIBUTE}
         return said, {name: (item.dtype, item[...].tobytes()) for name, item in file.items()}
 
 

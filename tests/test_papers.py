@@ -147,7 +147,7 @@ OF_FOLDER = {
     "papers/contents/convnet2": CONVNET2,
     "gpu/occupancy": CONVNET2,
     "gpu/instructions": CONVNET2,
-    "commands/shares": CONVNET2,
+    "commands/conv/shares": CONVNET2,
     "stages/conv/prefetch": PASCAL,
     "papers/contents/pascal": PASCAL,
     "gpu/machines": PASCAL,

@@ -33,9 +33,9 @@ def drawn(monkeypatch):
     """The figures that would be saved."""
     pytest.importorskip("matplotlib")
     kept = []
-    real = plots._save
+    real = plots.save
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: (kept.append(figure), real(figure, path))
+        plots, "save", lambda figure, path: (kept.append(figure), real(figure, path))
     )
     return kept
 

@@ -62,8 +62,8 @@ def test_a_final_cpu_stage_brings_its_labels_back():
     ("arguments", "message"),
     [
         (("quick", "cpu"), "plan 'quick' does not exist; choose from: serial"),
-        (("course", "cpu"), "plan course does not run on cpu; plans that do: serial"),
-        (("serial", "cuda"), "plan serial does not run on cuda"),
+        (("course", "cpu"), "plan course needs a GPU and does not run on cpu; plans that do: s"),
+        (("serial", "cuda"), "plan serial needs a CPU and does not run on cuda"),
         (("auto", "cpu", {"conv3": "fft"}), "stage 'conv3' does not exist"),
         (
             ("auto", "cpu", {}, "fp16"),

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu import store
 from lenetgpu.cache import entries, folder
 from lenetgpu.cache.repair import repair, survey
 from lenetgpu.check import fit as fits
@@ -34,6 +35,7 @@ from lenetgpu.measure.choice import Choice
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.plan import resolve
 from lenetgpu.stages.emitted import addresses, native
+from lenetgpu.store import Temporary
 from lenetgpu.streaming import costs
 from lenetgpu.streaming.schedule import Costs
 
@@ -253,10 +255,10 @@ def _evil(path, tmp_path):
     path.write_bytes(pickle.dumps(Evil(str(tmp_path / "marker"))))
 
 
-def _evil_sealed_for_another(path, tmp_path):
+def _evil_made_for_another(path, tmp_path):
     """The right form and digest, of an entry by another name: somebody renamed it."""
     data = pickle.dumps(Evil(str(tmp_path / "marker")))
-    path.write_bytes(entries.sealed(path.parent.name, "another", data))
+    path.write_bytes(entries.enclosed(path.parent.name, "another", data))
 
 
 def _too_large(path, tmp_path):
@@ -303,7 +305,7 @@ POISONS = {
     "plain JSON": bytes_of(lambda data: b'{"device": "this one", "copy_gbs": 1e9}'),
     "deep JSON": bytes_of(lambda data: b"[" * 100_000),
     "a planted pickle": _evil,
-    "sealed for another": _evil_sealed_for_another,
+    "made for another": _evil_made_for_another,
     "too large": _too_large,
     "a link": _link,
     "a link to nowhere": replaced_by(lambda path, tmp_path: path.symlink_to(tmp_path / "no")),
@@ -425,7 +427,8 @@ def test_what_cannot_be_kept_is_had_all_the_same(
 ):
     import errno
 
-    kind, real = made(monkeypatch, tmp_path), getattr(os, at)
+    owner = Path if at == "mkdir" else os  # Python 3.10's Path has a mkdir of its own
+    kind, real = made(monkeypatch, tmp_path), getattr(owner, at)
     number = getattr(errno, error)
 
     def refuse(path, *rest, **more):
@@ -433,7 +436,7 @@ def test_what_cannot_be_kept_is_had_all_the_same(
             raise OSError(number, os.strerror(number), str(path))
         return real(path, *rest, **more)
 
-    monkeypatch.setattr(os, at, refuse)
+    monkeypatch.setattr(owner, at, refuse)
     for times in (1, 2):
         assert kind.use() and len(kind.made) == times
     said = capfd.readouterr().err
@@ -482,13 +485,15 @@ def test_facts_that_are_none_are_not_believed(made, change, cache, tmp_path, mon
 
 
 def test_writers_that_were_killed_are_cleaned_up_after(kind, cache):
-    old, young = (cache / kind.name / f".{name}.part" for name in ("old", "young"))
-    for part in (old, young):
+    killed = [cache / kind.name / f".lenetgpu.{name * 16}" for name in "ab"]
+    living = Temporary(cache / kind.name)
+    for part in killed:
         part.write_bytes(b"half")
-    os.utime(old, (1, 1))
     kind.entry().unlink()
+    store._sweep.cache_clear()  # another process
     assert kind.use()
-    assert (old.exists(), young.exists()) == (False, True)
+    with living:
+        assert living.path.exists() and not any(part.exists() for part in killed)
 
 
 def test_nothing_of_the_cache_is_for_others_eyes(kind, cache):

@@ -25,8 +25,8 @@ from test_kernels_on_a_cpu import version as compiler_version
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
-from lenetgpu.commands import shares as command
-from lenetgpu.commands.shares import instruction_rows, latency_row
+from lenetgpu.commands.conv import shares as command
+from lenetgpu.commands.conv.shares import instruction_rows, latency_row
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
 from lenetgpu.gpu.device import Gpu

@@ -20,8 +20,9 @@ from lenetgpu import store
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.convert import convert_weights
+from lenetgpu.files.convert import convert_weights, write_weights
 from lenetgpu.files.output import replacing, require_targets, write_labels
+from lenetgpu.files.weights import load_weights
 from lenetgpu.store import Temporary, write_atomically
 
 CPU = ("--device", "cpu")
@@ -29,7 +30,7 @@ LABELS = np.arange(10, dtype=np.int32)
 WAYS = {
     "labels": lambda path: write_labels(path, LABELS),
     "bytes": lambda path: write_atomically(path, b"new"),
-    "weights": lambda path: convert_weights(assets.default_weights(), path),
+    "weights": lambda path: write_weights(path, load_weights(assets.default_weights()).tensors, {}),
 }
 
 
@@ -275,7 +276,7 @@ def test_places_that_are_none_are_sentences(tmp_path, monkeypatch):
         for target in (loop, loop / "x.json", "x.json", gone / "x.json", deleted, "/proc/version"):
             refused(run("infer", "--limit", 9, *CPU, "--json", target), str(target))
             with pytest.raises(LenetError, match=f"^{re.escape(str(target))}: expected a"):
-                WAYS["weights"](Path(target))
+                convert_weights(assets.default_weights(), Path(target))
     assert list(tmp_path.iterdir()) == [loop]
 
 

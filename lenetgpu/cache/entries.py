@@ -7,7 +7,6 @@ takes its place where that can be written.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -16,22 +15,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lenetgpu.cache.folder import UnfitError, folder, read_ours, tell
+from lenetgpu.store import Temporary
 
 T = TypeVar("T")
 SUFFIX, CUBIN = ".kept", ".cubin"
 KERNELS = "kernels"
 _FORMAT = b"lenetgpu cache 1 "
 MOST_BYTES = 64 << 20
-PART, _PART_SECONDS = ".part", 3600
 
 
-def sealed(kind: str, name: str, data: bytes) -> bytes:
+def enclosed(kind: str, name: str, data: bytes) -> bytes:
     """`data` behind a line with the format and the digest of kind, name and data."""
     return _FORMAT + _digest(kind, name, data) + b"\n" + data
 
 
 def opened(kind: str, name: str, raw: bytes) -> bytes:
-    """What `sealed` sealed for this kind and name; UnfitError where `raw` is another thing."""
+    """What `enclosed` made for this kind and name; UnfitError where `raw` is another thing."""
     head, _, data = raw.partition(b"\n")
     if not head.startswith(_FORMAT):
         said = ascii(head[:24].decode("latin-1")) if raw else "an empty file"
@@ -65,7 +64,7 @@ def read(kind: str, name: str) -> bytes | None:
 
 def write(kind: str, name: str, data: bytes) -> bool:
     """Keep `data` as `name`; whether it could be."""
-    return write_plain(kind, f"{name}{SUFFIX}", sealed(kind, name, data))
+    return write_plain(kind, f"{name}{SUFFIX}", enclosed(kind, name, data))
 
 
 def refuse(kind: str, name: str, what: str) -> None:
@@ -97,29 +96,14 @@ def write_plain(kind: str, file: str, data: bytes) -> bool:
     where = folder(kind, make=True)
     if where is None:
         return False
-    part = where / f".{os.urandom(8).hex()}{PART}"
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
-                         0o600)  # fmt: skip
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        _forget_parts(where, part.stat().st_mtime)
-        os.replace(part, where / file)
+        with Temporary(where) as made:
+            made.file.write(data)
+            made.publish(where / file, lasting=False, private=True)
     except OSError as error:
         tell(f"{kind}/{file}", f"cannot be written: {error.strerror or error}", "not kept")
         return False
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     return True
-
-
-def _forget_parts(where: Path, now: float) -> None:
-    """Remove what writers that were killed an hour ago left."""
-    for part in where.glob(f".*{PART}"):
-        with suppress(FileNotFoundError):  # another thread's, which has its name by now
-            if now - part.lstat().st_mtime > _PART_SECONDS:
-                part.unlink(missing_ok=True)
 
 
 def keep(kind: str, name: str, facts: Any) -> None:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from lenetgpu.errors import one_line
+
 KINDS = (
     "kernels", "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings"
 )  # fmt: skip
@@ -148,7 +150,7 @@ def read_ours(path: Path, most: int) -> bytes:
             raise UnfitError(f"expected a file that others cannot write, found mode {mode:04o}")
         if found.st_size > most:
             raise UnfitError(f"expected {most:,} bytes at most, found {found.st_size:,}")
-        return file.read(most)
+        return file.read(found.st_size)
 
 
 def form(found: os.stat_result) -> str:
@@ -169,7 +171,7 @@ def told() -> list[str]:
 def tell(where: Path | str, what: str, then: str = "done without") -> None:
     """Remember that `where` is not used because of `what`; the first is a line on stderr."""
     sentence = f"{where}: {what}; {then}"
-    printable = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in sentence)
+    printable = one_line(sentence)
     told().append(printable)
     if len(told()) == 1 and sys.stderr is not None:
         with suppress(OSError, ValueError):

@@ -16,7 +16,6 @@ from lenetgpu.cache.entries import (
     CUBIN,
     KERNELS,
     MOST_BYTES,
-    PART,
     SUFFIX,
     opened,
     require_vouched,
@@ -32,9 +31,10 @@ from lenetgpu.cache.folder import (
     user,
 )
 from lenetgpu.errors import LenetError
+from lenetgpu.store import TEMPORARY
 
 _NAMES = re.compile(
-    rf".*({re.escape(SUFFIX)}|\.[0-9a-f]{{16}}{re.escape(PART)})"
+    rf".*({re.escape(SUFFIX)}|\.[0-9a-f]{{16}}\.part)|{TEMPORARY}"
     rf"|.+\.[0-9a-f]{{32}}({re.escape(CUBIN)}|\.json)|[0-9a-f]{{16,64}}\.json"
 )
 """Names of what is kept, and of what earlier versions kept."""

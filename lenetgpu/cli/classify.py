@@ -8,49 +8,80 @@ from typing import Any
 
 import click
 
+from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
+from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
     DEVICE,
     FILE,
     JSON,
+    NO_PROGRESS,
     WEIGHTS,
     console,
     is_stdout,
+    number,
     request,
     write_json,
 )
 from lenetgpu.cli.signals import INTERRUPTED
 
 
-@click.command()
-@click.argument("sources", nargs=-1, required=True, type=FILE)
+@click.command(cls=Command)
+@click.argument(
+    "sources",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    type=FILE,
+    explained="Files of images (HDF5, IDX, .npy, packed), folders and patterns of such files.",
+)
 @click.option(
     "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."
 )
 @WEIGHTS
-@click.option("--plan", default="auto", show_default=True, help="Named plan of variants.")
-@click.option("--precision", help="Precision that the plan must compute in, as fp32.")
-@DEVICE
-@click.option("--threads", type=int, help="A CPU's threads, of each worker.  [default: all]")
-@click.option("--shard", default=1_000_000, show_default=True, help="Images of a shard at most.")
-@click.option("--form", default="npy", show_default=True, help="npy, csv, h5, json or parquet.")
-@click.option("--scores", is_flag=True, help="Scores beside the labels.")
 @click.option(
-    "--tries", default=3, show_default=True, help="Times a shard is begun before it is set aside."
+    "--plan",
+    default="auto",
+    metavar="PLAN",
+    shell_complete=completing.plans,
+    help="Named plan: a variant for every stage.",
 )
+@click.option(
+    "--precision",
+    metavar="P",
+    shell_complete=completing.precisions,
+    help="Precision that the plan must compute in, as fp32.",
+)
+@DEVICE
+@number("--threads", "CPU threads of each worker.", show_default="all it may use")
+@number("--shard", "Images of a shard at most.", default=1_000_000)
+@click.option(
+    "--form",
+    default="npy",
+    metavar="FORM",
+    shell_complete=completing.forms,
+    help="Form of a shard's file: npy, csv, h5, json or parquet.",
+)
+@click.option("--scores", is_flag=True, help="Scores beside the labels.")
+@number("--tries", "Times that a shard is begun before it is set aside.", default=3)
 @click.option(
     "--workers",
     metavar="N|cuda",
-    help="N processes of Dask's, or one a GPU.  [default: this process]",
+    show_default="this process",
+    shell_complete=completing.workers,
+    help="Dask's processes: N, or one a GPU.",
 )
 @click.option(
-    "--scheduler", metavar="ADDRESS", help="A Dask cluster that is there, as tcp://host:8786."
+    "--scheduler",
+    metavar="ADDRESS",
+    shell_complete=completing.nothing,
+    help="A Dask cluster that is there, as tcp://host:8786.",
 )
 @click.option(
     "--predict", is_flag=True, help="Say what 1 to 64 workers would come to; classify nothing."
 )
 @JSON
-@click.option("--no-progress", is_flag=True, help="No progress line.")
+@NO_PROGRESS
 @click.pass_context
 def classify(
     ctx: click.Context,
@@ -62,8 +93,7 @@ def classify(
 ) -> None:
     """Classify many files in shards; the same command goes on where it was ended.
 
-    SOURCES are files, folders and patterns of all that `infer` reads. Each shard's labels get a
-    file in --out, and a line in its manifest when the file is whole.
+    Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
     """
     from lenetgpu.commands.classify import ClassifyRequest
     from lenetgpu.commands.classify import classify as job

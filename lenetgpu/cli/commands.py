@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lenetgpu import __version__
-from lenetgpu.cli import files, laboratory, machine, run
+from lenetgpu.cli import files, laboratory, machine, report, run
 from lenetgpu.cli.classify import classify
 from lenetgpu.cli.group import Group
 
@@ -22,6 +22,7 @@ for _command in (
     classify,
     laboratory.compare,
     laboratory.conv,
+    report.report,
     machine.variants,
     machine.doctor,
     machine.warmup,

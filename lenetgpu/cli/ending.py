@@ -59,7 +59,7 @@ def ended() -> Iterator[None]:
     except (click.exceptions.NoArgsIsHelpError, click.exceptions.Exit, click.Abort):
         raise
     except click.UsageError as error:
-        message = error.format_message()
+        message = " ".join(error.format_message().split())
     except (OSError, ImportError) as error:
         message = of_system(error)
     except Exception as error:

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.options import FILE
+from lenetgpu.cli.help import Argument, Commands
+from lenetgpu.cli.options import FILE, FOLDER, Decorator, console
 
 
-@click.group()
+def _one(name: str, explained: str, **how: Any) -> Decorator:
+    """A positional argument that is a file, with the sentence that says which."""
+    return click.argument(name, cls=Argument, explained=explained, **{"type": FILE} | how)
+
+
+@click.group(cls=Commands)
 def data() -> None:
     """Look at image files, convert them, fetch MNIST."""
 
 
 @data.command("info")
-@click.argument("file", type=FILE, required=False)
+@_one("file", "An image file; without it, the digits that ship.", required=False)
 def data_info(file: Path | None) -> None:
-    """Say what FILE holds (default: the digits that ship)."""
+    """Say what an image file holds."""
     from lenetgpu.commands import listing
     from lenetgpu.files import assets
 
+    out = console()
     for what, found in listing.data_rows(file or assets.default_digits()):
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
 @data.command("verify")
-@click.argument("file", type=FILE, required=False)
+@_one("file", "Images, labels or weights; without it, the digits that ship.", required=False)
 def data_verify(file: Path | None) -> None:
-    """Compare FILE (images, labels or weights) with its checksums; exit code 2 where damaged."""
+    """Compare a file with its checksums; the exit code is 2 where it is damaged."""
     from lenetgpu.commands.verified import verified
     from lenetgpu.files import assets
 
@@ -38,10 +46,10 @@ def data_verify(file: Path | None) -> None:
 
 
 @data.command("convert")
-@click.argument("source", type=FILE)
-@click.argument("target", type=FILE)
+@_one("source", "Images in HDF5, IDX or .npy form.")
+@_one("target", "HDF5 file to write.")
 def data_convert(source: Path, target: Path) -> None:
-    """Write the images and labels of SOURCE (HDF5, IDX or .npy) to TARGET in the course's HDF5."""
+    """Write images and labels to a file in the course's HDF5."""
     from lenetgpu.files.convert import convert_data
 
     count = convert_data(source, target)
@@ -49,10 +57,10 @@ def data_convert(source: Path, target: Path) -> None:
 
 
 @data.command("pack")
-@click.argument("source", type=FILE)
-@click.argument("target", type=FILE)
+@_one("source", "Images of uint8 in HDF5, IDX or .npy form.")
+@_one("target", "Packed file to write.")
 def data_pack(source: Path, target: Path) -> None:
-    """Write the uint8 images and labels of SOURCE to TARGET in a quarter of the bytes, losslessly.
+    """Write images and labels in a quarter of the bytes, losslessly.
 
     Every command takes the packed file like any other; docs/packed.md says what is in it.
     """
@@ -65,37 +73,45 @@ def data_pack(source: Path, target: Path) -> None:
 
 
 @data.command("fetch-mnist")
-@click.argument("folder", type=FILE)
-@click.option("--mirror", multiple=True, help="base address to try instead of the known ones")
+@_one("folder", "Where its four files go.", type=FOLDER)
+@click.option(
+    "--mirror",
+    multiple=True,
+    metavar="URL",
+    show_default="the known ones",
+    help="Base address to try; may be repeated.",
+)
 def fetch_mnist_command(folder: Path, mirror: tuple[str, ...]) -> None:
-    """Download the real MNIST into FOLDER, checked against pinned SHA-256 sums."""
+    """Download the real MNIST into a folder, checked against pinned SHA-256 sums."""
     from lenetgpu.files.mnist import MIRRORS, fetch_mnist
 
     fetch_mnist(folder, mirror or MIRRORS, say)
 
 
-@click.group()
+@click.group(cls=Commands)
 def weights() -> None:
     """Look at weight files, check them, convert them."""
 
 
 @weights.command("info")
-@click.argument("file", type=FILE, required=False)
+@_one("file", "A weight file; without it, the weights that ship.", required=False)
 def weights_info(file: Path | None) -> None:
-    """Say what FILE holds and where it came from (default: the weights that ship)."""
+    """Say what a weight file holds and where it came from."""
     from lenetgpu.commands import listing
     from lenetgpu.files import assets
 
+    out = console()
     for what, found in listing.weight_rows(file or assets.default_weights()):
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
 @weights.command("verify")
-@click.argument("file", type=FILE)
+@_one("file", "A weight file.")
 def weights_verify(file: Path) -> None:
-    """Check that FILE holds the network's four arrays, finite and as their checksums say.
+    """Check that a file holds the network's four arrays, finite and as their checksums say.
 
-    And that float32 holds the scores that they give; exit code 2 where not.
+    FILE may have any form that `convert` reads. Float32 has to hold the scores that the arrays
+    give, too. The exit code is 2 where one of these is not so.
     """
     from lenetgpu.check.fit import truth
     from lenetgpu.commands.verified import verified
@@ -106,11 +122,16 @@ def weights_verify(file: Path) -> None:
 
 
 @weights.command("convert")
-@click.argument("source", type=FILE)
-@click.argument("target", type=FILE)
+@_one("source", "Weights of any float type or byte order.")
+@_one("target", "File to write, in the form that its ending names.")
 def weights_convert(source: Path, target: Path) -> None:
-    """Write SOURCE's weights (any float type or byte order) to TARGET as float32."""
+    """Write weights to a file as float32, in the form that the file's ending names.
+
+    The endings are .h5 and .hdf5 (HDF5), .safetensors, .pt and .pth (a PyTorch state_dict), .onnx,
+    and .npz (NumPy). SOURCE may have any of these forms, of any float type; its first bytes decide
+    which. ONNX needs the extra `models`, a state_dict needs PyTorch.
+    """
     from lenetgpu.files.convert import convert_weights
 
-    convert_weights(source, target)
-    say(f"{target}: float32")
+    form = convert_weights(source, target)
+    say(f"{target}: float32, {form}")

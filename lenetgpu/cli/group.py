@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import click
 
 from lenetgpu.cli.ending import BAD_INPUT, complain, ended, require_streams, say
+from lenetgpu.cli.help import Commands
 from lenetgpu.cli.signals import INTERRUPTED, stoppable
 from lenetgpu.errors import LenetError
 
+COMPLETE = "_LENETGPU_COMPLETE"
+"""The variable by which a shell asks for completions."""
 STARTED = time.perf_counter()
 
 
-class Group(click.Group):
+class Group(Commands):
     """Prints bad input and usage as one sentence and exits with code 2; with 130 on Ctrl-C."""
+
+    def main(self, *words: Any, **more: Any) -> Any:
+        """Run what the command line says, or complete it for a shell."""
+        if COMPLETE in os.environ:
+            from lenetgpu.cli import shells
+
+            shells.register()
+        return super().main(*words, **more)
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
         """The context of a command line; --help, --version and bad options end like a command."""

@@ -8,7 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from lenetgpu.cli import completing
 from lenetgpu.cli.group import end
+from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
     COUNTERS,
     DEVICE,
@@ -16,6 +18,7 @@ from lenetgpu.cli.options import (
     WEIGHTS,
     console,
     is_stdout,
+    number,
     request,
     result_options,
     together,
@@ -28,21 +31,23 @@ WITH = click.option(
     "with_files",
     type=FILE,
     multiple=True,
-    help="variants of your own beside ours: a .py file or a folder of them; repeatable",
+    help="Variants of your own beside ours: a .py file or a folder of them; may be repeated.",
 )
 ROUNDS = together(
     [
-        click.option("--rounds", type=int, help="as many rounds, unless the time ends first"),
-        click.option(
-            "--warmup", type=int, help="untimed runs before a sample; default: 1 below 50 ms"
+        number(
+            "--rounds",
+            "As many rounds, unless the time ends first.",
+            show_default="as the time allows",
         ),
+        number("--warmup", "Untimed runs before a sample.", show_default="1 below 50 ms"),
         click.option(
             "--watch",
             default=2.0,
-            show_default=True,
-            help="GPU: seconds in which each one's clock, power and energy are read, 0 for none",
+            metavar="SECONDS",
+            help="How long each one's clock, power and energy are read on a GPU, 0 for not at all.",
         ),
-        click.option("--cold-l2", is_flag=True, help="flush the L2 cache before every sample"),
+        click.option("--cold-l2", is_flag=True, help="Flush the L2 cache before every sample."),
     ]
 )
 GATE = together(
@@ -52,23 +57,47 @@ GATE = together(
             "regression",
             type=float,
             metavar="PCT",
-            help="exit with 1 where a candidate lost more than PCT percent",
+            help="Exit with 1 where a candidate lost more than PCT percent since --against.",
         ),
-        click.option("--against", type=FILE, help="JSON of an earlier run of this command"),
+        click.option("--against", type=FILE, help="JSON file of an earlier run of this command."),
     ]
 )
 
 
-@click.command()
-@click.argument("what", required=False)
-@click.option("--suite", help="a suite instead: course")
-@click.option("--data", type=FILE, help="images; default: the digits that ship")
+@click.command(cls=Command)
+@click.argument(
+    "what",
+    cls=Argument,
+    required=False,
+    shell_complete=completing.compared,
+    explained="A stage (conv2), a span (conv1+pool1) or plans.",
+)
+@click.option(
+    "--suite",
+    metavar="NAME",
+    shell_complete=completing.suites,
+    help="A suite instead of WHAT: course, every figure of the course's report.",
+)
+@click.option(
+    "--data", type=FILE, show_default="the digits that ship", help="Images to compare on."
+)
 @WEIGHTS
-@click.option("--batch", default=10_000, show_default=True, help="images")
+@number("--batch", "How many images, all at once.", default=10_000)
 @DEVICE
-@click.option("--reference", help="candidate that ratios are over; default: what auto runs")
-@click.option("--seconds", default=20.0, show_default=True, help="time limit of the rounds")
-@click.option("--only", metavar="NAMES", help="these and the baseline; families too")
+@click.option(
+    "--reference",
+    metavar="NAME",
+    shell_complete=completing.candidates,
+    show_default="what auto runs",
+    help="Candidate that ratios are over.",
+)
+@click.option("--seconds", default=20.0, metavar="SECONDS", help="Time limit of the rounds.")
+@click.option(
+    "--only",
+    metavar="NAMES",
+    shell_complete=completing.candidates,
+    help="These variants, families or plans and the baseline, with commas between.",
+)
 @COUNTERS
 @ROUNDS
 @WITH
@@ -76,7 +105,7 @@ GATE = together(
 @GATE
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
-    """Check, then time the variants of WHAT: a stage (conv2), a span (conv1+pool1) or plans."""
+    """Check, then time the variants of a stage or a span, whole plans, or a suite."""
     from lenetgpu.commands.compare import CompareRequest, run_compare
     from lenetgpu.show.progress import status_line
 
@@ -132,7 +161,7 @@ def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -
 
 def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --engines`: nothing runs, so what says how to run is refused."""
-    from lenetgpu.commands.engines import EnginesRequest, run_engines
+    from lenetgpu.commands.conv.engines import EnginesRequest, run_engines
     from lenetgpu.show import engines as results
     from lenetgpu.show.progress import status_line
 
@@ -150,7 +179,7 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
 
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
-    from lenetgpu.commands.shares import SharesRequest, run_shares
+    from lenetgpu.commands.conv.shares import SharesRequest, run_shares
     from lenetgpu.show import shares as results
     from lenetgpu.show.progress import status_line
 
@@ -169,42 +198,72 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     end(ctx, outcome)
 
 
-@click.command()
-@click.argument("shape", required=False)
-@click.option("--suite", help="pascal-single, pascal-multi, overfeat, convnet2 or lenet")
-@click.option("--batch", type=int, help="images; default: 1, or the suite's own")
+@click.command(cls=Command)
+@click.argument(
+    "shape",
+    cls=Argument,
+    required=False,
+    explained="C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the "
+    "output, a filter's width, as 64,56,56,64,3,1,1.",
+)
+@click.option(
+    "--suite",
+    metavar="NAME",
+    shell_complete=completing.suites,
+    help="Shapes of a paper instead: pascal-single, pascal-multi, overfeat, convnet2 or lenet.",
+)
+@number("--batch", "How many images.", show_default="1, or the suite's own")
 @DEVICE
 @click.option(
     "--seconds",
     default=1.0,
-    show_default=True,
-    help="time of the rounds for each candidate, all sharing it; who is too slow runs once",
+    metavar="SECONDS",
+    help="Time of the rounds for each candidate, all sharing it; who is too slow runs once.",
 )
-@click.option("--only", metavar="NAMES", help="these variants or families, with commas between")
+@click.option(
+    "--only",
+    metavar="NAMES",
+    shell_complete=completing.candidates,
+    help="These variants or families, with commas between.",
+)
 @ROUNDS
 @WITH
-@click.option("--reference", help="candidate that ratios are over; default: PyTorch's")
-@click.option("--explain", is_flag=True, help="floors, how variants divide the work, waves")
+@click.option(
+    "--reference",
+    metavar="NAME",
+    shell_complete=completing.candidates,
+    show_default="PyTorch's",
+    help="Candidate that ratios are over.",
+)
+@click.option(
+    "--explain", is_flag=True, help="Show floors, how variants divide the work, and waves."
+)
 @click.option(
     "--as",
     "machine",
     metavar="GPU",
-    help="explain for gtx1080ti, titanx, h100 or h200 instead of this GPU",
+    shell_complete=completing.machines,
+    show_default="this GPU",
+    help="Explain for gtx1080ti, titanx, h100 or h200.",
 )
-@click.option("--engines", is_flag=True, help="simulate the convnet2 paper's engines instead")
-@click.option("--shares", is_flag=True, help="part the convnet2 kernels' time; tiles; latencies")
+@click.option("--engines", is_flag=True, help="Simulate the convnet2 paper's engines instead.")
+@click.option(
+    "--shares",
+    is_flag=True,
+    help="Measure the parts of the convnet2 kernels' time, tiles and latencies instead.",
+)
 @result_options
 @GATE
 @click.pass_context
 def conv(
     ctx: click.Context, /, no_progress: bool, engines: bool, shares: bool, **options: Any
 ) -> None:
-    """Check, then time every convolution on SHAPE: C,H,W,M,K[,stride[,pad]], as 64,56,56,64,3."""
+    """Check, then time every convolution on a shape, or on the shapes of a paper."""
     if engines or shares:
         (_engines if engines else _shares)(ctx, no_progress, options)
         return
-    from lenetgpu.commands.conv import run_conv
-    from lenetgpu.commands.conv_request import ConvRequest
+    from lenetgpu.commands.conv.compared import run_conv
+    from lenetgpu.commands.conv.request import ConvRequest
     from lenetgpu.show.progress import status_line
 
     targets = _targets(options)

@@ -6,17 +6,37 @@ from pathlib import Path
 
 import click
 
+from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
-from lenetgpu.cli.options import AS_JSON, DEVICE, console, write_json
+from lenetgpu.cli.group import COMPLETE
+from lenetgpu.cli.help import Argument, Command
+from lenetgpu.cli.options import AS_JSON, DEVICE, FILE, console, write_json
 from lenetgpu.errors import LenetError
 
 
-@click.command()
-@click.argument("stage", required=False)
-@click.option("--matrix", is_flag=True, help="stages by families: what runs, or why not")
+@click.command(cls=Command)
+@click.argument(
+    "stage",
+    cls=Argument,
+    required=False,
+    shell_complete=completing.listed,
+    explained="A stage (conv2), a span (conv1+pool1) or a kind (conv); without it, all.",
+)
+@click.option("--matrix", is_flag=True, help="Show stages by families: what runs, or why not.")
+@click.option(
+    "--new",
+    nargs=2,
+    type=(str, FILE),
+    metavar="KIND FOLDER",
+    shell_complete=completing.started,
+    help="Write two files into FOLDER to start a variant of KIND (conv, pool, fc, argmax) from.",
+)
 @AS_JSON
-def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
-    """List what can be switched, naive to fast: all, of STAGE (conv2) or of a kind (conv)."""
+def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_json: bool) -> None:
+    """List what can be switched, naive to fast, and mark what runs on this machine."""
+    if new is not None:
+        _start(*new, beside=[stage, "--matrix" * matrix, "--json" * as_json])
+        return
     from lenetgpu.commands import listing
     from lenetgpu.gpu.software import software
     from lenetgpu.show.listing import print_variants
@@ -28,7 +48,7 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
         found = [cell.as_json() for cell in cells(stage)]
         write_json(Path("-"), head | software(None) | {"matrix": found})
     elif matrix:
-        print_matrix(console(), cells(stage))
+        print_matrix(console(), cells(stage), listing.machine())
     elif as_json:
         rows = listing.variant_rows(stage)
         write_json(Path("-"), head | software(None) | {"variants": rows})
@@ -36,8 +56,21 @@ def variants(stage: str | None, matrix: bool, as_json: bool) -> None:
         print_variants(console(), *listing.table_rows(stage))
 
 
-@click.command()
-@click.option("--repair", is_flag=True, help="empty the cache folder: compiled, checked, measured")
+def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
+    """`variants --new`, which takes nothing beside it."""
+    from lenetgpu.commands.starting import start
+
+    found = ", ".join(filter(None, beside))
+    if found:
+        raise LenetError(f"--new: expected nothing but KIND and FOLDER, found {found}")
+    lines = start(kind, folder)
+    width = max(len(what) for what, _ in lines)
+    for what, found in lines:
+        say(f"{what:{width}}  {found}")
+
+
+@click.command(cls=Command)
+@click.option("--repair", is_flag=True, help="Empty the cache folder: compiled, checked, measured.")
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, the libraries, the kernel cache and what would run."""
@@ -52,11 +85,12 @@ def doctor(repair: bool, as_json: bool) -> None:
     if as_json:
         write_json(Path("-"), checkup.as_json())
         return
+    out = console()
     for what, found in checkup.findings():
-        say(f"{what:13} {found}")
+        out.print(f"{what:13} {found}", highlight=False)
 
 
-@click.command()
+@click.command(cls=Command)
 @DEVICE
 def warmup(device: str) -> None:
     """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
@@ -71,15 +105,27 @@ def warmup(device: str) -> None:
     say(f"{count} variants ready for {gpu.name if gpu else 'cpu'} ({why}), {seconds:.1f} s")
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.command(cls=Command)
+@click.argument(
+    "shell",
+    cls=Argument,
+    metavar="SHELL",
+    type=click.Choice(["bash", "zsh", "fish"]),
+    explained="One of bash, zsh or fish.",
+)
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:
-    """Print the completion script of SHELL; for bash: eval "$(lenetgpu completion bash)"."""
-    from click.shell_completion import get_completion_class
+    """Print the script by which a shell completes commands, options, names and files.
 
-    chosen = get_completion_class(shell)
-    if chosen is None:
-        raise LenetError(f"completion: expected a shell that click completes, found {shell}")
-    main = ctx.find_root().command
-    click.echo(chosen(main, {}, "lenetgpu", "_LENETGPU_COMPLETE").source())
+    The line of your shell goes into ~/.bashrc, into ~/.zshrc behind compinit, or into fish's
+    config.fish:
+
+    \b
+    bash: eval "$(lenetgpu completion bash)"
+    zsh:  eval "$(lenetgpu completion zsh)"
+    fish: lenetgpu completion fish | source
+    """
+    from lenetgpu.cli.shells import SHELLS
+
+    script = SHELLS[shell](ctx.find_root().command, {}, "lenetgpu", COMPLETE).source()
+    click.echo(script.rstrip("\n"))

@@ -9,8 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
+from lenetgpu.cli import completing
+
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
 FILE = click.Path(path_type=Path, readable=False)
+FILE.name = "file"
+FOLDER = click.Path(path_type=Path, readable=False, file_okay=False)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")
@@ -51,56 +55,90 @@ def _auto_or_count(ctx: click.Context, param: click.Parameter, value: str) -> in
         ) from error
 
 
-JSON = click.option("--json", "json_file", type=FILE, help="results to a JSON file, - for stdout")
-CSV = click.option("--csv", "csv_file", type=FILE, help="rows to a CSV file, - for stdout")
-MARKDOWN = click.option("--markdown", type=FILE, help="rows to a Markdown file, - for stdout")
+def number(name: str, words: str, **how: Any) -> Decorator:
+    """An option of a whole number."""
+    return click.option(name, type=how.pop("type", int), metavar="N", help=words, **how)
+
+
+JSON = click.option("--json", "json_file", type=FILE, help="Results to a JSON file, - for stdout.")
+CSV = click.option("--csv", "csv_file", type=FILE, help="Rows to a CSV file, - for stdout.")
+MARKDOWN = click.option("--markdown", type=FILE, help="Rows to a Markdown file, - for stdout.")
+NO_PROGRESS = click.option("--no-progress", is_flag=True, help="Show no progress on the terminal.")
 DEVICE = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:K"
+    "--device",
+    default="auto",
+    metavar="DEVICE",
+    shell_complete=completing.devices,
+    help="Where it runs: auto, cpu, cuda or cuda:K.",
 )
-WEIGHTS = click.option("--weights", type=FILE, help="HDF5 weights; default: the ones that ship")
+WEIGHTS = click.option(
+    "--weights",
+    type=FILE,
+    show_default="the ones that ship",
+    help="Weights in HDF5, safetensors, PyTorch, ONNX or .npz form.",
+)
 COUNTERS = click.option(
-    "--counters", is_flag=True, help="hardware counters of each kernel, by Nsight Compute's ncu"
+    "--counters",
+    is_flag=True,
+    help="Read hardware counters of each kernel by Nsight Compute.",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="JSON to stdout")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")
 
 run_options = together(
     [
-        click.argument("data", required=False, type=FILE),
         WEIGHTS,
-        click.option("--batch", type=int, help="images in one pass at most  [default: 10000]"),
-        click.option("--limit", type=int, help="only so many images of the data set"),
-        click.option("--skip", default=0, help="not the first N images of the data set"),
-        click.option("--plan", default="auto", show_default=True, help="named plan of variants"),
+        number("--batch", "Images in one pass at most.", show_default="10000"),
+        number("--limit", "Only so many images of the data set.", show_default="all"),
+        number("--skip", "Leave out the first N images of the data set.", default=0),
+        click.option(
+            "--plan",
+            default="auto",
+            metavar="PLAN",
+            shell_complete=completing.plans,
+            help="Named plan: a variant for every stage.",
+        ),
         *(
             click.option(
                 f"--{stage}",
                 metavar="VARIANT",
-                help=f"variant of {stage}; `lenetgpu variants {stage}` lists them",
+                shell_complete=completing.variants,
+                show_default="the plan's",
+                help=f"Variant of {stage}; `lenetgpu variants {stage}` lists them.",
             )
             for stage in STAGES
         ),
-        click.option("--precision", help="precision that the plan must compute in, as fp32"),
+        click.option(
+            "--precision",
+            metavar="P",
+            shell_complete=completing.precisions,
+            show_default="the plan's; fp32 of auto",
+            help="Precision that the plan must compute in, as fp16.",
+        ),
         DEVICE,
-        click.option("--threads", type=int, help="a CPU's threads  [default: all it may use]"),
+        number("--threads", "Threads of a CPU.", show_default="all it may use"),
         click.option(
             "--streams",
             metavar="N",
             callback=_auto_or_count,
+            shell_complete=completing.automatic,
             default="auto",
-            help="auto or N CUDA streams  [default: auto]",
+            help="How many CUDA streams, or auto.",
         ),
         click.option(
             "--chunk",
             metavar="N",
             callback=_auto_or_count,
+            shell_complete=completing.automatic,
             default="auto",
-            help="auto or N images that pass through all stages together  [default: auto]",
+            help="How many images pass through all stages together, or auto.",
         ),
         click.option(
             "--transfers",
             default="device",
-            show_default=True,
-            help="host: copy every stage's output to the host and back",
+            metavar="WHERE",
+            shell_complete=completing.transfers,
+            help="Where activations stay between stages: device, or host, which copies each there "
+            "and back.",
         ),
     ]
 )
@@ -111,8 +149,8 @@ result_options = together(
         JSON,
         CSV,
         MARKDOWN,
-        click.option("--plot", type=FILE, help="a picture of it, .png or .svg"),
-        click.option("--no-progress", is_flag=True, help="no progress line"),
+        click.option("--plot", type=FILE, help="Draw a picture of it, .png or .svg."),
+        NO_PROGRESS,
     ]
 )
 """Where checked and timed candidates go: compare and conv."""

@@ -10,14 +10,17 @@ import click
 
 from lenetgpu.cli.ending import say
 from lenetgpu.cli.group import STARTED
+from lenetgpu.cli.help import Argument, Command
 from lenetgpu.cli.options import (
     COUNTERS,
     CSV,
     FILE,
     JSON,
     MARKDOWN,
+    NO_PROGRESS,
     console,
     is_stdout,
+    number,
     overrides,
     request,
     run_options,
@@ -27,45 +30,85 @@ from lenetgpu.cli.options import (
 from lenetgpu.cli.signals import INTERRUPTED
 
 
-@click.command()
+@click.command(cls=Command)
+@click.argument(
+    "data",
+    cls=Argument,
+    nargs=-1,
+    type=click.Path(readable=False),
+    explained="Images in HDF5, IDX or .npy form, packed or not; or pictures: files, folders, "
+    "patterns, - for stdin; without it, the digits that ship.",
+)
 @run_options
-@click.option("--repeat", default=0, help="pass N more times, for medians and their spread")
-@click.option("--timing", is_flag=True, help="a row per stage, timed in passes of their own")
-@click.option("--output", type=FILE, help="labels to FILE.npy, .csv, .h5 or .json")
-@click.option("--scores", is_flag=True, help="scores beside the labels in --output")
+@click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
+@number("--repeat", "Pass N more times, for medians and their spread.", default=0)
+@click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
+@click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5, .json or .parquet.")
+@click.option(
+    "--scores", is_flag=True, help="Scores beside the labels in --output; without it, printed."
+)
+@click.option(
+    "--errors",
+    type=FILE,
+    help="What is read wrong, drawn in FILE.png or .html, or listed in FILE.csv.",
+)
 @JSON
-@click.option("--min-accuracy", type=float, help="exit with 1 below this share, as 0.99")
-@click.option("--no-progress", is_flag=True, help="no progress bar")
+@click.option(
+    "--min-accuracy",
+    type=float,
+    metavar="SHARE",
+    help="Exit with 1 where a smaller share is right, as 0.99.",
+)
+@NO_PROGRESS
 @click.pass_context
 def infer(
     ctx: click.Context,
     /,
+    data: tuple[str, ...],
     output: Path | None,
+    errors: Path | None,
     json_file: Path | None,
     no_progress: bool,
+    as_is: bool,
     **options: Any,
 ) -> None:
-    """Classify images, each once; DATA is HDF5, IDX or .npy, default: the digits that ship."""
+    """Classify images, each once."""
     from lenetgpu.gpu.device import begin
 
     begin(options["device"])
+    from lenetgpu.cli.pictures import given
     from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
     from lenetgpu.show.infer import print_infer
+    from lenetgpu.show.mistakes.files import check_errors, write_errors
     from lenetgpu.show.progress import progress_bar
 
     if output is not None:
         files.check_target(output)
-    files.require_targets(output, json_file, sources=(options["data"], options["weights"]))
+    if errors is not None:
+        check_errors(errors)
+    pictures = given(data, as_is, output)
+    read = *pictures.files, options["weights"]
+    files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    asked = request(Request, options, overrides=overrides(options), roofline=options["timing"])
+    more = {"data": pictures.data, "roofline": options["timing"], "mistakes": errors is not None}
+    asked = request(Request, options, overrides=overrides(options), **more)
+    pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
-        outcome = job.infer(asked, progress, output)
+        outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
     if json_file is not None:
-        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended())
-    print_infer(console(stderr=is_stdout(json_file)), outcome, import_ms)
+        write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
+    if errors is not None:
+        write_errors(errors, outcome)
+    shown = console(stderr=is_stdout(json_file))
+    pictures.print(shown)
+    print_infer(shown, outcome, import_ms)
+    if options["scores"] and output is None:
+        from lenetgpu.show.scores import print_scores
+
+        print_scores(shown, outcome)
     if outcome.interrupted:
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
@@ -75,16 +118,25 @@ def infer(
         least = f"a share of at least {options['min_accuracy']:g}"
         say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
         ctx.exit(1)
+    if pictures.bad:
+        ctx.exit(1)
 
 
-@click.command()
+@click.command(cls=Command)
+@click.argument(
+    "data",
+    cls=Argument,
+    required=False,
+    type=FILE,
+    explained="Images in HDF5, IDX or .npy form, packed or not; without it, the digits that ship.",
+)
 @run_options
 @JSON
 @CSV
 @MARKDOWN
-@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams")
+@click.option("--trace", type=FILE, help="Chrome trace of stages, copies and streams.")
 @COUNTERS
-@click.option("--no-progress", is_flag=True, help="no progress bar")
+@NO_PROGRESS
 @click.pass_context
 def profile(
     ctx: click.Context,
@@ -97,7 +149,7 @@ def profile(
     no_progress: bool,
     **options: Any,
 ) -> None:
-    """Per-stage report of a plan: times, rates, roofline, launches, occupancy, residual."""
+    """Time a plan stage by stage: rates, roofline, launches, occupancy, residual."""
     from lenetgpu.commands import profile as job
     from lenetgpu.files import output as files
     from lenetgpu.measure.outcome import Request

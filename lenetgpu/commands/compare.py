@@ -13,7 +13,7 @@ from lenetgpu.commands.counted import check_counted, count_candidates, count_sui
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.device import choose_device
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -23,6 +23,7 @@ from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.candidates import (
     PLANS,
     check_comparable,
+    check_plan_reference,
     default_reference,
     only,
     plan_candidates,
@@ -151,12 +152,16 @@ def _check_request(request: CompareRequest) -> None:
     if (request.what is None) == (request.suite is None):
         raise LenetError(f"compare: expected a stage, {PLANS} or --suite NAME, and one of them")
     if request.suite is not None and request.suite not in NAMES:
-        raise LenetError(f"suite {request.suite!r} does not exist; choose from: {NAMES[0]}")
+        known = choose(request.suite, NAMES[:1])
+        raise LenetError(f"suite {request.suite!r} does not exist; {known}")
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     check_effort(request.effort, request.watch)
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
+    if request.what == PLANS and request.reference is not None:
+        gpu, _ = choose_device(request.device)
+        check_plan_reference(request.reference, "cpu" if gpu is None else "cuda")
     plain = CompareRequest()
     alone = {name: f"--{name.replace('_', '-')}" for name in ("reference", "cold_l2", "against",
              "only", "rounds", "warmup", "seconds", "watch")}  # fmt: skip

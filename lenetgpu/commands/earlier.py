@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,11 +25,11 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     is something else or damaged.
     """
     try:
-        document = _object(_parsed(path, command), "the document")
+        document = _object(parsed(path, f"results of an earlier {command} --json"), "the document")
         parts = _checked(document, command)
     except (OSError, ValueError, RecursionError) as error:
         raise LenetError(
-            f"{path}: expected JSON of {command}, found another document ({_reason(error)})"
+            f"{path}: expected JSON of {command}, found another document ({reason(error)})"
         ) from error
     if not any("median_ms" in entry for part in parts for entry in part["candidates"]):
         raise LenetError(f"{path}: expected candidates with times, found none")
@@ -42,16 +43,21 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     return document | {"reference": canonical(document["reference"])}
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a file is not the JSON that it should be."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _parsed(path: Path, command: str) -> Any:
-    """What the file holds; OSError, ValueError or RecursionError where it is no JSON."""
-    with open_regular(path, f"results of an earlier {command} --json") as raw:
-        data = BufferedReader(raw).read(MAX_BYTES + 1)  # type: ignore[type-var]
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"more than {MAX_BYTES:,} bytes")
+def parsed(path: Path, what: str) -> Any:
+    """What the file holds, `what` is expected of it; LenetError where it is no regular file.
+
+    OSError, ValueError or RecursionError where it is no JSON.
+    """
+    with open_regular(path, what) as raw:
+        size = os.fstat(raw.fileno()).st_size
+        if size > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        data = BufferedReader(raw).read(size)  # type: ignore[type-var]
     return json.loads(data, parse_constant=_no_number, object_pairs_hook=_once)
 
 
@@ -73,13 +79,13 @@ def _checked(document: Entry, command: str) -> list[Entry]:
     A document of `compare` is its own part, one of `conv` has its cases.
     """
     if document.get("command") != command:
-        raise ValueError(f"command: expected {command!r}, found {_brief(document.get('command'))}")
+        raise ValueError(f"command: expected {command!r}, found {brief(document.get('command'))}")
     _text(_object(document.get("device"), "device").get("name"), "device: name")
     for key in ("what", "date", "reference"):
         if document.get(key) is not None:
             _text(document[key], key)
     if not isinstance(document.get("cold_l2", False), bool | None):
-        raise ValueError(f"cold_l2: expected true or false, found {_brief(document['cold_l2'])}")
+        raise ValueError(f"cold_l2: expected true or false, found {brief(document['cold_l2'])}")
     if "images" in document:
         _number(document["images"], "images")
     if command != "conv":
@@ -132,30 +138,30 @@ def _ordered(interval: list[Any], where: str) -> None:
 
 def _object(value: Any, where: str) -> Entry:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object, found {_brief(value)}")
+        raise ValueError(f"{where}: expected an object, found {brief(value)}")
     return dict(value)
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{where}: expected a list, found {_brief(value)}")
+        raise ValueError(f"{where}: expected a list, found {brief(value)}")
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{where}: expected a text, found {_brief(value)}")
+        raise ValueError(f"{where}: expected a text, found {brief(value)}")
     return value
 
 
 def _number(value: Any, where: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{where}: expected a number, found {_brief(value)}")
+        raise ValueError(f"{where}: expected a number, found {brief(value)}")
     if not _LEAST <= value <= _MOST:
         raise ValueError(f"{where}: expected a number from {_LEAST} to {_MOST}, found another")
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """A value of JSON in a sentence: a scalar as it is, of others what they are."""
     if isinstance(value, dict):
         return "an object"

@@ -10,17 +10,16 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.commands.noting import Noting
 from lenetgpu.cpu.threads import cpu_name, set_threads
-from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
-from lenetgpu.files.source import Source, open_source
+from lenetgpu.files.source import MemorySource, Source, open_source
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.outcome import Outcome, Progress, Request
 from lenetgpu.measure.timing import (
     MOST,
-    Phases,
     StepTiming,
     cpu_ms,
     expected,
@@ -58,7 +57,7 @@ class _Job:
     tally: Tally
     runner: CpuRunner | GpuRunner
     images: Any
-    writer: LabelWriter | None = None
+    writer: LabelWriter | Noting | None = None
 
     @property
     def request(self) -> Request:
@@ -116,46 +115,51 @@ class _Ran:
 
 
 def infer(
-    request: Request, progress: Progress | None = None, output: Path | None = None
+    request: Request,
+    progress: Progress | None = None,
+    output: Path | None = None,
+    source: Source | None = None,
 ) -> Outcome:
     """Classify the data set as the request says; `progress` is told how many images have passed.
 
-    Labels, with scores where the request wants them, go to `output` where there is one, as they
-    come. Ctrl-C ends it with what there is, as soon as one image is classified; before that, and
-    when it comes a second time, KeyboardInterrupt is raised, and nothing is written. LenetError for
-    bad input, before anything is computed, but for what only reading a large file shows.
+    The images are those of `source` where it is given. Labels, with scores where they are wanted,
+    go to `output` where there is one, as they come. Ctrl-C ends it with what there is, as soon as
+    one image is classified; before that, and when it comes again, KeyboardInterrupt is raised, and
+    nothing is written. LenetError for bad input, before anything is computed, but for what only
+    reading a large file shows.
     """
-    phases = Phases()
-    engine = Engine(request, phases)
+    engine = Engine(request)
     set_threads(request.threads)
     with ExitStack() as stack:
-        with phases.timed("load"):
-            opened = open_source(
-                request.data or assets.default_digits(), request.skip, request.limit
-            )
-            source = stack.enter_context(read_early(opened))
-        if request.min_accuracy is not None and source.labels is None:
-            raise LenetError(f"--min-accuracy: expected labels in {source.source}, found none")
+        with engine.phases.timed("load"):
+            if source is None:
+                data = request.data or assets.default_digits()
+                source = read_early(open_source(data, request.skip, request.limit))
+            stack.enter_context(source)
+        request.check_labels(source)
         engine.start(source.dtype, len(source), source)
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()
             gc.enable()
+        writer = None
         if output is not None:
-            labels = open_labels(output, len(source), request.scores, request.skip)
-            job.writer = stack.enter_context(labels)
+            writer = open_labels(output, len(source), request.scores, request.skip)
+            stack.enter_context(writer)
+        job.writer = Noting(source, writer) if request.mistakes else writer
         ran = _ran(job)
         _write(job, ran)
-    return _outcome(job, ran)
+        return _outcome(job, ran)
 
 
 def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
     """Everything made ready, and what is read before it is computed read."""
-    request, runner = engine.request, engine.runner(source.dtype, len(source))
+    request = engine.request
+    runner = engine.runner(source.dtype, len(source), request.scored)
     runner.first = source.chosen.start
-    size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
-    images = None
-    if size <= WHOLE_BYTES or request.timing or request.trace:
+    size, images = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4), None
+    held = isinstance(source, MemorySource) or size <= WHOLE_BYTES
+    if held or request.timing or request.trace:
         with engine.phases.timed("load"):
             images = runner.whole(source)
     return _Job(engine, source, Tally(len(source), progress), runner, images)
@@ -193,8 +197,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
 
     On a GPU that one has no compute time of its own: its copies lie under its kernels.
     """
-    engine, n = job.engine, ran.done
-    feed = engine.feed(job.source.dtype)
+    engine, n, feed = job.engine, ran.done, job.engine.feed(job.source.dtype)
     on_cpu, first = engine.gpu is None, [engine.phases["first"]]
     compute = ran.compute or (first if on_cpu and job.images is not None else [])
     whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
@@ -208,7 +211,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         gpu=engine.gpu,
         why_device=engine.why,
         labels=ran.labels[:n],
-        scores=None if ran.scores is None else ran.scores[:n],
+        scores=ran.scores[:n] if job.request.scores and ran.scores is not None else None,
         compute=summarise(compute),
         end_to_end=summarise(whole or first),
         phases=engine.phases,
@@ -224,17 +227,17 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
+        mistakes=job.writer.found(n) if isinstance(job.writer, Noting) else None,
     )
 
 
 def _classify(job: _Job, ran: _Ran) -> float:
     """The pass that labels, its results into `ran`: its seconds. What is done stays there.
 
-    Images that are read meanwhile have their labels written meanwhile; their scores go nowhere
-    else.
+    Images that are read meanwhile have labels written meanwhile; their scores go nowhere else.
     """
-    n, scored, phases = len(job.source), job.request.scores, job.engine.phases
-    ran.labels, ran.scores = job.runner.results(n, scored and job.images is not None)
+    scored, phases = job.request.scored and job.images is not None, job.engine.phases
+    ran.labels, ran.scores = job.runner.results(len(job.source), scored)
 
     def deliver(labels: Any, scores: Any) -> None:
         ran.labels[ran.done : ran.done + len(labels)] = labels

@@ -8,8 +8,10 @@ from pathlib import Path
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, checksums
 from lenetgpu.files.inflate import GZIP_MAGIC
+from lenetgpu.files.models import forms
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import open_source
+from lenetgpu.files.weights import about
 from lenetgpu.network import IMAGE_SHAPE
 
 _AT_ONCE = 4096
@@ -23,8 +25,10 @@ def verified(path: Path) -> str:
     LenetError where they say that it is damaged.
     """
     with open_regular(path, "a file of images, weights or labels") as file:
-        start = file.read(6)
+        start = file.read(forms.START)
     plain = start.startswith(_WITHOUT)
+    if forms.form_of(start) is not None:
+        return about(path).sums.said
     if not plain and not start.startswith(GZIP_MAGIC):
         return checksums.verify(path).said
     _read(path)

@@ -6,9 +6,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+OUTSIDE = "_lenetgpu_outside_"
+"""What the names of modules from outside the package begin with; nothing of theirs is kept."""
+
 
 class LazyJit:
-    """A function compiled by Numba (nopython, no GIL, kept on disk) when first called."""
+    """A function compiled by Numba (nopython, no GIL) when first called, and kept on disk."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -21,7 +24,8 @@ class LazyJit:
             compiled = _numba().njit(nogil=True)(self._function)
             from lenetgpu.cpu.kept import Kept  # imports Numba
 
-            if hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
+            ours = not self._function.__module__.startswith(OUTSIDE)
+            if ours and hasattr(compiled, "_cache"):  # not where NUMBA_DISABLE_JIT is set
                 compiled._cache = Kept(self._function)
             self._compiled = compiled
         return self._compiled(*args)

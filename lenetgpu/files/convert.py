@@ -1,4 +1,4 @@
-"""Images and weights rewritten in the project's own HDF5 form."""
+"""Images rewritten in the project's own HDF5 form, weights in any form that is read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.files import checksums, hdf5
+from lenetgpu.files.models import forms
 from lenetgpu.files.output import replacing, require_apart, require_folder
 from lenetgpu.files.source import open_source
-from lenetgpu.files.weights import load_weights
+from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import write_atomically
 
@@ -46,16 +47,25 @@ def convert_data(source: Path, target: Path) -> int:
                 check()
             if images.labels is not None:
                 checksums.write(file, "y", images.labels.astype("uint8"))
-            checksums.seal(file)
+            checksums.sum_up(file)
     return count
 
 
-def convert_weights(source: Path, target: Path) -> None:
-    """Write `source`'s four arrays as float32, with what provenance there is."""
+def convert_weights(source: Path, target: Path) -> str:
+    """Write `source`'s four arrays as float32, with what provenance there is; the target's form.
+
+    The target's ending decides what that is. LenetError as for `load_weights`, for an ending that
+    none has, and where a form needs a package that is not installed.
+    """
     require_folder(target)
     require_apart(target, source)
-    weights = load_weights(source)
-    write_weights(target, weights.tensors, hdf5.attributes(source))
+    form = forms.require_target(target)
+    weights, facts = load_weights(source), about(source).facts
+    if form == forms.HDF5:
+        write_weights(target, weights.tensors, facts)
+    else:
+        write_atomically(target, forms.written(target, form, weights.tensors, facts))
+    return form
 
 
 def write_weights(
@@ -67,5 +77,5 @@ def write_weights(
         for name, tensor in tensors.items():
             checksums.write(file, name, tensor)
         checksums.describe(file, provenance)
-        checksums.seal(file)
+        checksums.sum_up(file)
     write_atomically(target, buffer.getvalue())

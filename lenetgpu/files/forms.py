@@ -6,14 +6,18 @@ A form gets a temporary file, says what its bytes are, and in the end makes it w
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
+from lenetgpu.errors import one_line, require_extra
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+Names = Sequence[str] | None
+"""Of each image's file, where images are of several."""
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
 _H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
@@ -31,8 +37,8 @@ _H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 class Form(ABC):
     """Writes labels (n,) int32, and scores (n, 10) float32 where there are any, into `file`."""
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
-        self.file, self.count, self.with_scores = file, count, with_scores
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        self.file, self.count, self.with_scores, self.names = file, count, with_scores, names
         self.done = self.first = 0
 
     @abstractmethod
@@ -48,12 +54,12 @@ class Form(ABC):
 
 
 class Npy(Form):
-    """An array of labels, or of rows (label, scores)."""
+    """An array of labels, or of rows (label, scores); it has no place for names."""
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
         import numpy as np
 
-        super().__init__(file, count, with_scores)
+        super().__init__(file, count, with_scores, names)
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
         self._dtype = np.dtype(row if with_scores else np.int32)
         self._header(count)
@@ -88,35 +94,51 @@ class Npy(Form):
 
 
 class Csv(Form):
-    """A line an image: its number in the data set, its label, its scores to the last bit."""
+    """A line an image: its number in the data set, its label, its scores to the last bit.
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
-        super().__init__(file, count, with_scores)
-        names = [f"score{k}" for k in range(CLASSES)] if with_scores else []
-        self.file.write((",".join(["index", "label", *names]) + "\n").encode())
+    Where images have names, these stand before the label, as a terminal may have them.
+    """
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        super().__init__(file, count, with_scores, names)
+        heads = ["index", "label"] if names is None else ["index", "file", "label"]
+        heads += [f"score{k}" for k in range(CLASSES)] if with_scores else []
+        self.file.write((",".join(heads) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """A line for each."""
-        rows = enumerate(labels.tolist(), self.first + self.done)
+        numbers = range(self.first + self.done, self.first + self.done + len(labels))
+        rows = zip(self._heads(numbers), labels.tolist(), strict=True)
         if scores is None:
-            lines = [f"{index},{label}\n" for index, label in rows]
+            lines = [f"{head},{label}\n" for head, label in rows]
         else:
-            line = "%d,%d" + ",%.9g" * CLASSES + "\n"
+            line = "%s,%d" + ",%.9g" * CLASSES + "\n"
             lines = [
-                line % (index, label, *row)
-                for (index, label), row in zip(rows, scores.tolist(), strict=True)
+                line % (head, label, *row)
+                for (head, label), row in zip(rows, scores.tolist(), strict=True)
             ]
         self.file.write("".join(lines).encode())
+
+    def _heads(self, numbers: range) -> Iterable[object]:
+        """What a line begins with: the image's number, and its name where it has one."""
+        if self.names is None:
+            return numbers
+        text = io.StringIO()
+        names = self.names[self.done : self.done + len(numbers)]
+        csv.writer(text, lineterminator="\n").writerows(
+            zip(numbers, map(one_line, names), strict=True)
+        )
+        return text.getvalue().splitlines()
 
     def finish(self, asked: int | None) -> None:
         """Nothing: it has no place to say more."""
 
 
 class Json(Form):
-    """One object: `labels`, then `scores`; before them whether it was interrupted."""
+    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted."""
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
-        super().__init__(file, count, with_scores)
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        super().__init__(file, count, with_scores, names)
         self._opening = b"{"
         self.file.write(self._opening + b'"labels": [')
         folder = os.path.dirname(file.name)
@@ -138,6 +160,8 @@ class Json(Form):
             self._scores.seek(0)
             shutil.copyfileobj(self._scores, self.file, _COPY_BYTES)
             self.file.write(b"]")
+        if self.names is not None:
+            self.file.write(b', "files": ' + json.dumps(list(self.names[: self.done])).encode())
         self.file.write(b"}")
         if asked is not None:
             said = {"interrupted": True, "images_asked": asked}
@@ -162,11 +186,13 @@ class Json(Form):
 class H5(Form):
     """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
 
+    Names are /files, rows of UTF-8 as long as the longest, ended by zeros.
+
     Parts are kept in files of their own; HDF5 has a part in them only in the end.
     """
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool) -> None:
-        super().__init__(file, count, with_scores)
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        super().__init__(file, count, with_scores, names)
         folder, wanted = os.path.dirname(file.name), _H5[: 1 + with_scores]
         self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
 
@@ -190,9 +216,11 @@ class H5(Form):
                     data = kept.read(count * prod(tail) * np.dtype(dtype).itemsize)
                     rows.add(np.frombuffer(data, dtype).reshape(count, *tail))
                     check()
+            if self.names is not None:
+                checksums.write(file, "files", _table(self.names[: self.done]))
             if asked is not None:
                 file.attrs.update({"interrupted": True, "images_asked": asked})
-            checksums.seal(file)
+            checksums.sum_up(file)
 
     def close(self) -> None:
         """Drop the parts' own files."""
@@ -200,4 +228,61 @@ class H5(Form):
             kept.close()
 
 
-FORMS: dict[str, type[Form]] = {".npy": Npy, ".csv": Csv, ".h5": H5, ".json": Json}
+class Parquet(Form):
+    """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        super().__init__(file, count, with_scores, names)
+        require_extra(".parquet", "pyarrow", "parquet")
+        self._writer: Any = None
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """A group of rows."""
+        import pyarrow as pa
+
+        first = self.first + self.done
+        columns = {"index": pa.array(range(first, first + len(labels)), pa.int64())}
+        if self.names is not None:
+            names = self.names[self.done : self.done + len(labels)]
+            columns = {"file": pa.array(map(one_line, names)).dictionary_encode()} | columns
+        columns["label"] = pa.array(labels, pa.int32())
+        if scores is not None:
+            for k in range(CLASSES):
+                columns[f"score{k}"] = pa.array(scores[:, k], pa.float32())
+        self._write(pa.table(columns))
+
+    def _write(self, rows: Any) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.file, rows.schema)
+        self._writer.write_table(rows)
+
+    def finish(self, asked: int | None) -> None:
+        """The footer, without which it is no Parquet file."""
+        if self._writer is None:
+            import numpy as np
+
+            empty = np.zeros((0, CLASSES), np.float32) if self.with_scores else None
+            self.add(np.zeros(0, np.int32), empty)
+        self._writer.close()
+
+
+def _table(names: Sequence[str]) -> Array:
+    """`names` as rows (n, longest) uint8 of UTF-8, zeros behind them."""
+    import numpy as np
+
+    rows = [os.fsencode(name) for name in names]
+    longest = max(1, *map(len, rows))
+    return np.frombuffer(b"".join(row.ljust(longest, b"\0") for row in rows), np.uint8).reshape(
+        len(rows), longest
+    )
+
+
+FORMS: dict[str, type[Form]] = {
+    ".npy": Npy,
+    ".csv": Csv,
+    ".h5": H5,
+    ".json": Json,
+    ".parquet": Parquet,
+}

@@ -236,24 +236,33 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
     return labels
 
 
+def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type of the array that follows in a file of NumPy's.
+
+    LenetError, which begins with `what` was expected, where the header is damaged.
+    """
+    from numpy.lib import format as npy
+
+    try:
+        version = npy.read_magic(file)
+        reads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        if version not in reads:
+            raise ValueError(f"version {version[0]}.{version[1]}")
+        return reads[version](file)
+    except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise LenetError(f"{what}, found a damaged header ({reason})") from error
+
+
 def open_npy(path: Path, skip: int, limit: int | None) -> Source:
     """Images of a `.npy` file: (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28), uint8 or floats."""
     import numpy as np
-    from numpy.lib import format as npy
 
     height, width, _ = IMAGE_SHAPE
     shapes = ((height, width), IMAGE_SHAPE, (1, height, width))
     what = f"{path}: expected an .npy file of uint8 or float images"
     with open_regular(path, "an .npy file") as file:
-        try:
-            version = npy.read_magic(file)
-            reads = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-            if version not in reads:
-                raise ValueError(f"version {version[0]}.{version[1]}")
-            shape, fortran, stored = reads[version](file)
-        except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise LenetError(f"{what}, found a damaged header ({reason})") from error
+        shape, fortran, stored = npy_header(file, what)
         offset, size = file.tell(), os.fstat(file.fileno()).st_size
     if stored != np.uint8 and stored.kind != "f":
         raise LenetError(f"{what}, found type {stored}")

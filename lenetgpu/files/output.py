@@ -1,4 +1,4 @@
-"""Predicted labels to a file: .npy, .csv, .h5 or .json, a part at a time, never half a file."""
+"""Predicted labels to a file: .npy, .csv, .h5, .json or .parquet, by parts, never half a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.forms import FORMS
+from lenetgpu.files.forms import FORMS, Names
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, resolved
 
@@ -173,7 +173,9 @@ class LabelWriter:
     Leaving a `with` block closes it, an exception in the block abandons it.
     """
 
-    def __init__(self, path: Path, count: int, with_scores: bool, first: int) -> None:
+    def __init__(
+        self, path: Path, count: int, with_scores: bool, first: int, names: Names = None
+    ) -> None:
         self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = False
         try:
@@ -181,7 +183,7 @@ class LabelWriter:
         except OSError as error:
             raise _no_place(self.path, error) from error
         try:
-            self._form = FORMS[path.suffix](self._made.file, count, with_scores)
+            self._form = FORMS[path.suffix](self._made.file, count, with_scores, names)
             self._form.first = first
         except BaseException as error:
             self._drop()
@@ -254,12 +256,15 @@ class LabelWriter:
         self._made.drop()
 
 
-def open_labels(path: Path, count: int, with_scores: bool, first: int = 0) -> LabelWriter:
+def open_labels(
+    path: Path, count: int, with_scores: bool, first: int = 0, names: Names = None
+) -> LabelWriter:
     """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be.
 
-    `first` is the number that the first image has in its data set.
+    `first` is the number that the first image has in its data set; `names` (count,) are those of
+    the files that the images are of, where they are of several.
     """
-    return LabelWriter(path, count, with_scores, first)
+    return LabelWriter(path, count, with_scores, first, names)
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:

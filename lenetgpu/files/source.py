@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.inflate import GZIP_MAGIC
+from lenetgpu.files.pictures.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import open_regular
 
-__all__ = ["Dataset", "MemorySource", "Source", "open_source"]
+__all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source"]
 
 _EXPECTED = "images in HDF5, IDX or .npy form"
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
+    "HDF5": open_images,
+    "IDX": open_idx,
+    "npy": open_npy,
+}
+"""How files of many images are opened, by their form."""
 
 
-def _holds_hdf5(file: BinaryIO, size: int) -> bool:
-    """Whether HDF5 begins further on, behind a block of the user's: at 512, 1,024, 2,048..."""
-    at = 512
-    while at < size:
-        file.seek(at)
-        if file.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
-            return True
-        at *= 2
-    return False
+def form_of(path: Path, expected: str) -> str:
+    """What a file's first bytes say that it is: one of DATA, a kind of picture, or "".
+
+    LenetError, naming what is `expected`, where it is no file that can be read.
+    """
+    return _form(path, expected)[0]
+
+
+def _form(path: Path, expected: str) -> tuple[str, int]:
+    """`form_of` a file, and its bytes."""
+    try:
+        with open_regular(path, expected) as file:
+            size = os.fstat(file.fileno()).st_size
+            start = file.read(max(START, len(hdf5.MAGIC)))
+            if start.startswith(hdf5.MAGIC) or hdf5.begins_later(file, size):
+                return "HDF5", size
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
+        return "IDX", size
+    if start[:6] == b"\x93NUMPY":
+        return "npy", size
+    return kind_of(start) or "", size
 
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
@@ -37,18 +58,11 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     was expected and what was found. Memory is bounded whatever the file's size, but for the labels
     of the images asked for, which are read at once.
     """
-    try:
-        with open_regular(path, _EXPECTED) as file:
-            size = os.fstat(file.fileno()).st_size
-            start = file.read(len(_HDF5_MAGIC))
-            is_hdf5 = start == _HDF5_MAGIC or _holds_hdf5(file, size)
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
-        return open_idx(path, skip, limit)
-    if start[:6] == b"\x93NUMPY":
-        return open_npy(path, skip, limit)
-    if not is_hdf5:
-        found = f"{size:,} bytes of another form" if start else "an empty file"
-        raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
-    return open_images(path, skip, limit)
+    form, size = _form(path, _EXPECTED)
+    if form in DATA:
+        return DATA[form](path, skip, limit)
+    if form:
+        found = f"a {form} picture, which only `lenetgpu infer` takes"
+    else:
+        found = f"{size:,} bytes of another form" if size else "an empty file"
+    raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")

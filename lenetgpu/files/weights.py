@@ -1,8 +1,9 @@
-"""Weights of the network from HDF5, checked for shape and finiteness."""
+"""Weights of the network from a file of any form, checked for shape and finiteness."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums, hdf5
+from lenetgpu.files.models import forms
+from lenetgpu.files.models.loaded import EXPECTED
+from lenetgpu.files.regular import open_regular
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.network import weight_shapes
 
 if TYPE_CHECKING:
     import numpy as np
+
+    Array = np.ndarray[Any, Any]
 
 LARGEST_SCORE = 2.0**127
 """Scores that are bounded by this are float32 numbers, with room for a sum's rounding."""
@@ -65,28 +71,81 @@ class Weights:
         return found.hexdigest()
 
 
-def load_weights(path: Path) -> Weights:
-    """Read /conv1 (5,5,1,32), /conv2 (5,5,32,64), /fc1 (1024,128), /fc2 (128,10).
+@dataclass(frozen=True)
+class About:
+    """What a file says beside its weights: its form, its checksums, compared, its provenance.
 
-    Any float type and byte order is accepted and becomes float32. Checksums are compared where the
-    file has some. Raises LenetError naming the file, the dataset, what was expected and what was
-    found.
+    `unread` names attributes that may not be read, or that an HDF5 file could not hold.
     """
-    import numpy as np
 
+    form: str
+    sums: checksums.Sums
+    facts: dict[str, str]
+    unread: tuple[str, ...]
+
+
+def load_weights(path: Path) -> Weights:
+    """Read conv1 (5,5,1,32), conv2 (5,5,32,64), fc1 (1024,128), fc2 (128,10) from any form.
+
+    The first bytes decide what a file is: HDF5 (datasets of these names and shapes), or one of
+    `files/models/`. Any float type and byte order is accepted and becomes float32. Checksums are
+    compared where the file has some. Raises LenetError naming the file, the dataset, what was
+    expected and what was found.
+    """
+    if _form(path) != forms.HDF5:
+        found = forms.read(path).tensors
+        return Weights({n: _float32(path, n, found[n]) for n in weight_shapes()}, str(path))
     tensors = {}
     with hdf5.open_hdf5(path) as file:
         sums = checksums.stated(file)
         for name, shape in weight_shapes().items():
             raw = hdf5.read_array(file, name, f"floats of shape {shape}", shape.__eq__, "f")
             sums.require(name, raw)
-            with np.errstate(over="ignore"):
-                tensor = np.ascontiguousarray(raw, dtype=np.float32)
-            bad = int(np.count_nonzero(~np.isfinite(tensor)))
-            if bad:
-                raise LenetError(
-                    f"{path}: expected dataset /{name} to hold finite float32 numbers, "
-                    f"found {bad} that are NaN or infinite"
-                )
-            tensors[name] = tensor
+            tensors[name] = _float32(path, f"dataset /{name}", raw)
     return Weights(tensors, str(path))
+
+
+def about(path: Path) -> About:
+    """What a file of weights says beside them; all of it is read. LenetError as `load_weights`."""
+    form = _form(path)
+    if form != forms.HDF5:
+        model = forms.read(path)
+        return About(form, model.sums, model.facts, model.unread)
+    sums = checksums.verify(path)
+    found = hdf5.attributes(path).items()
+    facts = {name: text for name, text in found if not checksums.is_ours(name, text)}
+    return About(form, sums, facts, tuple(hdf5.unread_attributes(path)))
+
+
+def _form(path: Path) -> str:
+    """The form of a file by its first bytes; LenetError where it has none that is known."""
+    try:
+        with open_regular(path, EXPECTED) as file:
+            start = file.read(forms.START)
+            if start.startswith(hdf5.MAGIC):
+                return forms.HDF5
+            size = os.fstat(file.fileno()).st_size
+            form = forms.form_of(start)
+            if form is None and hdf5.begins_later(file, size):
+                return forms.HDF5
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if form is None:
+        found = f"{size:,} bytes of another form" if start else "an empty file"
+        raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
+    return form
+
+
+def _float32(path: Path, what: str, raw: Array) -> Array:
+    """Floats of any kind as float32, C-contiguous; LenetError where one is not finite."""
+    import numpy as np
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        tensor = np.ascontiguousarray(raw, dtype=np.float32)
+    bad = int(np.count_nonzero(~np.isfinite(tensor)))
+    if bad:
+        raise LenetError(
+            f"{path}: expected {what} to hold finite float32 numbers, "
+            f"found {bad} that are NaN or infinite"
+        )
+    return tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import Bench, StageBench, stage_of
@@ -22,13 +22,16 @@ from lenetgpu.stages.registry import find_span
 PLANS = "plans"
 
 
+def comparable() -> list[str]:
+    """What can be compared: the stages, the spans of a convolution and a pool, "plans"."""
+    return [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
+
+
 def check_comparable(what: str) -> None:
     """Raise LenetError unless `what` is a stage, a span written with +, or "plans"."""
-    names = [*STAGE_NAMES, *(span.name for span in SPANS if span.kind == CONV_POOL), PLANS]
+    names = comparable()
     if what not in names:
-        raise LenetError(
-            f"{what!r} cannot be compared; choose from: {', '.join(names)}, or --suite"
-        )
+        raise LenetError(f"{what!r} cannot be compared; {choose(what, [*names, '--suite NAME'])}")
 
 
 def stage_candidates(
@@ -123,6 +126,12 @@ def default_reference(what: str, device: str, candidates: list[Candidate]) -> st
     return next((name for name in same if name in names), names[0])
 
 
+def check_plan_reference(wanted: str, device: str) -> None:
+    """Raise LenetError where the plan that ratios are to be over does not run on `device`."""
+    if canonical(wanted) in NAMED:
+        resolve(canonical(wanted), device)
+
+
 def resolve_reference(what: str, device: str, wanted: str, candidates: list[Candidate]) -> str:
     """The candidate that `wanted` names (a family's name too); LenetError where none does."""
     names = [candidate.name for candidate in candidates]
@@ -136,5 +145,5 @@ def resolve_reference(what: str, device: str, wanted: str, candidates: list[Cand
         )
         wanted = variant.full_name if variant is not None else wanted
     if wanted not in names:
-        raise LenetError(f"--reference {wanted}: expected one of {', '.join(names)}")
+        raise LenetError(f"--reference {wanted} is no candidate; {choose(wanted, names)}")
     return wanted

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.check.mistakes import confusions, per_digit
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.gpu.device import Gpu
 
@@ -298,6 +299,8 @@ def infer_json(outcome: Outcome, import_ms: float) -> dict[str, Any]:
         "batch": min(outcome.batch, n),
         "correct": correct,
         "accuracy": None if correct is None else correct / n,
+        "per_digit": None if outcome.counts is None else per_digit(outcome.counts),
+        "confusions": None if outcome.counts is None else confusions(outcome.counts),
         "precision": outcome.plan.precision,
         "weights": outcome.weights.source,
         "data": outcome.data,

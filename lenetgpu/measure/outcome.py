@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.check.mistakes import confusion
 from lenetgpu.cpu.threads import MOST_THREADS
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
@@ -14,6 +16,8 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.plan import AUTO, Plan
 
 if TYPE_CHECKING:
+    from lenetgpu.check.mistakes import Gallery
+    from lenetgpu.files.reading import Source
     from lenetgpu.measure.roofline import Ceilings
     from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.measure.trace import TraceEvent
@@ -32,7 +36,7 @@ class Request:
 
     `batch` None: DEFAULT_BATCH, and no bound for the chunks of a GPU. `streams` and `chunk` None:
     chosen. `repeat` passes are timed after the one that labels;
-    `timing` and `roofline` take their own.
+    `timing` and `roofline` take their own. `mistakes`: what is read wrong is kept, and shown.
     """
 
     data: Path | None = None
@@ -49,6 +53,7 @@ class Request:
     chunk: int | None = None
     timing: bool = False
     scores: bool = False
+    mistakes: bool = False
     transfers: str = "device"
     roofline: bool = False
     trace: bool = False
@@ -58,6 +63,20 @@ class Request:
     def images_a_pass(self, images: int) -> int:
         """Images of a pass of the pipeline, of so many in all."""
         return min(self.batch or DEFAULT_BATCH, images)
+
+    @property
+    def scored(self) -> bool:
+        """Whether scores are wanted beside the labels."""
+        return self.scores or self.mistakes
+
+    def check_labels(self, source: Source) -> None:
+        """LenetError where what was asked for needs labels and `source` has none."""
+        for option, wanted in {
+            "--min-accuracy": self.min_accuracy is not None,
+            "--errors": self.mistakes,
+        }.items():
+            if wanted and source.labels is None:
+                raise LenetError(f"{option}: expected labels in {source.source}, found none")
 
     def check(self) -> None:
         """LenetError unless the numbers and words are ones that can be run."""
@@ -124,6 +143,8 @@ class Outcome:
     streamed: bool = False
     """Read while it was computed: `end_to_end` is from the file to labels."""
     notes: list[str] = field(default_factory=list)
+    mistakes: Gallery | None = None
+    """What was read wrong, where the request wants it."""
 
     @property
     def done(self) -> int:
@@ -165,6 +186,11 @@ class Outcome:
     def correct(self) -> int | None:
         """How many labels are right, or None where the data has no labels."""
         return None if self.truth is None else int((self.labels == self.truth).sum())
+
+    @cached_property
+    def counts(self) -> Any:
+        """How often each digit was read as each, (10, 10); None where the data has no labels."""
+        return None if self.truth is None else confusion(self.truth, self.labels)
 
     @property
     def too_low(self) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit
-from lenetgpu.gpu.faults import tell
+from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit, require_room
+from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED
 from lenetgpu.running.homes import Home, home_of, in_order_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SLACK = 1000
 """Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
 _PLAIN = IMAGE_SHAPE[:2]
+_MANY, _LABEL_BYTES = 1 << 20, 4
 _DEPTH = 2 + len(IMAGE_SHAPE)
 _FLOATS = ("float16", "float32", "float64")
 _SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
@@ -46,6 +47,7 @@ class Taken:
         """What the network reads them as: "uint8" or "float32"."""
         return "uint8" if self.raw.dtype.name == "uint8" else "float32"
 
+    @telling()
     def pixels(self, copied: bool = False) -> Any:
         """(N, 28, 28, 1) of `dtype`, contiguous, where the images lie; on the current stream.
 
@@ -62,12 +64,14 @@ class Taken:
         return found.reshape(self.count, *IMAGE_SHAPE)
 
 
+@telling()
 def take(images: Any, device: str) -> Taken:
     """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
 
     Raises LenetError for other shapes and types than the network reads, for masked arrays, for
-    images on a GPU that is not `device`, and for floats in host memory that are NaN or not from 0
-    to 1 or too faint (`reading.FAINTEST`). Values on a GPU are not looked at: that would wait.
+    images on a GPU that is not `device`, for more than there is memory for labels of (a view may
+    have any number), and for floats in host memory that are NaN or not from 0 to 1 or too faint
+    (`reading.FAINTEST`). Values on a GPU are not looked at: that would wait.
     """
     _require_unmasked(images)
     if isinstance(images, list | tuple):
@@ -91,6 +95,8 @@ def take(images: Any, device: str) -> Taken:
     ):
         raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
     taken = Taken(raw, home, single, 1 if single else shape[0])
+    if not home.on_gpu and taken.count > _MANY:
+        require_room(f"images: labels of {taken.count:,}", _LABEL_BYTES * taken.count, None)
     if not home.on_gpu and taken.dtype != "uint8":
         _check_values(raw, single)
     return taken

@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.gpu.faults import lost
 from lenetgpu.measure.outcome import Request
 from lenetgpu.shards import manifest
@@ -30,15 +30,13 @@ _LOST = 70
 """Exit code of a worker whose GPU is lost; another is started in its place."""
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
 """Libraries whose tracebacks about connections that ended are nobody's business."""
-_EXTRA = "expected Dask (the extra cluster: pip install 'lenetgpu[cluster]')"
 
 
 def _dask() -> Any:
     """The library `distributed`; LenetError where it is not."""
-    try:
-        import distributed
-    except ImportError as error:
-        raise LenetError(f"--workers: {_EXTRA}, found: {error}") from error
+    require_extra("--workers, --scheduler", "distributed", "cluster")
+    import distributed
+
     return distributed
 
 
@@ -86,12 +84,9 @@ def _local(distributed: Any, workers: str) -> Any:
     """A cluster of processes of this machine."""
     kept = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     if workers == "cuda":
-        try:
-            from dask_cuda import LocalCUDACluster
-        except ImportError as error:
-            raise LenetError(
-                f"--workers cuda: expected Dask-CUDA (the extra cluster-cuda), found: {error}"
-            ) from error
+        require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
+        from dask_cuda import LocalCUDACluster
+
         return LocalCUDACluster(threads_per_worker=1, **kept)
     return distributed.LocalCluster(
         n_workers=int(workers), threads_per_worker=1, processes=True, memory_limit=0, **kept

@@ -87,7 +87,7 @@ class Worker:
             runner, truth = self.ready(source.dtype), source.labels
             runner.first = shard.lo
             target = self.folder / shard.name
-            written = _Written(stack, target, len(shard), self.job.scores, shard.lo)
+            written = _Written(stack, target, shard, self.job.scores)
 
             def deliver(labels: Any, scores: Any) -> None:
                 nonlocal counts, right, at
@@ -122,11 +122,11 @@ class Worker:
 class _Written:
     """A shard's file; that it cannot be written stops the job."""
 
-    def __init__(
-        self, stack: ExitStack, path: Path, count: int, with_scores: bool, first: int
-    ) -> None:
+    def __init__(self, stack: ExitStack, path: Path, shard: Shard, with_scores: bool) -> None:
+        named = path.suffix in (".csv", ".parquet")
+        names = [shard.input.path] * len(shard) if named else None
         try:
-            opened = open_labels(path, count, with_scores, first)
+            opened = open_labels(path, len(shard), with_scores, shard.lo, names)
         except LenetError as error:
             raise StopError(str(error)) from error
         self._writer: LabelWriter = stack.enter_context(opened)

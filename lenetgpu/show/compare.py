@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.papers.course import IMAGES
 from lenetgpu.show import conv as conv_results
 from lenetgpu.show import counters as hardware
 from lenetgpu.show import tables
@@ -154,11 +155,28 @@ def suite_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return shown
 
 
+def suite_notes(document: dict[str, Any]) -> list[str]:
+    """What the table leaves out: ratios of another batch than the course's, rows without a GPU."""
+    notes, rows, n = [], document["rows"], document["images"]
+    if n != IMAGES:
+        notes.append(
+            f"The course's times are of {IMAGES:,} images, those here of {n:,}: no ratio is made "
+            f"of the two, since a stage's time does not grow in step with its images; "
+            f"--batch {IMAGES} gives course/here."
+        )
+    absent = sum(row["status"] == "absent" for row in rows)
+    if absent:
+        notes.append(f"{absent} of {len(rows)} rows are absent: they need a GPU.")
+    return notes
+
+
 def print_suite(console: Console, document: dict[str, Any]) -> None:
     """The report's tables beside this device's figures."""
     rows = suite_rows(document["rows"])
     title = f"suite course, {document['images']:,} images, {document['device']['name']}"
     console.print(as_rich(used(SUITE_COLUMNS, rows), rows, title, width=console.width))
+    for line in suite_notes(document):
+        console.print(line, highlight=False, soft_wrap=True)
     if document["ladder"]:
         title = "the course's ladder: time of the step before over time of the step"
         console.print(as_rich(LADDER_COLUMNS, document["ladder"], title, width=console.width))

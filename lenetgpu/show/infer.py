@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.measure.document import PHASES, device_json
 from lenetgpu.measure.outcome import DEFAULT_BATCH
+from lenetgpu.show.mistakes.lines import lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _PHASE_NAMES = {"first": "pass"}
 
 
-def _shown(source: str) -> str:
+def shown(source: str) -> str:
     """A path as the user would type it: relative where it lies below the working folder."""
     path = Path(source)
     try:
@@ -104,11 +105,11 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
     n = outcome.done
     console.print(f"device   {describe_device(outcome)}", soft_wrap=True, highlight=False)
     console.print(
-        f"data     {_images(outcome)}, {_shown(outcome.data)}",
+        f"data     {_images(outcome)}, {shown(outcome.data)}",
         soft_wrap=True,
         highlight=False,
     )
-    console.print(f"weights  {_shown(outcome.weights.source)}", soft_wrap=True, highlight=False)
+    console.print(f"weights  {shown(outcome.weights.source)}", soft_wrap=True, highlight=False)
     ran = ", ".join(
         f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in outcome.plan.slots
     )
@@ -128,6 +129,8 @@ def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
         console.print(
             f"accuracy {correct:,}/{n:,} = {correct / n:.2%}", style="bold", highlight=False
         )
+        for line in lines(outcome.counts, console.width):
+            console.print(line, soft_wrap=True, highlight=False)
     compute, whole = outcome.compute, outcome.end_to_end
     own = outcome.gpu is not None and bool(compute.samples)
     inner = f", {compute.median:,.2f} ms compute" if own else ""

@@ -23,7 +23,10 @@ def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
     lines: list[Line] = []
     for device in dict.fromkeys(cell.device for cell in cells):
         here = [cell for cell in cells if cell.device == device]
-        lines += [*_table(device, here), []]
+        table = _table(device, here)
+        if max(sum(len(text) for text, _ in line) for line in table) > width:
+            table = _list(device, here)
+        lines += [*table, []]
     for note in _notes(cells):
         lines += [[(line, "")] for line in textwrap.wrap(note, width, subsequent_indent="  ")]
     return lines
@@ -44,6 +47,18 @@ def _table(device: str, cells: list[Cell]) -> list[Line]:
             line += [(_GAP, ""), (f"{_text(cell):{wide[family]}}", style)]
         line[-1] = (line[-1][0].rstrip(), line[-1][1])
         lines.append(line)
+    return lines
+
+
+def _list(device: str, cells: list[Cell]) -> list[Line]:
+    """A cell a line, stage by stage: what a terminal gets that is too narrow for the table."""
+    lines: list[Line] = []
+    for stage in dict.fromkeys(cell.stage for cell in cells):
+        lines.append([(f"{device} {stage}", HEADING)])
+        for cell in cells:
+            if cell.stage == stage:
+                style = GREEN if cell.variant is not None else RED
+                lines.append([(f"  {cell.family:9}", ""), (_text(cell), style)])
     return lines
 
 
@@ -71,9 +86,10 @@ def _notes(cells: list[Cell]) -> list[str]:
     return notes
 
 
-def print_matrix(console: Console, cells: list[Cell]) -> None:
-    """The tables, green where a cell runs and red where it is refused; lines are not folded."""
+def print_matrix(console: Console, cells: list[Cell], machine: str) -> None:
+    """The tables, green where a cell runs and red where it is refused, then what runs here."""
     from rich.text import Text
 
     for line in matrix_lines(cells, console.width):
         console.print(Text.assemble(*line), highlight=False, soft_wrap=True)
+    console.print(f"on this machine: {machine}", highlight=False)

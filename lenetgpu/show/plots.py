@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.files.output import require_folder
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.network import STAGE_NAMES
@@ -17,18 +17,13 @@ _COLOURS = ("#2563eb", "#0d9488", "#7c3aed", "#c2410c", "#ca8a04", "#db2777", "#
 
 def check_plot(path: Path) -> None:
     """Raise LenetError unless `path` is a .png or .svg in an existing folder, and matplotlib is."""
-    import importlib.util
-
     if path.suffix not in ENDINGS:
         raise LenetError(
             f"{path}: expected a name ending in {' or '.join(ENDINGS)}, "
             f"found {path.suffix or 'no ending'}"
         )
     require_folder(path)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise LenetError(
-            "--plot: expected matplotlib, found it not installed; pip install 'lenetgpu[plot]'"
-        )
+    require_extra("--plot", "matplotlib", "plot")
 
 
 def _figure(width: float, height: float, panes: int = 1) -> tuple[Any, Any]:
@@ -42,7 +37,8 @@ def _figure(width: float, height: float, panes: int = 1) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a figure as `path` ends, whole or not at all."""
     import io
 
     import matplotlib.pyplot as plt
@@ -97,7 +93,7 @@ def plot_plans(
     handles = [patches.Patch(color=palette[s], label=s) for s in stages if s in shown]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9,
                 frameon=False)  # fmt: skip
-    _save(figure, path)
+    save(figure, path)
 
 
 def _spread(values: list[float], least: float) -> list[float]:
@@ -146,7 +142,7 @@ def plot_roofline(path: Path, rows: list[dict[str, Any]], limits: Ceilings, titl
     axes.set_xlabel("FLOP per byte that must be moved")
     axes.set_ylabel("TFLOP/s")
     axes.set_title(title, loc="left", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_conv(path: Path, document: dict[str, Any], limits: Ceilings) -> None:
@@ -181,7 +177,7 @@ def plot_conv(path: Path, document: dict[str, Any], limits: Ceilings) -> None:
     axes.set_ylabel(f"speed-up over {document['reference']}")
     axes.set_title(f"suite {document['suite']}, {where}", loc="left", fontsize=10)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, frameon=False)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
@@ -210,7 +206,7 @@ def plot_ladder(path: Path, rows: list[dict[str, Any]], title: str) -> None:
         axes.set_xlabel("milliseconds")
         axes.set_title(stage, loc="left", fontsize=10)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_shares(path: Path, document: dict[str, Any]) -> None:
@@ -247,7 +243,7 @@ def plot_shares(path: Path, document: dict[str, Any]) -> None:
                   fontsize=8, frameon=False)  # fmt: skip
     title = f"{document['device']['name']}, {document['date']}"
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
@@ -285,4 +281,4 @@ def plot_streams(path: Path, sweeps: list[dict[str, Any]], title: str) -> None:
     figure.legend(*leftmost.get_legend_handles_labels(), loc="outside right upper", fontsize=8,
                   title="streams", title_fontsize=8)  # fmt: skip
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    _save(figure, path)
+    save(figure, path)

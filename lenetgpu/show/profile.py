@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.measure.document import ceilings_json, infer_json
+from lenetgpu.measure.document import ceilings_json, head, infer_json
 from lenetgpu.measure.outcome import Outcome
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
 from lenetgpu.show import counters as hardware
@@ -53,7 +54,7 @@ class Profile:
         """Where the time goes and what to try; None where no stage was timed."""
         return hint(self.outcome, self.rows) if self.rows else None
 
-    def as_json(self) -> str:
+    def document(self) -> dict[str, Any]:
         """Schema 1, as infer's, with the residual, the ceilings and the hint."""
         limits = self.outcome.limits
         document = infer_json(self.outcome, 0.0) | {
@@ -65,7 +66,11 @@ class Profile:
         }
         if limits is not None:
             document["ceilings"] = ceilings_json(limits)
-        return json_text(document, indent=1) + "\n"
+        return document
+
+    def as_json(self) -> str:
+        """The document as text."""
+        return json_text(self.document(), indent=1) + "\n"
 
     def passes(self) -> str:
         """How many passes were timed stage by stage, as the end of a sentence."""
@@ -90,12 +95,14 @@ class Profile:
         return tables.as_markdown(used(columns, rows), rows)
 
     def as_trace(self) -> str:
-        """The traced pass for chrome://tracing or Perfetto."""
+        """The traced pass for chrome://tracing or Perfetto, with what it was made on."""
         outcome = self.outcome
         where = outcome.gpu.name if outcome.gpu else cpu_name()
         title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
         lane = "all cores" if outcome.gpu is None else "stream {}"
-        return chrome_trace(outcome.trace, title, lane, outcome.interrupted)
+        trace = json.loads(chrome_trace(outcome.trace, title, lane, outcome.interrupted))
+        trace["otherData"]["made"] = head("profile", outcome.gpu)
+        return json_text(trace)
 
     def print(self, console: Console) -> None:
         """The table, the ceilings it is judged by, and the hint."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from lenetgpu.errors import one_line
+from lenetgpu.show.console import columns, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,6 +63,13 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
     if not enabled or not sys.stderr.isatty():
         yield lambda text, done=0, total=0: None
         return
+    if not styled(sys.stderr):
+        line = _Line()
+        try:
+            yield line.say
+        finally:
+            line.end()
+        return
     from rich.console import Console
 
     with _bar(Console(stderr=True), rate) as bar:
@@ -73,14 +81,37 @@ def status_line(enabled: bool, rate: bool = False) -> Iterator[Say]:
         yield say
 
 
+class _Line:
+    """What is done on one line, written over without an escape code, a percent at a time."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def say(self, text: str, done: int = 0, total: int = 0) -> None:
+        """As `Say` has it."""
+        share = f" {done / total:.0%}" if total else ""
+        self._show(f"{one_line(text)}{share}"[: columns(sys.stderr) - 1])
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        self._show("")
+
+    def _show(self, line: str) -> None:
+        if line != self._shown:
+            sys.stderr.write(f"\r{line:{len(self._shown)}}" + "\r" * (not line))
+            sys.stderr.flush()
+            self._shown = line
+
+
 def _bar(console: Console, rate: bool = False) -> Progress:
     """A spinner with what is done and, once a total is known, a bar and its two numbers.
 
-    `rate`: also how many a second, and the time that is left.
+    `rate`: also how many a second, and the time that is left. A narrow terminal has fewer of them.
     """
     from rich.progress import (
         BarColumn,
         Progress,
+        ProgressColumn,
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
@@ -97,13 +128,14 @@ def _bar(console: Console, rate: bool = False) -> Progress:
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
-    more = (Rate(""), TextColumn("left"), TimeRemainingColumn()) if rate else ()
+    wide, usual = console.width >= 80, console.width >= 60
+    left: tuple[ProgressColumn, ...] = (Rate(""), TextColumn("left"), TimeRemainingColumn())
     columns = (
-        SpinnerColumn(),
+        SpinnerColumn("dots" if console.encoding.startswith("utf") else "line"),
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        *((BarColumn(),) if wide else ()),
         Amount(""),
-        TimeElapsedColumn(),
-        *more,
+        *((TimeElapsedColumn(),) if wide or (usual and not rate) else ()),
+        *(left if rate and usual else ()),
     )
     return Progress(*columns, console=console, transient=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,9 @@ _FIRST_TO_GO = (
     "machine.sm_mhz", "precision", "machine.energy_uj_per_image", "tflops", "share", "roofline",
     "note", "explanation", "machine.throttle", "relative_error",
 )  # fmt: skip
+_LAST_TO_GO = ("speedup", "verdict", "table", "section", "label", "paper", "images_per_second")
+"""What goes where not even folded words let the rest fit; a name, its check and its time stay."""
+_FOLDED_LEAST = 9
 _WRAPPED = ("explanation", "why", "note", "label", "found")
 STATUS_WORDS = {
     "right": "PASS", "wrong": "WRONG", "failed": "FAILED", "skipped": "skipped",
@@ -169,25 +173,43 @@ def used(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> tuple[Colum
     return tuple(c for c in columns if any(c.value(row) is not None for row in rows))
 
 
-def _needed(column: Column, rows: list[dict[str, Any]]) -> int:
-    """Characters that `column` takes, with the spaces after it."""
+def _needed(column: Column, rows: list[dict[str, Any]], fold: bool = False) -> int:
+    """Characters that `column` takes, with the spaces after it; `fold`: its words in many lines."""
     widest = max((len(column.cell(row)) for row in rows), default=0)
     if column.key in _WRAPPED:
         widest = min(widest, _WRAPPED_LEAST)
+    if fold and not column.numeric:
+        return min(max(len(column.heading), widest), _FOLDED_LEAST) + 2
     return max(len(column.heading), widest) + 2
 
 
 def fitting(
     columns: tuple[Column, ...], rows: list[dict[str, Any]], width: int
 ) -> tuple[Column, ...]:
-    """The columns that `width` characters hold, those of _FIRST_TO_GO left out in that order."""
+    """The columns that `width` characters hold, those of _FIRST_TO_GO left out in that order.
+
+    Where that is not enough words are folded, and those of _LAST_TO_GO go, then the last ones.
+    """
     kept = list(columns)
     for key in _FIRST_TO_GO:
-        if sum(_needed(column, rows) for column in kept) + 1 <= width:
+        if _hold(kept, rows, width):
             break
         gone = ("low", "high") if key == "low" else (key,)  # an interval with one end misleads
         kept = [column for column in kept if column.key not in gone]
+    for key in _LAST_TO_GO:
+        if _hold(kept, rows, width, fold=True):
+            break
+        kept = [column for column in kept if column.key != key]
+    while len(kept) > 2 and not _hold(kept, rows, width, fold=True):
+        kept.pop()
     return tuple(kept)
+
+
+def _hold(
+    columns: Sequence[Column], rows: list[dict[str, Any]], width: int, fold: bool = False
+) -> bool:
+    """Whether `width` characters hold the columns, words folded where asked."""
+    return sum(_needed(column, rows, fold) for column in columns) + 1 <= width
 
 
 def as_rich(
@@ -198,6 +220,7 @@ def as_rich(
     from rich.table import Table
 
     shown = fitting(columns, rows, width)
+    fold = not _hold(shown, rows, width)
     left_out = [column.heading for column in columns if column not in shown]
     table = Table(
         title=one_line(title) or None,
@@ -207,15 +230,40 @@ def as_rich(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
+    wide = _widths(shown, rows, width) if fold else {}
     for column in shown:
         table.add_column(
             column.heading,
             justify="right" if column.numeric else "left",
-            no_wrap=column.key not in _WRAPPED,
+            no_wrap=column.key not in (*wide, *_WRAPPED),
+            min_width=wide.get(column.key),
+            overflow="fold",
         )
     for row in rows:
-        table.add_row(*(column.cell(row) for column in shown))
+        cells = [(column.cell(row), wide.get(column.key)) for column in shown]
+        table.add_row(*(_in_lines(text, most) if most else text for text, most in cells))
     return table
+
+
+def _widths(columns: Sequence[Column], rows: list[dict[str, Any]], width: int) -> dict[str, int]:
+    """Characters for each column of words in a table of `width`: the widest give up theirs."""
+    numbers = sum(_needed(column, rows) for column in columns if column.numeric)
+    texts = [column for column in columns if not column.numeric]
+    found = {c.key: max(len(c.heading), *(len(c.cell(row)) for row in rows)) for c in texts}
+    room = width - 1 - numbers - 2 * len(texts)
+    while sum(found.values()) > room and max(found.values()) > _FOLDED_LEAST:
+        found[max(found, key=lambda key: found[key])] -= 1
+    return found
+
+
+def _in_lines(text: str, most: int) -> str:
+    """`text` in lines of `most` characters, a name broken behind one of its joints."""
+    lines = [""]
+    for part in re.split(r"(?<=[\s+_])|(?<=\.)(?=[a-z])", text):
+        if len(lines[-1]) + len(part.rstrip()) > most:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines if line)
 
 
 def as_markdown(columns: tuple[Column, ...], rows: list[dict[str, Any]]) -> str:

@@ -12,6 +12,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from lenetgpu.cpu.jit import OUTSIDE
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import cupy_installed
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
@@ -27,7 +28,6 @@ from lenetgpu.stages.registry import (
 )
 from lenetgpu.stages.seal import sealed
 
-_PREFIX = "_lenetgpu_outside_"
 _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 
 
@@ -91,7 +91,7 @@ def _restore(before: dict[tuple[str, str], Variant]) -> None:
     """Forget what is not in `before`, and every module from outside."""
     REGISTRY.clear()
     REGISTRY.update(before)
-    for name in [name for name in sys.modules if name.startswith(_PREFIX)]:
+    for name in [name for name in sys.modules if name.startswith(OUTSIDE)]:
         del sys.modules[name]
 
 
@@ -112,7 +112,7 @@ def _files(path: Path) -> list[Path]:
 def _import(file: Path) -> None:
     """Import `file` as a module of a private package that stands for its folder."""
     folder = file.resolve().parent
-    package = f"{_PREFIX}{abs(hash(folder)):x}"
+    package = f"{OUTSIDE}{abs(hash(folder)):x}"
     if package not in sys.modules:
         sys.modules[package] = ModuleType(package)
         sys.modules[package].__path__ = [str(folder)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
 
 if TYPE_CHECKING:
@@ -340,11 +340,11 @@ def find(kind: str, name: str, device: str, stage: str | None = None) -> Variant
     where = f"stage {stage}" if stage else f"a {kind} stage"
     if found is not None:
         raise LenetError(
-            f"variant {name} of {where} needs a GPU; on this device choose from: "
-            f"{', '.join(choices(kind, device))}"
+            f"variant {name} of {where} needs a GPU; on this device "
+            f"{choose(name, choices(kind, device))}"
         )
     reason = refused(kind, name)
     raise LenetError(
         f"{where} has no variant {name!r} on {device}{f': {reason}' if reason else ''}; "
-        f"choose from: {', '.join(choices(kind, device))}"
+        f"{choose(name, choices(kind, device))}"
     )

@@ -8,8 +8,10 @@ from lenetgpu.files.hdf5.array import read_array, read_rows
 from lenetgpu.files.hdf5.guard import attribute, attribute_names
 from lenetgpu.files.hdf5.new import new_hdf5, set_text
 from lenetgpu.files.hdf5.opened import (
+    MAGIC,
     Untrusted,
     attributes,
+    begins_later,
     open_file,
     open_hdf5,
     readable,
@@ -24,6 +26,7 @@ from lenetgpu.files.hdf5.stored import (
 )
 
 __all__ = [
+    "MAGIC",
     "MAX_CHUNK_BYTES",
     "MAX_DATASET_BYTES",
     "Stored",
@@ -31,6 +34,7 @@ __all__ = [
     "attribute",
     "attribute_names",
     "attributes",
+    "begins_later",
     "find",
     "new_hdf5",
     "open_file",

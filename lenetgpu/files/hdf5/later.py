@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from lenetgpu.errors import ENDING
 
@@ -25,9 +26,12 @@ def later() -> Iterator[Callable[[], None]]:
     found = ((number, signal.getsignal(number)) for number in numbers)
     handlers = {number: handler for number, handler in found if callable(handler)}
     came: list[int] = []
+    waiting = True
 
-    def note(number: int, _: object) -> None:
-        if number not in came:
+    def note(number: int, frame: FrameType | None) -> None:
+        if not waiting:  # handlers are being given back, and one of them may have raised
+            handlers[number](number, frame)
+        elif number not in came:
             came.append(number)
 
     def interrupt() -> None:
@@ -39,6 +43,9 @@ def later() -> Iterator[Callable[[], None]]:
             signal.signal(number, note)
         yield interrupt
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        interrupt()
+        waiting = False
+        try:
+            interrupt()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     import h5py
 
+MAGIC = b"\x89HDF\r\n\x1a\n"
+"""How an HDF5 file begins."""
 _OWN_FILES = "/proc/self/fd"
 
 
@@ -67,11 +69,11 @@ class Untrusted:
         return bool(h5py.h5a.exists(self.id, name.encode()))
 
     def names(self, most: int) -> list[str]:
-        """The first names in the root group."""
+        """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
         found: list[str] = []
 
         def note(name: bytes) -> bool | None:
-            found.append(name[:64].decode("utf-8", "replace"))
+            found.append(name.decode("utf-8", "surrogateescape"))
             return True if len(found) >= most else None
 
         with later():
@@ -95,6 +97,17 @@ class Untrusted:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def begins_later(file: BinaryIO, size: int) -> bool:
+    """Whether HDF5 begins behind a block of the user's: at 512, 1,024, 2,048..."""
+    at = 512
+    while at < size:
+        file.seek(at)
+        if file.read(len(MAGIC)) == MAGIC:
+            return True
+        at *= 2
+    return False
 
 
 @contextmanager

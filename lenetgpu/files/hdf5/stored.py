@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.hdf5 import guard
+from lenetgpu.files.hdf5.later import later
 from lenetgpu.files.hdf5.opened import Untrusted
 from lenetgpu.files.inflate import MOST_RATIO
 
@@ -71,6 +72,12 @@ class Stored:
         """Of a whole chunk before filters; 0 without chunks."""
         return prod(self.chunks) * self.width if self.chunks else 0
 
+    @property
+    def parts(self) -> int:
+        """Chunks that hold all of it."""
+        chunks = self.chunks or self.shape
+        return prod(-(-n // c) for n, c in zip(self.shape, chunks, strict=True))
+
     def refuse(self, found: str) -> LenetError:
         """What is said where it is not as expected."""
         return self.file.refuse(self.name, self.expected, found)
@@ -126,7 +133,33 @@ def find(
     plain = _plain(kind, dtype)
     found = Stored(file, name, expected, item, shape, dtype, kind, plain, chunks, filters, offset)
     _require_held(found)
+    if chunks and not filters:
+        _require_chunks(found)
     return found
+
+
+def _require_chunks(item: Stored) -> None:
+    """LenetError where a chunk without filters is not as long as any.
+
+    HDF5 reads as many bytes as its index says into the room that h5py made by the shape: fewer
+    leave what lay there, more write over what lies behind.
+    """
+    wrong: list[str] = []
+    most, count = item.parts, 0
+
+    def note(chunk: Any) -> bool | None:
+        nonlocal count
+        count += 1
+        if chunk.size != item.chunk_bytes:
+            wrong.append(f"a chunk of {chunk.size:,} bytes, where all have {item.chunk_bytes:,}")
+        elif count > most:
+            wrong.append(f"more than {most:,} chunks")
+        return True if wrong else None
+
+    with later():
+        item.id.chunk_iter(note)
+    if wrong:
+        raise item.refuse(wrong[0])
 
 
 def _require_sound(kind: Any, refuse: Callable[[str], LenetError]) -> None:
@@ -207,10 +240,7 @@ def require_written(item: Stored) -> None:
         if item.offset is None and held != item.bytes:
             raise item.refuse("1 of 1 parts not written")
         return
-    found, wanted = (
-        item.id.get_num_chunks(),
-        prod(-(-n // c) for n, c in zip(item.shape, item.chunks, strict=True)),
-    )
+    found, wanted = item.id.get_num_chunks(), item.parts
     if found < wanted:
         raise item.refuse(f"{wanted - found:,} of {wanted:,} parts not written")
     if held > item.file.size:

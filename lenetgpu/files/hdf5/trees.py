@@ -67,17 +67,17 @@ def _begin(path: Path, file: BinaryIO, size: int) -> int:
         file.seek(at)
         head = file.read(64)
         if head.startswith(_SIGNATURE):
-            place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
-            if 0 < int.from_bytes(place, "little") < size:
-                raise LenetError(
-                    f"{path}: expected an HDF5 file of one piece, found one of another driver"
-                )
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
             known = all(width in _WIDTHS for width in widths)
             if known and widths != b"\x08\x08":
                 found = " and ".join(str(width) for width in widths)
                 raise LenetError(
                     f"{path}: expected HDF5 addresses and lengths of 8 bytes, found {found}"
+                )
+            place = {b"\0": head[48:56], b"\1": head[52:60]}.get(head[8:9], b"")
+            if 0 < int.from_bytes(place, "little") < size:
+                raise LenetError(
+                    f"{path}: expected an HDF5 file of one piece, found one of another driver"
                 )
             return at
         at = 2 * at or 512

@@ -114,4 +114,4 @@ def _write(handle: IO[bytes], spool: BinaryIO, index: dict[str, Any]) -> None:
             found.add(part)
             check()
         checksums.state(records, found.hex())
-        checksums.seal(file)
+        checksums.sum_up(file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.commands.conv_request import parse_shape
+from lenetgpu.commands.conv.request import parse_shape
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say

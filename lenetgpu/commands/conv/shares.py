@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.commands.compare import CompareOutcome
-from lenetgpu.commands.conv_request import ConvRequest, shapes_of
+from lenetgpu.commands.conv.request import ConvRequest, shapes_of
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device

@@ -16,7 +16,7 @@ from lenetgpu.files import checksums, hdf5
 from lenetgpu.store import write_atomically
 
 
-def sealed(path: Path) -> bytes:
+def with_checksums(path: Path) -> bytes:
     """The file anew; only data sets of the root group are taken."""
     buffer = io.BytesIO()
     with h5py.File(path) as source, hdf5.new_hdf5(buffer) as (file, check):
@@ -25,7 +25,7 @@ def sealed(path: Path) -> bytes:
                 _copy(item, file)
                 check()
         checksums.describe(file, source.attrs)
-        checksums.seal(file)
+        checksums.sum_up(file)
     return buffer.getvalue()
 
 
@@ -52,7 +52,7 @@ def _copy(item: h5py.Dataset, file: h5py.File) -> None:
 def main(files: tuple[Path, ...]) -> None:
     """Write FILES anew with checksums."""
     for path in files:
-        write_atomically(path, sealed(path))
+        write_atomically(path, with_checksums(path))
         click.echo(f"{path}: {checksums.verify(path).said}, {path.stat().st_size:,} bytes")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lenetgpu.commands.asked import check_effort, check_gate
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, choose
 from lenetgpu.gpu import machines
 from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
@@ -101,7 +101,7 @@ def shapes_of(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
         suite = SUITES.get(request.suite)
         if suite is None:
             raise LenetError(
-                f"suite {request.suite!r} does not exist; choose from: {', '.join(SUITES)}"
+                f"suite {request.suite!r} does not exist; {choose(request.suite, SUITES)}"
             )
         shapes = list(suite.shapes)
     else:

@@ -7,8 +7,8 @@ from typing import Any
 
 from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
-from lenetgpu.commands.conv_kernels import compile_all
-from lenetgpu.commands.conv_request import ConvRequest, shapes_of
+from lenetgpu.commands.conv.kernels import compile_all
+from lenetgpu.commands.conv.request import ConvRequest, shapes_of
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError

@@ -1,0 +1,159 @@
+"""What the network reads wrong: which digit as which, and each wrong image with its probabilities.
+
+A digit is said to be what its label says; what the network makes of it is predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.check.probability import probabilities
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+
+if TYPE_CHECKING:
+    from lenetgpu.files.reading import Source
+
+_AT_ONCE = 1 << 20
+ROW = [
+    ("index", "<i8"),
+    ("label", "u1"),
+    ("predicted", "u1"),
+    ("runner_up", "u1"),
+    ("probability", "<f8"),
+    ("label_probability", "<f8"),
+    ("runner_up_probability", "<f8"),
+]
+"""A wrong image: its number in the data set, its label, what was read and what came second."""
+GALLERY = 120
+"""Wrong images that are drawn at most."""
+
+
+def confusion(labels: Any, predicted: Any) -> Any:
+    """How many images of each label (rows) were read as each digit (columns): (10, 10) int64."""
+    import numpy as np
+
+    counts = np.zeros(CLASSES * CLASSES, np.int64)
+    for lo in range(0, len(labels), _AT_ONCE):
+        pairs = CLASSES * np.asarray(labels[lo : lo + _AT_ONCE], np.int64)
+        pairs += predicted[lo : lo + _AT_ONCE]
+        counts += np.bincount(pairs, minlength=CLASSES * CLASSES)
+    return counts.reshape(CLASSES, CLASSES)
+
+
+def per_digit(counts: Any) -> list[dict[str, Any]]:
+    """Images and right ones of each digit that there is, and the share that is right."""
+    found = []
+    for digit, row in enumerate(counts.tolist()):
+        images, correct = sum(row), row[digit]
+        if images:
+            found.append(
+                {"digit": digit, "images": images, "correct": correct, "accuracy": correct / images}
+            )
+    return found
+
+
+def confusions(counts: Any) -> list[dict[str, int]]:
+    """Which digit was read as which other one, and of how many images; the most first."""
+    pairs = [
+        {"label": label, "predicted": predicted, "images": images}
+        for label, row in enumerate(counts.tolist())
+        for predicted, images in enumerate(row)
+        if images and label != predicted
+    ]
+    return sorted(pairs, key=lambda pair: -pair["images"])
+
+
+def counts_of(document: dict[str, Any]) -> Any:
+    """The (10, 10) that a document's `per_digit` and `confusions` were made of.
+
+    None where it has none: its data had no labels, or it is of an earlier version.
+    """
+    import numpy as np
+
+    if document.get("per_digit") is None:
+        return None
+    counts = np.zeros((CLASSES, CLASSES), np.int64)
+    for row in document["per_digit"]:
+        counts[row["digit"], row["digit"]] = row["correct"]
+    for pair in document["confusions"]:
+        counts[pair["label"], pair["predicted"]] = pair["images"]
+    return counts
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Wrong images: rows (n,) of ROW; the worst of them (k,) and their pixels (k, 28, 28) uint8."""
+
+    rows: Any
+    worst: Any
+    images: Any
+
+
+class Mistakes:
+    """The wrong ones of images that come a part at a time, 35 bytes for each.
+
+    `labels` (N,) of all images; `first` is the number of the first in its data set.
+    """
+
+    def __init__(self, labels: Any, first: int) -> None:
+        self._labels, self._first = labels, first
+        self._parts: list[Any] = []
+
+    def add(self, at: int, predicted: Any, scores: Any) -> None:
+        """Keep the wrong ones of images `at` onwards: predicted (n,) with scores (n, 10)."""
+        import numpy as np
+
+        labels = self._labels[at : at + len(predicted)]
+        wrong = np.flatnonzero(predicted != labels)
+        if not len(wrong):
+            return
+        every, shares = np.arange(len(wrong)), probabilities(scores[wrong])
+        rows = np.empty(len(wrong), ROW)
+        rows["index"] = self._first + at + wrong
+        rows["label"], rows["predicted"] = labels[wrong], predicted[wrong]
+        rows["label_probability"] = shares[every, rows["label"]]
+        rows["probability"] = shares[every, rows["predicted"]]
+        shares[every, rows["predicted"]] = -1
+        rows["runner_up"] = shares.argmax(axis=1)
+        rows["runner_up_probability"] = shares[every, rows["runner_up"]]
+        self._parts.append(rows)
+
+    def rows(self, done: int) -> Any:
+        """The wrong ones (k,) of ROW among the first `done` images, in order."""
+        import numpy as np
+
+        rows = np.concatenate([np.empty(0, ROW), *self._parts])
+        return rows[rows["index"] < self._first + done]
+
+
+def worst(rows: Any, most: int = GALLERY) -> Any:
+    """The `most` rows of the greatest probability, the greatest first; equal ones in order."""
+    import numpy as np
+
+    return rows[np.argsort(-rows["probability"], kind="stable")[:most]]
+
+
+def gallery(rows: Any, source: Source, most: int = GALLERY) -> Gallery:
+    """The worst of all wrong `rows` with their images, which are read from `source` once more.
+
+    LenetError where it is short or damaged by now.
+    """
+    import numpy as np
+
+    chosen = worst(rows, most)
+    images = np.empty((len(chosen), *IMAGE_SHAPE[:2]), np.uint8)
+    one = np.empty((1, *IMAGE_SHAPE), source.dtype)
+    for place in np.argsort(chosen["index"]).tolist():  # forwards, as a gzip file is read best
+        source.read(int(chosen["index"][place]) - source.chosen.start, one)
+        images[place] = _pixels(one)[0, ..., 0]
+    return Gallery(rows, chosen, images)
+
+
+def _pixels(images: Any) -> Any:
+    """Images as uint8 pixels; floats in 0..1 are rounded."""
+    import numpy as np
+
+    if images.dtype == np.uint8:
+        return images
+    return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)

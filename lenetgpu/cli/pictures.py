@@ -1,0 +1,93 @@
+"""What `infer` does where its data are pictures, or several files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.cli.ending import say
+
+if TYPE_CHECKING:
+    from lenetgpu.commands.pictures import Classified
+    from lenetgpu.files.pictures.given import Gathered
+    from lenetgpu.measure.outcome import Outcome, Progress, Request
+    from lenetgpu.show.console import Console
+
+
+@dataclass
+class Given:
+    """What the arguments mean: `data`, one file read by parts (None: the default), or pictures."""
+
+    data: Path | None
+    as_is: bool = False
+    output: Path | None = None
+    paths: Sequence[str] = ()
+    bad: list[str] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    found: Gathered | None = None
+    done: Classified | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether they are pictures, or more than one file."""
+        return bool(self.paths or self.bad)
+
+    @property
+    def files(self) -> list[Path | None]:
+        """Files that are read, which no result may replace."""
+        return [Path(path) for path in self.paths] or [self.data]
+
+    def read(self, request: Request, progress: bool) -> None:
+        """Read and prepare the pictures; what is bad is a line each, where others go on."""
+        if not self.several:
+            return
+        from lenetgpu.commands.pictures import gathered
+        from lenetgpu.show.progress import progress_bar
+
+        with progress_bar(progress, "pictures read") as told:
+            self.found = gathered(request, self.paths, self.bad, self.as_is, told)
+        self.bad = self.found.bad
+        if self.found.names or len(self.bad) > 1:
+            for sentence in self.bad:
+                say(f"lenetgpu: {sentence}", err=True)
+
+    def classified(self, request: Request, progress: Progress | None) -> Outcome | None:
+        """Their labels, written to `output` where there is one; None where they are no pictures."""
+        if self.found is None:
+            return None
+        from lenetgpu.commands.pictures import classify
+
+        self.done = classify(request, self.found, progress, self.output)
+        return self.done.outcome
+
+    def json(self) -> dict[str, Any]:
+        """What the JSON says besides."""
+        return {} if self.done is None else self.done.as_json()
+
+    def print(self, console: Console) -> None:
+        """The table and the drawn digits, or the counts; and what was left out of folders."""
+        if self.done is None:
+            return
+        from lenetgpu.show.pictures import print_pictures
+
+        print_pictures(console, self.done.rows(), self.done.images)
+        for note in self.notes:
+            console.print(f"note     {note}", soft_wrap=True, highlight=False)
+
+
+def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
+    """What `arguments` mean; pictures are not read yet.
+
+    One file of HDF5, IDX or .npy, or none, is read by parts, as are files of an unknown form:
+    what they lack is said where they are opened.
+    """
+    if not arguments:
+        return Given(None)
+    from lenetgpu.files.pictures.given import meant, single_data
+
+    found = meant(arguments)
+    if not found.bad and single_data(found.paths):
+        return Given(Path(found.paths[0]))
+    return Given(None, as_is, output, found.paths, found.bad, found.notes)

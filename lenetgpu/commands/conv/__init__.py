@@ -1,0 +1,1 @@
+"""`lenetgpu conv`: any convolution checked and timed, simulated, parted."""

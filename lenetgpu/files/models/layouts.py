@@ -1,0 +1,147 @@
+"""Our layouts of the four tensors and PyTorch's, and which tensor of a foreign file is which.
+
+Ours: filters (K, K, C, M), fully connected (in, out), fc1's rows in the order H, W, C of pool2's
+output. PyTorch's: filters (M, C, K, K), linear (out, in), its columns in the order C, H, W, as
+`flatten` leaves images of NCHW. The eight shapes differ, so a shape says name and layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.network import stage, weight_shapes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+OURS, TORCH = "lenetgpu's", "PyTorch's"
+SUFFIX = ".weight"
+
+
+def rows_by_channel(fc1: Array) -> Array:
+    """fc1's weights (1024, n), rows in the order C, H, W instead of H, W, C."""
+    height, width, maps = stage("pool2").problem.out_shape
+    return fc1.reshape(height, width, maps, -1).transpose(2, 0, 1, 3).reshape(fc1.shape)
+
+
+def rows_by_pixel(fc1: Array) -> Array:
+    """fc1's weights (1024, n), rows in the order H, W, C instead of C, H, W."""
+    height, width, maps = stage("pool2").problem.out_shape
+    return fc1.reshape(maps, height, width, -1).transpose(1, 2, 0, 3).reshape(fc1.shape)
+
+
+def to_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The four tensors as a PyTorch module has them, C-contiguous, by `conv1.weight` and so on."""
+    import numpy as np
+
+    found = {
+        name: tensor.transpose(3, 2, 0, 1) for name, tensor in tensors.items() if tensor.ndim == 4
+    }
+    found |= {"fc1": rows_by_channel(tensors["fc1"]).T, "fc2": tensors["fc2"].T}
+    return {name + SUFFIX: np.ascontiguousarray(found[name]) for name in tensors}
+
+
+def from_torch(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """The four tensors by our names, from PyTorch's layouts to ours."""
+    found = {
+        name: tensor.transpose(2, 3, 1, 0) for name, tensor in tensors.items() if tensor.ndim == 4
+    }
+    return found | {"fc1": rows_by_pixel(tensors["fc1"].T), "fc2": tensors["fc2"].T}
+
+
+def torch_shapes() -> dict[str, tuple[int, ...]]:
+    """Our names to the shapes that PyTorch has."""
+    return {
+        name: (shape[3], shape[2], shape[0], shape[1]) if len(shape) == 4 else shape[::-1]
+        for name, shape in weight_shapes().items()
+    }
+
+
+def by(shape: tuple[int, ...]) -> str:
+    """A shape as tables write it: "5x5x1x32"."""
+    return "x".join(map(str, shape)) or "()"
+
+
+def require_no_bias(path: Path, name: str, bias: Array) -> None:
+    """LenetError unless a bias is all zero."""
+    import numpy as np
+
+    if np.count_nonzero(bias):
+        raise LenetError(
+            f"{path}: expected no biases, which this network has not, or zeros, "
+            f"found {name} with {np.count_nonzero(bias):,} other values"
+        )
+
+
+class Matching:
+    """Tensors of a file found by their shapes, one after the other, with the names they have."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = {shape: (OURS, name) for name, shape in weight_shapes().items()}
+        self._known |= {shape: (TORCH, name) for name, shape in torch_shapes().items()}
+        self._biases = {(shape[-1],) for shape in weight_shapes().values()}
+        self._found: dict[str, tuple[str, str, Array]] = {}
+
+    def place(self, name: str, shape: tuple[int, ...]) -> None:
+        """LenetError unless a tensor called that may be one of this network's, or a bias."""
+        if shape in self._biases:
+            return
+        stem = name.removesuffix(SUFFIX)
+        known = weight_shapes()
+        if stem in known:
+            ours, theirs = known[stem], torch_shapes()[stem]
+            if shape not in (ours, theirs):
+                raise LenetError(
+                    f"{self._path}: expected {name} to have shape {by(ours)} or, in PyTorch's "
+                    f"layout, {by(theirs)}, found {by(shape)}"
+                )
+        elif shape not in self._known:
+            shapes = ", ".join(f"{n} {by(s)}" for n, s in torch_shapes().items())
+            raise LenetError(
+                f"{self._path}: expected this network's weights ({shapes}) and nothing else, "
+                f"found {name} of shape {by(shape)}"
+            )
+
+    def add(self, name: str, tensor: Array) -> None:
+        """Take a tensor that `place` had nothing against; LenetError where it is not the only one.
+
+        A bias has to be zero and is left out.
+        """
+        self.place(name, tensor.shape)
+        if tensor.ndim == 1:
+            require_no_bias(self._path, name, tensor)
+            return
+        layout, ours = self._known[tensor.shape]
+        if ours in self._found:
+            raise LenetError(
+                f"{self._path}: expected one tensor for {ours}, "
+                f"found {self._found[ours][1]} and {name} of shapes that fit"
+            )
+        self._found[ours] = (layout, name, tensor)
+
+    def done(self) -> dict[str, Array]:
+        """The four tensors by our names, in our layouts; LenetError where one is missing.
+
+        All must be in one layout: of a mixture nobody knows in which order fc1's rows are.
+        """
+        missing = [name for name in weight_shapes() if name not in self._found]
+        if missing:
+            shapes = ", ".join(f"{n} {by(torch_shapes()[n])}" for n in missing)
+            names = ", ".join(name for _, name, _ in self._found.values()) or "none"
+            raise LenetError(
+                f"{self._path}: expected weights also for {shapes}, found only {names}"
+            )
+        layouts = {layout: name for layout, name, _ in self._found.values()}
+        if len(layouts) > 1:
+            raise LenetError(
+                f"{self._path}: expected all tensors in one layout, found {layouts[OURS]} in "
+                f"{OURS} and {layouts[TORCH]} in {TORCH}"
+            )
+        tensors = {name: self._found[name][2] for name in weight_shapes()}
+        return from_torch(tensors) if TORCH in layouts else tensors

@@ -1,0 +1,67 @@
+"""What every form of weights is read into, and the bounds that hold for all of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import checksums
+from lenetgpu.files.regular import open_regular
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+MOST_BYTES = 8 << 20
+"""Of a file: five times what the four tensors are in float64."""
+EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz form"
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights as a file has them: any float type, by our names, in our layouts.
+
+    `sums` are what its checksums say, all compared; `facts` its other metadata, as text; `unread`
+    names those of it that an HDF5 file could not hold.
+    """
+
+    tensors: dict[str, Array]
+    sums: checksums.Sums
+    facts: dict[str, str]
+    unread: tuple[str, ...] = ()
+
+
+def read_whole(path: Path) -> bytes:
+    """All bytes of a regular file; LenetError where they are too many for this network."""
+    try:
+        with open_regular(path, EXPECTED) as file:
+            size = os.fstat(file.fileno()).st_size
+            parts, left = [], MOST_BYTES + 1
+            while left and (part := file.read(left)):
+                parts.append(part)
+                left -= len(part)
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if not left:
+        raise LenetError(
+            f"{path}: expected this network's weights in at most {MOST_BYTES:,} bytes, "
+            f"found {max(size, MOST_BYTES + 1):,}"
+        )
+    return b"".join(parts)
+
+
+def damaged(path: Path, form: str, why: object) -> LenetError:
+    """What is said of a file that is not as its form has it."""
+    reason = (str(why).splitlines() or [""])[0] or type(why).__name__
+    return LenetError(f"{path}: expected a readable {form} file, found a damaged one ({reason})")
+
+
+def from_bfloat16(halves: Array) -> Array:
+    """float32 of the upper halves of it, uint16."""
+    import numpy as np
+
+    return (halves.astype(np.uint32) << 16).view(np.float32)

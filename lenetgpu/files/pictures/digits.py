@@ -1,0 +1,124 @@
+"""Parts of ink put together to digits, and the largest of these chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures.islands import Island, islands
+from lenetgpu.files.pictures.sizes import MANY, blurred
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
+"""Of the largest part's size: what is smaller is a speck; from what on it is a digit of its own;
+within what distance it belongs to the largest."""
+_JAGGED = 40
+"""Times its size that a digit's edges are long, at most: an 8's are ten times."""
+_SOLID, _STAIRS = 0.3, 0.8
+"""Of a digit's size: strokes that are wider are none; an edge's length over its pixels' sides."""
+
+
+@dataclass
+class Digit:
+    """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
+
+    parts: list[Island]
+    mask: Array | None = None
+
+    @property
+    def edges(self) -> int:
+        """Sides of its pixels at which it ends."""
+        import numpy as np
+
+        assert self.mask is not None
+        wide = np.pad(self.mask, 1).astype(np.int8)
+        return int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+
+    @property
+    def stroke(self) -> float:
+        """About how many pixels wide strokes are: twice their area over their edges' length."""
+        assert self.mask is not None
+        return 2 * float(self.mask.sum()) / (self.edges * _STAIRS)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it is more of a sheet or a shadow: solid, or cut off by two of the borders."""
+        assert self.mask is not None
+        top, bottom, left, right = self.box
+        height, width = self.mask.shape
+        cut = (top == 0) + (left == 0) + (bottom == height) + (right == width)
+        return cut >= 2 or self.stroke > _SOLID * max(bottom - top, right - left)
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Rows top to bottom, columns left to right."""
+        return (
+            min(part.top for part in self.parts),
+            max(part.bottom for part in self.parts),
+            min(part.left for part in self.parts),
+            max(part.right for part in self.parts),
+        )
+
+
+def digits_of(ink: Array) -> list[Digit]:
+    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none."""
+    import numpy as np
+
+    mask = blurred(ink) > 0.4
+    parts, numbers = islands(mask)
+    parts = _inner(parts, ink.shape)
+    if not parts:
+        raise LenetError("expected a digit, found a blank picture")
+    whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
+    parts = [part for part in parts if part.size >= max(1, _SPECK * largest)]
+    parts.sort(key=lambda part: -part.size * part.mass)
+    digits = [Digit([parts[0]])]
+    for part in parts[1:]:
+        near = min(digits, key=lambda digit: _gap(digit.box, part))
+        alike = part.size >= _LIKE * digits[0].parts[0].size
+        if _beside(near.parts[0], part) and alike:
+            digits.append(Digit([part]))
+        elif _gap(near.box, part) <= _NEAR * near.parts[0].size:
+            near.parts.append(part)
+        elif alike:
+            digits.append(Digit([part]))
+    share = sum(part.mass for digit in digits for part in digit.parts) / whole
+    if len(digits) > 12 or share < 0.15:
+        raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
+    chosen = np.isin(numbers, [part.number for part in digits[0].parts])
+    digits[0].mask = chosen
+    if digits[0].edges > _JAGGED * max(largest, MANY):
+        raise LenetError("expected a digit, found only noise")
+    return digits
+
+
+def _inner(parts: list[Island], shape: tuple[int, ...]) -> list[Island]:
+    """`parts` without those at the picture's border, where one of a fair size is not there."""
+    height, width = shape
+    inner = [
+        part
+        for part in parts
+        if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
+    ]
+    largest = max((part.size for part in parts), default=0)
+    return inner if max((part.size for part in inner), default=0) >= 0.25 * largest else parts
+
+
+def _beside(one: Island, other: Island) -> bool:
+    """Whether two parts stand in a line, each at its own columns."""
+    rows = min(one.bottom, other.bottom) - max(one.top, other.top)
+    columns = min(one.right, other.right) - max(one.left, other.left)
+    return columns <= 0 and rows >= 0.5 * min(one.height, other.height)
+
+
+def _gap(box: tuple[int, int, int, int], part: Island) -> float:
+    """Pixels between a box and a part."""
+    top, bottom, left, right = box
+    down = max(part.top - bottom, top - part.bottom, 0)
+    across = max(part.left - right, left - part.right, 0)
+    return float(max(down, across))

@@ -1,0 +1,1 @@
+"""HTML pages that stand alone: one file, nothing loaded from anywhere, light and dark."""

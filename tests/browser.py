@@ -1,0 +1,98 @@
+"""Pages opened in a real browser: what they complain of, what they ask for, how they look."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PHONE, DESK = 390, 1440
+_ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@dataclass
+class Opened:
+    """A page that was opened: `page` is Playwright's, `console` its errors and warnings.
+
+    `requests` are what it asked for beside itself; data URIs are no requests.
+    """
+
+    page: Any
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def overflow(self) -> int:
+        """Pixels by which the page is wider than its window."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+
+    def shot(self, path: Path) -> Path:
+        """A screenshot of the whole page."""
+        self.page.screenshot(path=path, full_page=True)
+        return path
+
+
+class Browser:
+    """Chromium without a window."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+
+    @contextmanager
+    def open(self, path: Path, width: int = DESK, dark: bool = False) -> Iterator[Opened]:
+        """The page in the file `path`, in a window `width` pixels wide, closed with the block."""
+        scheme = "dark" if dark else "light"
+        page = self._chromium.new_page(
+            viewport={"width": width, "height": 900}, color_scheme=scheme
+        )
+        page.set_default_timeout(120_000)
+        seen, own = Opened(page), path.resolve().as_uri()
+
+        def asked(request: Any) -> None:
+            if request.url != own and not request.url.startswith(("data:", "blob:")):
+                seen.requests.append(request.url)
+
+        def said(message: Any) -> None:
+            if message.type in ("error", "warning"):
+                seen.console.append(message.text)
+
+        page.on("request", asked)
+        page.on("console", said)
+        page.on("pageerror", lambda error: seen.console.append(str(error)))
+        try:
+            page.goto(own, wait_until="load")
+            yield seen
+        finally:
+            page.close()
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Chromium as long as the block; the test is skipped where it or Playwright is missing."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: extra dev")
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("needs chromium on the PATH")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=program, args=_ARGUMENTS, timeout=120_000
+        )
+        try:
+            yield Browser(chromium)
+        finally:
+            chromium.close()

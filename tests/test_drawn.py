@@ -1,0 +1,48 @@
+"""Fifty pictures that a script draws, classified with the shipped weights, and the page's table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from lenetgpu import LeNet
+
+LEAST = 47
+
+
+@pytest.fixture(scope="module")
+def net():
+    with LeNet.load(device="cpu") as net:
+        yield net
+
+
+@pytest.fixture
+def drawing(script):
+    pytest.importorskip("matplotlib", reason="the fonts come with matplotlib")
+    return script("draw_pictures")
+
+
+def test_of_fifty_drawn_pictures_nearly_all_are_right(drawing, net, tmp_path):
+    drawn = drawing.pictures(drawing.SEED)
+    assert len(drawn) == 50
+    assert {sum(one.digit == digit for one in drawn) for digit in range(10)} == {5}
+    for way, *_ in drawing.WAYS:
+        assert sum(one.what.endswith(way) for one in drawn) == 5
+    rows = drawing.classified(drawn, tmp_path, net)
+    assert drawing.right(rows) >= LEAST, drawing.table(rows)
+    dark = [row for row in rows if re.search("white|one bit|CMYK|pencil|palette", row["what"])]
+    assert all("dark on light, turned" in row["notes"] for row in dark if "EXIF" not in row["what"])
+    page = (ROOT / "docs" / "pictures.md").read_text()
+    part = page.split("<!-- begin:pictures -->")[1].split("<!-- end:pictures -->")[0]
+    shown = [line.split(" | ")[:3] for line in part.splitlines() if line.startswith("| `")]
+    made = [line.split(" | ")[:3] for line in drawing.table(rows).splitlines()[2:]]
+    assert shown == made, "run scripts/draw_pictures.py"
+    assert f"{drawing.right(rows)} of 50 are right (seed {drawing.SEED})" in part
+
+
+def test_the_drawing_is_the_same_each_time_and_another_with_another_seed(drawing):
+    one, again, other = (drawing.pictures(seed, 10) for seed in (3, 3, 4))
+    assert [picture.data for picture in one] == [picture.data for picture in again]
+    assert [picture.data for picture in one] != [picture.data for picture in other]

@@ -1,0 +1,364 @@
+"""`lenetgpu infer` of pictures: what arguments mean, tables, results, exit codes, Ctrl-C."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from rich.console import Console as Rich
+
+from lenetgpu.cli import main
+from lenetgpu.commands.verified import verified
+from lenetgpu.errors import LenetError
+from lenetgpu.files.assets import default_digits
+from lenetgpu.files.pictures.given import gather, meant, single_data
+from lenetgpu.files.source import open_source
+from lenetgpu.show import pictures as show
+
+CPU = ("--device", "cpu", "--plan", "cublas")
+
+
+def run(*arguments, **how):
+    return CliRunner().invoke(main, ["infer", *CPU, *map(str, arguments)], **how)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    with open_source(default_digits(), limit=60) as source:
+        return source.whole()
+
+
+@pytest.fixture
+def folder(tmp_path, digits, monkeypatch):
+    """A folder of twelve pictures, dark on light, their digits in their names; the working one."""
+    scans = tmp_path / "scans"
+    scans.mkdir()
+    for number in range(12):
+        image = Image.fromarray(255 - digits.images[number, ..., 0]).resize((84, 84))
+        image.save(scans / f"{number:02d}-{digits.labels[number]}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rows(*arguments, **how):
+    result = run(*arguments, "--json", "-", **how)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["rows"]
+
+
+def test_a_folder_is_its_pictures_by_name(folder, digits):
+    found = rows("scans")
+    assert [row["file"] for row in found] == [
+        f"scans/{number:02d}-{label}.png" for number, label in enumerate(digits.labels[:12])
+    ]
+    right = [row["label"] == int(row["file"][-5]) for row in found]
+    assert sum(right) >= 11
+    for row in found:
+        assert 0.09 < row["probability"] <= 1 and row["notes"] == ["dark on light, turned"]
+        second = row["runner_up"]
+        assert second["label"] != row["label"]
+        assert second["probability"] <= row["probability"]
+        assert second["probability"] + row["probability"] <= 1 + 1e-9
+
+
+def test_what_arguments_mean(folder):
+    (folder / "scans" / "notes.txt").write_text("hello")
+    (folder / "scans" / ".hidden.png").write_bytes(b"x")
+    (folder / "scans" / "below").mkdir()
+    os.mkfifo(folder / "scans" / "pipe.png")
+    (folder / "scans" / "loop.png").symlink_to("loop.png")
+    (folder / "scans" / "unnamed").write_bytes((folder / "scans" / f"{first(folder)}").read_bytes())
+    (folder / "empty").mkdir()
+    (folder / "odd[1].png").write_bytes(b"x")
+    found = meant(["scans", "scans/0[0-2]*", "-", "odd[1].png", "empty", "n?ne", "gone.png"])
+    names = sorted(os.listdir("scans"))
+    pictures = [f"scans/{name}" for name in names if name[:2].isdigit() or name == "unnamed"]
+    three = [path for path in pictures if path[6:8] in ("00", "01", "02")]
+    assert found.paths == [*pictures, *three, "-", "odd[1].png", "gone.png"]
+    assert found.bad == [
+        "empty: expected a folder with pictures, found no file",
+        "n?ne: expected files of this pattern, found none",
+    ]
+    assert found.notes == ["scans: 1 file in it left out, no picture"]
+    with pytest.raises(LenetError, match="stdin once, found 2 times"):
+        meant(["-", "-"])
+
+
+def first(folder):
+    return min(name for name in os.listdir(folder / "scans") if name[0] != ".")
+
+
+def test_one_file_of_data_goes_its_own_way_without_pillow(folder, digits):
+    np.save("x.npy", digits.images[:20])
+    assert single_data(["x.npy"]) and not single_data(["x.npy", "x.npy"])
+    assert not single_data([f"scans/{first(folder)}"])
+    code = (
+        "import sys\n"
+        "from lenetgpu.cli import main\n"
+        "main(['infer', *sys.argv[1:]], standalone_mode=False)\n"
+        "print([name for name in sys.modules if name.startswith('PIL')])\n"
+    )
+    for data in ("x.npy", f"scans/{first(folder)}"):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *CPU, data], capture_output=True, text=True, check=True
+        )
+        imported = ran.stdout.splitlines()[-1]
+        assert (imported == "[]") == (not data.endswith("png")), imported
+
+
+def test_data_among_pictures_join_in_as_rows(folder, digits):
+    np.save("x.npy", digits.images[20:23])
+    np.save("f.npy", digits.images[23:25].astype(np.float32) / 255)
+    found = rows("x.npy", f"scans/{first(folder)}", "f.npy")
+    names = [f"x.npy[{k}]" for k in range(3)] + [f"scans/{first(folder)}", "f.npy[0]", "f.npy[1]"]
+    assert [row["file"] for row in found] == names
+    expected = digits.labels[[20, 21, 22, 0, 23, 24]]
+    assert sum(row["label"] == label for row, label in zip(found, expected, strict=True)) >= 5
+    assert [row["notes"] for row in found[:3]] == [[]] * 3
+    mixed = gather(["x.npy", "f.npy"], False).source().images
+    assert mixed.dtype == np.float32 and mixed.max() <= 1
+    assert (mixed[:3] == digits.images[20:23] / np.float32(255)).all()
+
+
+def test_several_labelled_files_have_an_accuracy(folder):
+    result = run(default_digits(), default_digits(), "--skip", 9_990, "--limit", 20, "--json", "-")
+    document = json.loads(result.stdout)
+    assert (document["images"], len(document["rows"])) == (20, 20)
+    assert document["rows"][10]["file"] == f"{default_digits()}[0]"
+    assert document["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize(("skip", "limit"), [(0, 3), (2, 4), (5, None), (14, 2)])
+def test_skip_and_limit_count_images_of_all_files(folder, digits, skip, limit):
+    np.save("x.npy", digits.images[:4])
+    whole = gather(meant(["x.npy", "scans"]).paths, False).names
+    found = gather(meant(["x.npy", "scans"]).paths, False, skip, limit).names
+    assert found == whole[skip : None if limit is None else skip + limit]
+
+
+def test_stdin_is_a_file_like_any_other(folder, digits):
+    picture = (folder / "scans" / first(folder)).read_bytes()
+    (row,) = rows("-", input=picture)
+    assert (row["file"], row["label"]) == ("-", digits.labels[0])
+    held = io.BytesIO()
+    np.save(held, digits.images[:3])
+    assert [row["file"] for row in rows("-", input=held.getvalue())] == ["-[0]", "-[1]", "-[2]"]
+    result = run("-", input=b"hello")
+    assert result.exit_code == 2 and "stdin: expected a picture" in result.stderr
+    assert "5 bytes of another form" in result.stderr
+
+
+def test_a_bad_picture_is_a_line_and_the_others_go_on(folder):
+    (folder / "bad\n\x1b[31m.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    Image.new("L", (40, 40), 200).save("blank.png")
+    result = run("scans", "bad\n\x1b[31m.png", "blank.png", "none.jpg", "--json", "o.json")
+    assert result.exit_code == 1
+    lines = result.stderr.splitlines()
+    assert [line.split(":")[:2] for line in lines] == [
+        ["lenetgpu", r" bad\n\x1b[31m.png"], ["lenetgpu", " blank.png"], ["lenetgpu", " none.jpg"]
+    ]  # fmt: skip
+    assert lines[1].endswith("blank.png: expected a digit, found a blank picture")
+    document = json.loads((folder / "o.json").read_text())
+    assert document["images"] == len(document["rows"]) == 12 and len(document["bad"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing*.png"], ["nothing*.png: expected files of this pattern, found none"]),
+        (["empty"], ["empty: expected a folder with pictures, found no file"]),
+        (["words.txt"], ["words.txt: expected a picture", "5 bytes of another form"]),
+        (["gone.png"], ["gone.png: expected a picture", "no such file"]),
+        (["gone.png", "words.txt"], ["found 2 that cannot"]),
+        (["scans", "--skip", "99"], ["--skip 99: expected more images"]),
+        (["scans", "--limit", "0"], ["--limit: expected at least 1 image"]),
+        (["scans", "--min-accuracy", "0.5"], ["--min-accuracy: expected labels"]),
+    ],
+)
+def test_nothing_to_classify_is_bad_input(folder, arguments, said):
+    (folder / "empty").mkdir()
+    (folder / "words.txt").write_text("hello")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("lenetgpu: error: ") and all(part in last for part in said)
+
+
+def test_results_hold_the_names(folder):
+    odd = 'a, "b"\n.png'
+    os.rename(f"scans/{first(folder)}", f"scans/{odd}")
+    names = [f"scans/{name}" for name in sorted(os.listdir("scans"))]
+    for ending, extra in (
+        (".csv", ()),
+        (".json", ()),
+        (".h5", ()),
+        (".npy", ()),
+        (".csv", ("--scores",)),
+    ):
+        assert run("scans", "--output", f"o{ending}", "--skip", 1, *extra).exit_code == 0
+    names = names[1:]
+    table = list(csv.DictReader(io.StringIO((folder / "o.csv").read_text())))
+    assert list(table[0]) == ["index", "file", "label", *(f"score{k}" for k in range(10))]
+    assert [row["file"] for row in table] == [name.replace("\n", r"\n") for name in names]
+    assert [row["index"] for row in table] == [str(k) for k in range(1, 12)]
+    document = json.loads((folder / "o.json").read_text())
+    assert document["files"] == names and "scores" not in document
+    with h5py.File("o.h5") as file:
+        kept = [bytes(row).rstrip(b"\0").decode() for row in file["files"][...]]
+        assert kept == names and (file["labels"][...] == document["labels"]).all()
+    assert "checksums right (2 data sets)" in verified(folder / "o.h5")
+    assert np.load("o.npy").tolist() == document["labels"]
+
+
+def test_a_flipped_name_is_noticed(folder):
+    run("scans", "--output", "o.h5")
+    data = bytearray((folder / "o.h5").read_bytes())
+    at = data.index(b"scans/03")
+    data[at] ^= 1
+    (folder / "o.h5").write_bytes(data)
+    with pytest.raises(LenetError, match="/files"):
+        verified(folder / "o.h5")
+
+
+def test_a_picture_that_is_read_is_not_written_over(folder):
+    target = folder / "scans" / "o.csv"
+    target.write_text("x")
+    assert run("scans", "--output", target).exit_code == 0
+    os.rename(f"scans/{first(folder)}", "one.json")
+    result = run("one.json", "scans", "--output", "one.json")
+    assert (
+        result.exit_code == 2 and "another file to write than those that are read" in result.stderr
+    )
+
+
+def test_as_is_leaves_the_preparation_out(folder, digits):
+    image = Image.fromarray(digits.images[0, ..., 0])
+    image.save("plain.png")
+    (row,) = rows("plain.png", "--as-is")
+    assert row["label"] == digits.labels[0] and row["notes"] == []
+    assert all("resized from 84x84" in row["notes"] for row in rows("scans", "--as-is"))
+
+
+# what is shown
+
+
+def test_up_to_thirty_are_a_table_with_digits_drawn(folder):
+    result = run("scans")
+    lines = result.stdout.splitlines()
+    assert lines[-1].startswith("time ") and any(line.startswith("elapsed") for line in lines)
+    lines = result.stdout.partition("\ndevice ")[0].splitlines()
+    for number, name in enumerate(sorted(os.listdir("scans")), 1):
+        (line,) = [line for line in lines if f"scans/{name}" in line]
+        shown, _, digit, *_ = line.split()
+        assert (
+            shown == str(number)
+            and f"{number}: {digit}" in result.stdout
+            and "dark on light, turned" in line
+        )
+    assert any("\u28ff" in line for line in lines) or "#" in result.stdout
+
+
+def test_more_are_counted(folder, digits):
+    np.save("x.npy", digits.images[:40])
+    result = run("x.npy", f"scans/{first(folder)}")
+    counted = [line.split() for line in result.stdout.splitlines() if "%" in line]
+    counted = [words for words in counted if len(words) == 3 and words[0].isdigit()]
+    assert sum(int(words[1]) for words in counted) == 41
+    assert [words[0] for words in counted] == sorted(words[0] for words in counted)
+    assert "x.npy[0]" not in result.stdout.partition("device")[0]
+
+
+@pytest.mark.parametrize("width", [14, 40, 80, 200])
+@pytest.mark.parametrize("braille", [True, False])
+def test_drawings_fit_and_show_the_ink(digits, width, braille):
+    lines = show.drawn(digits.images[:7], list(range(7)), width, braille)
+    assert max(map(len, lines)) <= max(width, 14)
+    assert sum(len(re.findall(r"\d: \d", line)) for line in lines) == 7
+    if braille:
+        dots = sum(
+            bin(ord(char) - 0x2800).count("1")
+            for line in lines
+            for char in line
+            if char >= "\u2800"
+        )
+        assert dots == int((digits.images[:7] >= 127.5).sum())
+    else:
+        assert all(char in " .:*#0123456789" for line in lines for char in line)
+        assert sum(line.count("#") for line in lines) > 60
+
+
+def test_a_dot_of_braille_is_where_its_pixel_is():
+    for y in range(4):
+        for x in range(2):
+            image = np.zeros((1, 28, 28, 1), np.uint8)
+            image[0, 8 + y, 4 + x] = 255
+            lines = show.drawn(image, [0], 80, True)
+            bit = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]][y][x]
+            assert ord(lines[3][2]) - 0x2800 == bit
+
+
+def test_a_terminal_without_braille_gets_plain_characters(folder):
+    env = os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "lenetgpu", "infer", *CPU, "scans"],
+        capture_output=True, env=env | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=True,
+    )  # fmt: skip
+    text = ran.stdout.decode("ascii")
+    drawing = text.partition("1: ")[2].partition("device")[0]
+    assert "\\u28" not in drawing and "#" in drawing and "\x1b" not in text
+
+
+class Narrow:
+    """A console of few characters, kept as text."""
+
+    def __init__(self, width):
+        self.width, self.out = width, io.StringIO()
+        self._rich = Rich(file=self.out, width=width, markup=False)
+
+    def print(self, what, **how):
+        if isinstance(what, str):
+            self.out.write(what + "\n")
+        else:
+            self._rich.print(what)
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 120])
+def test_a_narrow_terminal_has_narrow_lines(digits, width):
+    names = ["a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png", "x\x1b[2J.png"]
+    table = [
+        {"file": name, "label": 7, "probability": 0.5, "notes": ["dark on light, turned"],
+         "runner_up": {"label": 1, "probability": 0.25}} for name in names
+    ]  # fmt: skip
+    console = Narrow(width)
+    show.print_pictures(console, table, digits.images[:2])
+    text = console.out.getvalue()
+    assert "\x1b" not in text and max(map(len, text.splitlines())) <= width
+    if width >= 50:
+        assert "drawn.png" in text and "50.0%" in text and "7" in text
+
+
+def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):
+    from lenetgpu.files.pictures import given
+
+    calls = []
+
+    def stopped(path, as_is):
+        calls.append(path)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return read(path, as_is)
+
+    read = given.read_digit
+    monkeypatch.setattr(given, "read_digit", stopped)
+    result = run("scans", "--output", "o.csv")
+    assert result.exit_code in (1, 130) and not (folder / "o.csv").exists() and len(calls) == 3

@@ -1,0 +1,449 @@
+"""What is read wrong: counted by hand, listed in full, said in short, however it is read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from test_infer_stopped import stopped
+
+from lenetgpu.check import mistakes
+from lenetgpu.check.mistakes import Mistakes, confusion, confusions, counts_of, per_digit
+from lenetgpu.cli import main
+from lenetgpu.commands import infer as job
+from lenetgpu.errors import LenetError
+from lenetgpu.files import early
+from lenetgpu.files.output import LabelWriter
+from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.reading import MemorySource
+from lenetgpu.measure.document import infer_json
+from lenetgpu.measure.outcome import Request
+from lenetgpu.show.mistakes import files
+from lenetgpu.show.mistakes.lines import bounded, lead, lines, probability, share, title
+
+DIGITS = ROOT / "data" / "digits-10k.h5"
+CPU = ("--device", "cpu", "--plan", "tiled")
+N = 240
+
+LABELS = np.array([4, 4, 4, 4, 9, 9, 7, 7, 0, 4, 1])
+READ = np.array([4, 9, 9, 1, 9, 4, 7, 7, 0, 9, 9], np.int32)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def refused(result, *parts):
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("lenetgpu: error: ") and result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_counts_by_hand(monkeypatch):
+    expected = np.zeros((10, 10), int)
+    expected[0, 0], expected[1, 9], expected[4, 4], expected[4, 9] = 1, 1, 1, 3
+    expected[4, 1], expected[9, 9], expected[9, 4], expected[7, 7] = 1, 1, 1, 2
+    for at_once in (1, 4, 1000):
+        monkeypatch.setattr(mistakes, "_AT_ONCE", at_once)
+        np.testing.assert_array_equal(confusion(LABELS, READ), expected)
+    assert per_digit(expected) == [
+        {"digit": 0, "images": 1, "correct": 1, "accuracy": 1.0},
+        {"digit": 1, "images": 1, "correct": 0, "accuracy": 0.0},
+        {"digit": 4, "images": 5, "correct": 1, "accuracy": 0.2},
+        {"digit": 7, "images": 2, "correct": 2, "accuracy": 1.0},
+        {"digit": 9, "images": 2, "correct": 1, "accuracy": 0.5},
+    ]
+    assert confusions(expected) == [
+        {"label": 4, "predicted": 9, "images": 3},
+        {"label": 1, "predicted": 9, "images": 1},
+        {"label": 4, "predicted": 1, "images": 1},
+        {"label": 9, "predicted": 4, "images": 1},
+    ]
+
+
+def test_labels_of_bytes_are_counted_too():
+    few = np.array([9, 8], np.uint8)
+    counts = confusion(few, few[::-1].astype(np.int32))
+    assert counts[9, 8] == counts[8, 9] == 1 and counts.sum() == 2
+
+
+def noted(parts, done, first=100):
+    """What is noted of LABELS that come in parts, with scores whose softmax is known."""
+    shares = np.full((len(LABELS), 10), 0.01)
+    shares[np.arange(len(LABELS)), READ] = 0.71 - np.arange(len(LABELS)) / 100
+    shares[:, 5] = 0.21 + np.arange(len(LABELS)) / 100
+    scores = (np.log(shares) + 3).astype(np.float32)
+    kept = Mistakes(LABELS, first)
+    for lo, hi in parts:
+        kept.add(lo, READ[lo:hi], scores[lo:hi])
+    return kept.rows(done)
+
+
+def test_wrong_ones_by_hand():
+    rows = noted([(0, 2), (2, 5), (5, 11)], 11)
+    np.testing.assert_array_equal(rows["index"], [101, 102, 103, 105, 109, 110])
+    np.testing.assert_array_equal(rows["label"], [4, 4, 4, 9, 4, 1])
+    np.testing.assert_array_equal(rows["predicted"], [9, 9, 1, 4, 9, 9])
+    np.testing.assert_array_equal(rows["runner_up"], [5] * 6)
+    np.testing.assert_allclose(rows["probability"], [0.70, 0.69, 0.68, 0.66, 0.62, 0.61], 1e-6)
+    np.testing.assert_allclose(rows["label_probability"], [0.01] * 6, 1e-6)
+    np.testing.assert_allclose(
+        rows["runner_up_probability"], [0.22, 0.23, 0.24, 0.26, 0.30, 0.31], 1e-6
+    )
+    assert rows.dtype.itemsize == 35
+    np.testing.assert_array_equal(rows, noted([(0, 11)], 11))
+
+
+def test_what_was_not_done_is_not_noted():
+    """Scores that came before Ctrl-C, of labels that did not get where they belong."""
+    np.testing.assert_array_equal(noted([(0, 11)], 9)["index"], [101, 102, 103, 105])
+    assert len(noted([], 0)) == len(noted([(0, 1)], 1)) == 0
+
+
+def test_the_surest_come_first_and_equal_ones_in_order():
+    rows = np.zeros(5, mistakes.ROW)
+    rows["index"], rows["probability"] = range(5), [0.5, 0.9, 0.5, 0.9, 0.7]
+    assert mistakes.worst(rows)["index"].tolist() == [1, 3, 4, 0, 2]
+    assert mistakes.worst(rows, 2)["index"].tolist() == [1, 3]
+
+
+def test_the_images_of_wrong_ones_are_read_forwards(rng):
+    """As a gzip file is read best; those after the first ones that were left out."""
+    images = rng.random((9, 28, 28, 1), np.float32)
+    images[8, 0, :2] = [[1.5], [-0.5]]
+    read = []
+
+    class Watched(MemorySource):
+        def _fill(self, first, out):
+            read.append(first)
+            super()._fill(first - 100, out)
+
+    source = Watched(images, None, "x")
+    source.chosen = range(100, 109)
+    rows = np.zeros(4, mistakes.ROW)
+    rows["index"], rows["probability"] = [101, 104, 105, 108], [0.1, 0.3, 0.2, 0.4]
+    found = mistakes.gallery(rows, source, 3)
+    assert read == [104, 105, 108]
+    assert found.worst["index"].tolist() == [108, 104, 105]
+    expected = np.round(np.clip(images[[8, 4, 5], :, :, 0], 0, 1) * 255)
+    assert found.images.dtype == np.uint8
+    np.testing.assert_array_equal(found.images, expected)
+
+
+def test_lines_by_hand():
+    counts = confusion(LABELS, READ)
+    assert list(lines(counts, 250)) == [
+        "digits   0 100%, 1 0%, 4 20.0%, 7 100%, 9 50.0%",
+        "mistakes 4 read as 9: 3, 1 read as 9: 1, 4 read as 1: 1, 9 read as 4: 1",
+    ]
+    assert list(lines(counts, 40)) == [
+        "digits   0 100%, 1 0%, 4 20.0%, 7 100%,",
+        "         9 50.0%",
+        "mistakes 4 read as 9: 3, 1 read as 9: 1,",
+        "         4 read as 1: 1, 9 read as 4: 1",
+    ]
+    assert list(lines(confusion(READ, READ), 250)) == []
+    many = np.eye(10, dtype=int) * 50_000
+    many[0] = [0, 900, 800, 70_000, 600, 500, 0, 40, 0, 30]
+    assert list(lines(many, 250))[1] == (
+        "mistakes 0 read as 3: 70,000, 0 read as 1: 900, 0 read as 2: 800, 0 read as 4: 600, "
+        "0 read as 5: 500, 2 other pairs: 70"
+    )
+    many[0, 9] = 0
+    assert list(lines(many, 250))[1].endswith(", 1 other pair: 40")
+
+
+def test_no_share_is_rounded_to_all_or_nothing():
+    assert [share(part) for part in (0, 1e-9, 0.5, 0.98765, 1 - 1e-9, 1)] == [
+        "0%", "0.1%", "50.0%", "98.8%", "99.9%", "100%",
+    ]  # fmt: skip
+    assert share(0.99999999, 2) == "99.99%"
+    assert [probability(p) for p in (1e-9, 0.0004999, 0.25, 0.99949, 0.9995, 1.0)] == [
+        "<0.1%", "<0.1%", "25.0%", "99.9%", ">99.9%", ">99.9%",
+    ]  # fmt: skip
+
+
+def test_headings_by_hand():
+    counts = confusion(LABELS, READ)
+    assert title(counts) == "6 of 11 digits read wrong"
+    assert lead(counts) == (
+        "45.45% are read right. The most frequent mistake is 4 read as 9, 3 times."
+    )
+    one = confusion(LABELS[1:2], READ[1:2])
+    assert title(one) == "1 of 1 digit read wrong"
+    assert lead(one).endswith("is 4 read as 9, once.")
+    assert title(1000 * counts) == "6,000 of 11,000 digits read wrong"
+    right = confusion(READ, READ)
+    assert (title(right), lead(right)) == ("None of 11 digits read wrong", "100% are read right.")
+    assert bounded(120, 1178) == "120 of 1,178 shown, the surest mistakes."
+    assert bounded(1, 1) == "One mistake."
+    assert bounded(120, 120) == "All 120 shown, the surest mistakes first."
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Digits of which some are called what they are not: there are mistakes enough."""
+    path = tmp_path / "digits.h5"
+    with h5py.File(DIGITS) as source, h5py.File(path, "w") as file:
+        file["x"], labels = source["x"][:N], source["y"][:N].reshape(-1).astype(np.int64)
+        labels[::7] = (labels[::7] + 3) % 10
+        file["y"] = labels
+    return path
+
+
+def listed(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
+    listing, output = tmp_path / "wrong.csv", tmp_path / "labels.csv"
+    asked = ["infer", data, *CPU, "--skip", 31, "--limit", 150, "--errors", listing]
+    assert run(*asked, "--output", output, "--scores").exit_code == 0
+    with h5py.File(data) as file:
+        truth = file["y"][()]
+    expected = []
+    for row in listed(output):
+        index, label = int(row["index"]), int(row["label"])
+        powers = np.exp(np.array([float(row[f"score{k}"]) for k in range(10)]))
+        shares = powers / powers.sum()
+        if label != truth[index]:
+            order = np.argsort(-shares)
+            assert order[0] == label
+            expected.append((index, truth[index], label, order[1], shares, truth[index]))
+    rows = listed(listing)
+    assert list(rows[0]) == [
+        "index", "label", "predicted", "probability", "label_probability", "runner_up",
+        "runner_up_probability",
+    ]  # fmt: skip
+    assert len(rows) == len(expected) > 20
+    for row, (index, is_, read, second, shares, _) in zip(rows, expected, strict=True):
+        found = [int(row[name]) for name in ("index", "label", "predicted", "runner_up")]
+        assert found == [index, is_, read, second]
+        found = [float(row[f"{name}probability"]) for name in ("", "label_", "runner_up_")]
+        np.testing.assert_allclose(found, shares[[read, is_, second]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["hdf5", "floats", "packed", "idx.gz"])
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "meanwhile"])
+def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, large):
+    """Read whole or while it is computed: the same list, the same pictures."""
+    path, whole = data, job.infer(asked(data))
+    with h5py.File(data) as file:
+        images, labels = file["x"][()].reshape(-1, 28, 28), file["y"][()]
+    if form == "floats":
+        path = tmp_path / "floats.h5"
+        with h5py.File(path, "w") as file:
+            file["x"], file["y"] = images.astype(np.float32)[..., None] / 255, labels
+    elif form == "packed":
+        pack_data(data, path := tmp_path / "packed.h5")
+    elif form == "idx.gz":
+        path = tmp_path / "few-images-idx3-ubyte.gz"
+        sizes = np.array([2051, N, 28, 28], ">u4").tobytes()
+        path.write_bytes(gzip.compress(sizes + images.tobytes()))
+        beside = tmp_path / "few-labels-idx1-ubyte.gz"
+        sizes = np.array([2049, N], ">u4").tobytes()
+        beside.write_bytes(gzip.compress(sizes + labels.astype(np.uint8).tobytes()))
+    if large:
+        monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(early, "MOST_BYTES", 0)
+    outcome = job.infer(asked(path, batch=50))
+    assert outcome.streamed is large and outcome.scores is None
+    for name in ("index", "label", "predicted", "runner_up"):
+        np.testing.assert_array_equal(outcome.mistakes.rows[name], whole.mistakes.rows[name])
+    np.testing.assert_allclose(
+        outcome.mistakes.rows["probability"], whole.mistakes.rows["probability"], rtol=1e-4
+    )
+    np.testing.assert_array_equal(outcome.mistakes.images, images[outcome.mistakes.worst["index"]])
+
+
+def asked(path, **options):
+    return Request(data=path, device="cpu", plan="tiled", mistakes=True, **options)
+
+
+def test_labels_are_written_as_without(data, tmp_path, monkeypatch):
+    """The list asks for scores; the labels' file has none unless it is asked for them."""
+    plain, beside = tmp_path / "plain.npy", tmp_path / "beside.npy"
+    assert run("infer", data, *CPU, "--output", plain).exit_code == 0
+    for bound in (job.WHOLE_BYTES, 0):
+        monkeypatch.setattr(job, "WHOLE_BYTES", bound)
+        words = ("--output", beside, "--errors", tmp_path / "wrong.csv")
+        assert run("infer", data, *CPU, *words).exit_code == 0
+        assert beside.read_bytes() == plain.read_bytes()
+
+
+@pytest.mark.parametrize("output", [False, True])
+@pytest.mark.parametrize("large", [False, True], ids=["whole", "meanwhile"])
+def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output):
+    whole = job.infer(asked(data)).mistakes.rows
+    if large:
+        monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(early, "MOST_BYTES", 0)
+
+    def stop(done, total):
+        if done >= 100:
+            raise KeyboardInterrupt
+
+    target = tmp_path / "labels.npy" if output else None
+    outcome = job.infer(asked(data, batch=50), stop, target)
+    assert outcome.interrupted and 100 <= outcome.done < N
+    assert 0 < len(outcome.mistakes.rows) == (outcome.labels != outcome.truth).sum()
+    names = ["index", "label", "predicted"]
+    expected = whole[whole["index"] < outcome.done][names]
+    np.testing.assert_array_equal(outcome.mistakes.rows[names], expected)
+
+
+def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
+    """What was noted of labels that the file did not get any more is no mistake of the run."""
+    whole, plain = job.infer(asked(data)).mistakes.rows, LabelWriter.write
+
+    def write(self, labels, scores=None):
+        if self.done < 100:
+            return plain(self, labels, scores)
+        plain(self, labels[:20], scores)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LabelWriter, "write", write)
+    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    outcome = job.infer(asked(data, batch=50), output=tmp_path / "labels.npy")
+    assert outcome.done == len(np.load(tmp_path / "labels.npy")) == 120
+    np.testing.assert_array_equal(
+        outcome.mistakes.rows["index"], whole["index"][whole["index"] < 120]
+    )
+    assert any((whole["index"] >= 120) & (whole["index"] < 150))
+
+
+def test_ctrl_c_on_the_command_line(tmp_path):
+    target = tmp_path / "wrong.csv"
+    words = ["infer", "--limit", 2000, "--batch", 500, *CPU, "--errors", target]
+    done = stopped(9, *words)
+    assert done.returncode == 130, done.stderr
+    images = int(done.stderr.split(": ")[2].split(" of ")[0].replace(",", ""))
+    rows = listed(target)
+    assert 0 < images < 2000 and rows and all(int(row["index"]) < images for row in rows)
+    right = images - len(rows)
+    assert f"accuracy {right:,}/{images:,}" in done.stdout
+
+
+def test_the_summary_says_them_where_there_are_any(data):
+    result = run("infer", data, *CPU)
+    said = result.stdout.splitlines()
+    place = next(n for n, line in enumerate(said) if line.startswith("accuracy "))
+    outcome = job.infer(asked(data))
+    assert said[place + 1 : place + 3] == list(lines(outcome.counts, 250))
+    assert said[place + 3].startswith("elapsed ")
+    result = run("infer", "--limit", 20, *CPU)
+    assert "accuracy 20/20" in result.stdout
+    assert "digits  " not in result.stdout and "mistakes" not in result.stdout
+
+
+def test_a_list_imports_nothing_that_draws(data, tmp_path):
+    code = (
+        "import sys; from lenetgpu.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "print({'PIL', 'jinja2', 'matplotlib'} & sys.modules.keys())"
+    )
+    words = ["infer", data, *CPU, "--errors", tmp_path / "wrong.csv"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert done.stdout.endswith("\nset()\n") and listed(tmp_path / "wrong.csv")
+
+
+def test_the_json_counts_every_image(data, tmp_path):
+    document = json.loads(run("infer", data, *CPU, "--json", "-").stdout)
+    outcome = job.infer(asked(data))
+    np.testing.assert_array_equal(counts_of(document), confusion(outcome.truth, outcome.labels))
+    assert sum(row["images"] for row in document["per_digit"]) == N
+    wrong = sum(pair["images"] for pair in document["confusions"])
+    assert 20 < wrong == N - document["correct"]
+    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
+    document = infer_json(job.infer(Request(data=tmp_path / "x.npy", device="cpu")), 0.0)
+    assert document["per_digit"] is document["confusions"] is counts_of(document) is None
+    assert counts_of({"correct": 3}) is None
+
+
+def test_mistakes_of_images_without_labels_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(job.Engine, "start", lambda *_: pytest.fail("begun"))
+    path, target = tmp_path / "x.npy", tmp_path / "wrong.csv"
+    np.save(path, np.zeros((3, 28, 28), np.uint8))
+    refused(
+        run("infer", path, *CPU, "--errors", target),
+        f"--errors: expected labels in {path}, found none",
+    )
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("wrong.pdf", ".pdf"), ("wrong", "no ending"), ("-", "no ending")]
+)
+def test_other_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
+    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    monkeypatch.chdir(tmp_path)
+    words = f"--errors {name}: expected a name ending in .png, .html or .csv, found {found}"
+    refused(run("infer", *CPU, "--errors", name), words)
+
+
+@pytest.mark.parametrize(
+    ("ending", "module", "extra"), [(".png", "matplotlib", "plot"), (".html", "jinja2", "report")]
+)
+def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch, ending, module, extra):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == module else found(n))
+    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    words = f"--errors: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
+    refused(run("infer", *CPU, "--errors", tmp_path / f"wrong{ending}"), words)
+    files.check_errors(tmp_path / "wrong.csv")
+
+
+def test_nothing_is_written_over_that_is_read_or_written(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    (tmp_path / "link.csv").symlink_to(data)
+    refused(run("infer", data, *CPU, "--errors", tmp_path / "link.csv"), "those that are read")
+    same = tmp_path / "same.csv"
+    for option in ("--output", "--json"):
+        refused(run("infer", *CPU, "--errors", same, option, same), "one result there, found two")
+    refused(run("infer", *CPU, "--errors", tmp_path / "no" / "x.csv"), "an existing folder")
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 8 KiB: a full disk."""
+    resource = pytest.importorskip("resource")
+    old, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, old[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("ending", files.ENDINGS)
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(data, tmp_path, request, ending):
+    outcome = job.infer(asked(data))
+    rows = np.repeat(outcome.mistakes.rows, 20)
+    outcome.mistakes = mistakes.Gallery(rows, outcome.mistakes.worst, outcome.mistakes.images)
+    target = tmp_path / f"wrong{ending}"
+    if ending != ".csv":
+        pytest.importorskip(files._EXTRAS[ending][0])
+        files.write_errors(tmp_path / f"first{ending}", outcome)  # fonts are found, and kept
+    target.write_text("old")
+    before = {path.name for path in tmp_path.iterdir()}
+    request.getfixturevalue("small_files")
+    with pytest.raises(LenetError) as caught:
+        files.write_errors(target, outcome)
+    assert str(caught.value) == f"{target}: expected a place to write to, found: File too large"
+    assert target.read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == before

@@ -1,0 +1,215 @@
+"""Mistakes as a page, opened in a browser, and as a picture: every count, every wrong image."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+from browser import DESK, PHONE, browser
+from test_mistakes import DIGITS, asked, data, run
+
+from lenetgpu.check import mistakes
+from lenetgpu.check.mistakes import Gallery, confusion
+from lenetgpu.commands import infer as job
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.show.mistakes import files
+from lenetgpu.show.mistakes.lines import probability
+
+__all__ = ["data"]  # a fixture
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    pytest.importorskip("jinja2", reason="needs jinja2: extra report")
+    with browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def outcome(data):
+    return job.infer(asked(data))
+
+
+def cells(page):
+    """The matrix as the page shows it."""
+    rows = page.locator("table.confusion tbody tr").all()
+    shown = [[cell.inner_text() for cell in row.locator("td").all()] for row in rows]
+    return np.array([[int(text or 0) for text in row[:-1]] for row in shown]), [
+        row[-1] for row in shown
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_the_page_is_whole_and_asks_for_nothing(chromium, data, tmp_path, width, dark):
+    path = tmp_path / "wrong.html"
+    assert run("infer", data, "--device", "cpu", "--errors", path).exit_code == 0
+    with chromium.open(path, width, dark) as seen:
+        assert (seen.console, seen.requests) == ([], [])
+        assert seen.overflow() == 0
+        table = seen.page.locator("table.confusion")
+        assert table.evaluate("t => t.scrollWidth - t.parentElement.clientWidth") <= 0
+        assert seen.page.locator("h1").inner_text().endswith("of 240 digits read wrong")
+        levels = [h.evaluate("h => +h.tagName[1]") for h in seen.page.locator("h1, h2, h3").all()]
+        assert levels == [1, 2, 3, 2]
+
+
+def test_the_page_shows_every_count(chromium, outcome, tmp_path):
+    files.write_errors(tmp_path / "wrong.html", outcome)
+    with chromium.open(tmp_path / "wrong.html") as seen:
+        counts, right = cells(seen.page)
+        np.testing.assert_array_equal(counts, confusion(outcome.truth, outcome.labels))
+        assert right == [mistakes_share(row, digit) for digit, row in enumerate(counts)]
+        assert seen.page.locator(".pairs li").count() == 8
+        most = mistakes.confusions(counts)[0]
+        assert seen.page.locator(".pairs li").first.inner_text().split() == [
+            str(most["label"]), "read", "as", str(most["predicted"]), str(most["images"]),
+        ]  # fmt: skip
+
+
+def mistakes_share(row, digit):
+    part = row[digit] / row.sum()
+    return "100%" if part == 1 else f"{100 * part:.1f}%"
+
+
+def colour(page, selector):
+    """The average of what is drawn there, without its edge."""
+    image = pytest.importorskip("PIL.Image")
+    shot = image.open(io.BytesIO(page.locator(selector).first.screenshot())).convert("RGB")
+    return np.asarray(shot)[3:6, 3:-3].reshape(-1, 3).mean(axis=0)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_small_counts_can_be_seen_beside_large_ones(chromium, outcome, tmp_path, dark):
+    """One mistake beside 10,000 right ones is no empty cell's colour; more are deeper."""
+    counts = 10_000 * np.eye(10, dtype=int)
+    counts[3, 5], counts[3, 8], counts[4, 9] = 1, 25, 100
+    vars(outcome)["counts"] = counts
+    files.write_errors(tmp_path / "wrong.html", outcome)
+    with chromium.open(tmp_path / "wrong.html", dark=dark) as seen:
+        found = [
+            colour(seen.page, f"tbody tr:nth-child({label + 1}) td:nth-child({predicted + 2})")
+            for label, predicted in ((3, 4), (3, 5), (3, 8), (4, 9))
+        ]
+        apart = [np.abs(one - found[0]).max() for one in found]
+        assert apart[1] >= 5 and apart[2] > 2 * apart[1] and apart[3] > 1.5 * apart[2]
+        blue = colour(seen.page, "td.right")
+        assert blue[2] > blue[0] + 50 and found[3][0] > found[3][2] + 50
+
+
+def test_thousands_fit_on_a_phone(chromium, outcome, tmp_path):
+    vars(outcome)["counts"] = np.full((10, 10), 8888)
+    files.write_errors(tmp_path / "wrong.html", outcome)
+    with chromium.open(tmp_path / "wrong.html", PHONE) as seen:
+        table = seen.page.locator("table.confusion")
+        assert table.evaluate("t => t.scrollWidth - t.parentElement.clientWidth") <= 0
+        assert cells(seen.page)[0].min() == 8888
+
+
+def test_the_gallery_shows_each_image_with_its_words(chromium, outcome, tmp_path):
+    from PIL import Image
+
+    path, kept = tmp_path / "wrong.html", outcome.mistakes
+    few = Gallery(kept.rows, kept.worst[:7], kept.images[:7])
+    outcome.mistakes = few
+    files.write_errors(path, outcome)
+    images = load_dataset(DIGITS).images[..., 0]
+    with chromium.open(path) as seen:
+        note = seen.page.locator("section:has(#gallery) > p.note").inner_text()
+        assert note.startswith(f"7 of {len(few.rows)} shown, the surest mistakes.")
+        tiles = seen.page.locator(".gallery li").all()
+        assert len(tiles) == 7
+        uri = re.search(r"--sheet: url\((.*?)\)", path.read_text())[1]
+        sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+        for tile, row in zip(tiles, few.worst, strict=True):
+            x, y = tile.locator(".digit").evaluate(
+                "d => ['--x', '--y'].map(n => +getComputedStyle(d).getPropertyValue(n))"
+            )
+            shown = sheet[28 * y : 28 * y + 28, 28 * x : 28 * x + 28]
+            np.testing.assert_array_equal(shown, images[row["index"]])
+            words = [
+                f"{row['label']} read as {row['predicted']}",
+                probability(row["probability"]),
+                f"then {row['runner_up']} {probability(row['runner_up_probability'])}",
+                f"image {row['index']}",
+            ]
+            assert [line for line in tile.inner_text().split("\n") if line] == words
+
+
+def test_where_nothing_is_wrong_there_is_no_gallery(chromium, tmp_path):
+    path = tmp_path / "right.html"
+    assert run("infer", "--device", "cpu", "--limit", 20, "--errors", path).exit_code == 0
+    with chromium.open(path) as seen:
+        assert (seen.console, seen.overflow()) == ([], 0)
+        assert seen.page.locator("h1").inner_text() == "None of 20 digits read wrong"
+        assert seen.page.locator(".gallery, .pairs, #gallery").count() == 0
+        assert cells(seen.page)[0].trace() == 20
+
+
+def test_the_part_for_other_pages_needs_no_images(outcome):
+    pytest.importorskip("jinja2", reason="needs jinja2: extra report")
+    from lenetgpu.show.page.mistakes import section
+
+    part = section(outcome.counts)
+    assert part.count("<section") == 1 and "<html" not in part and "gallery" not in part
+    assert section(outcome.counts, outcome.mistakes).count("<section") == 2
+
+
+def test_an_interrupted_run_says_so(chromium, outcome, tmp_path):
+    outcome.asked = 1000
+    files.write_errors(tmp_path / "wrong.html", outcome)
+    with chromium.open(tmp_path / "wrong.html") as seen:
+        assert "240 of 1,000 images read" in seen.page.locator("dl.facts").inner_text()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that would be saved."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib: extra plot")
+    from lenetgpu.show.mistakes import picture
+
+    kept, real = [], picture.save
+    monkeypatch.setattr(picture, "save", lambda f, path: (kept.append(f), real(f, path)))
+    return kept
+
+
+def test_the_picture_shows_every_count_and_image(drawn, outcome, tmp_path):
+    from PIL import Image
+
+    path, kept = tmp_path / "$x_{2}$.png", outcome.mistakes
+    outcome.data = "/data/$unbalanced"
+    outcome.mistakes = Gallery(kept.rows, kept.worst[:15], kept.images[:15])
+    files.write_errors(path, outcome)
+    with Image.open(path) as image:
+        assert image.format == "PNG" and 1000 < image.width < 2000
+    matrix, bars, gallery = drawn[0].axes
+    counts = confusion(outcome.truth, outcome.labels)
+    found = np.zeros((10, 10), int)
+    for text in matrix.texts:
+        x, y = text.get_position()
+        if x in range(10) and y in range(10):
+            found[y, x] = int(text.get_text().replace(",", ""))
+    np.testing.assert_array_equal(found, counts)
+    shade = matrix.images[0].get_array()
+    assert (shade[counts == 0] == 1).all() and (shade[counts > 0].min(axis=1) < 0.95).all()
+    assert len(bars.patches) == 8
+    sheet = gallery.images[0].get_array()
+    for place, image in enumerate(kept.images[:15]):
+        y, x = 52 * (place // 12), 36 * (place % 12)
+        np.testing.assert_array_equal(sheet[y : y + 28, x : x + 28], 255 - image)
+    words = [text.get_text() for text in gallery.texts]
+    assert words[::3] == [f"{r['label']} read as {r['predicted']}" for r in kept.worst[:15]]
+    assert words[2::3] == [f"{index:,}" for index in kept.worst["index"][:15]]
+    said = [text.get_text() for text in drawn[0].texts]
+    assert any(line.startswith(f"15 of {len(kept.rows)} shown") for line in said)
+    assert any("/data/$unbalanced" in line.replace("\n", " ") for line in said)
+
+
+def test_a_picture_without_mistakes(drawn, tmp_path):
+    path = tmp_path / "right.png"
+    assert run("infer", "--device", "cpu", "--limit", 20, "--errors", path).exit_code == 0
+    assert len(drawn[0].axes) == 2
+    assert drawn[0].texts[0].get_text() == "None of 20 digits read wrong"

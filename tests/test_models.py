@@ -1,0 +1,291 @@
+"""Weights in safetensors, ONNX and .npz: out and in again, as others have them, by all commands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import h5py
+import model_files
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lenetgpu import LeNet, LenetError
+from lenetgpu.cli import main
+from lenetgpu.files import assets, checksums
+from lenetgpu.files.convert import convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.models import forms, layouts
+from lenetgpu.files.weights import about, load_weights
+from lenetgpu.network import weight_shapes
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
+
+ENDINGS = list(model_files.FORMS)
+each_form = pytest.mark.parametrize("ending", ENDINGS)
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+def same(found, expected):
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == np.float32 and found[name].flags["C_CONTIGUOUS"]
+        assert found[name].tobytes() == np.ascontiguousarray(tensor).tobytes(), name
+
+
+@pytest.fixture
+def tensors(rng):
+    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
+
+
+@each_form
+def test_out_and_in_again_is_the_same_file(tmp_path, ending):
+    """Every bit, the provenance too."""
+    shipped, way = assets.default_weights(), tmp_path / f"way{ending}"
+    convert_weights(shipped, tmp_path / "straight.h5")
+    assert convert_weights(shipped, way) == model_files.FORMS[ending]
+    assert convert_weights(way, tmp_path / "round.h5") == "HDF5"
+    assert (tmp_path / "round.h5").read_bytes() == (tmp_path / "straight.h5").read_bytes()
+    first = way.read_bytes()
+    convert_weights(tmp_path / "round.h5", way)
+    assert way.read_bytes() == first
+    assert load_weights(way).digest == load_weights(shipped).digest
+
+
+@each_form
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.integers(0, 2**32 - 1), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
+def test_any_finite_bits_come_back(tmp_path, ending, seed, facts):
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in weight_shapes().items():
+        bits = rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
+        tensors[name] = np.where(np.isfinite(bits), bits, np.float32(-0.0))
+    facts = {name: text for name, text in facts.items() if _utf8(name + text)}
+    path = model_files.written(tmp_path, ending, tensors, facts)
+    same(load_weights(path).tensors, tensors)
+    said = about(path)
+    assert said.facts.items() <= facts.items()
+    assert set(said.facts) | set(said.unread) == set(facts) - {"sha256"} - (
+        {"format"} if ending == ".safetensors" else set()
+    )
+    assert convert_weights(path, tmp_path / "x.h5") == "HDF5"
+
+
+def _utf8(text):
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+@pytest.mark.parametrize("suffix", ["", ".weight"])
+@pytest.mark.parametrize("layout", ["ours", "PyTorch's"])
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+def test_both_layouts_under_our_names(tmp_path, tensors, form, layout, suffix):
+    stored = tensors if layout == "ours" else model_files.planar(tensors)
+    data = getattr(model_files, form)({n + suffix: t for n, t in stored.items()})
+    (tmp_path / "x").write_bytes(data)
+    same(load_weights(tmp_path / "x").tensors, tensors)
+
+
+def test_what_is_exported_has_pytorchs_layout(tmp_path, tensors):
+    """By the other reader of safetensors, and element by element."""
+    library = pytest.importorskip("safetensors.numpy", reason="the extra `models` brings it")
+    path = model_files.written(tmp_path, ".safetensors", tensors, {"who": "a test"})
+    found = library.load_file(path)
+    expected = {f"{name}.weight": t for name, t in model_files.planar(tensors).items()}
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(found[name], tensor)
+    library.save_file(found, tmp_path / "theirs.safetensors")
+    same(load_weights(tmp_path / "theirs.safetensors").tensors, tensors)
+
+
+def test_npz_has_our_layout_and_numpy_reads_it(tmp_path, tensors):
+    with np.load(model_files.written(tmp_path, ".npz", tensors)) as found:
+        same({name: found[name] for name in found.files}, tensors)
+
+
+def test_names_do_not_matter_where_shapes_say_it(tmp_path, tensors):
+    stored = dict(zip(model_files.TORCH_NAMES, model_files.planar(tensors).values(), strict=True))
+    stored = dict(reversed(stored.items()))
+    biases = {f"b{size}.bias": np.zeros(size, np.float32) for size in (32, 64, 128, 10)}
+    (tmp_path / "x").write_bytes(model_files.safetensors(stored | biases))
+    same(load_weights(tmp_path / "x").tensors, tensors)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", ">f4", "<f8", ">f8", "g"])
+def test_any_float_of_npz(tmp_path, tensors, dtype):
+    tensors = {name: t.astype(np.float16).astype(np.float32) for name, t in tensors.items()}
+    stored = {name: np.asfortranarray(t.astype(dtype)) for name, t in tensors.items()}
+    (tmp_path / "x.npz").write_bytes(model_files.npz(stored))
+    same(load_weights(tmp_path / "x.npz").tensors, tensors)
+
+
+@pytest.mark.parametrize("kind", ["<f8", "<f2", "bf16"])
+def test_any_float_of_safetensors(tmp_path, tensors, kind):
+    upper = {n: t.view(np.uint32) >> 16 & 0xFFE0 for n, t in tensors.items()}
+    tensors = {n: (bits << 16).astype(np.uint32).view(np.float32) for n, bits in upper.items()}
+    tensors = {n: np.where(np.abs(t) < 1e-3, np.float32(0.5), t) for n, t in tensors.items()}
+    if kind == "bf16":
+        stored = {n: (t.view(np.uint32) >> 16).astype("<u2") for n, t in tensors.items()}
+    else:
+        stored = {n: t.astype(kind) for n, t in tensors.items()}
+    (tmp_path / "x").write_bytes(model_files.safetensors(stored))
+    same(load_weights(tmp_path / "x").tensors, tensors)
+
+
+@each_form
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_in_every_form(tmp_path, tensors, ending, value):
+    tensors["fc1"][5, 7] = value
+    with pytest.raises(LenetError, match="expected fc1 to hold finite float32 .* found 1 that"):
+        load_weights(model_files.written(tmp_path, ending, tensors))
+
+
+@each_form
+def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
+    path = model_files.written(tmp_path, ending, tensors, {"who": "a test", "sha256": "x"})
+    for command in ("weights", "data"):
+        done = run(command, "verify", path)
+        assert (done.exit_code, done.output.count("checksums right (4 tensors)")) == (0, 1)
+    shown = run("weights", "info", path).output
+    assert f"form          {model_files.FORMS[ending]}\n" in shown and "a test" in shown
+    assert "sha256" not in shown
+    data = path.read_bytes()
+    assert data.count(b"a test") == 1
+    path.write_bytes(data.replace(b"a test", b"a tesT"))
+    with pytest.raises(LenetError, match="expected its metadata to have the SHA-256"):
+        load_weights(path)
+
+
+def test_foreign_files_are_said_to_have_no_checksums(tmp_path, tensors):
+    for name in ("npz", "safetensors"):
+        path = tmp_path / name
+        path.write_bytes(getattr(model_files, name)(tensors))
+        assert run("weights", "verify", path).output == f"{path}: right; {checksums.NONE}\n"
+
+
+@pytest.fixture(scope="module")
+def answers():
+    images = load_dataset(assets.default_digits()).images[:40]
+    with LeNet.load(device="cpu", plan="fp32") as net:
+        return images, net(images)
+
+
+@each_form
+def test_infer_and_the_library_take_every_form(tmp_path, ending, answers):
+    """By its first bytes, whatever it is called."""
+    path, (images, expected) = tmp_path / "named-otherwise", answers
+    shipped = load_weights(assets.default_weights())
+    model_files.written(tmp_path, ending, shipped.tensors).rename(path)
+    asked = ("--limit", 40, "--device", "cpu", "--plan", "fp32", "--weights", path)
+    done = run("infer", *asked, "--output", tmp_path / "found.npy", "--no-progress")
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), expected)
+    with LeNet.load(path, device="cpu", plan="fp32") as net:
+        np.testing.assert_array_equal(net(images), expected)
+
+
+@each_form
+@pytest.mark.parametrize("words", ["infer", "profile", "compare fc2", "weights info"])
+def test_every_command_reads_every_form(tmp_path, tensors, ending, words):
+    """A number that is none is found in the file, so it was read."""
+    tensors["fc2"][1, 1] = np.nan
+    path = model_files.written(tmp_path, ending, tensors)
+    option = [path] if "info" in words else ["--weights", path, "--device", "cpu"]
+    done = run(*words.split(), *option)
+    assert done.exit_code == 2 and f"{path}: expected fc2 to hold finite" in done.stderr
+
+
+def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
+    """All 10,000 digits that ship; our own labels are float64's, of which fp32 may miss none."""
+    onnx = pytest.importorskip("onnx", reason="the extra `models` brings it")
+    runtime = pytest.importorskip("onnxruntime", reason="the extra `peers` brings it")
+    path = tmp_path / "lenet.onnx"
+    convert_weights(assets.default_weights(), path)
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    assert [(one.domain, one.version) for one in model.opset_import] == [("", 17)]
+    assert model.producer_name == "lenetgpu" and model.doc_string
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,), (made,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape, made.name, made.shape) == (
+        "images", ["batch", 1, 28, 28], "scores", ["batch", 10],
+    )  # fmt: skip
+    images = load_dataset(assets.default_digits()).images
+    floats = images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
+    (scores,) = session.run(None, {"images": floats})
+    pipeline = Pipeline(resolve("fp32", "cpu"), shipped_weights, len(images), "uint8")
+    labels = pipeline.run(images)
+    assert (scores.argmax(1) == labels).all()
+    largest = np.abs(scores).max()
+    assert np.abs(pipeline.scores(len(images)) - scores).max() <= 1e-5 * largest
+
+
+def test_the_help_and_what_is_not_known(tmp_path, weight_file):
+    shown = " ".join(run("weights", "convert", "--help").output.split())
+    assert all(ending in shown for ending in forms.ENDINGS)
+    for name in ("x", "x.npy", "x.onnx.gz"):
+        done = run("weights", "convert", weight_file, tmp_path / name)
+        assert done.exit_code == 2 and "expected a name ending in .h5, .hdf5, .saf" in done.output
+        assert not (tmp_path / name).exists()
+    (tmp_path / "x").write_bytes(b"neither")
+    done = run("weights", "info", tmp_path / "x")
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'x'}: expected weights in HDF5, safetensors, PyT" in done.stderr
+    assert done.stderr.endswith("found 7 bytes of another form\n")
+
+
+def test_hdf5_behind_a_block_of_the_users(tmp_path, tensors):
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=1024) as file:
+        for name, tensor in tensors.items():
+            file[name] = tensor
+    same(load_weights(tmp_path / "x.h5").tensors, tensors)
+    assert about(tmp_path / "x.h5").form == "HDF5"
+
+
+@pytest.mark.parametrize("module", ["onnx", "torch"])
+def test_a_package_that_is_missing_is_one_sentence(tmp_path, weight_file, monkeypatch, module):
+    path = tmp_path / {"onnx": "x.onnx", "torch": "x.pt"}[module]
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == module else find(name)
+    )
+    done = run("weights", "convert", weight_file, path)
+    assert done.exit_code == 2 and not path.exists()
+    assert "found it not installed; pip install" in done.stderr and done.stderr.count("\n") == 1
+    head = {"onnx": b"\x08\x08\x3a\x00", "torch": model_files.archive({"x/data.pkl": b"."})}
+    path.write_bytes(head[module])
+    done = run("infer", "--weights", path, "--limit", 2, "--device", "cpu")
+    assert done.exit_code == 2 and "found it not installed; pip install" in done.stderr
+
+
+def test_hdf5_imports_nothing_of_the_others():
+    code = (
+        "import sys; from pathlib import Path; from lenetgpu.files import assets, weights;"
+        "weights.load_weights(assets.default_weights()); import json; print(json.dumps(sorted("
+        "name for name in sys.modules if name.startswith('lenetgpu.files.models.')"
+        " or name in ('zipfile', 'onnx', 'torch', 'safetensors'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [
+        "lenetgpu.files.models.forms", "lenetgpu.files.models.loaded",
+    ]  # fmt: skip
+
+
+def test_the_network_still_ends_pool2_as_the_layouts_say():
+    rows = np.arange(1024, dtype=np.float32)[:, None]
+    by_channel = layouts.rows_by_channel(rows)
+    assert by_channel[17, 0] == (0 * 4 + 1) * 64 + 1  # map 1, row 0, column 1
+    assert (layouts.rows_by_pixel(by_channel) == rows).all()

@@ -1,0 +1,309 @@
+"""Weights of other forms, damaged, hostile or another network's: a sentence, exit code 2."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import resource
+import struct
+import subprocess
+import sys
+import zipfile
+
+import model_files
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu import LenetError
+from lenetgpu.cli import main
+from lenetgpu.files.models import loaded, metadata, onnx_bounds, state_dict
+from lenetgpu.files.weights import about, load_weights
+from lenetgpu.network import weight_shapes
+
+each_form = pytest.mark.parametrize("ending", list(model_files.FORMS))
+MUTATIONS = 200
+
+
+@pytest.fixture
+def tensors(rng):
+    return {n: rng.standard_normal(s, np.float32) for n, s in weight_shapes().items()}
+
+
+def refused(path, data, *parts):
+    """`load_weights` and a command refuse these bytes, in one sentence that has these parts."""
+    path.write_bytes(data)
+    with pytest.raises(LenetError) as caught:
+        load_weights(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}: expected") and "found" in said and "\n" not in said
+    assert [part for part in parts if part not in said] == [], said
+    done = CliRunner().invoke(main, ["weights", "verify", str(path)])
+    assert (done.exit_code, done.stderr) == (2, f"lenetgpu: error: {said}\n")
+
+
+FORMS_OF_SHAPES = [
+    (lambda t: {n: a for n, a in t.items() if n != "fc1"}, ["weights also for fc1 128x1024"]),
+    (lambda t: t | {"ema.fc2": t["fc2"]}, ["one tensor for fc2", "fc2 and ema.fc2"]),
+    (lambda t: t | {"scale": np.ones((3, 3), np.float32)}, ["nothing else", "scale of shape 3x3"]),
+    (lambda t: t | {"step": np.float32(3)}, ["nothing else", "found step of shape ()"]),
+    (
+        lambda t: t | {"conv1": t["conv2"], "conv2": t["conv1"]},
+        ["conv1 to have shape 5x5x1x32 or, in PyTorch's layout, 32x1x5x5, found 5x5x32x64"],
+    ),
+    (lambda t: t | {"fc2": t["fc2"].T.copy()}, ["all tensors in one layout", "fc2 in PyTorch's"]),
+    (lambda t: t | {"fc1.bias": np.eye(1, 128, 5)[0]}, ["no biases", "fc1.bias with 1 other"]),
+    (lambda t: t | {"b": np.full(10, np.nan)}, ["no biases", "b with 10 other values"]),
+    (lambda t: t | {"fc2": t["fc2"].astype(np.int64)}, ["fc2", "int64"]),
+    (lambda t: {}, ["weights also for conv1 32x1x5x5", "found only none"]),
+]
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npz"])
+@pytest.mark.parametrize(("change", "parts"), FORMS_OF_SHAPES)
+def test_tensors_that_are_not_this_networks(tmp_path, tensors, form, change, parts):
+    if form == "safetensors":
+        parts = [part.replace("int64", "I64") for part in parts]
+    data = getattr(model_files, form)(change(tensors))
+    if data.startswith(b"PK\5\6"):
+        parts = ["another form"]  # an archive of nothing has no first file
+    refused(tmp_path / "x", data, *parts)
+
+
+def entry(name="fc2", **changes):
+    return lambda header: header[name].update(changes)
+
+
+def both_twice(header):
+    header["fc2"]["data_offsets"] = header["fc1"]["data_offsets"]
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (entry(data_offsets=[0, 5120]), ["at bytes 0 to", "comes next"]),
+        (entry(data_offsets=[2**70, 2**70 + 5120]), ["comes next"]),
+        (entry(data_offsets=[732288, 732280]), ["comes next"]),
+        (entry(data_offsets=[-1, 5119]), ["no list of numbers from 0 on"]),
+        (entry(data_offsets=[True, 5120]), ["no list of numbers from 0 on"]),
+        (entry(data_offsets=[0]), ["1 data_offsets"]),
+        (entry(data_offsets="0"), ["no list of numbers"]),
+        (entry(shape=[10, 128.0]), ["no list of numbers"]),
+        (entry(dtype="F8_E4M3"), ["fc2 to be of type F64, F32, F16, BF16, found F8_E4M3"]),
+        (entry(dtype=["F32"]), ["of type"]),
+        (entry(dtype="F64"), ["fc2 of 128x10 F64 in 5,120 bytes"]),
+        (entry(more=1), ["without one dtype, shape and data_offsets"]),
+        (both_twice, ["comes next"]),
+        (lambda header: header.pop("fc2"), ["bytes of tensors, of which"]),
+        (lambda header: header.update(fc2=[]), ["without one dtype"]),
+        (lambda header: header.update(__metadata__={"a": 1}), ["not text by name"]),
+        (lambda header: header.update(__metadata__=[]), ["not text by name"]),
+        (entry("fc1", shape=[2**31, 2**31]), ["fc1 to have shape", "2147483648x2147483648"]),
+    ],
+)
+def test_headers_of_safetensors(tmp_path, tensors, change, parts):
+    refused(tmp_path / "x", model_files.safetensors(tensors, change), *parts)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "parts"),
+    [
+        (2**63, b"{}", ["a header of at most 2 bytes, found one of 9,223,372,036,854,775,808"]),
+        (100 << 20, b"{" + bytes(50), ["found one of 104,857,600"]),
+        (2 << 20, b"{" * (2 << 20), ["at most 1,048,576 bytes, found one of 2,097,152"]),
+        (500_000, b'{"a":' + b"[" * 499_995, ["damaged"]),
+        (2, b"{]", ["damaged"]),
+        (4, b'{"\xff"', ["damaged"]),
+        (23, b'{"fc1": {}, "fc1": {}} ', ["a name that is there twice"]),
+        (5000, b'{"a":' + b"9" * 4990 + b"    }", ["damaged"]),
+        (0, b"{}", ["damaged"]),
+    ],
+)
+def test_safetensors_before_the_header_is_known(tmp_path, head, body, parts):
+    refused(tmp_path / "x", struct.pack("<Q", head) + body, *parts)
+
+
+def with_flag(data, bit):
+    """An archive whose list says of every file that it has that flag."""
+    changed = bytearray(data)
+    at = -1
+    while (at := changed.find(b"PK\1\2", at + 1)) >= 0:
+        changed[at + 8] |= bit
+    return bytes(changed)
+
+
+class Harm:
+    def __reduce__(self):
+        return os.system, ("echo harmed > harmed",)
+
+
+def test_archives(tmp_path, tensors, monkeypatch):
+    """Bombs, pickles, paths, passwords, two of a name, methods that need much memory."""
+    monkeypatch.chdir(tmp_path)
+    path, first = tmp_path / "x", {"conv1.npy": model_files.npy(tensors["conv1"])}
+    bomb = np.zeros((128, 1 << 18), np.float32)
+    refused(path, model_files.npz({"conv1": tensors["conv1"], "fc1": bomb}), "bytes in the archive")
+    many = {f"{n}.npy": b"" for n in range(300)}
+    refused(path, model_files.archive(many), "an archive of at most 256 files, found 300")
+    pickled = model_files.npy(np.array([Harm()], object))
+    refused(path, model_files.archive({"conv1.npy": pickled}), "conv1 to hold floats, found object")
+    assert not (tmp_path / "harmed").exists()
+    for name in ("../conv2.npy", "/conv2.npy", "a\\..\\b.npy", "c:conv2.npy"):
+        refused(path, model_files.archive(first | {name: b""}), "found the path")
+    refused(path, model_files.archive(first | {"note.txt": b"hello"}), "found note.txt")
+    refused(path, with_flag(model_files.npz(tensors), 1), "without a password")
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        refused(path, model_files.archive(first, method), f"conv1.npy by method {method}")
+    twice = io.BytesIO()
+    with zipfile.ZipFile(twice, "w") as made, pytest.warns(UserWarning, match="Duplicate"):
+        for _ in range(2):
+            made.writestr("conv1.npy", first["conv1.npy"])
+    refused(path, twice.getvalue(), "found conv1.npy twice")
+    refused(path, model_files.archive({"conv1.npy": b"\x93NUMPY\1\0"}), "a damaged header")
+    short = model_files.npy(tensors["fc2"])[:-4]
+    refused(path, model_files.archive({"fc2.npy": short}), "fc2 of 128x10 float32 in 5,116 bytes")
+
+
+def test_a_damaged_array_of_an_archive_is_seen_by_its_crc(tmp_path, tensors):
+    data = bytearray(model_files.archive(
+        {f"{n}.npy": model_files.npy(t) for n, t in tensors.items()}, zipfile.ZIP_STORED
+    ))  # fmt: skip
+    data[len(data) // 2] ^= 1
+    refused(tmp_path / "x", bytes(data), "damaged", "CRC-32")
+
+
+def test_a_file_is_as_large_as_this_networks_may_be(tmp_path, tensors):
+    """And no FIFO or device is waited for."""
+    data = model_files.safetensors(tensors)
+    refused(tmp_path / "x", data + bytes(9 << 20), "in at most 8,388,608 bytes, found 10,")
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path, "/dev/zero"):
+        done = CliRunner().invoke(main, ["weights", "info", str(path)])
+        assert done.exit_code == 2 and "found a folder or a device" in done.stderr
+
+
+def test_pickles_are_not_read(tmp_path, monkeypatch):
+    """Neither a bare one, nor one in an archive where PyTorch is old enough to be got around."""
+    refused(tmp_path / "x", b"\x80\x02}q\0.", "found a bare pickle, which is not read")
+    data = model_files.archive({"x/data.pkl": b"\x80\x02}."})
+    torch = type(sys)("torch")
+    torch.__version__ = "2.9.1+cpu"
+    torch.__spec__ = "there"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(state_dict.importlib.util, "find_spec", lambda name: "there")
+    refused(tmp_path / "x", data, "expected PyTorch 2.10 or later", "found 2.9.1+cpu")
+
+
+@each_form
+def test_mutations_are_refused_or_harmless(tmp_path, tensors, ending):
+    """Bits flipped, bytes cut, runs overwritten: a sentence, or the very same weights."""
+    path = model_files.written(tmp_path, ending, tensors, {"who": "a test"})
+    whole, expected = path.read_bytes(), load_weights(path).digest
+    known = about(path).facts
+    draw = random.Random(14)
+    body = [at for at in range(len(whole)) if at < 1500 or at > len(whole) - 4000]
+    count = 0
+    for number in range(MUTATIONS):
+        data = bytearray(whole)
+        at = draw.choice(body) if number % 4 else draw.randrange(len(whole))
+        if number % 10 == 9:
+            data = data[:at]
+        elif number % 10 == 8:
+            data[at : at + 40] = draw.randbytes(40)
+        else:
+            data[at] ^= 1 << draw.randrange(8)
+        path.write_bytes(data)
+        try:
+            found = load_weights(path)
+        except LenetError as error:
+            assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
+            count += 1
+            continue
+        assert found.digest == expected, (number, at)
+        if about(path).sums:
+            assert about(path).facts == known, (number, at)
+    assert count > MUTATIONS * 0.6, count
+
+
+@pytest.mark.parametrize("changed", ["dropped", "renamed", "of one", "all"])
+def test_sums_that_are_not_of_these_tensors(tmp_path, tensors, changed):
+    stored = model_files.planar(tensors)
+    sums = metadata.stated(stored, {"who": "a test"})
+    if changed == "dropped":
+        del sums["lenetgpu.sha256.fc1"]
+    elif changed == "renamed":
+        sums["lenetgpu.sha256.fc3"] = sums.pop("lenetgpu.sha256.fc1")
+    elif changed == "of one":
+        sums["lenetgpu.sha256.fc1"] = sums["lenetgpu.sha256.fc2"]
+    else:
+        del sums["lenetgpu.sha256"]
+    data = model_files.safetensors(stored, lambda header: header.update(__metadata__=sums))
+    parts = {
+        "dropped": "a checksum of each tensor", "renamed": "a checksum of each tensor",
+        "of one": "its metadata to have the SHA-256", "all": "its metadata to have the SHA-256",
+    }  # fmt: skip
+    refused(tmp_path / "x", data, parts[changed], "the file is damaged")
+
+
+def test_a_tensor_is_compared_with_its_sum(tmp_path, tensors):
+    stored = model_files.planar(tensors)
+    sums = metadata.stated(stored, {})
+    stored["conv2"][0, 0, 0, 0] += 1
+    data = model_files.safetensors(stored, lambda header: header.update(__metadata__=sums))
+    refused(tmp_path / "x", data, "expected tensor conv2 to have the SHA-256")
+
+
+def field(number, data):
+    def varint(value):
+        return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+EMPTY = loaded.MOST_BYTES // 2 - 64
+BOMBS = {
+    "nodes": field(7, b"\x0a\0" * EMPTY),
+    "initializers": field(7, b"\x2a\0" * EMPTY),
+    "attributes": field(7, field(1, b"\x2a\0" * EMPTY)),
+    "dims": field(7, field(5, b"\x08\1" * EMPTY)),
+    "values": field(7, field(13, b"\x0a\0" * EMPTY)),
+    "functions": field(25, b"\x0a\0" * EMPTY),
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_models_that_would_fill_the_memory(tmp_path, what):
+    """8 MiB of empty messages would become gigabytes."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], "of this network's size, at most 20,000")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (b"\x08\x08\x3a\x05\0", "a model that ends at byte 9 of 5"),
+        (b"\x08\x08\x3a\x02\x0a\x05", "a graph that ends at byte 11 of 6"),
+        (b"\x08\x08\x3a\x80", "a number without an end"),
+        (b"\x08\x08\x3a" + b"\x80" * 12, "a number without an end"),
+        (b"\x08\x08\x3a\x01\x0b", "a field of kind 3"),
+    ],
+)
+def test_bounds_of_what_is_no_message(tmp_path, data, part):
+    path = tmp_path / "x"
+    with pytest.raises(LenetError, match=f"found a damaged one .{part}"):
+        onnx_bounds.require_bounded(path, data)
+    refused(path, data, part)
+
+
+def test_a_folder_of_what_is_damaged_never_ends_in_a_traceback(tmp_path, tensors):
+    """As a person would meet it: the command, in a process of its own."""
+    for ending in model_files.FORMS:
+        path = model_files.written(tmp_path, ending, tensors)
+        path.write_bytes(path.read_bytes()[:-3000])
+        words = [sys.executable, "-m", "lenetgpu", "weights", "info", path]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert done.stderr.startswith(f"lenetgpu: error: {path}: expected")

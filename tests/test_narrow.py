@@ -1,0 +1,196 @@
+"""Terminals that are narrow, dumb, without colours or Unicode, and streams that are none."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console as Rich
+from terminal import in_terminal, surroundings
+
+from lenetgpu.show import conv, progress
+from lenetgpu.show.compare import (
+    COMPARE_COLUMNS,
+    COUNTED_COLUMNS,
+    LADDER_COLUMNS,
+    LAYOUT_COLUMNS,
+    SUITE_COLUMNS,
+)
+from lenetgpu.show.console import Console, folded
+from lenetgpu.show.matrix import matrix_lines
+from lenetgpu.show.tables import (
+    LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
+    STAGE_COLUMNS,
+    _in_lines,
+    as_rich,
+    dimensions,
+    fitting,
+    words,
+)
+from lenetgpu.stages.matrix import cells
+
+TABLES = {
+    "stages": (*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS),
+    "compare": COMPARE_COLUMNS,
+    "suite": SUITE_COLUMNS,
+    "layouts": LAYOUT_COLUMNS,
+    "counted": COUNTED_COLUMNS,
+    "course ladder": LADDER_COLUMNS,
+    "conv": conv.COLUMNS,
+    "summary": conv.SUMMARY_COLUMNS,
+    "ladder": conv.LADDER_COLUMNS,
+    "explanation": conv.EXPLANATION_COLUMNS,
+}
+NARROW = {
+    "infer": ["infer", "--limit", "20", "--timing", "--device", "cpu", "--plan", "tiled"],
+    "compare": ["compare", "pool2", "--batch", "20", "--rounds", "5", "--device", "cpu"],
+    "matrix": ["variants", "conv", "--matrix"],
+    "doctor": ["doctor"],
+}
+
+
+def row_of(columns):
+    """A row with a value of the largest size in every column."""
+    row = {}
+    for index, column in enumerate(columns):
+        parts = column.key.split(".")
+        value = 12345.678 + index if column.numeric else f"winograd.part_{index} of it"
+        if column.write is dimensions:
+            value = [10, 20 + index]
+        if column.write is words:
+            value = ["power"]
+        inner = row.setdefault(parts[0], {}) if len(parts) > 1 else row
+        inner[parts[-1]] = value
+    return row
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_width_breaks_a_number(name):
+    columns = TABLES[name]
+    row = row_of(columns)
+    for width in (30, 36, 40, 48, 60, 79, 100, 160):
+        shown = fitting(columns, [row], width)
+        written = io.StringIO()
+        Rich(file=written, width=width).print(as_rich(columns, [row], "a table", width=width))
+        lines = written.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        head = next(at for at, line in enumerate(lines) if "\u2500" in line)
+        assert "\u2026" not in written.getvalue()
+        told = [word for line in lines[head:] for word in line.split()]
+        assert [c.cell(row) for c in shown if c.numeric and c.cell(row) not in told] == []
+        assert len(shown) >= 2
+
+
+def test_a_name_is_broken_behind_a_joint():
+    assert _in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
+    assert _in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
+    assert _in_lines("a 0.14 M", 4) == "a\n0.14\nM"
+
+
+def test_a_verdict_stays_where_words_can_be_folded():
+    row = row_of(COMPARE_COLUMNS) | {"name": "fused.rows", "check": "WRONG", "median_ms": 1.0}
+    for width in range(30, 250):
+        kept = [column.key for column in fitting(COMPARE_COLUMNS, [row], width)]
+        assert kept[:2] == ["name", "check"], width
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_lines_are_folded_between_words(width):
+    text = "plan     auto, fp32: conv1=direct.basic, 1,234.56 ms (95 % from 0.123 to 45.678)"
+    lines = folded(text, width).split("\n")
+    assert max(map(len, lines)) <= width and " ".join(" ".join(lines).split()) == " ".join(
+        text.split()
+    )
+    indent = 9 if width > 27 else 2
+    assert all(line.startswith(" " * indent) and line[indent] != " " for line in lines[1:])
+    assert folded(text, 200) == text
+
+
+def test_a_matrix_that_does_not_fit_is_a_list():
+    lines = ["".join(text for text, _ in line) for line in matrix_lines(cells(), 40)]
+    assert max(map(len, lines)) <= 40
+    at = lines.index("cuda argmax")
+    assert lines[at + 1 : at + 6] == [
+        "  serial   loops*", "  tiled    shared", "  unrolled pairs", "  cublas   idamax",
+        "  fft      refused",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_and_without_colours(name):
+    """NO_COLOR: not an escape code, on stdout or stderr, progress included."""
+    width = 40
+    written = in_terminal(width, *NARROW[name], NO_COLOR="1")
+    assert "\x1b" not in written and "\u2026" not in written
+    if name == "infer":
+        assert "\rimages, all passes 100%" in written  # progress is a line written over
+    lines = [line.rpartition("\r")[2] for line in written.splitlines()]
+    # what is longer than a line has no place to be broken
+    assert [line for line in lines if len(line) > width and " " in line.strip()] == []
+
+
+def test_a_dumb_terminal_gets_no_escape_codes():
+    written = in_terminal(60, "variants", "argmax", TERM="dumb")
+    assert "\x1b" not in written
+    assert "* numpy.argmax" in written
+
+
+def test_a_terminal_has_bold_and_a_bar():
+    written = in_terminal(80, *NARROW["infer"])
+    assert "\x1b[1maccuracy" in written and "images, all passes" in written
+
+
+@pytest.mark.parametrize("name", ["infer", "matrix"])
+def test_a_terminal_of_ascii(name):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    written = in_terminal(60, *NARROW[name], NO_COLOR="1", **plain)
+    assert written.isascii() and not re.search(r"\\[ux]", written)
+
+
+def piped(name, **environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "lenetgpu", *NARROW[name]], env=surroundings(**environment),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout, done.stderr
+
+
+def test_a_pipe_gets_whole_lines_and_no_progress():
+    out, err = piped("infer", COLUMNS="40")
+    assert err == "" and "\x1b" not in out and "\r" not in out
+    assert "p95 ms" in out and "not shown" not in out
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    assert max(map(len, out.splitlines())) > 100
+
+
+def test_colours_can_be_forced_and_refused():
+    forced, _ = piped("matrix", FORCE_COLOR="1")
+    assert "\x1b[1m" in forced and "\x1b[32m" in forced
+    assert "\x1b" not in piped("matrix", FORCE_COLOR="1", NO_COLOR="1")[0]
+    assert "\x1b" not in piped("matrix", FORCE_COLOR="1", TERM="dumb")[0]
+    assert "\x1b" not in piped("matrix")[0]
+
+
+def test_forced_lines_are_bold_too(monkeypatch, capsys):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Console().print("[bold]a[/] b", markup=True, highlight=False)
+    assert capsys.readouterr().out == "\x1b[1ma\x1b[0m b\n"
+
+
+@pytest.mark.parametrize("rate", [True, False])
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_progress_fits(width, rate):
+    screen = Rich(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
+    with progress._bar(screen, rate) as bar:
+        task = bar.add_task("images, all passes", total=1_234_567)
+        bar.update(task, completed=123_456)
+        bar.refresh()
+    frames = re.findall(r"images, all passes[^\r\n\x1b]*", screen.file.getvalue())
+    assert any("123,456/1,234,567" in frame for frame in frames)
+    assert not any("\u2026" in frame or len(frame) > width for frame in frames)

@@ -1,0 +1,572 @@
+"""Pictures read and prepared: every mode and turn, what is found in them, what is refused."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageDraw, ImageFile
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.assets import default_digits
+from lenetgpu.files.pictures import read_digit
+from lenetgpu.files.pictures.as_mnist import as_it_is, as_mnist
+from lenetgpu.files.pictures.islands import islands
+from lenetgpu.files.pictures.read import read_grey
+from lenetgpu.files.pictures.sizes import grown, resized, shrunk
+from lenetgpu.files.source import open_source
+
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I;16", "I", "F")
+FORMS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
+
+
+def saved(image, form, **how):
+    out = io.BytesIO()
+    image.save(out, form, **how)
+    return out.getvalue()
+
+
+@pytest.fixture
+def put(tmp_path):
+    """Write bytes as a file, or save an image, and give its path."""
+
+    def write(what, name="picture", **how):
+        path = tmp_path / name
+        if isinstance(what, Image.Image):
+            what = saved(what, how.pop("form", "PNG"), **how)
+        path.write_bytes(what)
+        return path
+
+    return write
+
+
+def seven(width=120, height=160, paper=235, ink=20, stroke=9):
+    """A page with a 7."""
+    image = Image.new("L", (width, height), paper)
+    line = [
+        (0.3 * width, 0.25 * height),
+        (0.7 * width, 0.25 * height),
+        (0.45 * width, 0.8 * height),
+    ]
+    ImageDraw.Draw(image).line(line, fill=ink, width=stroke, joint="curve")
+    return image
+
+
+def alike(one, other, most=12.0):
+    """Whether two digits (28, 28) are the same but for what resampling changes."""
+    return np.abs(one.astype(float) - other.astype(float)).mean() < most
+
+
+SEVEN = as_mnist(np.asarray(seven(), np.float32)).pixels
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_is_the_same_digit(put, mode):
+    image = seven()
+    if mode in ("I;16", "I", "F"):
+        scale = {"I;16": 257, "I": 257, "F": 1 / 255}[mode]
+        array = np.asarray(image, np.float64) * scale
+        image = Image.fromarray(array.astype({"I;16": "u2", "I": "i4", "F": "f4"}[mode]))
+    else:
+        image = image.convert("RGB").convert(mode)
+    form = "PNG" if mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else "TIFF"
+    if mode == "PA":
+        image = image.convert("RGBA").quantize(8)
+        form = "PNG"
+    if mode == "HSV":
+        image, form = image.convert("RGB"), "BMP"
+    made = read_digit(put(image, form=form))
+    assert made.notes == ("dark on light, turned",)
+    assert alike(made.pixels, SEVEN)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_exif_turns_it(put, orientation, form):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    wide = np.asarray(seven(), np.uint8)
+    grey, _ = read_grey(put(Image.fromarray(wide), form=form, exif=exif, quality=95))
+    undone = {
+        1: wide, 2: wide[:, ::-1], 3: wide[::-1, ::-1], 4: wide[::-1], 5: wide.T,
+        6: np.rot90(wide, -1), 7: np.rot90(wide, 2).T, 8: np.rot90(wide),
+    }[orientation]  # fmt: skip
+    assert grey.shape == undone.shape
+    assert np.abs(grey - undone).mean() < 4
+
+
+@pytest.mark.parametrize("ink", [0, 255])
+def test_ink_that_is_in_alpha_only(put, ink):
+    cover = 255 - (np.asarray(seven(paper=255, ink=0)))
+    grey = np.full_like(cover, ink)
+    made = read_digit(put(Image.fromarray(np.stack([grey, grey, grey, cover], axis=-1))))
+    assert alike(made.pixels, SEVEN)
+    assert made.notes == (("dark on light, turned",) if ink == 0 else ())
+
+
+def test_a_page_with_transparent_corners_keeps_its_paper(put):
+    page = np.asarray(seven(200, 200))
+    y, x = np.mgrid[-1:1:200j, -1:1:200j]
+    image = Image.fromarray(page).convert("LA")
+    image.putalpha(Image.fromarray((np.hypot(x, y) < 1.1).astype(np.uint8) * 255))
+    made = read_digit(put(image))
+    assert alike(made.pixels, as_mnist(page.astype(np.float32)).pixels)
+
+
+@pytest.mark.parametrize("depth", [255, 1023, 4095, 65535])
+def test_deep_pictures_are_white_at_the_least_depth_that_holds_them(put, depth):
+    values = np.linspace(0, depth, 30 * 30).reshape(30, 30).astype(np.uint16)
+    grey, _ = read_grey(put(Image.fromarray(values)))
+    assert grey.max() == pytest.approx(255) and grey.min() == 0
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 5), (0, 9e6)])
+def test_floats_of_any_range(put, low, high):
+    values = np.linspace(low, high, 900).reshape(30, 30).astype(np.float32)
+    grey, _ = read_grey(put(Image.fromarray(values), form="TIFF"))
+    assert grey.max() == pytest.approx(255) and grey.min() == pytest.approx(0)
+
+
+def test_only_the_first_frame_is_read_and_that_is_said(put):
+    frames = [seven(), Image.new("L", (120, 160), 0)]
+    for form in ("GIF", "TIFF", "WEBP", "PNG"):
+        path = put(frames[0], form=form, save_all=True, append_images=frames[1:], duration=100)
+        made = read_digit(path)
+        assert "the first of several frames" in made.notes, form
+        assert alike(made.pixels, SEVEN)
+
+
+# what is prepared
+
+
+def shipped(count=300):
+    with open_source(default_digits(), limit=count) as source:
+        return source.whole()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("tight", [False, True])
+def test_what_is_prepared_already_stays_what_it_is(dark, tight):
+    """MNIST's form is a fixed point, of both polarities, also cut off at the ink."""
+    from lenetgpu import LeNet
+
+    digits = shipped()
+    made = []
+    for image in digits.images[..., 0]:
+        if tight:
+            rows, columns = np.nonzero(image > 50)
+            image = image[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+        try:
+            made.append(as_mnist((255 - image if dark else image).astype(np.float32)))
+        except LenetError:
+            assert tight
+            made.append(as_it_is(image.astype(np.float32)))
+    with LeNet.load(device="cpu") as net:
+        labels = net(np.stack([one.pixels for one in made]))
+        assert (labels == digits.labels).mean() > (0.93 if tight else 0.96)
+        assert (labels == net(digits.images)).mean() > (0.94 if tight else 0.98)
+    assert np.mean([one.notes == (("dark on light, turned",) * dark) for one in made]) > 0.98
+
+
+def test_the_form_is_mnists():
+    pixels = SEVEN.astype(float)
+    rows, columns = np.nonzero(pixels)
+    assert SEVEN.shape == (28, 28) and SEVEN.dtype == np.uint8 and SEVEN.max() == 255
+    assert max(np.ptp(rows), np.ptp(columns)) + 1 == 20
+    y, x = np.mgrid[:28, :28] + 0.5
+    assert abs((pixels * y).sum() / pixels.sum() - 14) <= 0.5
+    assert abs((pixels * x).sum() / pixels.sum() - 14) <= 0.5
+
+
+def shaded(image, how):
+    page = np.asarray(image, np.float32)
+    height, width = page.shape
+    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
+    light = {
+        "even": 1 + 0 * x,
+        "from the left": 0.7 + 0.3 * x,
+        "a lamp's": np.exp(-(x * x + y * y) / 2),
+        "a hard shadow": np.where(x < 0.1, 0.55, 1.0),
+    }[how]
+    return (page * light).astype(np.float32)
+
+
+@pytest.mark.parametrize("noise", [0, 12])
+@pytest.mark.parametrize("how", ["even", "from the left", "a lamp's", "a hard shadow"])
+def test_uneven_light_does_not_change_the_digit(how, noise):
+    page = shaded(seven(300, 400, stroke=22), how)
+    page += np.random.default_rng(5).normal(0, noise, page.shape)
+    assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
+
+
+@pytest.mark.parametrize("how", ["from the left", "a lamp's"])
+def test_shading_is_taken_away_from_a_board_too(how):
+    """Faint and bright on dark: no thin dark line could be found instead."""
+    page = shaded(seven(300, 400, paper=130, ink=190, stroke=22), how)
+    made = as_mnist(page)
+    assert made.notes == () and alike(made.pixels, SEVEN)
+
+
+def test_a_sheet_on_a_table_and_lines_on_paper():
+    sheet = np.full((400, 400), 60, np.float32)
+    sheet[50:350, 80:320] = np.asarray(seven(240, 300, stroke=18))
+    assert alike(as_mnist(sheet).pixels, SEVEN)
+    ruled = np.asarray(seven(300, 400, stroke=22), np.float32).copy()
+    ruled[30::40] = np.minimum(ruled[30::40], 185)
+    assert alike(as_mnist(ruled).pixels, SEVEN)
+
+
+def test_a_thin_line_is_thickened():
+    thin = as_mnist(np.asarray(seven(1200, 1600, stroke=5), np.float32)).pixels
+    assert thin.max() == 255 and 0.5 < thin.sum() / SEVEN.sum() < 1.5
+
+
+@pytest.mark.parametrize(("digits", "gap"), [(2, 110), (3, 110), (2, 75)])
+def test_several_digits_are_said(digits, gap):
+    page = np.full((160, 60 + gap * digits), 235, np.float32)
+    one = np.asarray(seven())[30:140, 30:90]
+    for number in range(digits):
+        page[30:140, 30 + gap * number : 90 + gap * number] = one
+    made = as_mnist(page)
+    assert f"{digits} digits stand apart, the largest is taken" in made.notes
+    assert alike(made.pixels, SEVEN)
+
+
+def test_a_broken_stroke_and_specks_are_one_digit():
+    page = np.asarray(seven()).copy()
+    page[70:75] = 235
+    page[::31, ::29] = 20
+    made = as_mnist(page.astype(np.float32))
+    assert made.notes == ("dark on light, turned",)
+    assert alike(made.pixels, SEVEN)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        np.full((100, 80), 255), np.zeros((1, 1)), np.full((2000, 3), 128), np.full((28, 28), 7),
+        np.tile(np.linspace(0, 255, 90), (70, 1)),
+        np.random.default_rng(1).normal(128, 9, (300, 400)),
+        np.random.default_rng(2).normal(128, 60, (300, 400)).clip(0, 255),
+        np.random.default_rng(3).integers(0, 256, (28, 28)),
+        np.random.default_rng(4).integers(0, 2, (200, 200)) * 255,
+    ],
+    ids=["white", "one pixel", "narrow", "grey", "shade", "faint noise", "noise", "28x28", "bits"],
+)  # fmt: skip
+def test_without_a_digit(page):
+    with pytest.raises(LenetError, match="^expected a digit, found (a blank|only noise|ink in)"):
+        as_mnist(page.astype(np.float32))
+
+
+def test_as_is_is_only_resized(put):
+    image = seven(56, 56)
+    made = read_digit(put(image), as_is=True)
+    assert made.notes == ("resized from 56x56",)
+    assert made.pixels.shape == (28, 28) and made.pixels[0, 0] == 235
+    exact = np.arange(784, dtype=np.uint8).reshape(28, 28)
+    kept = read_digit(put(Image.fromarray(exact)), as_is=True)
+    assert kept.notes == () and (kept.pixels == exact).all()
+
+
+# parts
+
+
+@given(st.integers(1, 24), st.integers(1, 24), st.floats(0.05, 0.95), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_islands_are_what_a_flood_finds(height, width, share, seed):
+    mask = np.random.default_rng(seed).random((height, width)) < share
+    found, numbers = islands(mask)
+    left = {(int(y), int(x)) for y, x in np.argwhere(mask)}
+    floods = set()
+    while left:
+        edge, part = [left.pop()], []
+        while edge:
+            y, x = edge.pop()
+            part.append((y, x))
+            near = {(y + a, x + b) for a in (-1, 0, 1) for b in (-1, 0, 1)} & left
+            left -= near
+            edge += near
+        floods.add(frozenset(part))
+    assert ((numbers >= 0) == mask).all()
+    ours = {frozenset(map(tuple, np.argwhere(numbers == one.number).tolist())) for one in found}
+    assert ours == floods and len(found) == len(floods)
+    for one in found:
+        rows, columns = np.nonzero(numbers == one.number)
+        assert (one.top, one.bottom, one.left, one.right, one.mass) == (
+            rows.min(), rows.max() + 1, columns.min(), columns.max() + 1, len(rows),
+        )  # fmt: skip
+
+
+def test_a_comb_and_a_snake_are_one_island():
+    comb = np.zeros((400, 511), bool)
+    comb[:, ::2] = comb[-1] = True
+    snake = np.zeros((401, 400), bool)
+    snake[::2] = True
+    snake[1::4, -1] = snake[3::4, 0] = True
+    assert len(islands(comb)[0]) == len(islands(snake)[0]) == 1
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_resizing_keeps_the_range_and_flat_is_flat(height, width, tall, wide):
+    values = np.random.default_rng(height * width).random((height, width)).astype(np.float32)
+    found = resized(values, tall, wide)
+    assert found.shape == (tall, wide)
+    assert values.min() - 1e-6 <= found.min() and found.max() <= values.max() + 1e-6
+    assert np.allclose(resized(np.ones_like(values), tall, wide), 1)
+
+
+def test_shrunk_averages_and_grown_spreads():
+    values = np.arange(2000 * 600, dtype=np.float64).reshape(2000, 600)
+    small = shrunk(values)
+    assert small.shape == (500, 150) and small[0, 0] == values[:4, :4].mean()
+    assert shrunk(np.ones((3, 100_000))).shape[1] <= 512
+    dot = np.zeros((9, 9))
+    dot[4, 4] = 1
+    assert (grown(dot, 2).sum(), grown(dot, 2)[2:7, 2:7].min()) == (25, 1)
+
+
+# any picture at all
+
+
+@given(
+    st.sampled_from([mode for mode in MODES if mode not in ("PA", "HSV", "LAB", "YCbCr")]),
+    st.sampled_from(FORMS), st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6),
+    st.booleans(),
+)  # fmt: skip
+@settings(max_examples=120, deadline=None)
+def test_any_picture_is_a_digit_or_a_sentence(
+    tmp_path_factory, mode, form, width, height, seed, flat
+):
+    rng = np.random.default_rng(seed)
+    if mode in ("I;16", "I", "F"):
+        kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+        image = Image.fromarray(
+            (rng.random((height, width)) * 10 ** rng.uniform(-3, 4.8)).astype(kind)
+        )
+    else:
+        high = 30 if flat else 256
+        bands = 4 if mode in ("RGBA", "CMYK") else 3
+        image = Image.fromarray(rng.integers(0, high, (height, width, bands)).astype(np.uint8))
+        image = image if bands == 3 and mode == "RGB" else image.convert("RGB").convert(mode)
+    try:
+        data = saved(image, form)
+    except (OSError, ValueError):
+        return  # the format has no such mode
+    path = tmp_path_factory.mktemp("any") / "p"
+    path.write_bytes(data)
+    for as_is in (False, True):
+        try:
+            made = read_digit(path, as_is)
+        except LenetError as error:
+            assert not as_is and ": expected a digit, found" in str(error)
+            continue
+        assert made.pixels.shape == (28, 28) and made.pixels.dtype == np.uint8
+
+
+# what is hostile
+
+
+def chunk(name, data):
+    body = name + data
+    return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def png(width, height, data, more=b""):
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    end = chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + more + end
+
+
+def tiff(**changed):
+    tags = {256: (4, 1, 50), 257: (4, 1, 50), 258: (3, 1, 8), 259: (3, 1, 1), 262: (3, 1, 1),
+            273: (4, 1, 300), 277: (3, 1, 1), 278: (4, 1, 50), 279: (4, 1, 2500)}  # fmt: skip
+    tags |= {int(tag[1:]): entry for tag, entry in changed.items()}
+    body = b"II*\0" + struct.pack("<IH", 8, len(tags))
+    for tag in sorted(tags):
+        body += struct.pack("<HHII", tag, *tags[tag])
+    return (body + struct.pack("<I", 0)).ljust(300, b"\0") + bytes(2500)
+
+
+def gif(frames, comment=b""):
+    image = saved(Image.new("L", (50, 50), 9), "GIF")
+    at = 13 + (3 << (image[10] & 7) + 1 if image[10] & 128 else 0)
+    frame = image[image.index(b"\x2c", at) : -1]
+    return image[:at] + comment + frame * frames + b";"
+
+
+BOMBS = {
+    "png": (lambda: png(60_000, 60_000, zlib.compress(bytes(100))), "60,000x60,000 pixels"),
+    "text": (lambda: png(9, 9, zlib.compress(bytes(90)),
+                         chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
+    "profile": (lambda: png(9, 9, zlib.compress(bytes(90)),
+                            chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
+    "chunks": (lambda: png(9, 9, zlib.compress(bytes(90)), chunk(b"tEXt", b"a\0") * 60_000),
+               "50,000 parts"),
+    "crc": (lambda: png(9, 9, zlib.compress(bytes(90))).replace(b"IDAT", b"IDAT")[:-16] + bytes(16),
+            "checksum|too early"),
+    "tiff": (lambda: tiff(t256=(4, 1, 60_000), t257=(4, 1, 60_000)), "60,000x60,000 pixels"),
+    "strips": (lambda: tiff(t273=(4, 4_000_000_000, 300)), "too early"),
+    "many strips": (lambda: tiff(t273=(4, 300_000, 300)) + bytes(1_200_000), "300,000 values"),
+    "tiles": (lambda: tiff(t322=(4, 1, 40_000), t323=(4, 1, 40_000)), "40,000x40,000 pixels"),
+    "gif": (lambda: gif(1)[:6] + b"\xff\xff\xff\xff" + gif(1)[10:], "65,535x65,535 pixels"),
+    "bmp": (lambda: b"BM" + struct.pack("<IIIIiiHHI", 0, 0, 54, 40, 60_000, 60_000, 1, 24, 0)
+            + bytes(20), "60,000x60,000 pixels"),
+    "runs": (lambda: b"BM" + struct.pack("<IIIIiiHHI", 0, 0, 54, 40, 90, 90, 1, 8, 1)
+             + bytes(5 << 20), "runs in more"),
+    "pnm": (lambda: b"P5 99999999 99999999 255\n", "99,999,999x99,999,999 pixels"),
+    "long text": (lambda: b"P2 3000 3000 255\n" + b"0 " * (3 << 20), "bytes of text"),
+    "comment": (lambda: b"P5 #" + b"c" * (1 << 20) + b"\n9 9 255\n" + bytes(81), "no width"),
+    "webp": (lambda: b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\xff\x7f" * 2,
+             "8,388,608x"),
+    "jpeg": (lambda: saved(seven(), "JPEG").replace(
+        struct.pack(">HH", 160, 120), b"\xff\xff\xff\xff", 1), "65,535x65,535 pixels"),
+    "markers": (lambda: saved(seven(), "JPEG")[:2] + b"\xff\xfe\0\2" * 6_000
+                + saved(seven(), "JPEG")[2:], "5,000 parts"),
+    "notes": (lambda: saved(seven(), "JPEG")[:2] + (b"\xff\xe1\xff\xff" + bytes(65_533)) * 300
+              + saved(seven(), "JPEG")[2:], "bytes of notes"),
+    "nan": (lambda: b"Pf\n3 3\n-1.0\n" + struct.pack("<9f", *[math.nan] * 9), "NaN"),
+    "no pixels": (lambda: png(0, 9, zlib.compress(b"")), "0x9 pixels"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
+    make, found = BOMBS[name]
+    loaded = []
+    real = ImageFile.ImageFile.load
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (loaded.append(1), real(self))[1])
+    with pytest.raises(LenetError, match=f": expected a whole \\w+ picture, found .*({found})"):
+        read_grey(put(make()))
+    assert not loaded or name == "nan"
+
+
+def test_scans_of_a_jpeg_are_counted(put):
+    plain = saved(Image.new("L", (9_000, 9_000), 255), "JPEG", progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    with pytest.raises(LenetError, match="more scans than"):
+        read_grey(put(plain[:-2] + plain[last:-2] * 40 + plain[-2:]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gif(10_000),
+        lambda: gif(1, b"!\xfe" + (b"\xff" + bytes(255)) * 40_000 + b"\0"),
+        lambda: png(10, 10, zlib.compress(bytes(64 << 20), 9)),
+        tiff,
+    ],
+    ids=["frames", "comment", "more pixels than rows", "tiff"],
+)
+def test_what_is_large_and_harmless_is_read_soon_and_small(put, make):
+    """Pillow is handed a GIF's first frame alone, and stops at a PNG's last row."""
+    import tracemalloc
+
+    path = put(make())
+    tracemalloc.start()
+    grey, _ = read_grey(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(grey.shape) <= 50
+    assert peak < 3 * path.stat().st_size + (4 << 20)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_is_cut_off_is_refused(put, form):
+    whole = saved(
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70)).astype(np.uint8)), form
+    )
+    read_grey(put(whole))
+    for share in (0.02, 0.3, 0.7, 0.97):
+        with pytest.raises(LenetError, match=": expected (a whole|a picture)"):
+            read_grey(put(whole[: int(share * len(whole))]))
+
+
+def test_pillow_is_not_to_take_what_is_cut_off(put, monkeypatch):
+    whole = saved(seven(), "JPEG")
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(LenetError, match="cut off"):
+        read_grey(put(whole[: len(whole) // 2]))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_damaged_bytes_are_a_picture_or_a_sentence(put, form, rng):
+    whole = saved(seven(60, 80), form)
+    for _ in range(25):
+        data = bytearray(whole)
+        for at in rng.integers(0, len(data), rng.integers(1, 6)):
+            data[at] = rng.integers(256)
+        try:
+            grey, _ = read_grey(put(bytes(data)))
+        except LenetError as error:
+            assert "expected" in str(error)
+        else:
+            assert grey.dtype == np.float32 and grey.ndim == 2 and np.isfinite(grey).all()
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "an empty file"), (b"hello", "5 bytes of another form"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "one in HEIC form"), (b"%!PS-Adobe-3.0 EPSF", "PostScript"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"), (b"\0\0\1\0\1\0\x10\x10", "8 bytes"),
+    ],
+)  # fmt: skip
+def test_other_files_are_named(put, data, found):
+    with pytest.raises(LenetError, match=found):
+        read_grey(put(data))
+
+
+def test_pillow_prints_nothing(put):
+    """Its warnings, its log and its libraries' lines stay away from the screen."""
+    odd = tiff(t282=(5, 1, 9_999_999), t700=(1, 4_000, 9_999_999))
+    small = saved(seven(), "TIFF", compression="tiff_lzw")
+    cut = small[: len(small) // 2]
+    paths = [put(data, f"{n}.tif") for n, data in enumerate((odd, small, cut, cut + bytes(9_000)))]
+    code = (
+        "import sys, logging\n"
+        "from lenetgpu.errors import LenetError\n"
+        "from lenetgpu.files.pictures import read_digit\n"
+        "for path in sys.argv[1:]:\n"
+        "    try: read_digit(path)\n"
+        "    except LenetError: pass\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "always", "-c", code, *map(str, paths)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_warnings_of_others_are_as_they_were(put):
+    before = list(warnings.filters)
+    read_digit(put(seven()))
+    assert warnings.filters == before
+
+
+def test_a_pipe_and_a_loop_are_no_pictures(tmp_path):
+    pipe, loop = tmp_path / "pipe.png", tmp_path / "loop.png"
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for path in (pipe, loop, tmp_path / "none.png", tmp_path):
+        with pytest.raises(LenetError, match="expected a picture .* found"):
+            read_grey(path)
+
+
+def test_a_file_of_many_bytes_is_not_read(tmp_path):
+    path = tmp_path / "large.png"
+    with path.open("wb") as file:
+        file.write(png(9, 9, zlib.compress(bytes(90))))
+        file.truncate((256 << 20) + 1)
+    with pytest.raises(LenetError, match="of at most 268,435,456 bytes, found 268,435,457"):
+        read_grey(path)

@@ -1,0 +1,495 @@
+"""The page of measured figures: what is on it, how it behaves in a browser, whom it believes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from browser import DESK, PHONE, browser
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.commands import report as command
+from lenetgpu.commands.report_shapes import MOST_ROWS, checked
+from lenetgpu.errors import LenetError
+from lenetgpu.show.page import report as pages
+from lenetgpu.show.page.provenance import changed
+
+pytest.importorskip("jinja2", reason="needs jinja2: extra report")
+pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
+H200 = ROOT / "docs" / "measured" / "nvidia-h200"
+SECTIONS = ("first", "machine", "pipeline", "plans", "peers", "roofline", "ladder", "comparisons",
+            "suites", "shares", "streams", "labels", "weights", "counters",
+            "instrument")  # fmt: skip
+CHARTS = "figure.chart"
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["report", *map(str, words)])
+
+
+def read(*parts):
+    return json.loads(H200.joinpath(*parts).read_text())
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """The page of everything that was measured on the H200."""
+    out = tmp_path_factory.mktemp("page") / "h200.html"
+    done = run(out, H200)
+    assert done.exit_code == 0, done.output
+    assert f"{out}: " in done.output and " MB from 38 files" in done.output
+    return out
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as opened:
+        yield opened
+
+
+class Parsed(HTMLParser):
+    """Ids, links, scripts' types, and what each table's cells hold."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.ids, self.links, self.scripts, self.outside = [], [], [], []
+        self.keys, self._tables = [], 0
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if tag == "a" else []
+        self.scripts += [found.get("type")] if tag == "script" else []
+        asked = [found[name] for name in ("src", "href", "action", "data") if name in found]
+        self.outside += [url for url in asked if not url.startswith(("#", "data:"))]
+        self.keys += [float(found["data-v"])] if "data-v" in found else []
+
+
+def test_every_section_is_there_and_nothing_leads_outside(file):
+    html = file.read_text()
+    page = Parsed(html)
+    assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
+    assert len(set(page.ids)) == len(page.ids)
+    assert page.outside == [] and page.scripts == ["application/json", None, None]
+    inside = [link.removeprefix("#") for link in page.links]
+    assert inside and set(inside) <= set(page.ids)
+    assert "Not in these files: A pass as it ran." in html
+    assert "nvidia-h200/run.json" in html
+    assert len(html.encode()) <= pages.MOST_BYTES
+
+
+def test_the_figures_are_those_of_the_files(file):
+    """Unrounded in what is sorted by and drawn, in words where a person reads them."""
+    html = file.read_text()
+    keys = set(Parsed(html).keys)
+    peers, one, course = read("peers.json"), read("one.json"), read("course.json")
+    cells, fp16 = read("cells", "conv2.json"), read("plans", "fp16.json")
+    suite = read("conv", "pascal-single.json")
+    rows = [*peers["rows"], *one["rows"], *course["rows"], *cells["candidates"], *fp16["stages"]]
+    assert {row["median_ms"] for row in rows if "median_ms" in row} <= keys
+    times = [1e3 * e["median_ms"] for e in suite["cases"][0]["candidates"] if "median_ms" in e]
+    assert times and set(times) <= keys
+    fastest = min(r["median_ms"] for r in peers["rows"] if r["maker"] == "lenetgpu")
+    assert f"<strong>{fastest:.3g} ms</strong>" in html
+    assert f"<strong>{10_000 / fastest / 1e3:,.1f} M/s</strong>" in html
+    found = re.search(r'id="charts">(.*?)</script>', html, re.S)[1]
+    drawn = json.dumps(json.loads(found))
+    sweep = read("streams.json")["sweeps"][3]["rows"][7]
+    assert f'"median_ms": {sweep["median_ms"]!r}' in drawn
+    assert f'"tflops": {fp16["stages"][0]["tflops"]!r}' in drawn
+
+
+def test_each_figure_says_whose_it_is(file):
+    html = file.read_text()
+    peers = read("peers.json")
+    line = f"NVIDIA H200, {peers['date']}, commit {peers['commit'][:10]}, driver {peers['driver']}"
+    assert html.count(line) > 3
+    parts = dict(re.findall(r'<section id="([\w-]+)".*?>(.*?)</section>', html, re.S))
+    del parts["machine"]
+    blocks = [block for part in parts.values() for block in part.split('<div class="block">')[1:]]
+    assert len(blocks) > 20
+    assert [block for block in blocks if "NVIDIA H200, 2026-11-2" not in block] == []
+
+
+def test_what_changed_since_is_seen(monkeypatch):
+    document = {"kernels": {"lenetgpu/network.py": "0" * 64, "../secret": "", "lenetgpu/no.cu": ""}}
+    assert changed(document) == ["../secret", "lenetgpu/network.py", "lenetgpu/no.cu"]
+    kernels = read("cells", "pool1.json")["kernels"]
+    name = next(iter(kernels))
+    before = changed({"kernels": {name: kernels[name]}})
+    assert changed({"kernels": {name: "0" + kernels[name][1:]}}) == [name] != before
+
+
+def test_devices_are_apart(tmp_path):
+    """Two devices: a chapter each, and no chart with figures of both."""
+    out = tmp_path / "both.html"
+    cpu = ROOT / "docs" / "measured" / "cpu-2-cores"
+    assert run(out, H200 / "peers.json", cpu / "peers.json").exit_code == 0
+    html = out.read_text()
+    names = re.findall(r'<h2 class="device">(.*?)</h2>', html)
+    assert names == ["NVIDIA H200", "Intel(R) Xeon(R) Processor, 2 cores"]
+    specs = json.loads(re.search(r'id="charts">(.*?)</script>', html, re.S)[1])
+    for spec in specs.values():
+        text = json.dumps(spec)
+        assert not ("lenetgpu int8 graph" in text and "onnxruntime" in text)
+    assert len(set(Parsed(html).ids)) == len(Parsed(html).ids)
+
+
+# in a browser
+
+
+def seen_whole(opened):
+    """Every chart drawn, as it is for a printer."""
+    page = opened.page
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("document.querySelectorAll('.plot:not(.drawn)').length === 0")
+
+
+@pytest.mark.parametrize(
+    ("width", "dark"), [(DESK, False), (PHONE, True)], ids=["desk", "phone-dark"]
+)
+def test_a_browser_draws_everything_and_asks_for_nothing(chromium, file, width, dark):
+    with chromium.open(file, width, dark) as opened:
+        seen_whole(opened)
+        assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)
+        charts = opened.page.locator(f"{CHARTS} svg")
+        assert charts.count() == opened.page.locator(CHARTS).count() > 40
+        marks = opened.page.evaluate(
+            "[...document.querySelectorAll('.plot')].filter("
+            "place => place.querySelectorAll('[aria-roledescription*=mark] path').length < 1"
+            ").map(place => place.closest('figure').textContent)"
+        )
+        assert marks == []
+        wide = opened.page.evaluate(
+            "Math.max(...[...document.querySelectorAll('.plot')].map("
+            "p => p.querySelector('svg').getBoundingClientRect().width - p.clientWidth))"
+        )
+        assert wide <= 1
+
+
+def tooltip(page, mark):
+    """What hovering over `mark` shows; the pointer comes again where the page moved under it."""
+    tip = page.locator("#vg-tooltip-element.visible")
+    for _ in range(50):
+        mark.hover()
+        page.wait_for_timeout(100)
+        if tip.count():
+            return tip.inner_text()
+        page.mouse.move(1, 1)
+    raise AssertionError("no tooltip")
+
+
+def table(page, title):
+    region = page.locator(f'.scroll[aria-label="{title}"]')
+    region.evaluate("part => part.closest('details')?.setAttribute('open', '')")
+    return region.locator("table")
+
+
+def column(found, index):
+    return found.locator(f"tbody tr:not([hidden]) > :nth-child({index})").all_inner_texts()
+
+
+def test_tables_sort_and_filter(chromium, file):
+    with chromium.open(file) as opened:
+        title = "All contestants: images on the device to labels there"
+        found = table(opened.page, title)
+        head = found.locator("thead th").nth(3)
+        button = head.locator("button")
+        assert button.inner_text().startswith("median ms") and not head.get_attribute("aria-sort")
+        rows = sorted(read("peers.json")["rows"], key=lambda row: row["median_ms"])
+        names = [row["name"] for row in rows]
+        button.focus()
+        opened.page.keyboard.press("Enter")
+        assert head.get_attribute("aria-sort") == "ascending" and column(found, 1) == names
+        button.click()
+        assert head.get_attribute("aria-sort") == "descending" and column(found, 1) == names[::-1]
+        found.locator("thead th button").nth(0).click()
+        assert head.get_attribute("aria-sort") is None
+        assert column(found, 1) == sorted(names, key=str.lower)
+        peers = found.locator("thead th", has_text="times as fast")
+        for way in ("ascending", "descending"):
+            peers.locator("button").click()
+            shown = column(found, 9)
+            last = [text for text in shown if text][-1]
+            assert peers.get_attribute("aria-sort") == way
+            assert shown.index("") > shown.index(last), "rows without a value come last"
+        box = opened.page.locator(f'.scroll[aria-label="{title}"]').locator(
+            "xpath=preceding-sibling::p[1]//input"
+        )
+        box.fill("JAX fp16")
+        assert column(found, 1) == ["jax jit fp16"]
+        said = box.locator("xpath=ancestor::p//output")
+        assert said.inner_text() == f"1 of {len(rows)} rows"
+        box.fill("")
+        assert len(column(found, 1)) == len(rows) and said.inner_text() == ""
+
+
+def test_numbers_sort_as_numbers(chromium, file):
+    """Not as their digits: 10,000 comes after 9.5."""
+    with chromium.open(file) as opened:
+        found = table(opened.page, "Every schedule")
+        found.locator("thead th button", has_text="chunk").click()
+        chunks = [int(text.replace(",", "")) for text in column(found, 6) if text]
+        assert chunks == sorted(chunks) and len(set(map(len, map(str, chunks)))) > 1
+
+
+def test_hovering_shows_the_numbers(chromium, file):
+    with chromium.open(file) as opened:
+        figure = opened.page.locator(CHARTS, has_text="Where the time of a pass goes").first
+        figure.scroll_into_view_if_needed()
+        figure.locator(".mark-rect path").first.wait_for()
+        text = tooltip(opened.page, figure.locator(".mark-rect path").first)
+        row = next(row for row in read("plans", "tiled.json")["stages"] if row["share"] > 0.001)
+        assert all(word in text for word in ("tiled", row["variant"], f"{row['share']:.1%}")), text
+
+
+def test_a_page_follows_the_scheme_that_changes(chromium, file):
+    with chromium.open(file) as opened:
+        figure = opened.page.locator(CHARTS).first
+        figure.scroll_into_view_if_needed()
+        label = figure.locator(".role-axis-label text").first
+        label.wait_for()
+        light = label.get_attribute("fill")
+        opened.page.emulate_media(color_scheme="dark")
+        opened.page.wait_for_function(
+            "fill => document.querySelector('.role-axis-label text')"
+            "?.getAttribute('fill') !== fill", arg=light,
+        )  # fmt: skip
+        ink = opened.page.evaluate(
+            "getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
+        )
+        assert figure.locator(".role-axis-label text").first.get_attribute("fill") == ink != light
+
+
+# a stranger's files
+
+EVIL = "</script><script>window.hit=1</script><img src=x onerror=window.hit=2>\u2028{{7*7}}\u202e"
+
+
+def poisoned(value):
+    """`value` with every text that says nothing to the reader made hostile."""
+    if isinstance(value, dict):
+        return {key: part if key in ("command", "kind", "maker", "status", "way", "stages", "what",
+                                     "stage", "ph")
+                else poisoned(part) for key, part in value.items()}  # fmt: skip
+    if isinstance(value, list):
+        return [poisoned(part) for part in value]
+    return EVIL + value if isinstance(value, str) else value
+
+
+def test_a_hostile_file_is_text(chromium, tmp_path):
+    """Its texts are shown, in tables, charts and tooltips, and none becomes markup or runs."""
+    for parts in (("peers.json",), ("course.json",), ("streams.json",), ("cells", "conv2.json"),
+                  ("plans", "fp16.json"), ("conv", "overfeat.json"), ("shares.json",),
+                  ("weights.json",), ("counters.json",)):  # fmt: skip
+        (tmp_path / parts[-1]).write_text(json.dumps(poisoned(read(*parts))))
+    out = tmp_path / "out.html"
+    done = run(out, tmp_path)
+    assert done.exit_code == 0, done.output
+    html = out.read_text()
+    page = Parsed(html)
+    assert page.outside == [] and page.scripts == ["application/json", None, None]
+    shown = html.partition('id="charts"')[0]
+    assert "window.hit" in shown and "<img" not in shown and "\u2028" not in html
+    assert "{{7*7}}" in shown and "{{7*7}}" in html.replace(shown, "")
+    with chromium.open(out) as opened:
+        seen_whole(opened)
+        figure = opened.page.locator(CHARTS, has_text="Images on the device").first
+        mark = figure.locator("path[aria-roledescription=point]").first
+        assert "window.hit" in tooltip(opened.page, mark)
+        assert opened.page.locator("#vg-tooltip-element img").count() == 0
+        assert opened.page.evaluate("window.hit") is None
+        assert (opened.console, opened.requests) == ([], [])
+
+
+def test_what_slips_in_does_not_run(chromium, file, tmp_path):
+    """Only the page's own programs may run: the policy names them by their hashes."""
+    bad = tmp_path / "bad.html"
+    bad.write_text(file.read_text().replace("</main>", "<script>window.hit = 1</script></main>"))
+    with chromium.open(bad) as opened:
+        assert opened.page.evaluate("window.hit") is None
+        assert any("Content Security Policy" in line for line in opened.console)
+
+
+DAMAGED = {
+    "no-json": ("{", "found another document"),
+    "a-list": ("[1]", "expected an object, found a list"),
+    "unknown": ('{"command": "format c:"}', "expected one of infer"),
+    "no-device": ('{"command": "infer"}', "expected device, found none"),
+    "twice": ('{"command": "infer", "command": "infer"}', "a key twice"),
+    "nan": ('{"command": NaN}', "no number of JSON"),
+    "deep": ("[" * 100_000, "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_a_sentence_with_its_name(name, tmp_path):
+    text, said = DAMAGED[name]
+    bad, out = tmp_path / f"{name}.json", tmp_path / "out.html"
+    bad.write_text(text)
+    done = run(out, H200 / "peers.json", bad)
+    assert done.exit_code == 2 and not out.exists()
+    assert f"{bad}: expected JSON of a command of lenetgpu" in done.output and said in done.output
+
+
+def changed_peers(**fields):
+    return copy.deepcopy(read("peers.json")) | fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rows": "none"},
+        {"rows": [{"name": "x", "maker": "y", "median_ms": "0.1"}]},
+        {"rows": [{"name": "x", "maker": "y", "median_ms": 10**400}]},
+        {"rows": [{"name": "x", "maker": "y", "median_ms": True}]},
+        {"rows": [{"maker": "y", "median_ms": 1}]},
+        {"rows": [1] * (MOST_ROWS + 1)},
+        {"device": "a GPU"},
+        {"kernels": {"a": 1}},
+        {"date": 5},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_what_is_read_has_its_type(fields):
+    with pytest.raises(ValueError, match="expected"):
+        checked(changed_peers(**fields))
+
+
+def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
+    """Zero, negative and huge ones: no chart breaks, and nothing divides by them."""
+    row = {"maker": "lenetgpu", "precision": "fp32", "correct": 0, "judged": 0, "peer_ms": 0}
+    rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, -1, 1e-30, 1e30))]
+    document = changed_peers(rows=rows, scaling=[{"plan": "p", "images": 0, "ns_per_image": 0}])
+    stage = read("plans", "fp16.json")
+    stage["stages"][0] |= {"share": 1e30, "gflop": -1, "mbytes": 0, "tflops": 1e30}
+    stage["timing_ms"]["compute"]["median"] = 0
+    for name, made in (("peers", document), ("plan", stage)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    out = tmp_path / "out.html"
+    done = run(out, tmp_path)
+    assert done.exit_code == 0, done.output
+    with chromium.open(out) as opened:
+        seen_whole(opened)
+        assert (opened.console, opened.requests) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("out.pdf",), "expected a name ending in .html or .htm, found .pdf"),
+        (("no/out.html",), "expected an existing folder"),
+        (("out.html", H200 / "peers.json", "--plan", "fp32"), "found --plan beside files"),
+        (("out.html", "gone.json"), "no such file"),
+        (("out.html", "empty"), "expected a folder with JSON files, found none"),
+        (("out.html", H200 / "run.json"), "expected JSON with figures to draw, found none"),
+        (("out.html", "--seconds", "nan"), "--seconds: expected a finite time"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_usage_is_a_sentence(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    done = run(*words)
+    assert done.exit_code == 2 and said in done.output, done.output
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_page_does_not_replace_what_it_reads(tmp_path):
+    source = tmp_path / "peers.html"
+    source.write_text((H200 / "peers.json").read_text())
+    assert run(source, source).exit_code == 2 and json.loads(source.read_text())
+
+
+def test_a_page_that_would_be_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "MOST_BYTES", 900_000)
+    out = tmp_path / "out.html"
+    done = run(out, H200 / "peers.json")
+    assert done.exit_code == 2 and "at most 0.9 MB, found " in done.output and not out.exists()
+
+
+def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    done = run(tmp_path / "out.html", H200 / "peers.json")
+    assert done.exit_code == 2 and "lenetgpu[report]" in done.output
+
+
+# a fresh run
+
+
+def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
+    """On a CPU, with a comparison: what ran, its trace, the digits read wrong, who failed."""
+    real = command.run_compare
+
+    def wrong(request, say):
+        outcome = real(request, say)
+        outcome.wrong.append("argmax.mine")
+        return outcome
+
+    monkeypatch.setattr(command, "run_compare", wrong)
+    monkeypatch.setattr(command, "COMPARED", ("argmax", "fc2"))
+    out = tmp_path / "fresh.html"
+    done = run(out, "--device", "cpu", "--limit", 300, "--seconds", 0.05)
+    assert done.exit_code == 1 and "WRONG: argmax argmax.mine" in done.output, done.output
+    assert "not compared for time: fc2; " in done.output
+    html = out.read_text()
+    page = Parsed(html)
+    asked = ("pipeline", "plans", "comparisons", "trace", "labels", "confusion", "gallery")
+    assert set(asked) <= set(page.ids) and "Not in this run: " in html
+    assert "of 300 labels right, digits-10k.h5" in html and str(ROOT) not in html
+    with chromium.open(out, PHONE) as opened:
+        seen_whole(opened)
+        assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)
+        assert opened.page.locator("figure.chart", has_text="lenetgpu profile").count() == 1
+
+
+def test_a_run_that_is_stopped_leaves_nothing(tmp_path, monkeypatch):
+    out = tmp_path / "out.html"
+    out.write_text("before")
+
+    def stopped(request, say):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run_compare", stopped)
+    done = run(out, "--device", "cpu", "--limit", 20)
+    assert done.exit_code == 130 and out.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.html"]
+
+
+def test_a_traces_device_is_its_own(tmp_path):
+    """A trace that says whose it is goes to that device's chapter, another one to its own."""
+    made = {"device": read("peers.json")["device"], "date": "2026-11-23", "commit": None}
+    event = {"name": "conv1", "cat": "stage", "ph": "X", "tid": 0, "ts": 0.0, "dur": 5.0}
+    for name, about in (("known", {"made": made}), ("unknown", {})):
+        trace = {"traceEvents": [event], "otherData": {"title": name, **about}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(trace))
+    documents = [command.load_document(tmp_path / f"{name}.json") for name in ("known", "unknown")]
+    made = pages.chapters([command.load_document(H200 / "peers.json"), *documents])
+    found = {chapter.name: [s.anchor for s in chapter.sections] for chapter in made}
+    assert "trace" in found["NVIDIA H200"] and "trace-2" in found["device not recorded"]
+
+
+def test_a_folder_is_read_whole_and_each_file_once(tmp_path):
+    assert len(command.json_files([H200, H200 / "peers.json"])) == 39
+    with pytest.raises(LenetError, match="at most"):
+        for number in range(command.MOST_FILES + 1):
+            (tmp_path / f"{number}.json").touch()
+        command.json_files([tmp_path])
+
+
+def test_help_stays_light():
+    code = (
+        "import sys; from lenetgpu.cli import main; "
+        "main(['report', '--help'], standalone_mode=False); "
+        "print([m for m in ('jinja2', 'vl_convert', 'numpy', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,173 @@
+"""`lenetgpu variants --new`: what it writes is right as it is, and nothing is written over."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from importlib import resources
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from compiling import compiles, nvrtc_missing
+from conftest import ROOT
+
+from lenetgpu.check.warmup import network_problems
+from lenetgpu.cli import main
+from lenetgpu.commands import starting
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+from lenetgpu.problems import Argmax
+from lenetgpu.stages import outside
+from lenetgpu.stages.registry import KINDS, find
+
+of_each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def run(*words):
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """An empty folder, which commands run in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def compared(printed, device):
+    """Exit code and candidates by name of the command that was printed, run for a short time."""
+    line = printed.splitlines()[-1].removeprefix("next").strip()
+    words = shlex.split(line)[1:]
+    result = run(*words, "--only", "mine", "--batch", 4, "--seconds", 0.02,
+                 "--device", device, "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return {entry["name"]: entry for entry in json.loads(result.stdout)["candidates"]}
+
+
+@of_each_kind
+def test_what_is_written_is_right_at_once(kind, fresh):
+    result = run("variants", "--new", kind, "my kernels/")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (fresh / "my kernels").iterdir()} == {f"{kind}.py", f"{kind}.cu"}
+    found = compared(result.output, "cpu")
+    (loops,) = [entry for name, entry in found.items() if name == "mine.loops"]
+    assert loops["status"] == "right" and loops["median_ms"] > 0
+    (kernel,) = [e for n, e in found.items() if n.startswith("mine.per_")]
+    said = "compiles for sm_90a" if nvrtc_missing() is None else "not compiled"
+    assert kernel["status"] == "refused" and said in kernel["note"]
+
+
+@pytest.mark.gpu
+@of_each_kind
+def test_what_is_written_is_right_on_a_gpu(kind, fresh):
+    found = compared(run("variants", "--new", kind, "mine").output, "cuda")
+    (kernel,) = [e for n, e in found.items() if n.startswith("mine.per_")]
+    assert kernel["status"] == "right" and kernel["median_ms"] > 0
+
+
+def kernel_of(kind):
+    """The CUDA variant of `kind` as it is written; for the length of a block."""
+    return outside.loaded([resources.files("lenetgpu.commands") / "start" / f"{kind}.py"])
+
+
+@compiles
+@of_each_kind
+def test_its_kernel_compiles_for_every_architecture(kind):
+    with kernel_of(kind) as found:
+        (variant,) = [v for v in found if v.needs.device == "cuda"]
+        kernels = {k for p in network_problems(variant) for k in variant.kernels(p, 10_000)}
+        assert kernels
+        for arch in filter(nvrtc.supported, nvrtc.ARCHITECTURES):
+            for kernel in kernels:
+                used = nvrtc.compile_kernel(kernel, arch).resources
+                assert used.spill_bytes == used.stack_bytes == 0, (kernel, arch)
+
+
+def test_they_pass_lint_with_this_projects_settings_and_with_none(fresh):
+    for kind in KINDS:
+        run("variants", "--new", kind, "mine")
+    for settings in ("--isolated", f"--config={ROOT / 'pyproject.toml'}"):
+        for command in (["check"], ["format", "--check"]):
+            words = [sys.executable, "-m", "ruff", *command, settings, "--no-cache", "mine"]
+            done = subprocess.run(words, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("there", ["fc.py", "fc.cu"])
+def test_nothing_is_written_over(there, fresh):
+    (fresh / "mine").mkdir()
+    (fresh / "mine" / there).write_text("of mine")
+    result = run("variants", "--new", "fc", "mine")
+    assert result.exit_code == 2
+    assert f"mine/{there}" in result.output and "stays as it is" in result.output
+    assert [p.read_text() for p in (fresh / "mine").iterdir()] == ["of mine"]
+
+
+def test_a_link_to_nowhere_is_not_written_over(fresh):
+    (fresh / "fc.cu").symlink_to("elsewhere")
+    assert run("variants", "--new", "fc", ".").exit_code == 2
+    assert [path.name for path in fresh.iterdir()] == ["fc.cu"]
+
+
+def test_two_kinds_lie_side_by_side(fresh):
+    assert run("variants", "--new", "fc", "mine").exit_code == 0
+    assert run("variants", "--new", "pool", "mine").exit_code == 0
+    assert len(list((fresh / "mine").iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--new", "conv2", "mine"), "expected a kind of conv, pool, fc, argmax, found 'conv2'"),
+        (("--new", "conv", "a-file"), "expected a folder or a new name, found the file a-file"),
+        (("--new", "conv", "a-file/mine"), "expected a place to write to"),
+        (("pool", "--new", "conv", "mine"), "expected nothing but KIND and FOLDER, found pool"),
+        (("--new", "conv", "mine", "--matrix"), "found --matrix"),
+        (("--new", "conv", "mine", "--json"), "found --json"),
+        (("--new", "conv"), "requires 2 arguments"),
+    ],
+)
+def test_what_is_refused_is_one_sentence_and_writes_nothing(words, said, fresh):
+    (fresh / "a-file").write_text("")
+    result = run("variants", *words)
+    assert result.exit_code == 2
+    assert said in result.output and len(result.output.splitlines()) == 1
+    assert [path.name for path in fresh.iterdir()] == ["a-file"]
+
+
+def test_half_a_pair_is_taken_back(fresh, monkeypatch):
+    plain = starting.write_atomically
+
+    def full(path, data):
+        if path.suffix == ".cu":
+            raise LenetError(f"{path}: expected a place to write to, found: No space left")
+        plain(path, data)
+
+    monkeypatch.setattr(starting, "write_atomically", full)
+    result = run("variants", "--new", "conv", "mine")
+    assert result.exit_code == 2 and "No space left" in result.output
+    assert list((fresh / "mine").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder_", "shown"), [("mine", "mine/"), ("-x/", "./-x/"), ("/", "/"), ("a b", "'a b/'")]
+)
+def test_the_folder_is_printed_so_that_a_shell_takes_it(folder_, shown):
+    assert shlex.quote(starting.shown(starting.Path(folder_))) == shown
+
+
+def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
+    """Their names differ from run to run: entries would only pile up."""
+    monkeypatch.setenv("LENETGPU_CACHE", str(fresh / "cache"))
+    x, y = np.eye(4, 7, dtype=np.float32), np.full(4, -1, np.int32)
+    for variants in (kernel_of("argmax"), outside.loaded([])):
+        with variants as found:
+            own = [variant for variant in found if variant.needs.device == "cpu"]
+            (loops,) = own or [find("argmax", "serial", "cpu")]
+            loops.launch(x, None, y, Argmax(7))
+            assert y.tolist() == [0, 1, 2, 3]
+    kept = [path.name for path in (fresh / "cache").rglob("*.kept")]
+    assert [name.partition("._loops")[0] for name in kept] == ["stages.argmax.serial"]

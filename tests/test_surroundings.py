@@ -1,0 +1,110 @@
+"""Where the process runs: folders it may not enter, no folder for temporary files, Numba off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+DROPPED = "-dac_override,-dac_read_search"
+TRACE = "Traceback"
+
+
+def run(*words, prefix=(), **env):
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "lenetgpu", *map(str, words)],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+    )  # fmt: skip
+    assert TRACE not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture
+def images(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
+    return tmp_path / "x.npy"
+
+
+@pytest.fixture
+def closed(tmp_path, images):
+    """A folder with files in it that may not be entered."""
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    shutil.copy(images, folder / "x.npy")
+    shutil.copy(ROOT / "weights" / "lenet-mnist.h5", folder / "w.h5")
+    folder.chmod(0o600)
+    yield folder
+    folder.chmod(0o700)
+
+
+@pytest.fixture
+def bound(closed):
+    """How to start a process that rights hold for: root's hold for it without two capabilities."""
+    if os.geteuid():
+        return ()
+    prefix = ("setpriv", f"--bounding-set={DROPPED}", f"--inh-caps={DROPPED}")
+    if shutil.which("setpriv") is None:
+        pytest.skip("root enters every folder, and there is no setpriv")
+    tried = subprocess.run([*prefix, "cat", closed / "x.npy"], capture_output=True, check=False)
+    if tried.returncode == 0:
+        pytest.skip("root enters every folder here")
+    return prefix
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: expected images "),
+        (("infer", "IMAGES", "--weights", "CLOSED/w.h5"), "CLOSED/w.h5: expected "),
+        (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: expected a file to write"),
+        (("weights", "convert", "CLOSED/w.h5", "CLOSED/v.h5"), "CLOSED/"),
+    ],
+)
+def test_a_folder_that_may_not_be_entered_is_a_sentence(closed, bound, images, words, said):
+    def real(word):
+        return word.replace("CLOSED", str(closed)).replace("IMAGES", str(images))
+
+    done = run(*map(real, words), prefix=bound)
+    assert done.returncode == 2
+    assert real(said) in done.stderr and "Permission denied" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_cache_that_may_not_be_entered_is_done_without(closed, bound, images):
+    done = run("infer", images, prefix=bound, LENETGPU_CACHE=str(closed / "cache"))
+    assert done.returncode == 0
+    assert "cache: " in done.stderr and "Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize("place", ["/nonexistent", "FILE"])
+def test_no_folder_for_temporary_files_is_needed(place, images, tmp_path):
+    """What is written has its temporary file beside it."""
+    place = str(images) if place == "FILE" else place
+    env = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), place)
+    for words in (
+        ("infer", images, "--output", tmp_path / "y.h5", "--scores"),
+        ("data", "pack", images, tmp_path / "p.h5"),
+    ):
+        done = run(*words, **env)
+        assert done.returncode == 0, done.stderr
+        assert Path(words[-1 if words[0] == "data" else 3]).stat().st_size > 100
+
+
+@pytest.mark.parametrize("plan", ["auto", "unrolled"])
+def test_numba_switched_off_gives_the_same_labels(plan, tmp_path):
+    """Loops that Numba would compile are run by Python then."""
+    found = []
+    for off in ("0", "1"):
+        target = tmp_path / f"{off}.npy"
+        done = run("infer", "--device", "cpu", "--plan", plan, "--limit", 20, "--output", target,
+                   NUMBA_DISABLE_JIT=off)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(np.load(target).tolist())
+    assert found[0] == found[1] and len(found[0]) == 20
