@@ -162,7 +162,7 @@ def kill_workers(jobs: Jobs, count: int, tally: Tally) -> None:
         _, said = process.communicate(timeout=_SLOW_S)
         if process.returncode:  # it was killed before the job began
             tally.counts["ended with a sentence"] += 1
-            if process.returncode != 2 or said.count(b"\n") != 1:
+            if process.returncode != 2 or b"Traceback" in said:
                 tally.wrong.append(f"{out}: code {process.returncode}: {said.decode()[-300:]}")
             jobs.end(jobs.start(out, 3))
         judge(jobs, out, tally)
