@@ -144,6 +144,14 @@ def runnable_plans(device: str, gpu: Gpu | None) -> list[str]:
     return found
 
 
+def settled(plan: Plan, gpu: Gpu | None) -> str:
+    """The name of the plan that `auto` came to, or the plan's own."""
+    for name in runnable_plans(plan.device, gpu) if plan.name == AUTO else ():
+        if resolve(name, plan.device, gpu=gpu).slots == plan.slots:
+            return name
+    return plan.name
+
+
 def available_precisions(device: str) -> list[str]:
     """Precisions that some variant of `device` has, most precise first."""
     found = {variant.precision for variant in variants(device=device)}

@@ -93,7 +93,7 @@ class Temporary:
     """
 
     def __init__(self, folder: Path) -> None:
-        _sweep(folder)
+        _swept(folder)
         while True:
             self.path = folder / (_PREFIX + os.urandom(8).hex())
             living().add(self.path)
@@ -159,8 +159,13 @@ def _locked(handle: int) -> bool:
 
 
 @cache
-def _sweep(folder: Path) -> None:
-    """Remove the temporary files of killed processes from `folder`; once in a process."""
+def _swept(folder: Path) -> None:
+    """`sweep`, once in a process."""
+    sweep(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of killed processes from `folder`."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if re.fullmatch(TEMPORARY, entry.name):

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-LISTS = ("dependencies", "plot", "report", "models", "isal")
+LISTS = ("dependencies", "plot", "report", "models", "cluster", "parquet", "isal")
 
 
 def lowest(text: str) -> list[str]:

@@ -27,6 +27,7 @@ import peer_tables
 import plan_tables
 import quoted
 import sanitize_tables
+import scale_tables
 import shares_tables
 import stream_tables
 import weights_table
@@ -48,6 +49,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **idea_tables.SECTIONS,
     **shares_tables.SECTIONS,
     **sanitize_tables.SECTIONS,
+    **scale_tables.SECTIONS,
 }
 FRONT = ("infer", "peers")
 PAGES = {
@@ -63,6 +65,7 @@ PAGES = {
         *sanitize_tables.SECTIONS,
         CONTENTS,
     ),
+    "docs/scale.md": tuple(scale_tables.SECTIONS),
     "docs/weights.md": tuple(weights_table.SECTIONS),
     "docs/matrix.md": tuple(matrix_tables.SECTIONS),
     "docs/old-ideas.md": tuple(idea_tables.SECTIONS),

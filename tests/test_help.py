@@ -103,7 +103,7 @@ def test_help_fits_and_shows_every_option(width):
     for words in EVERY:
         text = shown(words, width)
         assert max(map(len, text.splitlines())) <= width, words
-        assert "..." not in re.sub(r"\[[A-Z]+\]\.\.\.", "", text), words
+        assert "..." not in re.sub(r"\[?[A-Z]+\]?\.\.\.", "", text), words
         for option in params(words, click.Option):
             assert re.search(rf"^ +.*{re.escape(option.opts[-1])}\b", text, re.MULTILINE), words
         for name in getattr(EVERY[words], "commands", {}):

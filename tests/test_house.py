@@ -50,7 +50,7 @@ FLOORS = (
     {"measure"},
     {"streaming"},
     {"running"},
-    {"classifier"},
+    {"classifier", "shards"},
     {"papers"},
     {"show"},
     {"commands"},

@@ -82,7 +82,8 @@ def test_the_lowest_versions_are_those_of_pyproject():
     spec.loader.exec_module(script)
     pins = dict(pin.split("==") for pin in script.lowest(text))
     core = {"numpy", "h5py", "click", "rich", "numba", "llvmlite", "pillow"}
-    extras = {"matplotlib", "jinja2", "vl-convert-python", "onnx", "isal"}
+    extras = {"matplotlib", "jinja2", "vl-convert-python", "onnx", "isal", "pyarrow"}
+    extras |= {"dask", "distributed"}
     assert set(pins) == core | extras
     assert all(f'"{name}>={version}"' in text for name, version in pins.items())
     with pytest.raises(ValueError, match="click: expected NAME>=VERSION"):

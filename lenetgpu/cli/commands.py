@@ -6,6 +6,7 @@ import click
 
 from lenetgpu import __version__
 from lenetgpu.cli import files, laboratory, machine, report, run
+from lenetgpu.cli.classify import classify
 from lenetgpu.cli.group import Group
 
 
@@ -18,6 +19,7 @@ def main() -> None:
 for _command in (
     run.infer,
     run.profile,
+    classify,
     laboratory.compare,
     laboratory.conv,
     report.report,

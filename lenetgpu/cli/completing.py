@@ -140,3 +140,20 @@ def started(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
     found = _items(((kind, "a kind of stage") for kind in KINDS), incomplete)
     return found or [CompletionItem(incomplete, type="dir")]
+
+
+def forms(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """What `--form` takes."""
+    from lenetgpu.files.forms import FORMS
+
+    return _items(((ending[1:], "") for ending in FORMS), incomplete)
+
+
+def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """The one word that `--workers` takes beside a number."""
+    return _items([("cuda", "a process for each GPU")], incomplete)
+
+
+def nothing(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """An address is typed."""
+    return []

@@ -11,19 +11,20 @@ import click
 HEADINGS: dict[str, tuple[str, ...]] = {
     "Data": (
         "data", "weights", "batch", "limit", "skip", "as_is", "mirror",
+        "shard",
     ),
     "What runs": (
         "plan", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax", "precision", "device",
         "threads", "streams", "chunk", "transfers", "suite", "only", "with_files", "reference",
-        "explain", "machine", "engines", "shares",
+        "explain", "machine", "engines", "shares", "workers", "scheduler", "predict",
     ),
     "Time and checks": (
         "repeat", "timing", "seconds", "rounds", "warmup", "watch", "cold_l2", "counters",
-        "min_accuracy", "regression", "against",
+        "min_accuracy", "regression", "against", "tries",
     ),
     "Output": (
         "output", "scores", "errors", "json_file", "csv_file", "markdown", "plot", "trace",
-        "as_json", "no_progress",
+        "as_json", "no_progress", "out", "form",
     ),
 }  # fmt: skip
 """Heading to the names of its options, as callbacks have them; an option's place is its group."""

@@ -43,7 +43,7 @@ from lenetgpu.cli.signals import INTERRUPTED
 @click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
 @number("--repeat", "Pass N more times, for medians and their spread.", default=0)
 @click.option("--timing", is_flag=True, help="Print a row per stage, timed in passes of their own.")
-@click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5 or .json.")
+@click.option("--output", type=FILE, help="Labels to FILE.npy, .csv, .h5, .json or .parquet.")
 @click.option(
     "--scores", is_flag=True, help="Scores beside the labels in --output; without it, printed."
 )

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
-from lenetgpu.errors import one_line
+from lenetgpu.errors import one_line, require_extra
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
@@ -228,6 +228,46 @@ class H5(Form):
             kept.close()
 
 
+class Parquet(Form):
+    """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`."""
+
+    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+        super().__init__(file, count, with_scores, names)
+        require_extra(".parquet", "pyarrow", "parquet")
+        self._writer: Any = None
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """A group of rows."""
+        import pyarrow as pa
+
+        first = self.first + self.done
+        columns = {"index": pa.array(range(first, first + len(labels)), pa.int64())}
+        if self.names is not None:
+            names = self.names[self.done : self.done + len(labels)]
+            columns = {"file": pa.array(map(one_line, names)).dictionary_encode()} | columns
+        columns["label"] = pa.array(labels, pa.int32())
+        if scores is not None:
+            for k in range(CLASSES):
+                columns[f"score{k}"] = pa.array(scores[:, k], pa.float32())
+        self._write(pa.table(columns))
+
+    def _write(self, rows: Any) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.file, rows.schema)
+        self._writer.write_table(rows)
+
+    def finish(self, asked: int | None) -> None:
+        """The footer, without which it is no Parquet file."""
+        if self._writer is None:
+            import numpy as np
+
+            empty = np.zeros((0, CLASSES), np.float32) if self.with_scores else None
+            self.add(np.zeros(0, np.int32), empty)
+        self._writer.close()
+
+
 def _table(names: Sequence[str]) -> Array:
     """`names` as rows (n, longest) uint8 of UTF-8, zeros behind them."""
     import numpy as np
@@ -239,4 +279,10 @@ def _table(names: Sequence[str]) -> Array:
     )
 
 
-FORMS: dict[str, type[Form]] = {".npy": Npy, ".csv": Csv, ".h5": H5, ".json": Json}
+FORMS: dict[str, type[Form]] = {
+    ".npy": Npy,
+    ".csv": Csv,
+    ".h5": H5,
+    ".json": Json,
+    ".parquet": Parquet,
+}

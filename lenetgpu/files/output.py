@@ -1,4 +1,4 @@
-"""Predicted labels to a file: .npy, .csv, .h5 or .json, a part at a time, never half a file."""
+"""Predicted labels to a file: .npy, .csv, .h5, .json or .parquet, by parts, never half a file."""
 
 from __future__ import annotations
 

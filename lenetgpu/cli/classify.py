@@ -1,0 +1,127 @@
+"""`lenetgpu classify`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lenetgpu.cli import completing
+from lenetgpu.cli.ending import say
+from lenetgpu.cli.help import Argument, Command
+from lenetgpu.cli.options import (
+    DEVICE,
+    FILE,
+    JSON,
+    NO_PROGRESS,
+    WEIGHTS,
+    console,
+    is_stdout,
+    number,
+    request,
+    write_json,
+)
+from lenetgpu.cli.signals import INTERRUPTED
+
+
+@click.command(cls=Command)
+@click.argument(
+    "sources",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    type=FILE,
+    explained="Files of images (HDF5, IDX, .npy, packed), folders and patterns of such files.",
+)
+@click.option(
+    "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."
+)
+@WEIGHTS
+@click.option(
+    "--plan",
+    default="auto",
+    metavar="PLAN",
+    shell_complete=completing.plans,
+    help="Named plan: a variant for every stage.",
+)
+@click.option(
+    "--precision",
+    metavar="P",
+    shell_complete=completing.precisions,
+    help="Precision that the plan must compute in, as fp32.",
+)
+@DEVICE
+@number("--threads", "CPU threads of each worker.", show_default="all it may use")
+@number("--shard", "Images of a shard at most.", default=1_000_000)
+@click.option(
+    "--form",
+    default="npy",
+    metavar="FORM",
+    shell_complete=completing.forms,
+    help="Form of a shard's file: npy, csv, h5, json or parquet.",
+)
+@click.option("--scores", is_flag=True, help="Scores beside the labels.")
+@number("--tries", "Times that a shard is begun before it is set aside.", default=3)
+@click.option(
+    "--workers",
+    metavar="N|cuda",
+    show_default="this process",
+    shell_complete=completing.workers,
+    help="Dask's processes: N, or one a GPU.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    shell_complete=completing.nothing,
+    help="A Dask cluster that is there, as tcp://host:8786.",
+)
+@click.option(
+    "--predict", is_flag=True, help="Say what 1 to 64 workers would come to; classify nothing."
+)
+@JSON
+@NO_PROGRESS
+@click.pass_context
+def classify(
+    ctx: click.Context,
+    /,
+    no_progress: bool,
+    predict: bool,
+    json_file: Path | None,
+    **options: Any,
+) -> None:
+    """Classify many files in shards; the same command goes on where it was ended.
+
+    Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
+    """
+    from lenetgpu.commands.classify import ClassifyRequest
+    from lenetgpu.commands.classify import classify as job
+    from lenetgpu.files.output import require_targets
+    from lenetgpu.show.classify import lines, print_predicted
+    from lenetgpu.show.progress import status_line
+
+    require_targets(json_file, sources=(*options["sources"], options["weights"]))
+    asked, err = request(ClassifyRequest, options), is_stdout(json_file)
+    with status_line(enabled=not no_progress, rate=True) as status:
+        if predict:
+            from lenetgpu.commands.foreseen import foresee
+
+            foreseen = foresee(asked, status)
+        else:
+            outcome = job(asked, status, partial(say, err=True))
+    if json_file is not None:
+        write_json(json_file, (foreseen if predict else outcome).document())
+    if predict:
+        print_predicted(console(err), foreseen)
+        return
+    for line in lines(outcome):
+        say(line, err=err)
+    if outcome.interrupted:
+        say(
+            f"lenetgpu: interrupted: {outcome.left:,} shards left; the same command goes on",
+            err=True,
+        )
+        ctx.exit(INTERRUPTED)
+    if outcome.bad or outcome.failed:
+        ctx.exit(1)

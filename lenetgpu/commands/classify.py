@@ -1,0 +1,213 @@
+"""Many files to labels, in shards: begun, gone on with after whatever ended it, summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.forms import FORMS
+from lenetgpu.files.weights import load_weights
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import clock
+from lenetgpu.plan import AUTO
+from lenetgpu.shards import manifest
+from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
+from lenetgpu.shards.here import TRIES
+from lenetgpu.shards.inputs import Input, gather
+from lenetgpu.shards.job import SHARD, Job, news, require_same
+from lenetgpu.shards.manifest import Row
+from lenetgpu.shards.outcome import ClassifyOutcome
+from lenetgpu.show.progress import Say
+from lenetgpu.store import json_text, sweep, write_atomically
+
+SUMMARY = "summary.json"
+_MOST_WORKERS = 1024
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ClassifyRequest:
+    """What `lenetgpu classify` was asked for: `shard` images of a shard, `form` an ending.
+
+    `workers` None: this process; "N" processes of Dask's; "cuda" one a GPU. `scheduler`: the
+    address of a cluster's instead.
+    """
+
+    sources: tuple[Path, ...]
+    out: Path
+    weights: Path | None = None
+    plan: str = AUTO
+    precision: str | None = None
+    device: str = "auto"
+    threads: int | None = None
+    shard: int = SHARD
+    form: str = "npy"
+    scores: bool = False
+    tries: int = TRIES
+    workers: str | None = None
+    scheduler: str | None = None
+
+    def check(self) -> None:
+        """LenetError unless its numbers and words can be run."""
+        for option, number in {"--shard": self.shard, "--tries": self.tries}.items():
+            if not 1 <= number < 1 << 53:
+                raise LenetError(f"{option}: expected at least 1 and below 2^53, found {number}")
+        if f".{self.form}" not in FORMS:
+            known = ", ".join(form[1:] for form in FORMS)
+            raise LenetError(f"--form: expected one of {known}, found {self.form!r}")
+        if self.workers is not None and self.scheduler is not None:
+            raise LenetError("classify: expected one of --workers and --scheduler, found both")
+        if self.workers not in (None, "cuda", *map(str, range(1, _MOST_WORKERS + 1))):
+            raise LenetError(
+                f"--workers: expected cuda or 1 to {_MOST_WORKERS}, found {self.workers!r}"
+            )
+        self.run().check()
+
+    def run(self) -> Request:
+        """What each worker is asked for."""
+        weights = Path(self.weights or assets.default_weights()).absolute()
+        return Request(
+            None,
+            weights,
+            plan=self.plan,
+            precision=self.precision,
+            device=self.device,
+            threads=self.threads,
+            scores=self.scores,
+        )
+
+
+def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
+    """Do what the manifest lacks; `say` is told how far it is, `tell` what is worth a line.
+
+    LenetError for bad input before anything is written, where the folder holds another job, and
+    where the job cannot go on; what is done stays done, and the same command goes on.
+    """
+    request.check()
+    out = request.out.absolute()
+    _require_folder(out, request.sources)
+    inputs, bad = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    with manifest.alone(out):
+        begun = manifest.read(out)
+        run = request.run()
+        if begun is not None:
+            run = _as_begun(run, begun.job)
+        with crew(run, request.workers, request.scheduler, request.tries) as found:
+            for entry in bad:
+                tell(entry.sentence)
+            if found.dashboard:
+                tell(f"dashboard {found.dashboard}")
+            say("making ready")
+            resolved = found.resolve(inputs[0].dtype, request.shard)
+            job, machine = job_of(request, run, inputs, resolved)
+            if begun is None:
+                manifest.begin(out, job)
+                begun = manifest.Manifest(job)
+            else:
+                require_same(out, begun.job, job)
+                _extend(out, begun, job)
+            for entry in bad:
+                if entry.path not in begun.unreadable:
+                    manifest.append(out, entry)
+            outcome = ClassifyOutcome(begun.job, out, bad, dict(begun.done), machine=machine)
+            _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
+    _sum_up(out, outcome)
+    return outcome
+
+
+def _extend(out: Path, begun: manifest.Manifest, job: Job) -> None:
+    """Take in files that can be read now; LenetError where the job is another one."""
+    for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
+        manifest.append(out, entry)
+        begun.job = begun.job.extended(entry)
+
+
+def _as_begun(run: Request, job: Job) -> Request:
+    """A run that goes on takes the plan that was chosen then, where none is asked for."""
+    if run.plan != AUTO:
+        return run
+    return replace(run, plan=job.plan, precision=run.precision or job.precision)
+
+
+def job_of(
+    request: ClassifyRequest, run: Request, inputs: list[Input], found: Resolved
+) -> tuple[Job, dict[str, Any]]:
+    """The job that a request comes to, and the device as JSON."""
+    plan, precision, device, machine = found
+    weights = load_weights(run.weights or assets.default_weights())
+    job = Job(
+        tuple(inputs),
+        weights.source,
+        weights.digest,
+        plan,
+        precision,
+        device,
+        request.shard,
+        f".{request.form}",
+        request.scores,
+    )
+    return job, machine
+
+
+def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
+    """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LenetError(f"{out}: expected a folder for the results, found a file")
+    for source in sources:
+        if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+            raise LenetError(
+                f"{out}: expected a folder for the results outside {source}, which is read, "
+                "found it inside"
+            )
+    try:
+        others = [name for name in _names(out) if not name.startswith(".")]
+    except OSError as error:
+        raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
+    if others and manifest.MANIFEST not in others:
+        raise LenetError(
+            f"{out}: expected an empty folder, or one that a job was begun in, "
+            f"found {len(others)} other files, as {min(others)}"
+        )
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+def _run(
+    crew: Here | OnDask,
+    outcome: ClassifyOutcome,
+    left: list[int],
+    tries: int,
+    told: tuple[Say, Tell],
+) -> None:
+    """The shards that are left, into `outcome`; until Ctrl-C."""
+    (say, tell), job = told, outcome.job
+    for number in left:
+        outcome.rows.pop(number, None)
+    images, started = outcome.images, clock()
+    try:
+        for found in crew.rows(outcome.folder, job, left, tries) if left else ():
+            if isinstance(found, Row):
+                outcome.rows[found.shard] = found
+                outcome.fresh += 1
+                outcome.fresh_images += found.images
+            else:
+                manifest.append(outcome.folder, found)
+                outcome.failed[found.shard] = found
+                tell(f"set aside after {found.tries} tries: {found.sentence}")
+            say("images", images + outcome.fresh_images, job.images)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+    outcome.seconds = clock() - started
+
+
+def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
+    sweep(folder)
+    write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())

@@ -1,0 +1,222 @@
+"""A job on several processes: Dask's workers, on this machine or on a cluster that is there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu import __version__
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.gpu.faults import lost
+from lenetgpu.measure.outcome import Request
+from lenetgpu.shards import manifest
+from lenetgpu.shards.here import TRIES
+from lenetgpu.shards.job import Job
+from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.worker import StopError, Worker
+
+AHEAD = 4
+"""Shards that each worker has been given at most: it does one while others wait beside it."""
+_JOIN_S = 60
+_LOST = 70
+"""Exit code of a worker whose GPU is lost; another is started in its place."""
+_TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
+"""Libraries whose tracebacks about connections that ended are nobody's business."""
+
+
+def _dask() -> Any:
+    """The library `distributed`; LenetError where it is not."""
+    require_extra("--workers, --scheduler", "distributed", "cluster")
+    import distributed
+
+    return distributed
+
+
+@contextmanager
+def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> Iterator[Any]:
+    """A Dask client of `workers` ("2": processes here, "cuda": one a GPU) or of a scheduler.
+
+    LenetError where Dask is not installed, nobody answers, or there is no worker in a minute.
+    """
+    distributed = _dask()
+    import dask
+
+    settings = {
+        "distributed.scheduler.allowed-failures": tries,
+        "distributed.worker.daemon": True,
+        "distributed.comm.timeouts.connect": "20s",
+        "distributed.admin.log-format": "%(message)s",
+    }
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    with dask.config.set(settings), ExitStack() as stack:
+        if scheduler is None:
+            try:
+                made = stack.enter_context(_local(distributed, workers or "1"))
+            except RuntimeError as error:
+                raise LenetError(
+                    f"--workers {workers}: expected processes that start, found: "
+                    f"{_reason(error)}; the same command begins again"
+                ) from error
+            client = stack.enter_context(distributed.Client(made))
+        else:
+            client = stack.enter_context(_joined(distributed, scheduler))
+        try:
+            client.wait_for_workers(1, timeout=_JOIN_S)
+        except TimeoutError as error:
+            where = scheduler or f"--workers {workers}"
+            raise LenetError(
+                f"{where}: expected a worker within {_JOIN_S} s, found none"
+            ) from error
+        yield client
+
+
+def _local(distributed: Any, workers: str) -> Any:
+    """A cluster of processes of this machine."""
+    kept = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    if workers == "cuda":
+        require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
+        from dask_cuda import LocalCUDACluster
+
+        return LocalCUDACluster(threads_per_worker=1, **kept)
+    return distributed.LocalCluster(
+        n_workers=int(workers), threads_per_worker=1, processes=True, memory_limit=0, **kept
+    )
+
+
+def _joined(distributed: Any, scheduler: str) -> Any:
+    try:
+        return distributed.Client(scheduler, timeout="20s")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise LenetError(
+            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {_reason(error)}"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def dashboard(client: Any) -> str:
+    """The address of Dask's page about its workers; nothing where it has none (no bokeh)."""
+    served = "dashboard" in client.scheduler_info(n_workers=0).get("services", {})
+    found = client.dashboard_link if served else None
+    return found or ""
+
+
+def share(request: Request, workers: str | None) -> Request:
+    """`request` for each of several workers of one machine: the cores are shared out."""
+    if workers in (None, "cuda") or request.threads is not None or request.device != "cpu":
+        return request
+    return replace(request, threads=max(1, core_count() // int(workers or 1)))
+
+
+@cache
+def _worker(folder: str, key: str, asked: bytes) -> Worker:
+    """The process' own worker for a job, `asked` a pickled request."""
+    request: Request = pickle.loads(asked)
+    found = manifest.read(Path(folder))
+    if found is None:
+        raise LenetError(f"{folder}: expected the manifest of a job, found none")
+    return Worker(Path(folder), found.job, request)
+
+
+def _task(folder: str, key: str, asked: bytes, number: int) -> tuple[str, Any]:
+    """What a worker's process does: ("done" | "bad" | "stop", a line's fields or a sentence)."""
+    try:
+        worker = _worker(folder, key, asked)
+    except LenetError as error:
+        return "stop", str(error)
+    try:
+        return "done", asdict(worker.run(worker.job.shard(number)))
+    except StopError as error:
+        if lost():
+            os._exit(_LOST)  # the scheduler gives the shard to another, the nanny starts one anew
+        return "stop", str(error)
+    except LenetError as error:
+        return "bad", str(error)
+
+
+class Crew:
+    """Does a job's shards through a client."""
+
+    def __init__(self, client: Any, folder: Path, job: Job, request: Request) -> None:
+        self._client, self._job = client, job
+        self._told = str(folder.resolve()), job.key, pickle.dumps(request)
+        self._futures: dict[Any, tuple[int, int]] = {}
+
+    def _submit(self, number: int, count: int) -> Any:
+        future = self._client.submit(
+            _task,
+            *self._told,
+            number,
+            pure=False,
+            key=f"lenetgpu-{number}-{count}-{os.urandom(4).hex()}",
+        )
+        self._futures[future] = (number, count)
+        return future
+
+    def _room(self) -> int:
+        return AHEAD * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
+
+    def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
+        """Rows as they come, in any order; those set aside. StopError ends the job."""
+        queue = [(number, 1) for number in reversed(numbers)]
+        first = [self._submit(*queue.pop()) for _ in range(min(self._room(), len(queue)))]
+        if not first:
+            return
+        coming = _dask().as_completed(first)
+        try:
+            for future in coming:
+                number, count = self._futures.pop(future)
+                how, found = self._outcome(future, number)
+                if how == "stop":
+                    raise StopError(found)
+                if how == "done":
+                    yield Row(**(found | {"counts": tuple(found["counts"])}))
+                elif how == "bad" and count < tries:
+                    queue.insert(0, (number, count + 1))
+                else:
+                    yield Failed(number, len(self._job.shard(number)), found, count)
+                room = self._room()
+                while queue and len(self._futures) < room:
+                    coming.add(self._submit(*queue.pop()))
+        finally:
+            with suppress(Exception):  # the scheduler may be gone
+                self._client.cancel(list(self._futures))
+
+    def _outcome(self, future: Any, number: int) -> tuple[str, Any]:
+        """What a future came to: _task's answer, or why there is none."""
+        try:
+            found: tuple[str, Any] = result(future)
+            return found
+        except _dask().KilledWorker:
+            shard = self._job.shard(number)
+            return "dead", (
+                f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
+                f"{shard.hi:,}, found that several died at them"
+            )
+
+
+def result(future: Any) -> Any:
+    """What a future came to; StopError where the workers or the scheduler cannot say."""
+    try:
+        return future.result()
+    except ImportError as error:
+        raise StopError(
+            f"workers: expected lenetgpu {__version__} installed there, found: {error}"
+        ) from error
+    except (_dask().CancelledError, OSError) as error:
+        raise StopError(
+            "scheduler: expected it to stay until the job ends, found it gone; "
+            "the same command goes on where it stopped"
+        ) from error

@@ -1,0 +1,168 @@
+"""A job: its inputs cut into shards, and all that decides what their labels are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lenetgpu import __version__
+from lenetgpu.errors import LenetError
+from lenetgpu.shards.inputs import Input
+from lenetgpu.store import json_text
+
+SHARD = 1_000_000
+"""Images of a shard, where nothing else is asked."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Images `lo` to `hi` of one file; its labels are in a file of its own, `name`."""
+
+    number: int
+    input: Input
+    lo: int
+    hi: int
+    name: str
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is read, by which weights and plan, in shards of at most `size` images, to which form.
+
+    Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
+    path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
+    `void` are the inputs, by their place, that others took the place of: they have numbers, and no
+    shards.
+    """
+
+    inputs: tuple[Input, ...]
+    weights: str
+    digest: str
+    plan: str
+    precision: str
+    device: str
+    size: int = SHARD
+    form: str = ".npy"
+    scores: bool = False
+    void: tuple[int, ...] = ()
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """All of them, in the order of inputs; a shard has images of one file only."""
+        return tuple(shard for place, shard in self._cuts() if place not in self.void)
+
+    def _cuts(self) -> Iterator[tuple[int, Shard]]:
+        number = 0
+        for place, entry in enumerate(self.inputs):
+            size = entry.images if entry.whole else self.size
+            for lo in range(0, entry.images, size):
+                name = f"part-{number:06}{self.form}"
+                yield place, Shard(number, entry, lo, min(lo + size, entry.images), name)
+                number += 1
+
+    def shard(self, number: int) -> Shard:
+        """That of this number; KeyError where there is none."""
+        return self._by_number[number]
+
+    @cached_property
+    def _by_number(self) -> dict[int, Shard]:
+        return {shard.number: shard for shard in self.shards}
+
+    @property
+    def valid(self) -> tuple[Input, ...]:
+        """Inputs that have shards."""
+        return tuple(i for place, i in enumerate(self.inputs) if place not in self.void)
+
+    @property
+    def images(self) -> int:
+        """Images of all shards."""
+        return sum(entry.images for entry in self.valid)
+
+    def extended(self, entry: Input) -> Job:
+        """With one more input, which takes the place of one that has its path."""
+        old = tuple(
+            place
+            for place, known in enumerate(self.inputs)
+            if known.path == entry.path and place not in self.void
+        )
+        return replace(self, inputs=(*self.inputs, entry), void=self.void + old)
+
+    @cached_property
+    def key(self) -> str:
+        """What the job is known by."""
+        return hashlib.sha256(json_text(self.header()).encode()).hexdigest()[:16]
+
+    def header(self) -> dict[str, Any]:
+        """The manifest's first line."""
+        return {"schema": 1, "lenetgpu": __version__, "job": asdict(self)}
+
+
+def of_header(document: Any) -> Job:
+    """The job of a manifest's first line; ValueError or TypeError where it is none."""
+    if document["schema"] != 1:
+        raise ValueError(f"schema {document['schema']}")
+    found = dict(document["job"])
+    found["inputs"] = tuple(Input(**entry) for entry in found["inputs"])
+    found["void"] = tuple(found["void"])
+    return Job(**found)
+
+
+_WORDS = {
+    "digest": "weights",
+    "form": "files of",
+    "size": "shards of",
+    "scores": "scores",
+    "plan": "plan",
+    "precision": "precision",
+    "device": "device",
+}
+
+
+def require_same(folder: Path, begun: Job, asked: Job) -> None:
+    """LenetError where `folder` holds a job of other weights, another plan or another form."""
+    for name, word in _WORDS.items():
+        old, new = getattr(begun, name), getattr(asked, name)
+        if old != new:
+            if name == "digest":
+                old, new = begun.weights, f"{asked.weights}, which differ"
+            raise LenetError(
+                f"{folder}: expected the job that was begun there, with {word} {old}, "
+                f"found {word} {new}"
+            )
+
+
+def news(folder: Path, begun: Job, asked: Job, unreadable: set[str], done: set[str]) -> list[Input]:
+    """Inputs that can be read now and could not when the job was begun in `folder`, or changed.
+
+    `unreadable` are the paths of those, `done` those of inputs of which some shard is done.
+    LenetError where other files are asked for than the job was begun with, or one changed of which
+    something is done.
+    """
+    before, now = ({i.path: i for i in job.valid} for job in (begun, asked))
+    found = []
+    for path in [*before, *now]:
+        if path not in now:
+            raise LenetError(
+                f"{folder}: expected the inputs of the job that was begun there, "
+                f"found that {path} is not among them now"
+            )
+        if path not in before and path not in unreadable:
+            raise LenetError(
+                f"{folder}: expected the inputs of the job that was begun there, "
+                f"found another one, {path}"
+            )
+        if path in before and before[path] != now[path] and path in done:
+            raise LenetError(
+                f"{path}: expected the file that the job in {folder} was begun with, "
+                "found it changed since"
+            )
+        if before.get(path) != now[path] and now[path] not in found:
+            found.append(now[path])
+    return found

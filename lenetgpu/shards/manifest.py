@@ -1,0 +1,250 @@
+"""What is done of a job: a folder's manifest, a line of JSON a shard, written when it is whole.
+
+The first line says what the job is. Whoever finished a shard appends its line, under a lock, when
+the shard's file has its name: what a line names is there. A process that is killed leaves at most
+the end of one line, which is dropped when the job goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.shards.inputs import Input, Unreadable
+from lenetgpu.shards.job import Job, Shard, of_header
+from lenetgpu.store import json_text, write_atomically
+
+MANIFEST = "manifest.json"
+_LOCK = ".lenetgpu.lock"
+_MOST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Row:
+    """A shard that is done: `counts` (10) labels of each digit, `right` None without labels.
+
+    `hash` is its input's fingerprint, `version` lenetgpu's; `seconds` from opening the input to the
+    file's name; `worker` names who did it.
+    """
+
+    shard: int
+    file: str
+    images: int
+    input: str
+    hash: str
+    lo: int
+    counts: tuple[int, ...]
+    right: int | None
+    seconds: float
+    worker: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A shard that was set aside, and why; `images` of it have no labels."""
+
+    shard: int
+    images: int
+    sentence: str
+    tries: int
+
+
+@dataclass
+class Manifest:
+    """A job and its lines so far; the last line of a shard counts."""
+
+    job: Job
+    done: dict[int, Row] = field(default_factory=dict)
+    failed: dict[int, Failed] = field(default_factory=dict)
+    unreadable: set[str] = field(default_factory=set)
+    """Paths of files that were found and could not be read."""
+    redone: int = 0
+    """Lines of shards that had one already."""
+
+    @property
+    def done_inputs(self) -> set[str]:
+        """Paths of the inputs of which some shard is done."""
+        return {row.input for row in self.done.values()}
+
+
+Entry = Row | Failed | Input | Unreadable
+_KINDS = {Row: "done", Failed: "failed", Input: "input", Unreadable: "unreadable"}
+
+
+def _line(entry: Entry) -> bytes:
+    return (json_text({_KINDS[type(entry)]: asdict(entry)}) + "\n").encode()
+
+
+def begin(folder: Path, job: Job) -> None:
+    """Write the manifest of a job of which nothing is done."""
+    write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
+
+
+def append(folder: Path, entry: Entry) -> None:
+    """Add a line; several processes may at once. LenetError where it cannot be written."""
+    path = folder / MANIFEST
+    try:
+        with open(path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _cut(file)
+            file.write(_line(entry))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise LenetError(
+            f"{path}: expected a place to write to, found: {error.strerror}"
+        ) from error
+
+
+def _cut(file: IO[bytes]) -> None:
+    """Go to the end of the last whole line; what somebody who was killed left behind it goes."""
+    end = file.seek(0, os.SEEK_END)
+    if not end:
+        return
+    file.seek(end - 1)
+    if file.read(1) == b"\n":
+        return
+    step, at = 1 << 15, end
+    while at > 0:
+        lo = max(0, at - step)
+        file.seek(lo)
+        last = file.read(at - lo).rfind(b"\n")
+        if last >= 0:
+            at = lo + last + 1
+            break
+        at = lo
+    file.truncate(at)
+    file.seek(at)
+
+
+def read(folder: Path) -> Manifest | None:
+    """The manifest of `folder`, None where there is none; LenetError where it is damaged."""
+    path = folder / MANIFEST
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                raise LenetError(f"{path}: expected at most {_MOST_BYTES:,} bytes, found more")
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    whole = text[: text.rfind(b"\n") + 1].splitlines()
+    if not whole:
+        raise LenetError(f"{path}: expected a line that says what the job is, found none")
+    number = 0
+    try:
+        found = Manifest(of_header(json.loads(whole[0])))
+        for number, line in enumerate(whole[1:], 2):  # noqa: B007
+            _take(found, json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise LenetError(
+            f"{path}: expected lines of a job's manifest, found line {max(1, number)} damaged "
+            f"({type(error).__name__})"
+        ) from error
+    return found
+
+
+def _row(entry: Any) -> Row:
+    return Row(**(entry | {"counts": tuple(entry["counts"])}))
+
+
+def _take(manifest: Manifest, document: Any) -> None:
+    ((kind, entry),) = document.items()
+    if kind == "done":
+        _take_row(manifest, _row(entry))
+    elif kind == "failed":
+        failed = Failed(**entry)
+        manifest.failed[failed.shard] = failed
+    elif kind == "unreadable":
+        manifest.unreadable.add(Unreadable(**entry).path)
+    elif kind == "input":
+        manifest.job = manifest.job.extended(Input(**entry))
+    else:
+        raise ValueError(kind)
+
+
+def _take_row(manifest: Manifest, row: Row) -> None:
+    shard = manifest.job.shard(row.shard)
+    known = shard.name, len(shard), shard.input.path, shard.input.fingerprint, shard.lo
+    if (row.file, row.images, row.input, row.hash, row.lo) != known:
+        raise ValueError("another job's")
+    manifest.redone += row.shard in manifest.done
+    manifest.done[row.shard] = row
+    manifest.failed.pop(row.shard, None)
+
+
+class Follower:
+    """The shards that have lines in a folder's manifest, whoever appends them meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._at = folder / MANIFEST, 0
+        self._rows: dict[int, Row] = {}
+
+    def row(self, shard: Shard) -> Row | None:
+        """The line of a shard whose file is there."""
+        with open(self._path, "rb") as file:
+            file.seek(self._at)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        for line in whole.splitlines():
+            entry = json.loads(line).get("done")
+            if entry is not None:
+                self._rows[entry["shard"]] = _row(entry)
+        self._at += len(whole)
+        there = (self._path.parent / shard.name).is_file()
+        return self._rows.get(shard.number) if there else None
+
+
+def left(folder: Path, manifest: Manifest) -> list[int]:
+    """Numbers of the shards that have no line, or whose file is not there any more."""
+    there = set(_names(folder))
+    return [
+        shard.number
+        for shard in manifest.job.shards
+        if shard.number not in manifest.done or shard.name not in there
+    ]
+
+
+def _names(folder: Path) -> Iterable[str]:
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Make `folder` where it is not, and hold it for one job; LenetError where another has it."""
+    path = folder / _LOCK
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise LenetError(
+            f"{folder}: expected a folder to write into, found: {error.strerror}"
+        ) from error
+    try:
+        _hold(lock, folder)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _hold(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise LenetError(
+            f"{folder}: expected a folder that no other job is writing to, found one that does"
+        ) from error
+    except OSError as error:
+        raise LenetError(
+            f"{folder}: expected a file system that locks files, found: {error.strerror}"
+        ) from error

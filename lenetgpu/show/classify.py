@@ -1,0 +1,65 @@
+"""What `lenetgpu classify` says in the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lenetgpu.shards.outcome import ClassifyOutcome, Predicted
+
+
+def lines(outcome: ClassifyOutcome) -> list[str]:
+    """What was read, what came of it, and how fast this run was."""
+    job = outcome.job
+    right, labelled = outcome.right
+    files = "file" if len(job.valid) == 1 else "files"
+    found = [
+        f"data     {job.images:,} images in {len(job.valid):,} {files}, "
+        f"{len(job.shards):,} shards of at most {job.size:,}",
+        f"weights  {job.weights}",
+        f"plan     {job.plan}, {job.precision}, on {outcome.machine.get('name', job.device)}",
+        f"done     {outcome.images:,} images, {len(outcome.rows):,} shards in {outcome.folder}"
+        + (f", {len(outcome.failed):,} set aside" if outcome.failed else "")
+        + (f", {outcome.left:,} left" if outcome.left else ""),
+        "digits   " + "  ".join(f"{k}: {count:,}" for k, count in enumerate(outcome.counts)),
+    ]
+    if labelled:
+        found.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
+    if outcome.fresh:
+        rate = outcome.fresh_images / outcome.seconds
+        found.append(
+            f"elapsed  {outcome.seconds:,.2f} s for {outcome.fresh_images:,} images of this run, "
+            f"{rate:,.0f} images/s"
+        )
+    return found
+
+
+def print_predicted(console: Any, foreseen: Predicted) -> None:
+    """What one worker was measured at, and what several would come to by the model."""
+    from lenetgpu.show.tables import Column, as_rich, fixed
+
+    job, costs = foreseen.job, foreseen.costs
+    for line in (
+        f"one worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
+        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
+        f"  memory to labels    {costs.label:,.0f} images/s",
+        f"  ends of a shard     {costs.ends * 1e3:,.2f} ms, {costs.line * 1e3:,.2f} of it its line",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    columns = (
+        Column("workers", "workers"),
+        Column("images/s", "rate", fixed(0)),
+        Column("all of them, s", "seconds", fixed(1)),
+        Column("bound by", "bound", numeric=False),
+    )
+    rows = [
+        {
+            "workers": row.workers,
+            "rate": row.rate,
+            "seconds": job.images / row.rate,
+            "bound": row.bound,
+        }
+        for row in foreseen.rows()
+    ]
+    title = f"{job.images:,} images in shards of {job.size:,}, by the model"
+    console.print(as_rich(columns, rows, title, width=console.width))

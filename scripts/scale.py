@@ -1,0 +1,163 @@
+"""Images a second of `lenetgpu classify` over workers and shards, and what the model says of it.
+
+    python scripts/scale.py --workers 0,1,2 --shards 100000,1000000 --json scale.json
+
+Makes files of the shipped digits, repeated, in a folder (one in memory, as /dev/shm, has them in
+the page cache), then takes interleaved rounds of whole jobs: 0 workers is the command's own
+process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the job's own clock,
+from the first shard given out to the last line of the manifest. Labels of all jobs are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+
+from lenetgpu.files.assets import default_digits
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.software import software
+from lenetgpu.store import json_text, write_atomically
+
+
+def make(folder: Path, images: int, files: int) -> None:
+    """`files` files of `images` digits in all."""
+    digits = load_dataset(default_digits()).images[..., 0]
+    each = images // files
+    for number in range(files):
+        with open(folder / f"digits-{number}.npy", "wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (each, 28, 28)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for lo in range(0, each, len(digits)):
+                file.write(digits[: each - lo].data)
+
+
+def command(read: Path, out: Path, workers: int, shard: int, device: str, *more: str) -> list[str]:
+    """The words of a job."""
+    words = ["classify", str(read), "--out", str(out), "--shard", str(shard), "--no-progress"]
+    words += ["--device", device, "--json", "-", *more]
+    if workers:
+        words += ["--workers", "cuda" if device == "cuda" else str(workers)]
+    return [sys.executable, "-m", "lenetgpu", *words]
+
+
+def run(words: list[str], workers: int, device: str) -> dict[str, Any]:
+    """The job's JSON; an exception where it fails."""
+    env = dict(os.environ)
+    if device == "cuda":
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(max(1, workers))))
+    done = subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+    if done.returncode:
+        raise click.ClickException(f"{' '.join(words[2:])}: {done.stderr.strip()[-400:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def digest(out: Path) -> str:
+    """Of all labels, in the order of the shards."""
+    found = hashlib.sha256()
+    for path in sorted(out.glob("part-*.npy")):
+        found.update(np.load(path).tobytes())
+    return found.hexdigest()
+
+
+def numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
+    """Whole numbers with commas between."""
+    try:
+        return [int(word) for word in value.split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"expected whole numbers, found {value}") from error
+
+
+@click.command(help=__doc__)
+@click.option("--images", default=200_000, show_default=True)
+@click.option("--files", default=4, show_default=True)
+@click.option("--workers", default="0,1,2", show_default=True, callback=numbers)
+@click.option("--shards", default="10000,100000", show_default=True, callback=numbers)
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
+@click.option("--plan", default="auto", show_default=True)
+@click.option("--precision", default="fp32", show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), help="Where files are made.")
+@click.option("--json", "target", type=click.Path(path_type=Path))
+def main(
+    images: int,
+    files: int,
+    workers: list[int],
+    shards: list[int],
+    rounds: int,
+    device: str,
+    plan: str,
+    precision: str,
+    folder: Path | None,
+    target: Path | None,
+) -> None:
+    more = ("--plan", plan, "--precision", precision)
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder) as name:
+        place = Path(name)
+        (place / "read").mkdir()
+        make(place / "read", images, files)
+        cells = [(count, shard) for shard in shards for count in workers]
+        samples: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
+        seen = set()
+        machine: dict[str, Any] = {}
+        for _ in range(rounds):
+            for count, shard in cells:
+                out = place / "out"
+                found = run(
+                    command(place / "read", out, count, shard, device, *more), count, device
+                )
+                samples[count, shard].append(found["this_run"]["images_per_second"])
+                seen.add(digest(out))
+                machine, plan = found["device"], found["plan"]
+                shutil.rmtree(out)
+        if len(seen) != 1:
+            raise click.ClickException(f"expected the same labels of all jobs, found {len(seen)}")
+        predicted = {
+            shard: run(
+                command(place / "read", place / "none", 0, shard, device, "--predict", *more),
+                1,
+                device,
+            )
+            for shard in shards
+        }
+    rows = [
+        {"workers": count, "shard": shard, "images_per_second": median(rates), "samples": rates}
+        for (count, shard), rates in samples.items()
+    ]
+    document = {
+        "schema": 1,
+        "command": "scale",
+        **software(None),
+        "images": images,
+        "files": files,
+        "rounds": rounds,
+        "plan": plan,
+        "device": machine,
+        "rows": rows,
+        "predicted": [
+            {"shard": shard, "costs": found["costs"], "rows": found["predicted"]}
+            for shard, found in predicted.items()
+        ],
+    }
+    for row in rows:
+        click.echo(
+            f"{row['workers']:3} workers, shards of {row['shard']:9,}: "
+            f"{row['images_per_second']:13,.0f} images/s"
+        )
+    if target is not None:
+        write_atomically(target, (json_text(document, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
