@@ -22,7 +22,7 @@ def fuzz(script):
 
 
 def test_every_planted_harm_is_found(fuzz):
-    """A signal, an endless loop, a KeyError, 232 MB, a print, data that no two reads share."""
+    """A signal, an endless loop, a KeyError, 400 MB, a print, data that no two reads share."""
     fuzz.prove(jobs=2)
 
 
