@@ -183,7 +183,9 @@ def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
     assert feed.model == {"predicted": expected.predicted_ms, "bare_copy": copy}
     models = []
     monkeypatch.setattr(
-        Engine, "runner", lambda self, dtype, images: models.append(self.feed(dtype).model) or 1 / 0
+        Engine,
+        "runner",
+        lambda self, dtype, images, scores: models.append(self.feed(dtype).model) or 1 / 0,
     )
     with pytest.raises(ZeroDivisionError):
         infer(Request(path, plan="fp32", limit=limit))

@@ -19,7 +19,7 @@ from lenetgpu.commands import infer as job
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
-from lenetgpu.files.reading import MemorySource, Source
+from lenetgpu.files.reading import Source
 from lenetgpu.files.source import open_source
 from lenetgpu.measure.outcome import Request
 from lenetgpu.running.engine import Engine
@@ -130,20 +130,24 @@ def test_ctrl_c_writes_what_was_done(data, tmp_path, streamed, images):
     assert not [t for t in threading.enumerate() if t.name.startswith("lenetgpu-read")]
 
 
-class Breaks(MemorySource):
+class Breaks(Source):
     """Images that cannot be read from number 200 on, as of a file that shrinks meanwhile."""
+
+    def __init__(self, images):
+        super().__init__("many.h5", "uint8", None, range(len(images)))
+        self._images = images
 
     def _fill(self, first, out):
         if first >= 200:
             raise LenetError("many.h5: expected 330 images, found 200")
-        super()._fill(first, out)
+        out[...] = self._images[first : first + len(out)]
 
 
 def test_a_file_that_shrinks_meanwhile_leaves_no_labels(data, tmp_path, streamed, monkeypatch):
     target = tmp_path / "labels.npy"
     target.write_bytes(b"before")
     images = open_source(data).whole().images
-    monkeypatch.setattr(job, "open_source", lambda *_: Breaks(images, None, "many.h5"))
+    monkeypatch.setattr(job, "open_source", lambda *_: Breaks(images))
     refused = run("infer", data, "--device", "cpu", "--batch", 100, "--output", target)
     assert (refused.exit_code, refused.stderr) == (
         2, "lenetgpu: error: many.h5: expected 330 images, found 200\n",

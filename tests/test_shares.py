@@ -472,9 +472,9 @@ def test_what_needs_more_memory_is_left_out(pretended):
 
 def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    kept, real = [], plots._save
+    kept, real = [], plots.save
     monkeypatch.setattr(
-        plots, "_save", lambda figure, path: (kept.append(figure), real(figure, path))
+        plots, "save", lambda figure, path: (kept.append(figure), real(figure, path))
     )
     document = made_up(made_up_case(), made_up_case("two", wrong=True))
     plots.plot_shares(tmp_path / "s.png", document)

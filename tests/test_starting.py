@@ -17,10 +17,12 @@ from conftest import ROOT
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
 from lenetgpu.commands import starting
+from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
 from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
+from lenetgpu.stages.argmax import serial
 from lenetgpu.stages.registry import KINDS, find
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -162,6 +164,8 @@ def test_the_folder_is_printed_so_that_a_shell_takes_it(folder_, shown):
 def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
     """Their names differ from run to run: entries would only pile up."""
     monkeypatch.setenv("LENETGPU_CACHE", str(fresh / "cache"))
+    uncompiled = lazy_njit(serial._loops._function)  # whatever ran before in this process
+    monkeypatch.setattr(serial, "_loops", uncompiled)
     x, y = np.eye(4, 7, dtype=np.float32), np.full(4, -1, np.int32)
     for variants in (kernel_of("argmax"), outside.loaded([])):
         with variants as found:

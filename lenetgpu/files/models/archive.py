@@ -10,8 +10,6 @@ from pathlib import Path
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models.loaded import MOST_BYTES, damaged
 
-MAGIC = b"PK\3\4"
-"""How an archive begins."""
 _ENTRY = b"PK\1\2"
 _MOST_ENTRIES = 256
 _ENCRYPTED = 0x2041

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.models.loaded import EXPECTED, Model, read_whole
+from lenetgpu.files.models.loaded import EXPECTED, MOST_HEADER, ZIP, Model, read_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,21 +21,29 @@ ENDINGS = {
 }  # fmt: skip
 START = 512
 """Bytes of a file that say its form."""
-_ZIP, _PICKLE = b"PK\3\4", b"\x80"
+_PICKLE = b"\x80"
+_HEADER = 8
+"""Where a safetensors file's header begins, behind its length."""
 _NAME_AT, _NAME_LENGTH = 30, 26
 _IR_VERSION, _AFTER = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca"
 """How an ONNX model begins, and its other fields."""
 
 
 def form_of(start: bytes) -> str | None:
-    """The form of a file that begins so; None where it is none of the four, perhaps HDF5."""
-    if start.startswith(_ZIP):
+    """The form of a file that begins so; None where it is none of the four, perhaps HDF5.
+
+    A header's length comes before what else these bytes might be: 640 begins as a pickle does.
+    """
+    braced = start[_HEADER : _HEADER + 1] == b"{"
+    if braced and int.from_bytes(start[:_HEADER], "little") <= MOST_HEADER:
+        return SAFETENSORS
+    if start.startswith(ZIP):
         length = int.from_bytes(start[_NAME_LENGTH : _NAME_LENGTH + 2], "little")
         first = start[_NAME_AT : _NAME_AT + length]
         return NPZ if first.endswith(b".npy") else TORCH
     if start[:1] == _PICKLE and start[1:2] in b"\2\3\4\5":
         return TORCH
-    if start[8:9] == b"{":
+    if braced:
         return SAFETENSORS
     if len(start) > 2 and start[0] == _IR_VERSION and start[1] < 128 and start[2] in _AFTER:
         return ONNX

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 8 << 20
 """Of a file: five times what the four tensors are in float64."""
+MOST_HEADER = 1 << 20
+"""Bytes of a safetensors file's header."""
+ZIP = b"PK\3\4"
+"""How an archive begins."""
 EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz form"
 
 

@@ -1,6 +1,6 @@
 """Checksums and provenance as the text that safetensors, ONNX and a zip's comment have room for.
 
-`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as `files/checksums.py` makes it, and
+`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as `files/checksums/sums.py` makes it, and
 `lenetgpu.sha256` one over all other entries, so that what is renamed, dropped or described
 otherwise is noticed. Other entries are provenance and kept as they are.
 """
@@ -63,7 +63,11 @@ def facts_of(
     entries: Mapping[str, str], but: Iterable[str] = ()
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """What is provenance of a file's metadata, and the names of what no attribute can hold."""
-    others = {n: t for n, t in entries.items() if not n.startswith(_WHOLE) and n not in but}
+    others = {
+        name: text
+        for name, text in entries.items()
+        if not (name.startswith(_WHOLE) or name in but or checksums.is_ours(name, text))
+    }
     kept = {name: text for name, text in others.items() if _holds(name, text)}
     kept = dict(list(kept.items())[: MAX_ATTRIBUTES // 2])
     return kept, tuple(name for name in others if name not in kept)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models import layouts, metadata
-from lenetgpu.files.models.loaded import Model, damaged, from_bfloat16
+from lenetgpu.files.models.loaded import MOST_HEADER, Model, damaged, from_bfloat16
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FORM = "safetensors"
-MOST_HEADER = 1 << 20
 _LENGTH = 8
 _METADATA = "__metadata__"
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}

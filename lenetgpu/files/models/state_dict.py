@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.checksums import Sums
 from lenetgpu.files.models import archive, layouts
-from lenetgpu.files.models.loaded import Model
+from lenetgpu.files.models.loaded import ZIP, Model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,7 +53,7 @@ def _torch(path: Path) -> Any:
 
 def read(path: Path, data: bytes) -> Model:
     """The weights of a file's bytes; LenetError where it is no state_dict of this network."""
-    if not data.startswith(archive.MAGIC):
+    if not data.startswith(ZIP):
         raise LenetError(
             f"{path}: expected a state_dict in PyTorch's zip archive, found a bare pickle, which "
             "is not read; save it again by torch.save of PyTorch 1.6 or later"
