@@ -27,6 +27,14 @@ def one_line(text: object) -> str:
     return _cut(shown, _LINE)
 
 
+def first_line(what: object, instead: str = "") -> str:
+    """The first line of what an exception says, or of a text; `instead` where it is empty.
+
+    Without one, an exception's class.
+    """
+    return (str(what).splitlines() or [""])[0] or instead or type(what).__name__
+
+
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 

@@ -259,7 +259,7 @@ def share(results: Iterable[Any], where: str) -> tuple[int, int]:
 _HEAD = """# Mutants
 
 Made by `scripts/mutants.py --write` of [tests/mutants.json](../tests/mutants.json) and
-[measured/mutants.json](measured/mutants.json); do not edit. Each row is a mistake that somebody
+[measured/mutants.json](measured/mutants.json); do not edit. Each row is a change that somebody
 could make, put into a copy of the tree; the test beside it failed there and passes without it.
 """
 _NAMED = {"cpu": "What a CPU can see", "gpu": "What only a GPU can see"}

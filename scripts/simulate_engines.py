@@ -6,13 +6,13 @@ nothing and exits with 1 where the page is not what it would write.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from markers import filled
 from measured import GPU, how_sure, load, there, where
 
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -274,11 +274,7 @@ PARTS: dict[str, Callable[[], str]] = {
 def written(text: str) -> str:
     """`text` with every part between its markers made anew; each part has to be there once."""
     for name, make in PARTS.items():
-        begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
-        if text.count(begin) != 1 or text.count(end) != 1:
-            raise click.ClickException(f"{PAGE.name}: expected {begin} and {end} once each")
-        made = f"{begin}\n{make()}\n{end}"
-        text = re.sub(f"{begin}.*?{end}", lambda _, made=made: made, text, flags=re.DOTALL)
+        text = filled(PAGE.name, text, name, make())
     return text
 
 

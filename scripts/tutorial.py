@@ -25,6 +25,7 @@ from pathlib import Path
 
 import click
 import tutorial_counts
+from markers import filled
 
 from lenetgpu.cpu.threads import core_count, cpu_name, machine_load
 from lenetgpu.device import choose_device
@@ -179,15 +180,6 @@ def parts(text: str) -> Iterator[tuple[str, str]]:
     yield from re.findall(r"<!-- begin:([\w-]+) -->\n(.*?)<!-- end:\1 -->", text, re.DOTALL)
 
 
-def _filled(text: str, name: str, content: str) -> str:
-    begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise click.ClickException(f"docs/tutorial.md: expected markers {begin} and {end}")
-    return f"{before}{begin}\n{content}\n{end}{after}"
-
-
 def still() -> dict[str, str]:
     """The parts that are made without running anything."""
     return tutorial_counts.parts(ROOT / STEPS, problem_of_stage())
@@ -230,13 +222,18 @@ def main(check: bool, only: str | None) -> None:
             if run.name in wanted or run.name == "new":
                 click.echo(run.command(device))
                 if run.timed or device == "cpu":
-                    text = _filled(text, f"{run.name}-{device}", _output(run, device, folder))
+                    text = filled(
+                        "docs/tutorial.md",
+                        text,
+                        f"{run.name}-{device}",
+                        _output(run, device, folder),
+                    )
                 else:
                     _output(run, device, folder)
             if run.timed and device == "cpu" and waits(text, run):
-                text = _filled(text, f"{run.name}-gpu", _pending(run))
+                text = filled("docs/tutorial.md", text, f"{run.name}-gpu", _pending(run))
     for name, content in still().items():
-        text = _filled(text, name, content)
+        text = filled("docs/tutorial.md", text, name, content)
     PAGE.write_text(text)
 
 

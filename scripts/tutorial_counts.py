@@ -49,7 +49,10 @@ def shape(p: Any) -> str:
 
 
 def loads(p: Any) -> str:
-    """A row a step: what each multiply-add costs in loads and stores."""
+    """A row a step: what each multiply-add costs in loads and stores.
+
+    Those of steps 1 to 3 are read off their loops; the others follow from the tile and the shape.
+    """
     far = FLOAT * p.depth * p.M
     wide = _sectors(p, maps_first=False)
     near = _sectors(p, maps_first=True)

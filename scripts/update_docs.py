@@ -31,6 +31,7 @@ import scale_tables
 import shares_tables
 import stream_tables
 import weights_table
+from markers import filled
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTENTS = "contents"
@@ -104,13 +105,8 @@ def updated(path: str, text: str, named_only: bool = False) -> str:
         lambda variant: not named_only or f"`{variant.full_name}`" in text
     )
     for name in PAGES[path]:
-        begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
-        before, found, rest = text.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise click.ClickException(f"{path}: expected markers {begin} and {end}")
         made = contents(text) if name == CONTENTS else makers[name]()
-        text = f"{before}{begin}\n{made}\n{end}{after}"
+        text = filled(path, text, name, made)
     return quoted.filled(text)
 
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.shards import manifest
+from lenetgpu.shards import manifest, worker
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Failed, Follower, append, begin, read
 
@@ -258,6 +259,17 @@ def test_a_damaged_manifest_is_a_sentence(tmp_path, folder, line):
     assert "line 5 damaged" in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("change", [{"hash": "0" * 16}, {"lo": 1}, {"images": 7}], ids=str)
+def test_a_line_of_another_input_is_damaged(tmp_path, folder, change):
+    out = tmp_path / "out"
+    run(folder, "--out", out)
+    line = json.loads((out / "manifest.json").read_text().splitlines()[-1])
+    line["done"] |= change
+    with open(out / "manifest.json", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    assert "line 5 damaged" in run(folder, "--out", out, code=2).stderr
+
+
 def start(folder, out, *words, **more):
     command = [sys.executable, "-m", "lenetgpu", "classify", folder, "--out", out, *words, *CPU]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -393,6 +405,31 @@ def test_the_rest_of_a_line_is_cut_off(tmp_path, folder):
     append(out, Failed(0, 1, "why", 1))
     text = (out / "manifest.json").read_bytes()
     assert text.startswith(whole) and text.count(b"\n") == whole.count(b"\n") + 1
+    assert list(json.loads(text.splitlines()[-1])) == ["failed"]
+
+
+def test_a_line_waits_for_the_lock(tmp_path, folder):
+    out = tmp_path / "out"
+    run(folder, "--out", out)
+    before = (out / "manifest.json").read_bytes()
+    waits = threading.Thread(target=append, args=(out, Failed(0, 1, "why", 1)))
+    with open(out / "manifest.json", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waits.start()
+        waits.join(0.5)
+        assert waits.is_alive() and (out / "manifest.json").read_bytes() == before
+    waits.join(60)
+    assert len((out / "manifest.json").read_bytes()) > len(before)
+
+
+def test_a_shard_without_its_file_has_no_line(tmp_path, folder, monkeypatch):
+    def full(self):
+        raise worker.StopError("the disk takes no more")
+
+    monkeypatch.setattr(worker._Written, "close", full)
+    out = tmp_path / "out"
+    run(folder, "--out", out, code=2)
+    assert read(out).done == {}
 
 
 def test_the_lock_goes_with_its_process(tmp_path):

@@ -93,6 +93,7 @@ def test_a_default_is_said_once_and_the_same_way(words):
     said = [default_of(option, ctx) for option in options]
     expected = [f"[default: {default}]" for default in said if default is not None]
     assert sorted(re.findall(r"\[default: [^\]]*\]", text)) == sorted(expected)
+    assert "[default: False]" not in text and "[default: None]" not in text
     for option in options:  # a number or a name that stands in is not kept secret
         if not option.is_flag and option.default and not option.multiple:
             assert default_of(option, ctx) is not None or not isinstance(option.default, (int, str))

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from browser import DESK, PHONE, browser
@@ -19,7 +20,7 @@ from lenetgpu.commands import report as command
 from lenetgpu.commands.report_shapes import MOST_ROWS, checked
 from lenetgpu.errors import LenetError
 from lenetgpu.show.page import report as pages
-from lenetgpu.show.page.provenance import changed
+from lenetgpu.show.page.provenance import changed, where
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
@@ -44,7 +45,7 @@ def file(tmp_path_factory):
     out = tmp_path_factory.mktemp("page") / "h200.html"
     done = run(out, H200)
     assert done.exit_code == 0, done.output
-    assert f"{out}: " in done.output and " MB from 38 files" in done.output
+    assert f"{out}: " in done.output and " MB from 39 files" in done.output
     return out
 
 
@@ -117,6 +118,21 @@ def test_each_figure_says_whose_it_is(file):
     blocks = [block for part in parts.values() for block in part.split('<div class="block">')[1:]]
     assert len(blocks) > 20
     assert [block for block in blocks if "NVIDIA H200, 2026-11-2" not in block] == []
+
+
+def test_a_commit_is_called_one_beside_others_that_are_not_recorded():
+    device = {"kind": "cpu", "name": "a CPU"}
+    documents = [{"device": device, "date": "2026-11-22", "commit": c}
+                 for c in ("e0870748501234", None, "e0870748501234")]  # fmt: skip
+    assert where(*documents) == "a CPU, 2026-11-22, commit e087074850, commit not recorded"
+
+
+def test_plans_say_whose_weights_and_which_images(file):
+    """The course's weights beside the shipped ones: 87.2 % under a headline of 99.60 %."""
+    html = file.read_text()
+    table = re.search(r"<h4>Plans</h4>.*?</table>", html, re.S)[0]
+    assert "model.hdf5" in table and "t10k-images-idx3-ubyte.gz" in table
+    assert "lenet-mnist.h5, t10k-images-idx3-ubyte.gz" in html
 
 
 def test_what_changed_since_is_seen(monkeypatch):
@@ -388,6 +404,8 @@ def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
         (("out.pdf",), "expected a name ending in .html or .htm, found .pdf"),
         (("no/out.html",), "expected an existing folder"),
         (("out.html", H200 / "peers.json", "--plan", "fp32"), "found --plan beside files"),
+        (("out.html", H200 / "peers.json", "--plan", "auto"), "found --plan beside files"),
+        (("out.html", H200 / "peers.json", "--seconds", "60"), "found --seconds beside files"),
         (("out.html", "gone.json"), "no such file"),
         (("out.html", "empty"), "expected a folder with JSON files, found none"),
         (("out.html", H200 / "run.json"), "expected JSON with figures to draw, found none"),
@@ -439,8 +457,9 @@ def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
     out = tmp_path / "fresh.html"
     done = run(out, "--device", "cpu", "--limit", 300, "--seconds", 0.05)
     assert done.exit_code == 1 and "WRONG: argmax argmax.mine" in done.output, done.output
-    assert "not compared for time: fc2; " in done.output
+    assert "not compared for time: fc2, argmax " in done.output
     html = out.read_text()
+    assert re.search(r"not compared for time</dt>\s*<dd>fc2, argmax ", html)
     page = Parsed(html)
     asked = ("pipeline", "plans", "comparisons", "trace", "labels", "confusion", "gallery")
     assert set(asked) <= set(page.ids) and "Not in this run: " in html
@@ -477,8 +496,10 @@ def test_a_traces_device_is_its_own(tmp_path):
     assert "trace" in found["NVIDIA H200"] and "trace-2" in found["device not recorded"]
 
 
-def test_a_folder_is_read_whole_and_each_file_once(tmp_path):
+def test_a_folder_is_read_whole_and_each_file_once(tmp_path, monkeypatch):
     assert len(command.json_files([H200, H200 / "peers.json"])) == 39
+    monkeypatch.chdir(H200)
+    assert len(command.json_files([H200, Path("peers.json"), Path(".")])) == 39
     with pytest.raises(LenetError, match="at most"):
         for number in range(command.MOST_FILES + 1):
             (tmp_path / f"{number}.json").touch()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from lenetgpu.cli import completing
 from lenetgpu.cli.ending import say
@@ -41,7 +42,8 @@ from lenetgpu.cli.options import DEVICE, FILE, NO_PROGRESS, WEIGHTS, number, req
     "--seconds",
     default=60.0,
     metavar="S",
-    help="The time for comparing plans and stages; 0 compares none.",
+    help="The time for comparing plans and stages, with their checks and beside the run itself; "
+    "what does not fit is left out and said; 0 compares none.",
 )
 @NO_PROGRESS
 @click.pass_context
@@ -53,11 +55,15 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
     from lenetgpu.commands.report import ReportRequest, run_report
     from lenetgpu.show.progress import status_line
 
-    asked = request(ReportRequest, options, out=out)
+    given = tuple(str(option.name) for option in ctx.command.params
+                  if isinstance(option, click.Option) and option.name in options
+                  and ctx.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
+                  )  # fmt: skip
+    asked = request(ReportRequest, options, out=out, given=given)
     with status_line(enabled=not no_progress) as told:
         made = run_report(asked, told)
     for sentence in made.sentences():
         say(sentence, err=True)
-    files = f" from {len(made.documents):,} files" if asked.files else ""
+    files = f" from {made.files:,} files" if asked.files else ""
     say(f"{out}: {made.size / 1e6:.1f} MB{files}")
     ctx.exit(1 if made.wrong else 0)

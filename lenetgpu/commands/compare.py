@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +78,12 @@ class CompareRequest:
     regression: float | None = None
     against: Path | None = None
     outside: tuple[Path, ...] = ()
+    checks: float = inf
 
     @property
     def effort(self) -> Effort:
-        """What the rounds may take."""
-        return Effort(self.seconds, self.rounds, self.warmup)
+        """What the checks and the rounds may take, in seconds."""
+        return Effort(self.seconds, self.rounds, self.warmup, checks=self.checks)
 
     @property
     def counted(self) -> Images:

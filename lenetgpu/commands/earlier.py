@@ -29,7 +29,7 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
         parts = _checked(document, command)
     except (OSError, ValueError, RecursionError) as error:
         raise LenetError(
-            f"{path}: expected JSON of {command}, found another document ({reason(error)})"
+            f"{path}: expected JSON of {command}, found another document ({not_json(error)})"
         ) from error
     if not any("median_ms" in entry for part in parts for entry in part["candidates"]):
         raise LenetError(f"{path}: expected candidates with times, found none")
@@ -43,7 +43,7 @@ def load_earlier(path: Path, command: str, what: str | None) -> Entry:
     return document | {"reference": canonical(document["reference"])}
 
 
-def reason(error: Exception) -> str:
+def not_json(error: Exception) -> str:
     """Why a file is not the JSON that it should be."""
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.commands.compare import CompareRequest, run_compare
-from lenetgpu.commands.earlier import parsed, reason
+from lenetgpu.commands.earlier import not_json, parsed
 from lenetgpu.commands.profile import profile
 from lenetgpu.commands.report_shapes import TRACED, UNDRAWN, checked
 from lenetgpu.errors import LenetError
@@ -20,7 +20,7 @@ from lenetgpu.files.output import require_targets
 from lenetgpu.files.source import open_source
 from lenetgpu.measure.candidates import PLANS
 from lenetgpu.measure.outcome import Outcome, Request
-from lenetgpu.measure.rounds import Say
+from lenetgpu.measure.rounds import UNCHECKED, Say
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO
 from lenetgpu.show.page.base import write_page
@@ -38,6 +38,9 @@ COMPARED = (PLANS, "conv2", "conv1", "fc1", "pool1", "pool2", "fc2", "argmax")
 _WATCH_S = 0.3
 _MOST_IMAGES = {"cpu": 1_000, "cuda": 10_000}
 """Images of a comparison at most."""
+_PER_SECOND = {"cpu": 200, "cuda": 10_000}
+"""Images of a comparison for each second that it has."""
+_LEAST_IMAGES = 32
 _UNKNOWN = {"kind": "unknown", "name": "device not recorded", "cores": None}
 _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images", "data",
           "weights", "torch", "cudnn")  # fmt: skip
@@ -47,7 +50,8 @@ _ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images
 class ReportRequest:
     """What `lenetgpu report` was asked for: a page at `out`, of `files` or of a fresh run.
 
-    `seconds` is the time for comparing plans and stages in a fresh run; 0 for none.
+    `seconds` is the time for comparing plans and stages in a fresh run; 0 for none. `given` names
+    the options of a fresh run that were given, whatever their values.
     """
 
     out: Path
@@ -58,6 +62,7 @@ class ReportRequest:
     device: str = "auto"
     limit: int | None = None
     seconds: float = 60.0
+    given: tuple[str, ...] = ()
 
     def check(self) -> None:
         """LenetError unless the page can be made and written."""
@@ -68,10 +73,11 @@ class ReportRequest:
             )
         if not 0 <= self.seconds < inf:
             raise LenetError(f"--seconds: expected a finite time from 0, found {self.seconds:g}")
-        given = [one.name for one in fields(self) if one.name not in ("out", "files")
-                 and getattr(self, one.name) != one.default]  # fmt: skip
-        if self.files and given:
-            raise LenetError(f"report: expected JSON files or a fresh run, found --{given[0]} "
+        changed = [one.name for one in fields(self) if one.name not in ("out", "files", "given")
+                   and getattr(self, one.name) != one.default]  # fmt: skip
+        found = [*self.given, *changed]
+        if self.files and found:
+            raise LenetError(f"report: expected JSON files or a fresh run, found --{found[0]} "
                              "beside files")  # fmt: skip
         require_charts()
 
@@ -82,13 +88,15 @@ class ReportOutcome:
 
     size: int
     documents: list[Document]
+    files: int = 0
+    """How many files it was made of, those of which nothing is drawn too."""
     wrong: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def sentences(self) -> list[str]:
         """What was left out or is wrong, a line each."""
         names = ", ".join(self.left_out)
-        late = [f"not compared for time: {names}; --seconds takes more"] if self.left_out else []
+        late = [f"not compared for time: {names}; --seconds takes more"] if names else []
         return late + [f"WRONG: {name}" for name in self.wrong]
 
 
@@ -125,7 +133,7 @@ def load_document(path: Path) -> Document:
     try:
         document = checked(parsed(path, what))
     except (OSError, ValueError, RecursionError) as error:
-        raise LenetError(f"{path}: expected {what}, found another document ({reason(error)})"
+        raise LenetError(f"{path}: expected {what}, found another document ({not_json(error)})"
                          ) from error  # fmt: skip
     return _labelled(document, f"{path.absolute().parent.name}/{path.name}", path.stem)
 
@@ -145,7 +153,7 @@ def _of_files(out: Path, files: list[Path]) -> ReportOutcome:
     undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
     if not drawn:
         raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
-    return _written(out, page(drawn, undrawn), drawn)
+    return _written(out, page(drawn, undrawn), drawn, files=len(documents))
 
 
 def _written(out: Path, html: str, documents: list[Document], **more: Any) -> ReportOutcome:
@@ -175,12 +183,16 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
     documents = _of_profile(found)
     wrong: list[str] = []
     compared = []
+    left_out: list[str] = []
     for what, document, failed in _comparisons(request, found.outcome, say):
         documents.append(_taken(document, f"compare {what}"))
         compared.append(what)
         wrong += failed
-    html = page(documents, mistakes=_mistakes(found.outcome, documents[0]))
-    left_out = [what for what in COMPARED if what not in compared] if request.seconds else []
+        left_out += [f"{what} {entry['name']}" for entry in document["candidates"]
+                     if entry.get("note") == UNCHECKED]  # fmt: skip
+    if request.seconds:
+        left_out = [what for what in COMPARED if what not in compared] + left_out
+    html = page(documents, mistakes=_mistakes(found.outcome, documents[0]), left_out=left_out)
     return _written(request.out, html, documents, wrong=wrong, left_out=left_out)
 
 
@@ -203,15 +215,18 @@ def _comparisons(
 ) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
     """(what, document, who was wrong) of the comparisons that `seconds` has room for."""
     device = "cpu" if outcome.gpu is None else "cuda"
-    start = clock()
+    start, took = clock(), inf
     for place, what in enumerate(COMPARED):
-        left = request.seconds - (clock() - start)
-        if left <= 0:
+        begun = clock()
+        left = request.seconds - (begun - start)
+        if left <= 0 or (took < inf and left < took / 2):
             return
+        share = left / (len(COMPARED) - place)
+        images = max(_LEAST_IMAGES, round(share * _PER_SECOND[device]))
         asked = CompareRequest(
             what=what, data=request.data, weights=request.weights, device=request.device,
-            batch=min(outcome.done, _MOST_IMAGES[device]), watch=_WATCH_S,
-            seconds=left / (len(COMPARED) - place),
+            batch=min(outcome.done, _MOST_IMAGES[device], images), watch=min(_WATCH_S, share / 20),
+            seconds=share / 4, checks=share / 2,
         )  # fmt: skip
 
         def told(text: str, done: int = 0, total: int = 0, what: str = what) -> None:
@@ -220,4 +235,5 @@ def _comparisons(
         compared = run_compare(asked, told)
         if compared.document["interrupted"]:
             raise KeyboardInterrupt
+        took = min(took, clock() - begun)
         yield what, compared.document, [f"{what} {name}" for name in compared.wrong]

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
 from lenetgpu.files.inflate import MOST_RATIO, broken, is_gzip, unpacking
 from lenetgpu.files.reading import Source, class_numbers, selected
@@ -250,7 +250,7 @@ def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dty
             raise ValueError(f"version {version[0]}.{version[1]}")
         return reads[version](file)
     except Exception as error:  # the header is Python's text, parsed by Python's tokenizer
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise LenetError(f"{what}, found a damaged header ({reason})") from error
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
 from lenetgpu.files.forms import FORMS, Names
 from lenetgpu.network import CLASSES
@@ -163,7 +163,7 @@ def _put(made: Temporary, path: Path) -> None:
 
 def _no_place(path: Path, error: Exception) -> LenetError:
     words = getattr(error, "strerror", None) or str(error)
-    reason = (words.splitlines() or ["?"])[0]
+    reason = first_line(words, "?")
     return LenetError(f"{path}: expected a place to write to, found: {reason}")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.faults import lacks_memory, loses_context, lost
@@ -29,6 +29,7 @@ QUIET_ROUNDS = 40
 SHORT_MS = 50.0
 """A longer sample finds its caches again within a hundredth of itself."""
 AGAIN = ", again"
+UNCHECKED = "no time left to check it"
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Effort:
     """What a comparison may take: seconds of rounds, rounds, and untimed runs before a sample.
 
     `rounds` None: until every ratio is known to NOISE or the time is over. `warmup` None: 1 before
-    samples shorter than SHORT_MS, else 0.
+    samples shorter than SHORT_MS, else 0. Who is not checked within `checks` seconds is left out,
+    but for the baseline.
     """
 
     seconds: float
     rounds: int | None = None
     warmup: int | None = None
     noise: float = NOISE
+    checks: float = inf
 
     def runs_before(self, milliseconds: float) -> int:
         """Untimed runs before a sample that takes `milliseconds`."""
@@ -137,10 +140,7 @@ def compare(
     base = comparison.base
     with _stopping(comparison):
         flush = Flusher() if cold_l2 else None
-        for index, candidate in enumerate(candidates):
-            if candidate.status == "waiting":
-                say(f"checking {candidate.name}", index, len(candidates))
-                _check(candidate, flush)
+        _check_all(comparison, flush, effort, say)
         if base is not None and base.status == "right":
             control = Candidate(base.name + AGAIN, base.build, base.precision)
             _check(control, flush)
@@ -179,6 +179,19 @@ def why(error: BaseException) -> str:
     if lacks_memory(error):
         return f"needs more memory: {line}" if line else "needs more memory"
     return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
+
+
+def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, say: Say) -> None:
+    """Check who waits, the baseline first; leave out who comes behind `effort.checks` seconds."""
+    start, base, candidates = time.perf_counter(), comparison.base, comparison.candidates
+    for index, candidate in enumerate(sorted(candidates, key=lambda c: c is not base)):
+        if candidate.status != "waiting":
+            continue
+        if candidate is not base and time.perf_counter() - start >= effort.checks:
+            candidate.status, candidate.note = "skipped", UNCHECKED
+            continue
+        say(f"checking {candidate.name}", index, len(candidates))
+        _check(candidate, flush)
 
 
 def _check(candidate: Candidate, flush: Flusher | None) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.gpu import machines
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import launch_json, rates_json
@@ -119,7 +119,7 @@ class CourseRun:
             try:
                 self._measured[key] = self._one(stage, name)
             except MemoryError as error:
-                note = f"needs more memory: {str(error).splitlines()[0]}"
+                note = f"needs more memory: {first_line(error)}"
                 self._measured[key] = {"variant": name, "status": "skipped", "note": note}
         return self._measured[key]
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit, require_room
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.network import IMAGE_SHAPE
@@ -133,7 +133,7 @@ def _readable(images: Any) -> Iterator[None]:
         raise
     except Exception as error:
         tell(error)
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise LenetError(
             f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
         ) from error

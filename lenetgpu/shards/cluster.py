@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError, first_line, require_extra
 from lenetgpu.gpu.faults import lost
 from lenetgpu.measure.outcome import Request
 from lenetgpu.shards import manifest
@@ -65,7 +65,7 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
             except RuntimeError as error:
                 raise LenetError(
                     f"--workers {workers}: expected processes that start, found: "
-                    f"{_reason(error)}; the same command begins again"
+                    f"{first_line(error)}; the same command begins again"
                 ) from error
             client = stack.enter_context(distributed.Client(made))
         else:
@@ -98,12 +98,8 @@ def _joined(distributed: Any, scheduler: str) -> Any:
         return distributed.Client(scheduler, timeout="20s")
     except (OSError, ValueError, RuntimeError) as error:
         raise LenetError(
-            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {_reason(error)}"
+            f"--scheduler {scheduler}: expected a Dask scheduler there, found: {first_line(error)}"
         ) from error
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def dashboard(client: Any) -> str:

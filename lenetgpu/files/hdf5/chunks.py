@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.hdf5.guard import DEFLATE, FLETCHER
 from lenetgpu.files.inflate import broken, inflated
 
@@ -64,7 +64,7 @@ class Chunks:
             expected = f"of at most {len(room):,} bytes in the file"
             raise self.refuse(corner, expected, "more") from error
         except (RuntimeError, OSError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise self.refuse(corner, "stored", f"one that cannot be read ({reason})") from error
         self._item.file.check_size()
         return room[: len(found)], int(mask)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.disk import OpenFile
 from lenetgpu.files.hdf5 import guard
 from lenetgpu.files.hdf5.later import later
@@ -153,7 +153,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise LenetError(
             f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
         ) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import checksums
 from lenetgpu.files.regular import open_regular
 
@@ -60,7 +60,7 @@ def read_whole(path: Path) -> bytes:
 
 def damaged(path: Path, form: str, why: object) -> LenetError:
     """What is said of a file that is not as its form has it."""
-    reason = (str(why).splitlines() or [""])[0] or type(why).__name__
+    reason = first_line(why)
     return LenetError(f"{path}: expected a readable {form} file, found a damaged one ({reason})")
 
 

@@ -19,7 +19,7 @@ from lenetgpu.show.page.blocks import (
 from lenetgpu.show.page.mistakes import section
 from lenetgpu.show.page.peers import OURS
 from lenetgpu.show.page.plans import named_plans
-from lenetgpu.show.page.provenance import source
+from lenetgpu.show.page.provenance import of_what, source
 from lenetgpu.show.tables import Column, percent, significant
 
 COLUMNS = (
@@ -60,7 +60,7 @@ def _read_as(documents: Sequence[Document]) -> Block | None:
     for document in named_plans(documents)[::-1]:
         counts = counts_of(document) if document["confusions"] is not None else None
         if counts is not None and counts.sum():
-            title = f"Plan {document['plan_label']}, {document['data'] or 'data not recorded'}"
+            title = f"Plan {document['plan_label']}, {of_what(document)}"
             return Block([Drawing(title, section(counts))], source(document))
     return None
 

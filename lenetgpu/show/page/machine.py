@@ -16,7 +16,7 @@ from lenetgpu.show.page.blocks import (
     short,
 )
 from lenetgpu.show.page.plans import named_plans
-from lenetgpu.show.page.provenance import device_name, either, short_commit, where
+from lenetgpu.show.page.provenance import device_name, either, of_what, short_commit, where
 from lenetgpu.show.tables import Column
 
 _SOFTWARE = {
@@ -96,7 +96,7 @@ def _of_peers(document: Document) -> list[Tile]:
         faster = f"as fast as the best peer of its precision, {row['peer']}"
         tiles.append(Tile(f"{row['times_faster']:.1f}x", faster, source))
     if row["correct"] is not None:
-        right = f"labels right: {row['name']}, {document['data'] or 'data not recorded'}"
+        right = f"labels right: {row['name']}, {of_what(document)}"
         tiles.append(_accuracy(row["correct"], row["judged"] or images, right, source))
     return tiles
 
@@ -125,7 +125,7 @@ def _of_a_run(documents: Sequence[Document]) -> list[Tile]:
     if best["images_per_second"]:
         tiles.append(Tile(_rate(best["images_per_second"]), "images, host to host", source))
     if best["correct"] is not None:
-        right = f"labels right, {best['data'] or 'data not recorded'}"
+        right = f"labels right, {of_what(best)}"
         tiles.append(_accuracy(best["correct"], images, right, source))
     return tiles
 

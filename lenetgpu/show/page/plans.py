@@ -41,6 +41,8 @@ PLAN_COLUMNS = (
     Column("right", "correct", "{:,}".format),
     Column("of", "images", "{:,}".format),
     Column("accuracy", "accuracy", percent),
+    Column("weights", "weights", numeric=False),
+    Column("data", "data", numeric=False),
     Column("samples", "samples", "{:,}".format),
 )
 _ROWS = (Column("plan", "plan_label", numeric=False), *STAGE_COLUMNS, *LAUNCH_COLUMNS,

@@ -32,6 +32,12 @@ def short_commit(commit: str | None) -> str:
     return commit[:10] + (commit[digits.end() :] if digits and digits.end() > 10 else "")
 
 
+def of_what(document: dict[str, Any]) -> str:
+    """Whose weights a run had, and which images."""
+    weights = document.get("weights") or "weights not recorded"
+    return f"{weights}, {document.get('data') or 'data not recorded'}"
+
+
 def either(words: Iterable[str]) -> str:
     """The words, each once."""
     return ", ".join(dict.fromkeys(words))
@@ -42,9 +48,9 @@ def where(*documents: dict[str, Any]) -> str:
     names = either(device_name(document) for document in documents)
     dates = sorted({document["date"] or "undated" for document in documents})
     date = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    commit = either(short_commit(document.get("commit")) for document in documents)
+    commits = [short_commit(document.get("commit")) for document in documents]
+    commit = either(c if "not recorded" in c else f"commit {c}" for c in commits)
     drivers = either(f"driver {d['driver']}" for d in documents if d.get("driver"))
-    commit = commit if "not recorded" in commit else f"commit {commit}"
     return ", ".join(filter(None, [names, date, commit, drivers]))
 
 

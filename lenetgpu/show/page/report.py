@@ -115,7 +115,9 @@ def _allowed(program: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _head(documents: Sequence[Document], undrawn: Sequence[str]) -> base.Head:
+def _head(
+    documents: Sequence[Document], undrawn: Sequence[str], left_out: Sequence[str]
+) -> base.Head:
     dates = sorted({document["date"] for document in documents if document.get("date")})
     commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
     fresh = any(document.get("fresh") for document in documents)
@@ -125,7 +127,8 @@ def _head(documents: Sequence[Document], undrawn: Sequence[str]) -> base.Head:
         "What was measured, read from files. Under each chart and table stands whose it is: "
         "device, date, commit, and what has changed since."
     )  # fmt: skip
-    facts = {} if fresh else {"files": f"{len(documents) + len(undrawn):,}"}
+    late = {"not compared for time": ", ".join(left_out)} if left_out else {}
+    facts = late if fresh else {"files": f"{len(documents) + len(undrawn):,}"}
     return base.Head(
         title="Seven stages of LeNet",
         lead=lead,
@@ -138,18 +141,21 @@ def _head(documents: Sequence[Document], undrawn: Sequence[str]) -> base.Head:
 
 
 def page(
-    documents: Sequence[Document], undrawn: Sequence[str] = (), mistakes: Block | None = None
+    documents: Sequence[Document],
+    undrawn: Sequence[str] = (),
+    mistakes: Block | None = None,
+    left_out: Sequence[str] = (),
 ) -> str:
     """The page of the documents; LenetError where it would be larger than MOST_BYTES.
 
     `undrawn` are files that are ours and of which nothing is drawn; `mistakes` are the digits that
-    a fresh run got wrong.
+    a fresh run got wrong, `left_out` what it had no time to compare.
     """
     made = chapters(documents, mistakes)
     library, program = _library(), _PROGRAM.read_text()
     html = base.render(
         "report.html.j2",
-        _head(documents, undrawn),
+        _head(documents, undrawn, left_out),
         chapters=made,
         place=place,
         source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
