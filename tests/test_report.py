@@ -463,7 +463,7 @@ def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
     page = Parsed(html)
     asked = ("pipeline", "plans", "comparisons", "trace", "labels", "confusion", "gallery")
     assert set(asked) <= set(page.ids) and "Not in this run: " in html
-    assert "of 300 labels right, digits-10k.h5" in html and str(ROOT) not in html
+    assert "of 300 labels right, lenet-mnist.h5, digits-10k.h5" in html and str(ROOT) not in html
     with chromium.open(out, PHONE) as opened:
         seen_whole(opened)
         assert (opened.console, opened.requests, opened.overflow()) == ([], [], 0)
