@@ -229,22 +229,26 @@ def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, help="print the table of this seed's pictures")
-    parser.add_argument("--count", type=int, default=DRAWN, help="how many")
+    parser.add_argument("--count", type=int, help=f"how many of --seed ({DRAWN})")
     parser.add_argument("--folder", type=Path, help="keep the pictures here")
     asked = parser.parse_args()
+    if asked.count is not None and asked.seed is None:
+        parser.error("--count: expected with --seed, found without; the page has its own number")
     with tempfile.TemporaryDirectory() as scratch, LeNet.load(device="cpu") as net:
         folder = asked.folder or Path(scratch)
         folder.mkdir(exist_ok=True)
         if asked.seed is not None:
-            rows = classified(pictures(asked.seed, asked.count), folder, net)
+            rows = classified(pictures(asked.seed, asked.count or DRAWN), folder, net)
             print(table(rows), f"\n{right(rows)} of {len(rows)} are right")
             return
         rows = classified(pictures(SEED), folder, net)
         other = classified(pictures(OTHERS, 20 * DRAWN), folder, net)
     text = f"{counts(SEED, rows, other)}\n\n{table(rows)}"
     marked = r"(<!-- begin:pictures -->\n).*(\n<!-- end:pictures -->)"
-    page = PAGE.read_text()
-    PAGE.write_text(re.sub(marked, lambda m: m[1] + text + m[2], page, flags=re.DOTALL))
+    page, filled = re.subn(marked, lambda m: m[1] + text + m[2], PAGE.read_text(), flags=re.DOTALL)
+    if filled != 1:
+        raise SystemExit(f"{PAGE}: expected one place for the table, found {filled}")
+    PAGE.write_text(page)
     print(f"{right(rows)} of {len(rows)} and {right(other)} of {len(other)} are right")
 
 

@@ -38,11 +38,11 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 
 def read_picture(path: Path) -> str:
     """Grey and pixels; AssertionError where they are not what the reader promises."""
-    grey, notes = read_grey(path)
+    grey, notes, size = read_grey(path)
     assert grey.ndim == 2 and grey.size and grey.dtype == np.float32 and np.isfinite(grey).all()
     assert grey.min() >= -0.01 and grey.max() <= 255.01, (grey.min(), grey.max())
     said = [*notes]
-    found = [as_it_is(grey)]
+    found = [as_it_is(grey, size)]
     try:
         found.append(as_mnist(grey))
     except LenetError as error:

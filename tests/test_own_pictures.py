@@ -96,7 +96,7 @@ def test_exif_turns_it(put, orientation, form):
     exif = Image.Exif()
     exif[0x0112] = orientation
     wide = np.asarray(seven(), np.uint8)
-    grey, _ = read_grey(put(Image.fromarray(wide), form=form, exif=exif, quality=95))
+    grey, *_ = read_grey(put(Image.fromarray(wide), form=form, exif=exif, quality=95))
     undone = {
         1: wide, 2: wide[:, ::-1], 3: wide[::-1, ::-1], 4: wide[::-1], 5: wide.T,
         6: np.rot90(wide, -1), 7: np.rot90(wide, 2).T, 8: np.rot90(wide),
@@ -126,14 +126,14 @@ def test_a_page_with_transparent_corners_keeps_its_paper(put):
 @pytest.mark.parametrize("depth", [255, 1023, 4095, 65535])
 def test_deep_pictures_are_white_at_the_least_depth_that_holds_them(put, depth):
     values = np.linspace(0, depth, 30 * 30).reshape(30, 30).astype(np.uint16)
-    grey, _ = read_grey(put(Image.fromarray(values)))
+    grey, *_ = read_grey(put(Image.fromarray(values)))
     assert grey.max() == pytest.approx(255) and grey.min() == 0
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 5), (0, 9e6)])
 def test_floats_of_any_range(put, low, high):
     values = np.linspace(low, high, 900).reshape(30, 30).astype(np.float32)
-    grey, _ = read_grey(put(Image.fromarray(values), form="TIFF"))
+    grey, *_ = read_grey(put(Image.fromarray(values), form="TIFF"))
     assert grey.max() == pytest.approx(255) and grey.min() == pytest.approx(0)
 
 
@@ -474,7 +474,7 @@ def test_what_is_large_and_harmless_is_read_soon_and_small(put, make):
 
     path = put(make())
     tracemalloc.start()
-    grey, _ = read_grey(path)
+    grey, *_ = read_grey(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert max(grey.shape) <= 50
@@ -507,7 +507,7 @@ def test_damaged_bytes_are_a_picture_or_a_sentence(put, form, rng):
         for at in rng.integers(0, len(data), rng.integers(1, 6)):
             data[at] = rng.integers(256)
         try:
-            grey, _ = read_grey(put(bytes(data)))
+            grey, *_ = read_grey(put(bytes(data)))
         except LenetError as error:
             assert "expected" in str(error)
         else:

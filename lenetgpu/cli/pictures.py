@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cli.ending import say
+from lenetgpu.errors import LenetError
 
 if TYPE_CHECKING:
     from lenetgpu.commands.pictures import Classified
@@ -62,17 +63,31 @@ class Given:
         self.done = classify(request, self.found, progress, self.output)
         return self.done.outcome
 
+    def labelled(self, outcome: Outcome) -> None:
+        """Take what came of one file of many images, for its table where they are few."""
+        from lenetgpu.commands.pictures import Classified
+        from lenetgpu.files.assets import default_digits
+
+        if self.found is None:
+            self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
+
     def json(self) -> dict[str, Any]:
         """What the JSON says besides."""
         return {} if self.done is None else self.done.as_json()
 
-    def print(self, console: Console) -> None:
-        """The table and the drawn digits, or the counts; and what was left out of folders."""
-        if self.done is None:
-            return
-        from lenetgpu.show.pictures import print_pictures
+    def print(self, console: Console, outcome: Outcome) -> None:
+        """The table and the drawn digits, or counts; and what was left out of folders.
 
-        print_pictures(console, self.done.rows(), self.done.images)
+        Of many images that have labels there is nothing: their accuracy is said.
+        """
+        if self.done is not None:
+            from lenetgpu.show.pictures import print_pictures
+
+            print_pictures(console, self.done.rows(), self.done.images)
+        elif outcome.truth is None:
+            from lenetgpu.show.pictures import print_counts
+
+            print_counts(console, outcome.labels.tolist())
         for note in self.notes:
             console.print(f"note     {note}", soft_wrap=True, highlight=False)
 
@@ -80,14 +95,21 @@ class Given:
 def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
     """What `arguments` mean; pictures are not read yet.
 
-    One file of HDF5, IDX or .npy, or none, is read by parts, as are files of an unknown form:
-    what they lack is said where they are opened.
+    One file of HDF5, IDX or .npy, or none, is read by parts, and `as_is` is refused for it.
+    LenetError of that, and where stdin is meant twice.
     """
     if not arguments:
+        _require_pictures(as_is, "the digits that ship")
         return Given(None)
     from lenetgpu.files.pictures.given import meant, single_data
 
     found = meant(arguments)
     if not found.bad and single_data(found.paths):
+        _require_pictures(as_is, f"images in {found.paths[0]}")
         return Given(Path(found.paths[0]))
     return Given(None, as_is, output, found.paths, found.bad, found.notes)
+
+
+def _require_pictures(as_is: bool, found: str) -> None:
+    if as_is:
+        raise LenetError(f"--as-is: expected pictures, found {found}, which are never prepared")

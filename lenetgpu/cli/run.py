@@ -93,17 +93,23 @@ def infer(
     read = *pictures.files, options["weights"]
     files.require_targets(output, json_file, errors, sources=read)
     import_ms = (time.perf_counter() - STARTED) * 1e3
-    more = {"data": pictures.data, "roofline": options["timing"], "mistakes": errors is not None}
+    more = {
+        "data": pictures.data,
+        "roofline": options["timing"],
+        "mistakes": errors is not None,
+        "each": True,
+    }
     asked = request(Request, options, overrides=overrides(options), **more)
     pictures.read(asked, not no_progress)
     with progress_bar(enabled=not no_progress) as progress:
         outcome = pictures.classified(asked, progress) or job.infer(asked, progress, output)
+    pictures.labelled(outcome)
     if json_file is not None:
         write_json(json_file, infer_json(outcome, import_ms) | outcome.ended() | pictures.json())
     if errors is not None:
         write_errors(errors, outcome)
     shown = console(stderr=is_stdout(json_file))
-    pictures.print(shown)
+    pictures.print(shown, outcome)
     print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
         from lenetgpu.show.scores import print_scores

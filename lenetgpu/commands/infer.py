@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
 from lenetgpu.files.source import MemorySource, Source, open_source
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import (
     MOST,
     StepTiming,
@@ -83,9 +83,8 @@ class _Job:
         """The images (N, 28, 28, 1) as pixels in host memory, unpacked where they are packed."""
         import numpy as np
 
-        if isinstance(self.images, np.ndarray):
-            return self.images
-        return self.source.whole().images
+        held = isinstance(self.images, np.ndarray)
+        return self.images if held else self.source.whole().images
 
     def run(self, labels: Any) -> None:
         """A pass over all images whose labels are for nobody."""
@@ -123,10 +122,9 @@ def infer(
     """Classify the data set as the request says; `progress` is told how many images have passed.
 
     The images are those of `source` where it is given. Labels, with scores where they are wanted,
-    go to `output` where there is one, as they come. Ctrl-C ends it with what there is, as soon as
-    one image is classified; before that, and when it comes again, KeyboardInterrupt is raised, and
-    nothing is written. LenetError for bad input, before anything is computed, but for what only
-    reading a large file shows.
+    go to `output` where there is one, as they come. Ctrl-C ends it with what there is, once one
+    image is classified; before that, and when it comes again, KeyboardInterrupt is raised, nothing
+    written. LenetError for bad input, before anything is computed but what only large files show.
     """
     engine = Engine(request)
     set_threads(request.threads)
@@ -136,7 +134,9 @@ def infer(
                 data = request.data or assets.default_digits()
                 source = read_early(open_source(data, request.skip, request.limit))
             stack.enter_context(source)
-        request.check_labels(source)
+        request.check_labels(source.labels, source.source)
+        if request.each and len(source) <= FEW:
+            engine.request = replace(request, scores=True)
         engine.start(source.dtype, len(source), source)
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
@@ -158,8 +158,7 @@ def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
     runner = engine.runner(source.dtype, len(source), request.scored)
     runner.first = source.chosen.start
     size, images = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4), None
-    held = isinstance(source, MemorySource) or size <= WHOLE_BYTES
-    if held or request.timing or request.trace:
+    if isinstance(source, MemorySource) or size <= WHOLE_BYTES or request.timing or request.trace:
         with engine.phases.timed("load"):
             images = runner.whole(source)
     return _Job(engine, source, Tally(len(source), progress), runner, images)
@@ -227,6 +226,7 @@ def _outcome(job: _Job, ran: _Ran) -> Outcome:
         model=feed.model,
         streamed=job.images is None,
         notes=[*engine.notes, *job.runner.notes],
+        images=job.pixels() if job.request.each and len(job.source) <= FEW else None,
         mistakes=job.writer.found(n) if isinstance(job.writer, Noting) else None,
     )
 
@@ -263,9 +263,9 @@ def _write(job: _Job, ran: _Ran) -> None:
     """The labels that were not written meanwhile, and the file to its place."""
     if job.writer is None:
         return
-    left = slice(job.writer.done, ran.done)
+    left, wanted = slice(job.writer.done, ran.done), job.writer.with_scores
     if left.start < left.stop:
-        job.writer.write(ran.labels[left], None if ran.scores is None else ran.scores[left])
+        job.writer.write(ran.labels[left], ran.scores[left] if wanted else None)
     job.writer.close(len(job.source) if ran.interrupted else None)
 
 

@@ -17,6 +17,8 @@ class Noting:
     `inner` gets scores where it takes them. `source` has the images, with labels.
     """
 
+    with_scores = True
+
     def __init__(self, source: Source, inner: LabelWriter | None) -> None:
         self._source, self._inner, self._count = source, inner, 0
         self._mistakes = Mistakes(source.labels, source.chosen.start)

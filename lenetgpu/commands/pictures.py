@@ -27,6 +27,16 @@ class Classified:
     likely: Any
     """Probabilities (done, 10) float64."""
 
+    @classmethod
+    def of_file(cls, outcome: Outcome, name: str) -> Classified | None:
+        """Of a file of many images, called `name`, whose images are few; None of more."""
+        if outcome.images is None or outcome.scores is None:
+            return None
+        found, first = Gathered(), outcome.request.skip
+        names = [f"{name}[{number}]" for number in range(first, first + outcome.asked)]
+        found.add(outcome.images, None, names)
+        return cls(outcome, found, outcome.images, probabilities(outcome.scores))
+
     def rows(self) -> list[dict[str, Any]]:
         """A row an image: file, label, its probability, the runner-up with its own, notes."""
         order = (-self.likely).argsort(axis=1, kind="stable")
@@ -80,7 +90,8 @@ def classify(
     """
     if not found.names:
         raise LenetError(_nothing(found.bad, request.skip))
-    whole = replace(request, scores=True, skip=0, limit=None)
+    request.check_labels(None if found.lacking else (), found.lacking or "")
+    whole = replace(request, scores=True, each=False, skip=0, limit=None)
     source = found.source()
     outcome = infer(whole, progress, None, source)
     outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms

@@ -39,3 +39,23 @@ def open_regular(path: Path, what: str) -> BinaryIO:
         os.close(handle)
         raise LenetError(f"{path}: expected {what}, found a folder or a device")
     return os.fdopen(handle, "rb", buffering=0)
+
+
+def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
+    """All bytes of a regular file, where they are not more than `most`; LenetError else.
+
+    `what` names what was expected; `limited` what has `most` bytes, as "a picture of".
+    """
+    try:
+        with open_regular(path, what) as file:
+            size = os.fstat(file.fileno()).st_size
+            parts, left = [], most + 1 if size <= most else 0
+            while left and (part := file.read(min(left, size + 1))):
+                parts.append(part)
+                left -= len(part)
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if not left:
+        found = max(size, most + 1)
+        raise LenetError(f"{path}: expected {limited} at most {most:,} bytes, found {found:,}")
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -17,7 +17,6 @@ from lenetgpu.plan import AUTO, Plan
 
 if TYPE_CHECKING:
     from lenetgpu.check.mistakes import Gallery
-    from lenetgpu.files.reading import Source
     from lenetgpu.measure.roofline import Ceilings
     from lenetgpu.measure.timing import StepTiming, Summary
     from lenetgpu.measure.trace import TraceEvent
@@ -26,6 +25,8 @@ DEFAULT_BATCH = 10_000
 TRANSFERS = ("device", "host")
 MOST_STREAMS = 128
 """CUDA streams that a run takes at most: a GPU runs no more kernels at once."""
+FEW = 30
+"""Images that are shown one by one; of more the digits are counted."""
 Progress = Callable[[int, int], None]
 """Told how many images have passed, of how many that are to pass."""
 
@@ -37,6 +38,7 @@ class Request:
     `batch` None: DEFAULT_BATCH, and no bound for the chunks of a GPU. `streams` and `chunk` None:
     chosen. `repeat` passes are timed after the one that labels;
     `timing` and `roofline` take their own. `mistakes`: what is read wrong is kept, and shown.
+    `each`: images are shown one by one where they are FEW, for which these and scores are kept.
     """
 
     data: Path | None = None
@@ -59,6 +61,7 @@ class Request:
     trace: bool = False
     min_accuracy: float | None = None
     repeat: int = 0
+    each: bool = False
 
     def images_a_pass(self, images: int) -> int:
         """Images of a pass of the pipeline, of so many in all."""
@@ -69,14 +72,14 @@ class Request:
         """Whether scores are wanted beside the labels."""
         return self.scores or self.mistakes
 
-    def check_labels(self, source: Source) -> None:
-        """LenetError where what was asked for needs labels and `source` has none."""
+    def check_labels(self, labels: Any, where: str) -> None:
+        """LenetError where what was asked for needs labels and there are none in `where`."""
         for option, wanted in {
             "--min-accuracy": self.min_accuracy is not None,
             "--errors": self.mistakes,
         }.items():
-            if wanted and source.labels is None:
-                raise LenetError(f"{option}: expected labels in {source.source}, found none")
+            if wanted and labels is None:
+                raise LenetError(f"{option}: expected labels in {where}, found none")
 
     def check(self) -> None:
         """LenetError unless the numbers and words are ones that can be run."""
@@ -145,6 +148,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     mistakes: Gallery | None = None
     """What was read wrong, where the request wants it."""
+    images: Any = None
+    """Of FEW, that the request wants shown each: (asked, 28, 28, 1), uint8 or float32 in 0..1."""
 
     @property
     def done(self) -> int:

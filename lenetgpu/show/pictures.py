@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import one_line
+from lenetgpu.measure.outcome import FEW
 from lenetgpu.network import CLASSES, PIXEL_SCALE
-from lenetgpu.show.tables import Column, as_rich, percent, used
+from lenetgpu.show.mistakes.lines import probability
+from lenetgpu.show.tables import Column, as_rich, fitting, used
 
 if TYPE_CHECKING:
     from lenetgpu.show.console import Console
 
-MOST = 30
-"""Images that have a row of their own; of more the digits are counted."""
 _GAP = 2
 _BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
 _SHADES = " .:*#"
@@ -25,9 +25,10 @@ _REST = 48
 
 
 def print_pictures(console: Console, rows: Sequence[dict[str, Any]], images: Any) -> None:
-    """Up to MOST rows as a table, their `images` (N, 28, 28, 1) drawn; more as a count a digit."""
-    if len(rows) > MOST:
-        _print_counts(console, rows)
+    """Up to FEW rows as a table, the first of `images` (N, 28, 28, 1) drawn; more as counts."""
+    if len(rows) > FEW:
+        sure = [row["probability"] for row in rows]
+        print_counts(console, [row["label"] for row in rows], sure)
         return
     shown = [
         {
@@ -35,52 +36,88 @@ def print_pictures(console: Console, rows: Sequence[dict[str, Any]], images: Any
             "file": _shortened(row["file"], max(_LEAST_NAME, console.width - _REST)),
             "digit": row["label"],
             "probability": row["probability"],
-            "runner_up": f"{row['runner_up']['label']} {percent(row['runner_up']['probability'])}",
+            "runner_up": _sure(row["runner_up"]),
             "note": "; ".join(row["notes"]) or None,
         }
         for number, row in enumerate(rows, 1)
     ]
     likely, second = ("prob.", "next") if console.width < _NARROW else ("probability", "runner-up")
-    columns = (
-        Column("", "number"),
-        Column("file", "file", numeric=False),
-        Column("digit", "digit"),
-        Column(likely, "probability", percent),
-        Column(second, "runner_up"),
-        Column("note", "note", numeric=False),
+    columns = used(
+        (
+            Column("", "number"),
+            Column("file", "file", numeric=False),
+            Column("digit", "digit"),
+            Column(likely, "probability", probability),
+            Column(second, "runner_up"),
+            Column("note", "note", numeric=False),
+        ),
+        shown,
     )
-    console.print(as_rich(used(columns, shown), shown, width=console.width))
+    left = [one for one in columns if one not in fitting(columns, shown, console.width)]
+    below = any(one.key == "note" for one in left)
+    columns = tuple(one for one in columns if not (below and one.key == "note"))
+    console.print(as_rich(columns, shown, width=console.width))
+    if below:
+        for line in _notes(rows):
+            console.print(line, highlight=False, soft_wrap=True)
+        console.print("", highlight=False)
     for line in drawn(images, [row["label"] for row in rows], console.width, _encodes(_BRAILLE)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _print_counts(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    counts = [0] * CLASSES
-    least = [1.0] * CLASSES
-    for row in rows:
-        counts[row["label"]] += 1
-        least[row["label"]] = min(least[row["label"]], row["probability"])
-    shown = [
-        {"digit": digit, "images": counts[digit], "least": least[digit]}
+def _sure(one: dict[str, Any]) -> str:
+    return f"{one['label']} {probability(one['probability'])}"
+
+
+def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each note, with the numbers of the rows that have it."""
+    having: dict[str, list[int]] = {}
+    for number, row in enumerate(rows, 1):
+        for note in row["notes"]:
+            having.setdefault(note, []).append(number)
+    return [f"note     {_numbers(numbers)}: {note}" for note, numbers in having.items()]
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Ascending numbers as 1-3, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def print_counts(
+    console: Console, labels: Sequence[int], likely: Sequence[float] | None = None
+) -> None:
+    """How many images are each digit, and the least of their probabilities where there are any."""
+    shown: list[dict[str, Any]] = [
+        {"digit": digit, "images": labels.count(digit)}
         for digit in range(CLASSES)
-        if counts[digit]
+        if digit in labels
     ]
+    for row in shown if likely is not None else ():
+        of = zip(labels, likely or (), strict=True)
+        row["least"] = min(one for label, one in of if label == row["digit"])
     columns = (
         Column("digit", "digit"),
         Column("images", "images", "{:,}".format),
-        Column("least sure", "least", percent),
+        Column("least sure", "least", probability),
     )
-    console.print(as_rich(columns, shown, width=console.width))
+    console.print(as_rich(used(columns, shown), shown, width=console.width))
 
 
 def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
     """Lines of at most `width` characters: `images` (N, 28, 28, 1) beside each other, numbered.
 
-    Each is 14 characters by 7: a dot a pixel in braille, else a shade for each 2x4 pixels.
+    Each is 14 characters by 7: a dot a pixel in braille, else a shade for each 2x4 pixels. Images
+    behind those that have labels are not drawn.
     """
     import numpy as np
 
-    pixels = np.asarray(images, np.float32).reshape(len(labels), *images.shape[1:3])
+    pixels = np.asarray(images[: len(labels)], np.float32).reshape(-1, *images.shape[1:3])
     if images.dtype == np.uint8:
         pixels = pixels / np.float32(PIXEL_SCALE)
     across = images.shape[2] // 2

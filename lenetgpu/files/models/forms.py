@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.models.loaded import EXPECTED, MOST_HEADER, ZIP, Model, read_whole
+from lenetgpu.files.models.loaded import EXPECTED, MOST_BYTES, MOST_HEADER, ZIP, Model
+from lenetgpu.files.regular import read_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,7 @@ def read(path: Path) -> Model:
     The first bytes decide what it is, not its name. Raises LenetError naming the file, what was
     expected and what was found, also where a form needs a package that is not installed.
     """
-    data = read_whole(path)
+    data = read_whole(path, EXPECTED, MOST_BYTES, "this network's weights in")
     form = form_of(data[:START])
     if form == SAFETENSORS:
         from lenetgpu.files.models import safetensors

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import checksums
-from lenetgpu.files.regular import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,25 +35,6 @@ class Model:
     sums: checksums.Sums
     facts: dict[str, str]
     unread: tuple[str, ...] = ()
-
-
-def read_whole(path: Path) -> bytes:
-    """All bytes of a regular file; LenetError where they are too many for this network."""
-    try:
-        with open_regular(path, EXPECTED) as file:
-            size = os.fstat(file.fileno()).st_size
-            parts, left = [], MOST_BYTES + 1
-            while left and (part := file.read(left)):
-                parts.append(part)
-                left -= len(part)
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    if not left:
-        raise LenetError(
-            f"{path}: expected this network's weights in at most {MOST_BYTES:,} bytes, "
-            f"found {max(size, MOST_BYTES + 1):,}"
-        )
-    return b"".join(parts)
 
 
 def damaged(path: Path, form: str, why: object) -> LenetError:

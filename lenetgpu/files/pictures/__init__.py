@@ -20,9 +20,9 @@ def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
     from lenetgpu.files.pictures.as_mnist import Prepared, as_it_is, as_mnist
     from lenetgpu.files.pictures.read import read_grey
 
-    grey, notes = read_grey(Path(path))
+    grey, notes, size = read_grey(Path(path))
     try:
-        made = as_it_is(grey) if as_is else as_mnist(grey)
+        made = as_it_is(grey, size) if as_is else as_mnist(grey)
     except LenetError as error:
         raise LenetError(f"{path}: {error}") from error
     return Prepared(made.pixels, (*notes, *made.notes))

@@ -78,14 +78,17 @@ def _found(grey: Array) -> tuple[Array, bool, list[Digit]]:
     return standing
 
 
-def as_it_is(grey: Array) -> Prepared:
-    """`grey` (H, W) float32, 0 to 255, at 28x28 and nothing else: resized where it is not."""
+def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
+    """`grey` (H, W) float32, 0 to 255, at 28x28 and nothing else: resized where it is not.
+
+    `size` is the picture's (H, W) before it was averaged, which is said.
+    """
     import numpy as np
 
     height, width, _ = IMAGE_SHAPE
     notes: tuple[str, ...] = ()
     if grey.shape != (height, width):
-        notes = (f"resized from {grey.shape[1]}x{grey.shape[0]}",)
+        notes = (f"resized from {size[1]}x{size[0]}",)
         grey = resized(shrunk(grey), height, width)
     pixels = np.clip(np.rint(grey), 0, PIXEL_SCALE).astype(np.uint8)
     return Prepared(pixels, notes)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-STDIN = "-"
+STDIN, _NAMED = "-", "stdin"
 _STEP = 1 << 20
 
 
@@ -47,6 +47,8 @@ class Gathered:
     names: list[str] = field(default_factory=list)
     notes: list[tuple[str, ...]] = field(default_factory=list)
     bad: list[str] = field(default_factory=list)
+    lacking: str | None = None
+    """The first name of a file that has no labels."""
     took_ms: float = 0.0
     """What finding, reading and preparing them took."""
 
@@ -58,6 +60,8 @@ class Gathered:
         notes: tuple[str, ...] = (),
     ) -> None:
         """Images (n, 28, 28, 1) of a file, and what is said of each."""
+        if labels is None and self.lacking is None:
+            self.lacking = names[0]
         self.images.append(images)
         self.labels.append(labels)
         self.names += names
@@ -95,7 +99,9 @@ def meant(arguments: Sequence[str]) -> Meant:
             elif has_magic(argument) and not os.path.lexists(argument):
                 matches = sorted(glob(argument))
                 if not matches:
-                    found.bad.append(f"{argument}: expected files of this pattern, found none")
+                    found.bad.append(
+                        f"{argument}: expected files of this pattern, found no such file"
+                    )
                 for match in matches:
                     _add(found, match)
             else:
@@ -159,16 +165,15 @@ def gather(
         if told is not None:
             told(number, len(paths))
         try:
-            with _named(path) as file:
-                form = form_of(file, EXPECTED)
-                if form in DATA:
-                    passed, taken = _data(found, file, path, ahead, left)
+            with _named(path) as (file, name):
+                if form_of(file, EXPECTED) in DATA:
+                    passed, taken = _data(found, file, name, ahead, left)
                 else:
                     passed = min(1, ahead)
                     taken = 1 - passed
                     if taken:
                         made = read_digit(file, as_is)
-                        found.add(made.pixels[None, ..., None], None, [path], made.notes)
+                        found.add(made.pixels[None, ..., None], None, [name], made.notes)
         except LenetError as error:
             passed, taken = min(1, ahead), 0
             if not passed:
@@ -192,18 +197,18 @@ def _data(found: Gathered, file: Path, name: str, skip: int, most: int) -> tuple
 
 
 @contextmanager
-def _named(path: str) -> Iterator[Path]:
-    """A file that holds what `path` has: itself, or what came on stdin; errors name `path`."""
+def _named(path: str) -> Iterator[tuple[Path, str]]:
+    """A file that holds what `path` has, itself or what came on stdin, and what it is called."""
     if path != STDIN:
-        yield Path(path)
+        yield Path(path), path
         return
     with tempfile.TemporaryDirectory(prefix="lenetgpu-") as folder:
-        file = Path(folder) / "stdin"
+        file = Path(folder) / _NAMED
         _spool(file)
         try:
-            yield file
+            yield file, _NAMED
         except LenetError as error:
-            raise LenetError(str(error).replace(str(file), "stdin")) from error
+            raise LenetError(str(error).replace(str(file), _NAMED)) from error
 
 
 def _spool(file: Path) -> None:

@@ -1,12 +1,11 @@
-"""A picture's grey, read by Pillow: the one place that imports it."""
+"""A picture's grey, read by Pillow, which nothing else in `files/` imports."""
 
 from __future__ import annotations
 
 import io
 import logging
-import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.guard import MOST_BYTES, RefusedError, looked_at, require_pixels
 from lenetgpu.files.pictures.kinds import EXPECTED, START, kind_of, other_kind
-from lenetgpu.files.pictures.sizes import SIDE, shrunk
-from lenetgpu.files.regular import open_regular
+from lenetgpu.files.pictures.sizes import SIDE, averaged, averaged_by
+from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
 
 if TYPE_CHECKING:
@@ -24,30 +23,32 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_AT_ONCE = 1 << 20
-_ORIENTATION = 0x0112
+_STRIP = 1 << 20
+"""Pixels that are made grey at a time, or a few rows."""
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
 _NAMES = {"WebP": "WEBP", "PNM": "PPM"}
 _DEPTHS = (255, 1023, 4095, 16383, 65535)
 _PLAIN, _SEEN = 12.0, 128
 """Greys of ink differ by so much at most; a pixel is seen whose alpha is as much."""
 
 
-def read_grey(path: Path) -> tuple[Array, list[str]]:
-    """A picture file's grey, (H, W) float32 from 0 black to 255 white, and what is said of it.
+def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
+    """A picture file's grey, (H, W) float32 from 0 black to 255 white; notes; its (H, W) as it was.
 
     It is turned as EXIF says, and no side is longer than SIDE: larger pictures are averaged.
     LenetError, naming the file, where it is no picture that is taken, or damaged, or too large.
     """
-    data = _bytes_of(path)
+    data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
         raise LenetError(f"{path}: expected {EXPECTED}, found {unknown(data)}")
     try:
         data, several = looked_at(kind, data)
-        grey = _decoded(data, _NAMES.get(kind, kind))
+        grey, size = _decoded(data, _NAMES.get(kind, kind))
     except RefusedError as error:
-        raise LenetError(f"{path}: expected a whole {kind} picture, found {error}") from error
-    return grey, ["the first of several frames"] if several else []
+        wanted = error.wanted or f"a whole {kind} picture"
+        raise LenetError(f"{path}: expected {wanted}, found {error}") from error
+    return grey, ["the first of several frames"] if several else [], size
 
 
 def unknown(data: bytes) -> str:
@@ -56,23 +57,6 @@ def unknown(data: bytes) -> str:
         return "an empty file"
     kind = other_kind(data[:START])
     return f"one in {kind} form" if kind else f"{len(data):,} bytes of another form"
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        with open_regular(path, EXPECTED) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
-                raise LenetError(
-                    f"{path}: expected a picture of at most {MOST_BYTES:,} bytes, found {size:,}"
-                )
-            parts, left = [], MOST_BYTES
-            while left > 0 and (part := file.read(min(left, _AT_ONCE))):
-                parts.append(part)
-                left -= len(part)
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    return b"".join(parts)
 
 
 @contextmanager
@@ -92,19 +76,24 @@ def _quiet() -> Iterator[None]:
         logger.removeHandler(silent)
 
 
-def _decoded(data: bytes, form: str) -> Array:
-    """The grey of a picture's bytes, turned and averaged; RefusedError of what is damaged."""
+def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
+    """The grey of a picture's bytes, turned and averaged, and how many rows and columns they are.
+
+    RefusedError of what is damaged.
+    """
     from PIL import Image, ImageFile
 
     try:
         with _quiet(), Image.open(io.BytesIO(data), formats=[form]) as image:
-            require_pixels(*image.size)
+            width, height = image.size
+            require_pixels(width, height, form)
             image.draft("L", (SIDE, SIDE))
             if ImageFile.LOAD_TRUNCATED_IMAGES:
                 raise RefusedError("Pillow told to take what is cut off")
             image.load()
-            grey = _grey(image)
-            return _turned(grey, image.getexif().get(_ORIENTATION, 1))
+            number = image.getexif().get(_ORIENTATION, 1)
+            size = (width, height) if number in _ON_ITS_SIDE else (height, width)
+            return _turned(_grey(image), number), size
     except (RefusedError, LenetError):
         raise
     except MemoryError as error:
@@ -115,46 +104,51 @@ def _decoded(data: bytes, form: str) -> Array:
 
 
 def _grey(image: Image.Image) -> Array:
-    """(H, W) float32, 0 to 255, of a picture in any of Pillow's modes."""
-    import numpy as np
-
+    """(H, W) float32, 0 to 255, averaged to SIDE, of a picture in any of Pillow's modes."""
     mode = image.mode
     if mode == "F" or mode.startswith("I"):
-        return _deep(shrunk(np.asarray(image)))
+        return _deep(_averaged(image, lambda strip: strip), mode == "F")
     if mode in ("LAB", "YCbCr"):
-        return _bytes(_averaged(image.getchannel(0)))
+        return _averaged(image, lambda strip: strip.getchannel(0))
     if image.has_transparency_data:
-        both = _averaged(image if mode == "RGBA" else image.convert("RGBA"))
-        return _on_paper(_bytes(both.convert("RGB").convert("L")), _bytes(both.getchannel("A")))
-    if mode != "L":
-        image = _averaged(image.convert("L" if mode == "1" else "RGB")).convert("L")
-    return _bytes(_averaged(image))
+        grey = _averaged(image, lambda strip: strip.convert("RGBA").convert("RGB").convert("L"))
+        return _on_paper(grey, _averaged(image, lambda strip: strip.convert("RGBA").getchannel(3)))
+    plain = mode in ("1", "L")
+    return _averaged(image, lambda strip: (strip if plain else strip.convert("RGB")).convert("L"))
 
 
-def _averaged(image: Image.Image) -> Image.Image:
-    by = -(-max(image.size) // SIDE)
-    return image.reduce((min(by, image.width), min(by, image.height))) if by > 1 else image
+def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
+    """What `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
 
-
-def _bytes(image: Image.Image) -> Array:
+    It is made of strips of the picture, so that little is held beside what was decoded.
+    """
     import numpy as np
 
-    return np.asarray(image, dtype=np.float32)
+    width, height = image.size
+    by = averaged_by(image.size)
+    if by == 1:
+        return np.asarray(plane(image), dtype=np.float32)
+    rows = by * max(1, _STRIP // (by * width))
+    end = max(height - height % by, min(by, height))
+    parts = []
+    for top in range(0, end, rows):
+        strip = image.crop((0, top, width, min(top + rows, end)))
+        parts.append(averaged(np.asarray(plane(strip)), by))
+    return np.concatenate(parts)
 
 
-def _deep(values: Array) -> Array:
-    """Numbers of 16 or 32 bits, or floats, (H, W) from 0 to 255.
+def _deep(found: Array, floats: bool) -> Array:
+    """Numbers of 16 or 32 bits, or `floats`, (H, W) float32, from 0 to 255.
 
     Floats from 0 to 1 are scaled as such; else the least of 8, 10, 12, 14 and 16 bits that holds
     the largest is white, and where some are negative or larger the least is black.
     """
     import numpy as np
 
-    found = values.astype(np.float32)
     if not np.isfinite(found).all():
         raise RefusedError("NaN or infinity in it")
     low, high = float(found.min()), float(found.max())
-    if low >= 0 and high <= 1 and values.dtype.kind == "f":
+    if floats and low >= 0 and high <= 1:
         return found * np.float32(PIXEL_SCALE)
     if low < 0 or high > _DEPTHS[-1]:
         wide = (found.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
@@ -189,7 +183,7 @@ def _turned(grey: Array, orientation: object) -> Array:
     import numpy as np
 
     number = orientation if isinstance(orientation, int) else 1
-    if number in (5, 6, 7, 8):
+    if number in _ON_ITS_SIDE:
         grey = grey.T
     if number in (2, 3, 6, 7):
         grey = grey[:, ::-1]

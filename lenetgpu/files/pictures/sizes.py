@@ -15,18 +15,27 @@ MANY = 60
 """Pixels of the shorter side, from which on neighbours are averaged against noise."""
 
 
-def shrunk(grey: Array, side: int = SIDE) -> Array:
-    """`grey` (H, W) averaged over squares, so that it is nowhere longer than `side`."""
+def averaged_by(shape: tuple[int, ...], side: int = SIDE) -> int:
+    """Pixels of a square's side that are averaged, so that no side of `shape` is above `side`."""
+    return -(-max(shape) // side)
+
+
+def averaged(grey: Array, by: int) -> Array:
+    """`grey` (H, W) averaged over squares of `by` pixels, float32; what is left over is cut."""
     import numpy as np
 
-    by = -(-max(grey.shape) // side)
-    if by == 1:
-        return grey
     height, width = (max(1, length // by) for length in grey.shape)
     down, across = (min(by, length) for length in grey.shape)
-    squares = grey[: height * down, : width * across].reshape(height, down, width, across)
-    averaged: Array = squares.mean(axis=(1, 3), dtype=np.float32)
-    return averaged
+    rows = grey[: height * down, : width * across].reshape(height, down, width * across)
+    lines = rows.mean(axis=1, dtype=np.float32).reshape(height, width, across)
+    found: Array = lines.mean(axis=2)
+    return found
+
+
+def shrunk(grey: Array, side: int = SIDE) -> Array:
+    """`grey` (H, W) averaged over squares, so that it is nowhere longer than `side`."""
+    by = averaged_by(grey.shape, side)
+    return grey if by == 1 else averaged(grey, by)
 
 
 def resized(grey: Array, height: int, width: int) -> Array:
