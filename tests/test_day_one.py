@@ -47,7 +47,8 @@ def table_of(text):
 
 def test_scores_are_printed(tmp_path):
     path = tmp_path / "all.json"
-    assert run("infer", "--limit", 23, "--skip", 7, *ON_CPU, "--scores", "--output", path)
+    written = run("infer", "--limit", 23, "--skip", 7, *ON_CPU, "--scores", "--output", path)
+    assert written.exit_code == 0, written.output
     right = json.loads(path.read_text())
     result = run("infer", "--limit", 23, "--skip", 7, *ON_CPU, "--scores")
     assert result.exit_code == 0, result.output

@@ -135,12 +135,12 @@ class Breaks(Source):
 
     def __init__(self, images):
         super().__init__("many.h5", "uint8", None, range(len(images)))
-        self._images = images
+        self.images = images
 
     def _fill(self, first, out):
         if first >= 200:
             raise LenetError("many.h5: expected 330 images, found 200")
-        out[...] = self._images[first : first + len(out)]
+        out[...] = self.images[first : first + len(out)]
 
 
 def test_a_file_that_shrinks_meanwhile_leaves_no_labels(data, tmp_path, streamed, monkeypatch):

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -18,12 +19,15 @@ from PIL import Image
 from rich.console import Console as Rich
 
 from lenetgpu.cli import main
+from lenetgpu.commands.pictures import Classified
 from lenetgpu.commands.verified import verified
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures.given import gather, meant, single_data
+from lenetgpu.files.pictures.given import Gathered, gather, meant, single_data
 from lenetgpu.files.source import open_source
+from lenetgpu.running import runners
 from lenetgpu.show import pictures as show
+from lenetgpu.show.console import folded
 
 CPU = ("--device", "cpu", "--plan", "cublas")
 
@@ -87,7 +91,7 @@ def test_what_arguments_mean(folder):
     assert found.paths == [*pictures, *three, "-", "odd[1].png", "gone.png"]
     assert found.bad == [
         "empty: expected a folder with pictures, found no file",
-        "n?ne: expected files of this pattern, found none",
+        "n?ne: expected files of this pattern, found no such file",
     ]
     assert found.notes == ["scans: 1 file in it left out, no picture"]
     with pytest.raises(LenetError, match="stdin once, found 2 times"):
@@ -149,10 +153,12 @@ def test_skip_and_limit_count_images_of_all_files(folder, digits, skip, limit):
 def test_stdin_is_a_file_like_any_other(folder, digits):
     picture = (folder / "scans" / first(folder)).read_bytes()
     (row,) = rows("-", input=picture)
-    assert (row["file"], row["label"]) == ("-", digits.labels[0])
+    assert (row["file"], row["label"]) == ("stdin", digits.labels[0])
     held = io.BytesIO()
     np.save(held, digits.images[:3])
-    assert [row["file"] for row in rows("-", input=held.getvalue())] == ["-[0]", "-[1]", "-[2]"]
+    assert [row["file"] for row in rows("-", input=held.getvalue())] == [
+        "stdin[0]", "stdin[1]", "stdin[2]"
+    ]  # fmt: skip
     result = run("-", input=b"hello")
     assert result.exit_code == 2 and "stdin: expected a picture" in result.stderr
     assert "5 bytes of another form" in result.stderr
@@ -175,19 +181,25 @@ def test_a_bad_picture_is_a_line_and_the_others_go_on(folder):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing*.png"], ["nothing*.png: expected files of this pattern, found none"]),
+        (["nothing*.png"], ["nothing*.png: expected files of this pattern, found no such file"]),
         (["empty"], ["empty: expected a folder with pictures, found no file"]),
         (["words.txt"], ["words.txt: expected a picture", "5 bytes of another form"]),
         (["gone.png"], ["gone.png: expected a picture", "no such file"]),
         (["gone.png", "words.txt"], ["found 2 that cannot"]),
         (["scans", "--skip", "99"], ["--skip 99: expected more images"]),
         (["scans", "--limit", "0"], ["--limit: expected at least 1 image"]),
-        (["scans", "--min-accuracy", "0.5"], ["--min-accuracy: expected labels"]),
+        (["scans", "--min-accuracy", "0.5"], ["--min-accuracy: expected labels in scans/00"]),
+        (["y.h5", "scans", "--min-accuracy", "0"], ["expected labels in scans/00"]),
+        (["--as-is"], ["--as-is: expected pictures, found the digits that ship"]),
+        (["y.h5", "--as-is"], ["--as-is: expected pictures, found images in y.h5"]),
+        (["y.h5", "y.h5", "--as-is"], ["--as-is: expected pictures, found images in y.h5"]),
     ],
 )
 def test_nothing_to_classify_is_bad_input(folder, arguments, said):
     (folder / "empty").mkdir()
     (folder / "words.txt").write_text("hello")
+    with h5py.File("y.h5", "w") as file, open_source(default_digits(), limit=3) as source:
+        file["x"], file["y"] = source.whole().images, source.labels
     result = run(*arguments)
     assert result.exit_code == 2
     last = result.stderr.splitlines()[-1]
@@ -327,7 +339,7 @@ class Narrow:
 
     def print(self, what, **how):
         if isinstance(what, str):
-            self.out.write(what + "\n")
+            self.out.write(folded(what, self.width) + "\n")
         else:
             self._rich.print(what)
 
@@ -347,6 +359,113 @@ def test_a_narrow_terminal_has_narrow_lines(digits, width):
         assert "drawn.png" in text and "50.0%" in text and "7" in text
 
 
+@pytest.mark.parametrize("width", [80, 60, 40])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_note_is_said_at_every_width(digits, width, long):
+    """In its column, or below the table by the numbers of its rows."""
+    name = "a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png" if long else "a.png"
+    notes = [["dark on light, turned"], [], ["dark on light, turned", "2 digits stand apart, the "
+             "largest is taken"], ["dark on light, turned"]]  # fmt: skip
+    table = [
+        {"file": name, "label": 7, "probability": 0.5, "notes": one,
+         "runner_up": {"label": 1, "probability": 0.25}} for one in notes
+    ]  # fmt: skip
+    console = Narrow(width)
+    show.print_pictures(console, table, digits.images[:4])
+    text = console.out.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    assert not re.search("not shown for width:.*note", text)
+    said = " ".join(text.split())
+    if "note 1, 3-4: dark on light, turned" in said:
+        assert "note 3: 2 digits stand apart, the largest is taken" in said
+    else:
+        assert " note" in text and width > 40 and text.count("turned") == 3
+        assert text.count("stand") == text.count("largest") == 1
+
+
+def test_few_images_of_one_file_are_the_same_table(folder, digits):
+    np.save("x.npy", digits.images[20:52])
+    with h5py.File("y.h5", "w") as file:
+        file["x"], file["y"] = digits.images[20:52], digits.labels[20:52]
+    one = rows("x.npy", "--skip", 2)
+    assert one == rows("x.npy", "x.npy", "--skip", 2, "--limit", 30)
+    assert [row["file"] for row in one] == [f"x.npy[{number}]" for number in range(2, 32)]
+    table = run("x.npy", "--limit", 5).stdout.partition("\ndevice")[0]
+    assert re.findall(r"x\.npy\[\d\]", table) == [f"x.npy[{number}]" for number in range(5)]
+    assert "\u28ff" in table or "#" in table
+    both = [run(name, "--skip", 3, "--limit", 4).stdout for name in ("x.npy", "y.h5")]
+    plain, labelled = (text.partition("\ndevice")[0].splitlines() for text in both)
+    assert [line.split()[2:] for line in plain] == [line.split()[2:] for line in labelled]
+    assert "accuracy 4/4" in both[1] and "accuracy unknown" in both[0]
+    shipped = rows("--skip", 9_990)
+    assert [row["file"] for row in shipped] == [f"digits-10k.h5[{n}]" for n in range(9990, 10_000)]
+    for ending in ("npy", "csv"):
+        run("x.npy", "--limit", 5, "--output", f"o.{ending}")
+        run("x.npy", "--limit", 32, "--output", f"all.{ending}")
+    assert np.load("o.npy").tolist() == np.load("all.npy").tolist()[:5]
+    assert (folder / "o.csv").read_text() == "".join(
+        (folder / "all.csv").read_text().splitlines(keepends=True)[:6]
+    )
+
+
+def test_many_images_of_one_file_are_counted_without_scores(folder, digits, monkeypatch):
+    np.save("x.npy", digits.images[:31])
+    with h5py.File("y.h5", "w") as file:
+        file["x"], file["y"] = digits.images[:31], digits.labels[:31]
+    asked = []
+    real = runners.CpuRunner.results
+    monkeypatch.setattr(runners.CpuRunner, "results", lambda self, n, scored: (
+        asked.append((n, scored)), real(self, n, scored))[1])  # fmt: skip
+    plain, labelled = run("x.npy").stdout, run("y.h5").stdout
+    run("x.npy", "--limit", 30)
+    assert asked == [(31, False), (31, False), (30, True)]
+    counted = [line.split() for line in plain.partition("\ndevice")[0].splitlines()]
+    counted = [[int(word) for word in words] for words in counted if words and words[0].isdigit()]
+    assert sum(count for _, count in counted) == 31 and "x.npy[" not in plain
+    assert labelled.splitlines()[0].startswith("device ")
+
+
+def test_the_runner_up_is_the_likeliest_of_the_others():
+    """Also where the label is not the likeliest: the float32 argmax may differ of equal ones."""
+    likely = np.array([[0.5, 0.3, 0.2, *[0] * 7], [0.5, 0.3, 0.2, *[0] * 7]])
+    found = Gathered(names=["a", "b"], notes=[(), ()])
+    outcome = SimpleNamespace(labels=np.array([0, 1], np.int32))
+    one, other = Classified(outcome, found, None, likely).rows()
+    assert one["runner_up"] == {"label": 1, "probability": 0.3}
+    assert other["runner_up"] == {"label": 0, "probability": 0.5}
+
+
+def test_least_sure_is_the_least():
+    table = [
+        {"file": "x", "label": number % 2, "probability": share, "notes": [],
+         "runner_up": {"label": 5, "probability": 0.01}}
+        for number, share in enumerate([0.9, 0.8, 0.4, 0.3, 0.7, 0.9996] + [0.95] * 26)
+    ]  # fmt: skip
+    console = Narrow(80)
+    show.print_pictures(console, table, None)
+    cells = [line.split() for line in console.out.getvalue().splitlines()]
+    assert ["0", "16", "40.0%"] in cells and ["1", "16", "30.0%"] in cells
+
+
+def test_a_bad_picture_that_is_skipped_is_not_said(folder):
+    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert gather(["bad.png", *meant(["scans"]).paths], False, 1, 3).bad == []
+    assert len(gather(["bad.png", *meant(["scans"]).paths], False, 0, 3).bad) == 1
+    result = run("bad.png", "scans", "--skip", 1)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_run_that_ends_early_draws_what_it_has(digits):
+    table = [
+        {"file": "x", "label": 1, "probability": 1.0, "notes": [],
+         "runner_up": {"label": 5, "probability": 0.0}}
+    ]  # fmt: skip
+    console = Narrow(80)
+    show.print_pictures(console, table, digits.images[:40])
+    text = console.out.getvalue()
+    assert text.count(": 1") == 1 and ">99.9%" in text and "<0.1%" in text
+
+
 def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):
     from lenetgpu.files.pictures import given
 
@@ -361,4 +480,5 @@ def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):
     read = given.read_digit
     monkeypatch.setattr(given, "read_digit", stopped)
     result = run("scans", "--output", "o.csv")
-    assert result.exit_code in (1, 130) and not (folder / "o.csv").exists() and len(calls) == 3
+    assert result.exit_code == 130 and "interrupted" in result.stderr
+    assert not (folder / "o.csv").exists() and len(calls) == 3

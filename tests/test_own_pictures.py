@@ -19,7 +19,7 @@ from PIL import Image, ImageDraw, ImageFile
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures import read_digit
+from lenetgpu.files.pictures import read, read_digit
 from lenetgpu.files.pictures.as_mnist import as_it_is, as_mnist
 from lenetgpu.files.pictures.islands import islands
 from lenetgpu.files.pictures.read import read_grey
@@ -170,7 +170,7 @@ def test_what_is_prepared_already_stays_what_it_is(dark, tight):
             made.append(as_mnist((255 - image if dark else image).astype(np.float32)))
         except LenetError:
             assert tight
-            made.append(as_it_is(image.astype(np.float32)))
+            made.append(as_it_is(image.astype(np.float32), image.shape))
     with LeNet.load(device="cpu") as net:
         labels = net(np.stack([one.pixels for one in made]))
         assert (labels == digits.labels).mean() > (0.93 if tight else 0.96)
@@ -446,9 +446,104 @@ def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
     loaded = []
     real = ImageFile.ImageFile.load
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (loaded.append(1), real(self))[1])
-    with pytest.raises(LenetError, match=f": expected a whole \\w+ picture, found .*({found})"):
+    wanted = r"(a whole \w+ picture|an? \w+ picture of at most [\d,]+ pixels)"
+    with pytest.raises(LenetError, match=f": expected {wanted}, found .*({found})"):
         read_grey(put(make()))
     assert not loaded or name == "nan"
+
+
+MEASURED = """
+import resource, sys
+import numpy
+from PIL import Image
+from lenetgpu.files.pictures import read_digit
+read_digit(sys.argv[1], True)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+made = read_digit(sys.argv[2], True)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, made.notes)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
+@pytest.mark.parametrize(
+    ("form", "mode", "size"),
+    [("PNG", "RGBA", (6400, 6250)), ("TIFF", "CMYK", (6400, 6250)), ("WEBP", "RGB", (4096, 3072))],
+)
+def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, size):
+    how = {"TIFF": {"compression": "tiff_adobe_deflate"}, "PNG": {"compress_level": 1}}
+    image = Image.new(mode, size)
+    path = put(image, "large", form=form, **how.get(form, {}))
+    del image
+    small = put(Image.new(mode, (30, 30)), "small", form=form)
+    ran = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(small), str(path)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    taken, notes = ran.stdout.split(" ", 1)
+    assert f"resized from {size[0]}x{size[1]}" in notes
+    assert int(taken) * 1024 < 215_000_000
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (lambda: png(6400, 6251, zlib.compress(bytes(100))), "6,400x6,251 pixels"),
+        (lambda: saved(Image.new("RGB", (5200, 5200)), "JPEG", progressive=True), "27,040,000"),
+        (lambda: saved(Image.new("CMYK", (4500, 4500)), "JPEG"), "20,250,000"),
+        (lambda: tiff(t256=(4, 1, 9_000), t257=(4, 1, 4_000), t278=(4, 1, 4_000),
+                      t259=(3, 1, 5), t277=(3, 1, 3), t258=(3, 1, 8)), "144,000,000 and 108,"),
+        (lambda: b"P5 3000 3000 254\n" + bytes(9_000_000), "greys up to others"),
+    ],
+    ids=["pixels", "progressive", "CMYK", "strip", "greys"],
+)  # fmt: skip
+def test_what_would_take_more_than_its_pixels_is_refused(put, make, found, monkeypatch):
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(LenetError, match=f"found {found}"):
+        read_grey(put(make()))
+
+
+def test_a_large_jpeg_of_one_scan_is_read(put):
+    made = read_digit(put(Image.new("RGB", (9450, 9450)), form="JPEG"), as_is=True)
+    assert made.notes == ("resized from 9450x9450",)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "RGB", "L", "1", "I;16", "F", "P"])
+@pytest.mark.parametrize("size", [(2051, 1029), (1029, 2051), (3, 70_000), (70_000, 3)])
+def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
+    """By strips of one square's height and in one: the same; of grey what NumPy says."""
+    rng = np.random.default_rng(3)
+    values = rng.integers(0, 256, size[::-1]).astype(np.uint8)
+    if mode == "I;16":
+        image = Image.fromarray(values.astype(np.uint16) * 257)
+    elif mode == "F":
+        image = Image.fromarray(values.astype(np.float32) / 255)
+    else:
+        image = Image.fromarray(values).convert("RGB").convert(mode)
+    path = put(image, form="TIFF" if mode == "F" else "PNG")
+    found = []
+    for pixels in (1, 1 << 40):
+        monkeypatch.setattr(read, "_STRIP", pixels)
+        found.append(read_grey(path)[0])
+    assert (found[0] == found[1]).all() and max(found[0].shape) <= 512
+    if mode in ("L", "I;16", "F"):
+        assert np.allclose(found[0], shrunk(values.astype(np.float32)), atol=0.6)
+
+
+def test_a_picture_of_ints_is_not_taken_for_floats(put):
+    """16 bits whose largest is 1 are black with specks, averaged or not."""
+    for side in (30, 1200):
+        grey, *_ = read_grey(put(Image.fromarray(np.ones((side, side), np.uint16))))
+        assert grey.max() == pytest.approx(1)
+
+
+def test_as_is_says_the_size_of_the_file(put):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for form, how, said in (
+        ("JPEG", {}, "2048x1536"), ("PNG", {}, "2048x1536"), ("JPEG", {"exif": exif}, "1536x2048")
+    ):  # fmt: skip
+        path = put(Image.new("L", (2048, 1536), 9), form=form, **how)
+        assert read_digit(path, as_is=True).notes == (f"resized from {said}",)
 
 
 def test_scans_of_a_jpeg_are_counted(put):
@@ -568,5 +663,5 @@ def test_a_file_of_many_bytes_is_not_read(tmp_path):
     with path.open("wb") as file:
         file.write(png(9, 9, zlib.compress(bytes(90))))
         file.truncate((256 << 20) + 1)
-    with pytest.raises(LenetError, match="of at most 268,435,456 bytes, found 268,435,457"):
+    with pytest.raises(LenetError, match="of at most 134,217,728 bytes, found 268,435,457"):
         read_grey(path)

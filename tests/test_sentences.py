@@ -132,7 +132,15 @@ def test_what_a_file_holds_is_escaped(text, tmp_path, weight_file):
     ids=" ".join,
 )  # fmt: skip
 def test_words_of_the_command_line_are_escaped(words, text):
-    refused(run(*words, text))
+    """Of several files each has a line, and an error ends them."""
+    result = run(*words, text)
+    if words != ["infer", "a", "b"]:
+        refused(result)
+        return
+    assert result.exit_code == 2 and safe(result.output)
+    *each, last = result.stderr.splitlines()
+    assert len(each) == 3 and all(line.startswith("lenetgpu: ") for line in each)
+    assert any(one_line(text) in line for line in each) and last.startswith("lenetgpu: error: ")
     refused(run(*words, f"--{text}"))
 
 

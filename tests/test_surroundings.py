@@ -61,7 +61,7 @@ def bound(closed):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: expected images "),
+        (("infer", "CLOSED/x.npy"), "CLOSED/x.npy: expected a picture ("),
         (("infer", "IMAGES", "--weights", "CLOSED/w.h5"), "CLOSED/w.h5: expected "),
         (("infer", "IMAGES", "--output", "CLOSED/y.csv"), "CLOSED/y.csv: expected a file to write"),
         (("weights", "convert", "CLOSED/w.h5", "CLOSED/v.h5"), "CLOSED/"),

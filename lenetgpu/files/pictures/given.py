@@ -157,7 +157,7 @@ def gather(
     not prepared. What is bad of a file is a sentence; it counts as an image that is skipped.
     `told` is called with how many of how many files are read.
     """
-    found = Gathered()
+    found, prepared = Gathered(), False
     ahead, left = skip, sys.maxsize if limit is None else limit
     for number, path in enumerate(paths):
         if not left:
@@ -169,6 +169,7 @@ def gather(
                 if form_of(file, EXPECTED) in DATA:
                     passed, taken = _data(found, file, name, ahead, left)
                 else:
+                    prepared = True
                     passed = min(1, ahead)
                     taken = 1 - passed
                     if taken:
@@ -179,6 +180,8 @@ def gather(
             if not passed:
                 found.bad.append(str(error))
         ahead, left = ahead - passed, left - taken
+    if as_is and found.names and not prepared:
+        raise LenetError(f"--as-is: expected pictures, found images in {paths[0]} and others")
     return found
 
 
