@@ -226,6 +226,15 @@ def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -
     )
 
 
+def fill(text: str) -> None:
+    """Put `text` in the page's place for it; SystemExit where there is none."""
+    marked = r"(<!-- begin:pictures -->\n).*(\n<!-- end:pictures -->)"
+    page, filled = re.subn(marked, lambda m: m[1] + text + m[2], PAGE.read_text(), flags=re.DOTALL)
+    if filled != 1:
+        raise SystemExit(f"{PAGE}: expected one place for the table, found {filled}")
+    PAGE.write_text(page)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, help="print the table of this seed's pictures")
@@ -243,12 +252,7 @@ def main() -> None:
             return
         rows = classified(pictures(SEED), folder, net)
         other = classified(pictures(OTHERS, 20 * DRAWN), folder, net)
-    text = f"{counts(SEED, rows, other)}\n\n{table(rows)}"
-    marked = r"(<!-- begin:pictures -->\n).*(\n<!-- end:pictures -->)"
-    page, filled = re.subn(marked, lambda m: m[1] + text + m[2], PAGE.read_text(), flags=re.DOTALL)
-    if filled != 1:
-        raise SystemExit(f"{PAGE}: expected one place for the table, found {filled}")
-    PAGE.write_text(page)
+    fill(f"{counts(SEED, rows, other)}\n\n{table(rows)}")
     print(f"{right(rows)} of {len(rows)} and {right(other)} of {len(other)} are right")
 
 

@@ -449,9 +449,10 @@ def test_least_sure_is_the_least():
 
 def test_a_bad_picture_that_is_skipped_is_not_said(folder):
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    assert gather(["bad.png", *meant(["scans"]).paths], False, 1, 3).bad == []
-    assert len(gather(["bad.png", *meant(["scans"]).paths], False, 0, 3).bad) == 1
-    result = run("bad.png", "scans", "--skip", 1)
+    for bad in ("bad.png", "gone.png"):
+        assert gather([bad, *meant(["scans"]).paths], False, 1, 3).bad == []
+        assert len(gather([bad, *meant(["scans"]).paths], False, 0, 3).bad) == 1
+    result = run("gone.png", "scans", "--skip", 1)
     assert (result.exit_code, result.stderr) == (0, "")
 
 
