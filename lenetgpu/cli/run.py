@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,9 @@ from lenetgpu.cli.options import (
     write_text,
 )
 from lenetgpu.cli.signals import INTERRUPTED
+
+if TYPE_CHECKING:
+    from lenetgpu.measure.outcome import Outcome
 
 
 @click.command(cls=Command)
@@ -119,13 +122,18 @@ def infer(
         kept = f"; {output} holds their labels only" if output is not None else ""
         say(outcome.sentence() + kept, err=True)
         ctx.exit(INTERRUPTED)
-    if outcome.too_low:
-        found = f"{outcome.correct:,} of {outcome.done:,} right"
-        least = f"a share of at least {options['min_accuracy']:g}"
-        say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
+    if _too_low(outcome) or pictures.bad:
         ctx.exit(1)
-    if pictures.bad:
-        ctx.exit(1)
+
+
+def _too_low(outcome: Outcome) -> bool:
+    """Whether a smaller share is right than was asked for, which is said."""
+    if not outcome.too_low:
+        return False
+    found = f"{outcome.correct:,} of {outcome.done:,} right"
+    least = f"a share of at least {outcome.request.min_accuracy:g}"
+    say(f"WRONG: --min-accuracy: expected {least}, found {found}", err=True)
+    return True
 
 
 @click.command(cls=Command)

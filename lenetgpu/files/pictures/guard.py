@@ -18,6 +18,8 @@ MOST_PIXELS = {"JPEG": 1024 * 1024 * 1024 // 4 // 3, "WebP": 12 << 20}
 """Pixels of a picture, at most, where they are not _MOST: what is decoded of it has at most 4 bytes
 a pixel, of WebP 16 (libwebp and Pillow hold two canvases and two copies), of JPEG a fraction; of
 more than 89,478,485 Pillow says that it is a bomb."""
+_MOST_SIDE = 65_535
+"""Pixels of a side, as JPEG and GIF have: rows are decoded in memory of their own."""
 _HELD = 80_000_000
 """Numbers of two bytes that are held of a JPEG whose scans have not all of each pixel."""
 _TIFF_BYTES = 200_000_000
@@ -61,6 +63,10 @@ def require_pixels(width: int, height: int, kind: str) -> None:
     """RefusedError where a picture of `kind` has more pixels than are decoded of it, or none."""
     if width < 1 or height < 1:
         raise RefusedError(f"one of {width}x{height} pixels")
+    if max(width, height) > _MOST_SIDE:
+        raise RefusedError(
+            f"{width:,}x{height:,} pixels", f"a {kind} picture of sides up to {_MOST_SIDE:,} pixels"
+        )
     most = MOST_PIXELS.get(kind, _MOST)
     if width * height > most:
         raise RefusedError(

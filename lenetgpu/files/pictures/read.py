@@ -120,7 +120,7 @@ def _grey(image: Image.Image) -> Array:
 def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
     """What `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
 
-    It is made of strips of the picture, so that little is held beside what was decoded.
+    It is made of parts of the picture, so that little is held beside what was decoded.
     """
     import numpy as np
 
@@ -128,13 +128,18 @@ def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -
     by = averaged_by(image.size)
     if by == 1:
         return np.asarray(plane(image), dtype=np.float32)
-    rows = by * max(1, _STRIP // (by * width))
-    end = max(height - height % by, min(by, height))
-    parts = []
-    for top in range(0, end, rows):
-        strip = image.crop((0, top, width, min(top + rows, end)))
-        parts.append(averaged(np.asarray(plane(strip)), by))
-    return np.concatenate(parts)
+    right, end = (max(side - side % by, min(by, side)) for side in (width, height))
+    wide = by * max(1, _STRIP // (by * min(by, height)))
+    tall = by * max(1, _STRIP // (by * min(wide, width)))
+    rows = []
+    for top in range(0, end, tall):
+        boxes = [
+            (left, top, min(left + wide, right), min(top + tall, end))
+            for left in range(0, right, wide)
+        ]
+        rows.append([averaged(np.asarray(plane(image.crop(box))), by) for box in boxes])
+    found: Array = np.block(rows)
+    return found
 
 
 def _deep(found: Array, floats: bool) -> Array:
