@@ -174,6 +174,33 @@ def test_a_damaged_array_of_an_archive_is_seen_by_its_crc(tmp_path, tensors):
     refused(tmp_path / "x", bytes(data), "damaged", "CRC-32")
 
 
+def test_every_byte_of_an_archives_comment_counts(tmp_path, tensors):
+    """What is changed or cut of the comment takes the checksums with it, and is said."""
+    path = model_files.written(tmp_path, ".npz", tensors, {"who": "a test"})
+    whole = path.read_bytes()
+    begins = whole.rindex(b"PK\5\6") + 22
+    assert len(whole) - begins > 400
+    for at in (*range(begins - 2, begins + 40), *range(begins, len(whole), 37), len(whole) - 1):
+        changed = bytearray(whole)
+        changed[at] ^= 4
+        refused(path, bytes(changed), "damaged")
+    for left in (begins, begins + 1, len(whole) - 30, len(whole) - 1):
+        refused(path, whole[:left], f"found a damaged one (a comment of {len(whole) - begins}")
+    refused(path, whole + b"\n", "left for it")
+    cut = bytearray(whole)
+    cut[begins - 2 : begins] = bytes(2)
+    refused(path, bytes(cut), "a comment of 0 bytes")
+
+
+@pytest.mark.parametrize("comment", [b"", b"by hand", b"[1]", b'{"a": 1}', b'{"who": "me"}'])
+def test_another_programs_comment_is_let_be(tmp_path, tensors, comment):
+    path = tmp_path / "x"
+    data = model_files.npz(tensors)
+    path.write_bytes(data[:-2] + len(comment).to_bytes(2, "little") + comment)
+    load_weights(path)
+    assert about(path).sums.stated == {}
+
+
 def test_a_file_is_as_large_as_this_networks_may_be(tmp_path, tensors):
     """And no FIFO or device is waited for."""
     data = model_files.safetensors(tensors)

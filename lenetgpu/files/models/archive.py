@@ -11,6 +11,8 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.models.loaded import MOST_BYTES, damaged
 
 _ENTRY = b"PK\1\2"
+_END, _END_BYTES = b"PK\5\6", 22
+"""How the last record begins, and its length before the comment, which its last two bytes give."""
 _MOST_ENTRIES = 256
 _ENCRYPTED = 0x2041
 """Bits of an entry that say so: its data, strongly, or the list of entries."""
@@ -28,6 +30,7 @@ def members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes
         raise LenetError(
             f"{path}: expected an archive of at most {_MOST_ENTRIES} files, found {entries:,}"
         )
+    _require_whole(path, data, form)
     found: dict[str, bytes] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as opened:
@@ -43,6 +46,14 @@ def members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes
         LookupError,
     ) as error:  # fmt: skip
         raise damaged(path, form, error) from error
+
+
+def _require_whole(path: Path, data: bytes, form: str) -> None:
+    """LenetError unless the archive's comment is the end of the file, as the last record says."""
+    begins = data.rfind(_END) + _END_BYTES
+    stated, left = int.from_bytes(data[begins - 2 : begins], "little"), len(data) - begins
+    if _END in data and stated != left:
+        raise damaged(path, form, f"a comment of {stated:,} bytes, {max(left, 0):,} left for it")
 
 
 def _require_plain(path: Path, info: zipfile.ZipInfo, before: dict[str, bytes]) -> None:

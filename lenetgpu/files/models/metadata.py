@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_WHOLE = "lenetgpu.sha256"
-_OF = f"{_WHOLE}."
+WHOLE = "lenetgpu.sha256"
+_OF = f"{WHOLE}."
 _MOST_NAME = 200
 
 
@@ -32,10 +32,10 @@ def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[st
     found = {
         name: str(fact)
         for name, fact in facts.items()
-        if not checksums.is_ours(name, fact) and not name.startswith(_WHOLE)
+        if not checksums.is_ours(name, fact) and not name.startswith(WHOLE)
     }
     found |= {_OF + name: checksums.sum_of(tensor) for name, tensor in tensors.items()}
-    found[_WHOLE] = _over(found)
+    found[WHOLE] = _over(found)
     return dict(sorted(found.items()))
 
 
@@ -45,7 +45,7 @@ def compared(
     """The sums that a file states; LenetError where its tensors or entries are not as written."""
     sums = {name.removeprefix(_OF): text for name, text in entries.items() if name.startswith(_OF)}
     found = checksums.Sums(str(path), sums, where="tensor ", noun="tensor")
-    if _WHOLE not in entries and not sums:
+    if WHOLE not in entries and not sums:
         return found
     if sorted(sums) != sorted(tensors):
         raise LenetError(
@@ -53,7 +53,7 @@ def compared(
             f"those of {', '.join(sorted(sums)) or 'none'}: the file is damaged, "
             "or was changed since"
         )
-    checksums.compare(f"{path}: expected its metadata", entries.get(_WHOLE, "none"), _over(entries))
+    checksums.compare(f"{path}: expected its metadata", entries.get(WHOLE, "none"), _over(entries))
     for name, tensor in tensors.items():
         found.require(name, tensor)
     return found
@@ -66,7 +66,7 @@ def facts_of(
     others = {
         name: text
         for name, text in entries.items()
-        if not (name.startswith(_WHOLE) or name in but or checksums.is_ours(name, text))
+        if not (name.startswith(WHOLE) or name in but or checksums.is_ours(name, text))
     }
     kept = {name: text for name, text in others.items() if _holds(name, text)}
     kept = dict(list(kept.items())[: MAX_ATTRIBUTES // 2])
@@ -74,7 +74,7 @@ def facts_of(
 
 
 def _over(entries: Mapping[str, str]) -> str:
-    rest = sorted(item for item in entries.items() if item[0] != _WHOLE)
+    rest = sorted(item for item in entries.items() if item[0] != WHOLE)
     return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
 
 

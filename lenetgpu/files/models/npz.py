@@ -35,7 +35,7 @@ def read(path: Path, data: bytes) -> Model:
         name = file.removesuffix(ENDING)
         stored[name] = _array(path, name, raw, matching)
         matching.add(name, stored[name])
-    entries = _entries(comment)
+    entries = _entries(path, comment)
     sums = metadata.compared(path, stored, entries)
     return Model(matching.done(), sums, *metadata.facts_of(entries))
 
@@ -55,11 +55,16 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
     return found.reshape(shape, order="F" if fortran else "C")
 
 
-def _entries(comment: bytes) -> dict[str, str]:
-    """What our own archives say in their comment; nothing of another's."""
+def _entries(path: Path, comment: bytes) -> dict[str, str]:
+    """What our own archives say in their comment; nothing of another's.
+
+    LenetError where it begins as ours, or names our checksums, and is no JSON.
+    """
     try:
         found = json.loads(comment)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if comment.lstrip().startswith(b"{") or metadata.WHOLE.encode() in comment:
+            raise damaged(path, FORM, f"its comment: {error}") from error
         return {}
     if not isinstance(found, dict):
         return {}
