@@ -20,7 +20,9 @@ from lenetgpu.commands import report as command
 from lenetgpu.commands.report_shapes import MOST_ROWS, checked
 from lenetgpu.errors import LenetError
 from lenetgpu.show.page import report as pages
+from lenetgpu.show.page.blocks import Table
 from lenetgpu.show.page.provenance import changed, where
+from lenetgpu.show.tables import Column
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
@@ -514,3 +516,20 @@ def test_help_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_long_table_is_gone_through_once():
+    """What a row takes does not grow with the rows, though a column has no value in any."""
+    looked = []
+
+    class Counted(Column):
+        def value(self, row):
+            looked.append(1)
+            return super().value(row)
+
+    rows = [{"a": number} for number in range(5_000)]
+    table = Table("", (Counted("a", "a"), Counted("none", "b")), rows)
+    cells = [table.cells(row) for row in rows]
+    assert [cell[0].key for cell in cells] == list(map(float, range(5_000)))
+    assert {len(cell) for cell in cells} == {1}
+    assert len(looked) <= 4 * len(rows)

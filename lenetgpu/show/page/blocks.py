@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lenetgpu.show.tables import Column, used
@@ -49,7 +50,7 @@ class Table:
     rows: Sequence[dict[str, Any]]
     kind: str = "table"
 
-    @property
+    @cached_property
     def shown(self) -> tuple[Column, ...]:
         """The columns that have values."""
         return used(self.columns, list(self.rows))
