@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.guard import MOST_BYTES, RefusedError, looked_at, require_pixels
 from lenetgpu.files.pictures.kinds import EXPECTED, START, kind_of, other_kind
+from lenetgpu.files.pictures.overheard import overheard
 from lenetgpu.files.pictures.sizes import SIDE, averaged, averaged_by
 from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
@@ -90,7 +91,8 @@ def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
             image.draft("L", (SIDE, SIDE))
             if ImageFile.LOAD_TRUNCATED_IMAGES:
                 raise RefusedError("Pillow told to take what is cut off")
-            image.load()
+            with overheard(form):
+                image.load()
             number = image.getexif().get(_ORIENTATION, 1)
             size = (width, height) if number in _ON_ITS_SIDE else (height, width)
             return _turned(_grey(image), number), size
