@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_ADDRESS = re.compile(r" object at 0x[0-9A-Fa-f]+(?=>)")
+"""What Python says of an object without a name: another thing at every run."""
 _WORD, _LINE = 300, 2_000
 """Characters of a word without spaces, as a name, and of a line, that are printed at most."""
 
@@ -81,4 +83,4 @@ class LenetError(Exception):
     """
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(one_line(sentence))
+        super().__init__(one_line(_ADDRESS.sub("", sentence)))

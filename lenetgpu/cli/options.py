@@ -12,9 +12,21 @@ import click
 from lenetgpu.cli import completing
 
 STAGES = ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax")
-FILE = click.Path(path_type=Path, readable=False)
+
+
+class Named(click.Path):
+    """A path; an empty one, which would mean the current folder, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as Click has it."""
+        if value == "":
+            self.fail("expected a name, found an empty one", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = Named(path_type=Path, readable=False)
 FILE.name = "file"
-FOLDER = click.Path(path_type=Path, readable=False, file_okay=False)
+FOLDER = Named(path_type=Path, readable=False, file_okay=False)
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Request = TypeVar("Request")

@@ -18,6 +18,7 @@ from lenetgpu.cli.options import (
     JSON,
     MARKDOWN,
     NO_PROGRESS,
+    Named,
     console,
     is_stdout,
     number,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     "data",
     cls=Argument,
     nargs=-1,
-    type=click.Path(readable=False),
+    type=Named(readable=False),
     explained="Images in HDF5, IDX or .npy form, packed or not; or pictures: files, folders, "
     "patterns, - for stdin; without it, the digits that ship.",
 )

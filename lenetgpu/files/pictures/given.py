@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from glob import glob, has_magic
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures import read_digit
@@ -219,12 +219,28 @@ def _spool(file: Path) -> None:
     stdin = sys.stdin
     if stdin is None or stdin.isatty():
         raise LenetError("stdin: expected a file or a pipe, found a terminal")
+    try:
+        with file.open("wb") as out:
+            for part in _parts(stdin.buffer):
+                out.write(part)
+    except OSError as error:
+        folder = file.parent.parent
+        raise LenetError(
+            f"{folder}: expected room for a copy of stdin, found: {error.strerror}; TMPDIR names "
+            "another folder"
+        ) from error
+
+
+def _parts(stdin: BinaryIO) -> Iterator[bytes]:
+    """What comes on stdin; LenetError where it cannot be read, or is longer than MOST_BYTES."""
     size = 0
-    with file.open("wb") as out:
-        while part := stdin.buffer.read(_STEP):
+    try:
+        while part := stdin.read(_STEP):
             size += len(part)
             if size > MOST_BYTES:
                 raise LenetError(
                     f"stdin: expected at most {MOST_BYTES:,} bytes, found more; give it as a file"
                 )
-            out.write(part)
+            yield part
+    except OSError as error:
+        raise LenetError(f"stdin: expected what can be read, found: {error.strerror}") from error

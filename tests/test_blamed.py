@@ -1,0 +1,47 @@
+"""Whom a sentence blames: the name that was given, the folder that is full; no address is in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["variants", "--new", "conv", ""], ["infer", ""], ["infer", "--weights", ""],
+        ["report", ""], ["weights", "info", ""], ["data", "fetch-mnist", ""],
+    ],
+)  # fmt: skip
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "expected a name, found an empty one" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sentence_has_no_address():
+    said = str(LenetError(f"x: found a damaged header (malformed: {object()!r}, <a.B at 0x12>)"))
+    assert said == "x: found a damaged header (malformed: <object>, <a.B at 0x12>)"
+    assert str(LenetError("a object at 0x12.png: found")) == "a object at 0x12.png: found"
+
+
+def test_a_copy_of_stdin_that_has_no_room_is_not_blamed_on_stdout():
+    words = [sys.executable, "-m", "lenetgpu", "infer", "-"]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 8; exec "$@"', "bash", *words], input=b"P4 " + bytes(100_000),
+        cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stdout == b""
+    expected = f"{tempfile.gettempdir()}: expected room for a copy of stdin, found: File too large"
+    assert re.fullmatch(f"lenetgpu: error: {expected}; [^\n]*\n", done.stderr.decode())
