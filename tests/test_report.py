@@ -385,7 +385,7 @@ def test_what_is_read_has_its_type(fields):
 def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
     """Zero, negative and huge ones: no chart breaks, and nothing divides by them."""
     row = {"maker": "lenetgpu", "precision": "fp32", "correct": 0, "judged": 0, "peer_ms": 0}
-    rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, -1, 1e-30, 1e30))]
+    rows = [row | {"name": f"n{i}", "median_ms": ms} for i, ms in enumerate((0, 1, 1e-30, 1e30))]
     document = changed_peers(rows=rows, scaling=[{"plan": "p", "images": 0, "ns_per_image": 0}])
     stage = read("plans", "fp16.json")
     stage["stages"][0] |= {"share": 1e30, "gflop": -1, "mbytes": 0, "tflops": 1e30}
@@ -516,6 +516,16 @@ def test_help_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("key", ["median_ms", "p95_ms"])
+def test_a_negative_time_is_no_time(tmp_path, key):
+    document = read("plans", "fp16.json")
+    document["stages"][0][key] = -5
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    done = run(tmp_path / "o.html", tmp_path / "run.json")
+    assert done.exit_code == 2 and not (tmp_path / "o.html").exists()
+    assert f"{key}: expected a time from 0, found -5" in done.stderr
 
 
 def test_a_long_table_is_gone_through_once():

@@ -41,6 +41,13 @@ def number(value: Any, where: str) -> int | float:
     return value
 
 
+def time(value: Any, where: str) -> int | float:
+    """A number from 0; ValueError for another thing."""
+    if number(value, where) < 0:
+        raise ValueError(f"{where}: expected a time from 0, found {brief(value)}")
+    return float(value) if isinstance(value, float) else int(value)
+
+
 def count(value: Any, where: str) -> int:
     """A whole number from 0; ValueError for another thing."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 48:
@@ -102,7 +109,7 @@ def _fields(kind: Callable[..., Any], names: str) -> Shape:
     return dict.fromkeys(names.split(), kind)
 
 
-TIMES = _fields(_N, "median_ms p05_ms p95_ms")
+TIMES = _fields(time, "median_ms p05_ms p95_ms")
 WORK = _fields(
     _N,
     "gflop mbytes tflops gbs roofline registers shared_bytes local_bytes occupancy blocks_per_sm"
@@ -124,9 +131,9 @@ ABOUT: Shape = {
     "ceilings": CEILINGS,
 }
 HEAD: Shape = ABOUT | {"command!": _T, "device!": DEVICE}
-_SUMMARY = {**_fields(_N, "median! p05 p95"), "samples": [_N]}
+_SUMMARY = {**_fields(time, "median! p05 p95"), "samples": [time]}
 STAGE = {
-    "stages!": [_T], "name!": _T, "variant!": _T, **TIMES, "median_ms!": _N, "share": _N, **WORK,
+    "stages!": [_T], "name!": _T, "variant!": _T, **TIMES, "median_ms!": time, "share": _N, **WORK,
     "machine": MACHINE,
 }  # fmt: skip
 _PHASES = "import context choose schedule compile verify load copy first"
@@ -146,13 +153,13 @@ CANDIDATE = {
     **_fields(_T, "name! status! precision note verdict method reads writes"),
     **_fields(_N, "relative_error tolerance label_flips images scaled_from images_per_second"),
     **TIMES, **WORK,
-    "speedup": _N, "ratio": _INTERVAL, "machine": MACHINE, "warnings": [_T], "samples_ms": [_N],
+    "speedup": _N, "ratio": _INTERVAL, "machine": MACHINE, "warnings": [_T], "samples_ms": [time],
 }  # fmt: skip
 COURSE_ROW = {
     **_fields(_T, "table! label! stage! variant! status! note explanation"),
     **_fields(_N, "report_ms speedup relative_error label_flips"),
     **TIMES, **WORK,
-    "at_least": _F, "after": _F, "samples_ms": [_N],
+    "at_least": _F, "after": _F, "samples_ms": [time],
 }  # fmt: skip
 COMPARE: Shape = {
     **_fields(_T, "what! reference"),
@@ -176,10 +183,11 @@ _CONTESTANT = {
     **_fields(_T, "name! maker! precision peer plan"),
     **TIMES,
     **_fields(_N, "flips correct judged relative_error peer_ms times_faster images streams chunk"),
-    **_fields(_N, "over_copy call_median_ms call_p99_ms call_worst_ms processor_ms median_ms!"),
+    **_fields(_N, "over_copy call_median_ms call_p99_ms call_worst_ms processor_ms"),
+    "median_ms!": time,
     "zero_copy": _F,
     "plans": [_T],
-    "samples_ms": [_N],
+    "samples_ms": [time],
 }
 PEERS: Shape = {
     "rows!": [_CONTESTANT],
@@ -206,7 +214,7 @@ STREAMS: Shape = {
         {
             **_fields(_T, "plan! dtype!"), "images!": _N,
             "rows!": [{
-                "way!": _T, **TIMES, "median_ms!": _N, "zero_copy": _F,
+                "way!": _T, **TIMES, "median_ms!": time, "zero_copy": _F,
                 **_fields(_N, "streams chunk taper predicted_ms samples"),
             }],
         }
