@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.models.layouts import by
 from lenetgpu.files.models.loaded import damaged, from_bfloat16
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ def said(node: Any) -> str:
     name = node.name or (node.output[0] if node.output else "without a name")
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     return f"node {name} ({kind})"
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    """A shape in a sentence, "32x1x5x5" or its number of dimensions."""
+    return f"{len(shape)} dimensions" if len(shape) > _MOST_DIMS else f"shape {by(shape)}"
 
 
 class Constants:
@@ -134,7 +140,7 @@ class Constants:
         if tensor.data_type not in (*_TYPES, BFLOAT16):
             raise LenetError(f"{what} of floats or integers, found ONNX's type {tensor.data_type}")
         if any(size < 0 for size in shape) or prod(shape) > _MOST_ITEMS:
-            raise LenetError(f"{what} of at most {_MOST_ITEMS:,} numbers, found shape {shape}")
+            raise LenetError(f"{what} of at most {_MOST_ITEMS:,} numbers, found {_by(shape)}")
         try:
             if tensor.data_type != BFLOAT16:
                 return np.asarray(numpy_helper.to_array(tensor))

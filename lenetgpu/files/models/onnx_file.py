@@ -48,8 +48,9 @@ def read(path: Path, data: bytes) -> Model:
     model = _parsed(path, data)
     opsets = {one.domain: one.version for one in model.opset_import}
     opset = opsets.get("", opsets.get("ai.onnx", 0))
-    if opset < FIRST_OPSET:
-        raise LenetError(f"{path}: expected ONNX's opset {FIRST_OPSET} or later, found {opset}")
+    last = _last_opset()
+    if not FIRST_OPSET <= opset <= last:
+        raise LenetError(f"{path}: expected ONNX's opset {FIRST_OPSET} to {last}, found {opset:,}")
     if model.functions:
         raise LenetError(
             f"{path}: expected a graph of ONNX's own operators, "
@@ -82,6 +83,13 @@ def _parsed(path: Path, data: bytes) -> Any:
     if not all(isinstance(name, str) for name in names):
         raise damaged(path, FORM, "text that is not UTF-8")
     return model
+
+
+def _last_opset() -> int:
+    """The latest that the package knows: a later one may change what an operator does."""
+    from onnx import defs
+
+    return int(defs.onnx_opset_version())
 
 
 def _names(model: Any) -> Iterator[object]:

@@ -161,7 +161,7 @@ class Walk:
         """The next node, of that kind; it reads what was reached first, and `inputs` at most."""
         node = self._skip(kind)
         if node.domain or node.op_type != kind:
-            raise self._refuse(node, kind, f"{node.op_type}")
+            raise self._refuse(node, kind, _kind(node))
         self._checked(node, allowed)
         if node.input[0] != self._at or not 1 <= len(node.input) <= inputs:
             raise self._refuse(
@@ -306,19 +306,24 @@ class Walk:
             kept = node.op_type == "Identity" or to in _FLOATS or (to is not None and not left)
             if node.domain or not kept:
                 if node.domain or node.op_type not in left:
-                    raise self._refuse(node, wanted, node.op_type)
+                    raise self._refuse(node, wanted, _kind(node))
                 self._checked(node, left[node.op_type])
                 left = {} if node.op_type == "ArgMax" else {"ArgMax": ENDS["ArgMax"]}
             self._pass(node)
         used = self._seen | self._constants.used
         for place, node in enumerate(self._graph.nodes):
             if place not in used and (node.op_type != "Constant" or node.domain):
-                raise self._refuse(node, "nothing beside the network", node.op_type)
+                raise self._refuse(node, "nothing beside the network", _kind(node))
         if self._at != self._graph.result:
             raise LenetError(
                 f"{self._path}: expected the output {self._graph.result} to be {CLASSES} scores, "
                 f"found the network to end at {self._at}"
             )
+
+
+def _kind(node: Any) -> str:
+    """A node's operator, and whose it is where it is not ONNX's own."""
+    return f"{node.op_type} of {node.domain}" if node.domain else str(node.op_type)
 
 
 def _dim(dim: Any) -> Dim:
