@@ -64,6 +64,6 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
         made = run_report(asked, told)
     for sentence in made.sentences():
         say(sentence, err=True)
-    files = f" from {made.files:,} files" if asked.files else ""
+    files = f" from {made.files:,} file{'s' * (made.files != 1)}" if asked.files else ""
     say(f"{out}: {made.size / 1e6:.1f} MB{files}")
     ctx.exit(1 if made.wrong else 0)

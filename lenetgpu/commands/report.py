@@ -66,7 +66,7 @@ class ReportRequest:
 
     def check(self) -> None:
         """LenetError unless the page can be made and written."""
-        if self.out.suffix not in ENDINGS:
+        if self.out.suffix.lower() not in ENDINGS:
             raise LenetError(
                 f"{self.out}: expected a name ending in {' or '.join(ENDINGS)}, "
                 f"found {self.out.suffix or 'no ending'}"
@@ -79,6 +79,8 @@ class ReportRequest:
         if self.files and found:
             raise LenetError(f"report: expected JSON files or a fresh run, found --{found[0]} "
                              "beside files")  # fmt: skip
+        if self.limit is not None and self.limit < 1:
+            raise LenetError(f"--limit: expected 1 or more images, found {self.limit}")
         require_charts()
 
 

@@ -24,7 +24,7 @@ _PART = 1 << 15
 
 def check_target(path: Path) -> None:
     """Raise LenetError unless `path` ends in a known format and its folder exists."""
-    if path.suffix not in FORMS:
+    if path.suffix.lower() not in FORMS:
         raise LenetError(
             f"{path}: expected a name ending in {', '.join(FORMS)}, "
             f"found {path.suffix or 'no ending'}"
@@ -183,7 +183,7 @@ class LabelWriter:
         except OSError as error:
             raise _no_place(self.path, error) from error
         try:
-            self._form = FORMS[path.suffix](self._made.file, count, with_scores, names)
+            self._form = FORMS[path.suffix.lower()](self._made.file, count, with_scores, names)
             self._form.first = first
         except BaseException as error:
             self._drop()

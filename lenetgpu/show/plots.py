@@ -17,7 +17,7 @@ _COLOURS = ("#2563eb", "#0d9488", "#7c3aed", "#c2410c", "#ca8a04", "#db2777", "#
 
 def check_plot(path: Path) -> None:
     """Raise LenetError unless `path` is a .png or .svg in an existing folder, and matplotlib is."""
-    if path.suffix not in ENDINGS:
+    if path.suffix.lower() not in ENDINGS:
         raise LenetError(
             f"{path}: expected a name ending in {' or '.join(ENDINGS)}, "
             f"found {path.suffix or 'no ending'}"
@@ -46,7 +46,7 @@ def save(figure: Any, path: Path) -> None:
     from lenetgpu.store import write_atomically
 
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:], dpi=130)
+    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=130)
     plt.close(figure)
     write_atomically(path, buffer.getvalue())
 

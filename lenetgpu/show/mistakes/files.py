@@ -28,21 +28,23 @@ _ROWS = 1 << 15
 
 def check_errors(path: Path) -> None:
     """Raise LenetError unless mistakes can be written in the form that `path` ends in."""
-    if path.suffix not in ENDINGS:
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
         raise LenetError(
             f"--errors {path}: expected a name ending in {', '.join(ENDINGS[:-1])} or "
             f"{ENDINGS[-1]}, found {path.suffix or 'no ending'}"
         )
-    if path.suffix in _EXTRAS:
-        require_extra("--errors", *_EXTRAS[path.suffix])
+    if ending in _EXTRAS:
+        require_extra("--errors", *_EXTRAS[ending])
 
 
 def write_errors(path: Path, outcome: Outcome) -> None:
     """Write what a run read wrong, whole or not at all; LenetError where it cannot be written."""
     assert outcome.mistakes is not None
-    if path.suffix == ".csv":
+    ending = path.suffix.lower()
+    if ending == ".csv":
         write_list(path, outcome.mistakes.rows)
-    elif path.suffix == ".png":
+    elif ending == ".png":
         from lenetgpu.show.mistakes.picture import draw
 
         draw(path, outcome)

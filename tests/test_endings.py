@@ -1,0 +1,34 @@
+"""Endings of names are taken in upper case as well, and what is written is of their form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.cli import main
+from lenetgpu.commands.report import ReportRequest
+from lenetgpu.errors import LenetError
+from lenetgpu.files.output import write_labels
+from lenetgpu.show.mistakes.files import check_errors
+from lenetgpu.show.plots import check_plot
+
+MEASURED = ROOT / "docs" / "measured" / "nvidia-h200" / "cold.json"
+
+
+def test_what_checks_a_name_takes_upper_case(tmp_path):
+    check_errors(tmp_path / "e.CSV")
+    write_labels(tmp_path / "l.CSV", np.array([7], np.int32))
+    assert (tmp_path / "l.CSV").read_text() == "index,label\n0,7\n"
+    pytest.importorskip("matplotlib", reason="needs matplotlib: extra plot")
+    check_errors(tmp_path / "e.PNG")
+    check_plot(tmp_path / "p.SVG")
+
+
+def test_a_report_in_upper_case_and_how_many_files_it_is_from(tmp_path):
+    pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "o.HTML"), str(MEASURED)])
+    assert (done.exit_code, done.output.endswith(" MB from 1 file\n")) == (0, True)
+    with pytest.raises(LenetError, match="^--limit: expected 1 or more images, found 0"):
+        ReportRequest(tmp_path / "o.html", limit=0).check()
