@@ -80,7 +80,8 @@ def machine(documents: Sequence[Document]) -> Section:
 
 def _fastest(rows: Iterable[Document]) -> Document | None:
     ours = [row for row in rows if row["maker"] == "lenetgpu"]
-    return min(ours, key=lambda row: row["median_ms"], default=None)
+    timed = (row for row in ours if row["median_ms"] > 0)
+    return min(timed, key=lambda row: row["median_ms"], default=None)
 
 
 def _of_peers(document: Document) -> list[Tile]:
@@ -90,7 +91,7 @@ def _of_peers(document: Document) -> list[Tile]:
     source, images = where(document), row["images"] or document["images"] or 0
     took = f"{short(row['median_ms'], 3)} ms"
     tiles = [Tile(took, f"{row['name']}: {images:,} images on the device to labels there", source)]
-    rate = images / (row["median_ms"] / 1e3)
+    rate = images * 1e3 / row["median_ms"]
     tiles.append(Tile(_rate(rate), f"{row['name']}: images a second in that pass", source))
     if row["times_faster"]:
         faster = f"as fast as the best peer of its precision, {row['peer']}"
