@@ -106,6 +106,14 @@ def test_files_are_left_to_the_shell():
     assert folder.type == "dir"
 
 
+def test_a_name_that_is_no_one_line_is_not_offered(tmp_path, monkeypatch):
+    """Shells are given a line a word."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a,b", "a\nb"):
+        (tmp_path / name).touch()
+    assert completed("infer", "--weights=a") == ["--weights=a,b"]
+
+
 def test_it_imports_nothing_that_computes():
     code = (
         "import atexit, sys; sys.argv[:] = ['lenetgpu']; "
@@ -175,10 +183,13 @@ def test_bash(shells):
     try infer --plan = cour
     try infer --device cpu --conv2 wino
     try conv --as ''
+    touch plain,zz,serial
+    try compare conv2 --only '*,serial'
     try nosuch --nosuch '"'"""
     found = ran([bash, "--norc", "--noprofile", "-c", asked], environment, folder)
     assert found[:3] == ["infer", "course", "course"]
     assert found[3:5] == ["winograd winograd.blocked", "gtx1080ti titanx h100 h200"]
+    assert found[5] == "*,serial *,serial.loops"
 
 
 def test_bash_in_a_terminal(shells):
@@ -212,14 +223,17 @@ def test_fish(shells):
     lines = (
         "infer --plan cour", "infer --plan=cour", "infer --conv2 winograd.b", "conv --as titan",
         "infer --weights weights-", "infer --weights=weights-", "variants argm", "comple",
+        "compare conv2 --only serial,serial", "infer --weights=a,",
     )  # fmt: skip
+    (folder / "a,plain.h5").touch()
     asked = [f"source {script('fish', folder)}"]
     asked += [f'complete -C"lenetgpu {line}"; echo end' for line in lines]
     found = "\n".join(ran([fish, "-c", "; ".join(asked)], environment, folder)).split("end")
     words = [[line.partition("\t")[0] for line in part.split("\n") if line] for part in found]
     assert words == [
         ["course"], ["--plan=course"], ["winograd.blocked"], ["titanx"], ["weights-of-mine.h5"],
-        ["--weights=weights-of-mine.h5"], ["argmax"], ["completion"], [],
+        ["--weights=weights-of-mine.h5"], ["argmax"], ["completion"],
+        ["serial,serial", "serial,serial.loops"], ["--weights=a,plain.h5"], [],
     ]  # fmt: skip
     assert "titanx\tGTX Titan X" in found[3]
 

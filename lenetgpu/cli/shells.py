@@ -28,10 +28,29 @@ class _Quiet(_Base):
         return super().complete()
 
 
+def _without_globs(script: str) -> str:
+    """Click's script, in which words are no patterns of files: a line is read at a time."""
+    changes = {
+        "for completion in $response; do": "while read -r completion; do",
+        "    done\n": '    done <<< "$response"\n',
+        "read type value": "read -r type value",
+        "COMPREPLY+=($value)": 'COMPREPLY+=("$value")',
+    }
+    return _changed(script, changes)
+
+
+def _changed(script: str, changes: dict[str, str]) -> str:
+    """`script` with parts put in the place of others, as far as this version of Click has them."""
+    for old, new in changes.items():
+        script = script.replace(old, new)
+    return script
+
+
 class Bash(_Quiet, BashComplete):
     """Bash splits words at `=` and `:`, and replaces what follows the last of them."""
 
     replaced = ""
+    source_template = _without_globs(BashComplete.source_template)
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Words and the last one's beginning, put together again."""
@@ -67,7 +86,7 @@ class _Whole(_Quiet):
             return found
         words = [item for item in found if item.type == "plain"]
         if len(words) < len(found):
-            words = [CompletionItem(path) for path in _paths(begun)]
+            words = [CompletionItem(path) for path in _paths(begun) if path.isprintable()]
         for item in words:
             item.value = f"{option}={item.value}"
         return words
@@ -87,7 +106,11 @@ class Zsh(_Whole, ZshComplete):
 
 
 class Fish(_Whole, FishComplete):
-    """Click's, with whole words."""
+    """Click's, with whole words, which commas do not end."""
+
+    source_template = _changed(
+        FishComplete.source_template, {'string split ","': 'string split --max 1 ","'}
+    )
 
 
 SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": Zsh, "fish": Fish}
