@@ -10,7 +10,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.commands.report import ReportRequest
 from lenetgpu.errors import LenetError
-from lenetgpu.files.output import write_labels
+from lenetgpu.files.output import open_labels, write_labels
 from lenetgpu.show.mistakes.files import check_errors
 from lenetgpu.show.plots import check_plot
 
@@ -32,3 +32,12 @@ def test_a_report_in_upper_case_and_how_many_files_it_is_from(tmp_path):
     assert (done.exit_code, done.output.endswith(" MB from 1 file\n")) == (0, True)
     with pytest.raises(LenetError, match="^--limit: expected 1 or more images, found 0"):
         ReportRequest(tmp_path / "o.html", limit=0).check()
+
+
+def test_a_name_is_no_formula_of_a_spreadsheet(tmp_path):
+    names = ["=cmd|calc.png", "+1.png", "-x.png", "@a.png", "a=b.png"]
+    writer = open_labels(tmp_path / "l.csv", 5, False, names=names)
+    writer.write(np.arange(5, dtype=np.int32), None)
+    writer.close(None)
+    found = (tmp_path / "l.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[1] for line in found] == [f"'{n}" for n in names[:4]] + names[4:]

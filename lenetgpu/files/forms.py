@@ -31,6 +31,8 @@ Names = Sequence[str] | None
 """Of each image's file, where images are of several."""
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
+_FORMULAS = ("=", "+", "-", "@")
+"""How a cell begins that a spreadsheet works out."""
 _H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 
@@ -93,10 +95,16 @@ class Npy(Form):
             self._header(self.done)
 
 
+def _no_formula(name: str) -> str:
+    """A name that may stand in a cell of a spreadsheet."""
+    return f"{chr(39) * name.startswith(_FORMULAS)}{one_line(name)}"
+
+
 class Csv(Form):
     """A line an image: its number in the data set, its label, its scores to the last bit.
 
-    Where images have names, these stand before the label, as a terminal may have them.
+    Where images have names, these stand before the label, as a terminal may have them, and with a '
+    before one that a spreadsheet would take for a formula.
     """
 
     def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
@@ -126,7 +134,7 @@ class Csv(Form):
         text = io.StringIO()
         names = self.names[self.done : self.done + len(numbers)]
         csv.writer(text, lineterminator="\n").writerows(
-            zip(numbers, map(one_line, names), strict=True)
+            zip(numbers, map(_no_formula, names), strict=True)
         )
         return text.getvalue().splitlines()
 
