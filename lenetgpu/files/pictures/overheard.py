@@ -13,7 +13,7 @@ from typing import IO
 from lenetgpu.files.pictures.guard import RefusedError
 
 _STDERR = 2
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 15
 _ITS_LINE = re.compile(rb"(\w+: [^\r\n\x1b]*)\.\n")
 _WARNING = b": Warning, "
 _ONE = Lock()
