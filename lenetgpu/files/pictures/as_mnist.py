@@ -48,6 +48,7 @@ def as_mnist(grey: Array) -> Prepared:
     notes = [_TURNED] if turned else []
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
+    notes += digits[0].said
     return Prepared(_centred(_fitted(_cropped(ink, digits[0]))), tuple(notes))
 
 
@@ -75,6 +76,8 @@ def _found(grey: Array) -> tuple[Array, bool, list[Digit]]:
     if standing is None:
         assert refused is not None
         raise refused
+    if standing[2][0].solid:
+        raise LenetError("expected a digit, found a solid shape")
     return standing
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures.frames import digits_only
 from lenetgpu.files.pictures.islands import Island, islands
 from lenetgpu.files.pictures.sizes import MANY, blurred
 
@@ -19,8 +20,11 @@ _SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
 within what distance it belongs to the largest."""
 _JAGGED = 40
 """Times its size that a digit's edges are long, at most: an 8's are ten times."""
-_SOLID, _STAIRS = 0.3, 0.8
-"""Of a digit's size: strokes that are wider are none; an edge's length over its pixels' sides."""
+_ALONG = 0.25
+"""Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
+_SOLID, _CUT, _SHAPE, _STAIRS = 0.3, 0.24, 0.45, 0.8
+"""Of a digit's size: strokes that are wider are none, are none where borders cut them off, are a
+solid shape for sure; an edge's length over its pixels' sides."""
 
 
 @dataclass
@@ -29,6 +33,8 @@ class Digit:
 
     parts: list[Island]
     mask: Array | None = None
+    said: list[str] = field(default_factory=list)
+    """What was left out beside it, in words."""
 
     @property
     def edges(self) -> int:
@@ -48,11 +54,35 @@ class Digit:
     @property
     def doubtful(self) -> bool:
         """Whether it is more of a sheet or a shadow: solid, or cut off by two of the borders."""
+        if self.cut >= 2 and self.along > _ALONG:
+            return True
+        return self.width > (_CUT if self.cut >= 2 else _SOLID)
+
+    @property
+    def solid(self) -> bool:
+        """Whether it has no strokes at all: a square, a disc, half of the picture."""
+        return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
+
+    @property
+    def width(self) -> float:
+        """Its strokes' width, of its size."""
+        top, bottom, left, right = self.box
+        return self.stroke / max(bottom - top, right - left)
+
+    @property
+    def along(self) -> float:
+        """How much of the picture's border its ink covers: a shadow's much, a digit's little."""
+        assert self.mask is not None
+        sides = (self.mask[0], self.mask[-1], self.mask[:, 0], self.mask[:, -1])
+        return float(sum(side.sum() for side in sides)) / (2 * sum(self.mask.shape))
+
+    @property
+    def cut(self) -> int:
+        """How many of the picture's borders it touches."""
         assert self.mask is not None
         top, bottom, left, right = self.box
         height, width = self.mask.shape
-        cut = (top == 0) + (left == 0) + (bottom == height) + (right == width)
-        return cut >= 2 or self.stroke > _SOLID * max(bottom - top, right - left)
+        return int((top == 0) + (left == 0) + (bottom == height) + (right == width))
 
     @property
     def box(self) -> tuple[int, int, int, int]:
@@ -71,7 +101,7 @@ def digits_of(ink: Array) -> list[Digit]:
 
     mask = blurred(ink) > 0.4
     parts, numbers = islands(mask)
-    parts = _inner(parts, ink.shape)
+    parts, said = digits_only(_inner(parts, ink.shape), numbers)
     if not parts:
         raise LenetError("expected a digit, found a blank picture")
     whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
@@ -91,7 +121,7 @@ def digits_of(ink: Array) -> list[Digit]:
     if len(digits) > 12 or share < 0.15:
         raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0].parts])
-    digits[0].mask = chosen
+    digits[0].mask, digits[0].said = chosen, said
     if digits[0].edges > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     return digits
