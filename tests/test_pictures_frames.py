@@ -57,7 +57,21 @@ def test_a_written_0_with_specks_in_it_stays():
 
 
 def test_a_digit_that_touches_the_borders_is_whole():
-    made = as_mnist(page(lambda pen: None)[134:272, 150:249])
+    image = Image.new("L", (144, 240), 235)
+    ImageDraw.Draw(image).ellipse([0, 0, 143, 239], outline=20, width=30)
+    wide = Image.new("L", (344, 440), 235)
+    wide.paste(image, (100, 100))
+    cropped, free = (as_mnist(np.asarray(one, np.float32)) for one in (image, wide))
+    assert cropped.notes == free.notes == (TURNED,)
+    assert np.abs(cropped.pixels.astype(float) - free.pixels).mean() < 6
+
+
+def test_lines_across_the_page_that_touch_the_digit_are_none_of_it():
+    def rule(pen):
+        for row in range(20, 400, 24):
+            pen.line([(0, row), (399, row)], fill=120, width=3)
+
+    made = as_mnist(page(rule))
     assert made.notes == (TURNED,)
     assert np.abs(made.pixels.astype(float) - SEVEN).mean() < 6
 

@@ -20,11 +20,12 @@ _SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
 within what distance it belongs to the largest."""
 _JAGGED = 40
 """Times its size that a digit's edges are long, at most: an 8's are ten times."""
-_ALONG = 0.25
+_ALONG = 0.15
 """Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
-_SOLID, _CUT, _SHAPE, _STAIRS = 0.3, 0.24, 0.45, 0.8
-"""Of a digit's size: strokes that are wider are none, are none where borders cut them off, are a
-solid shape for sure; an edge's length over its pixels' sides."""
+_RULED, _SOLID, _CUT, _SHAPE, _STAIRS = 0.05, 0.3, 0.24, 0.45, 0.8
+"""Of a digit's size: a page's lines are narrower than this; strokes that are wider are none, are
+none where borders cut them off, are a solid shape for sure; an edge's length over its pixels'
+sides."""
 
 
 @dataclass
@@ -53,10 +54,10 @@ class Digit:
 
     @property
     def doubtful(self) -> bool:
-        """Whether it is more of a sheet or a shadow: solid, or cut off by two of the borders."""
-        if self.cut >= 2 and self.along > _ALONG:
-            return True
-        return self.width > (_CUT if self.cut >= 2 else _SOLID)
+        """Whether it is more of a sheet, a shadow or lines: solid, or cut off by two borders."""
+        if self.cut < 2:
+            return self.width > _SOLID
+        return self.along > _ALONG or not _RULED < self.width < _CUT
 
     @property
     def solid(self) -> bool:
