@@ -343,10 +343,11 @@ def scheduler(tmp_path):
     words = ["worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
     command = [folder / "dask", *words, *told]
     processes.append(subprocess.Popen(command, stderr=quiet, env=env, cwd=tmp_path))
-    end = time.monotonic() + 60
-    while not where.exists() and time.monotonic() < end:
+    end, text = time.monotonic() + 60, ""
+    while not text.rstrip().endswith("}") and time.monotonic() < end:
         time.sleep(0.05)
-    yield json.loads(where.read_text())["address"], processes[0]
+        text = where.read_text() if where.exists() else ""
+    yield json.loads(text)["address"], processes[0]
     for process in processes:
         process.kill()
         process.wait()

@@ -490,7 +490,7 @@ def test_writers_that_were_killed_are_cleaned_up_after(kind, cache):
     for part in killed:
         part.write_bytes(b"half")
     kind.entry().unlink()
-    store._sweep.cache_clear()  # another process
+    store._swept.cache_clear()  # another process
     assert kind.use()
     with living:
         assert living.path.exists() and not any(part.exists() for part in killed)
