@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -339,18 +340,22 @@ def scheduler(tmp_path):
     where, quiet = tmp_path / "scheduler.json", subprocess.DEVNULL
     words = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     told = ["--scheduler-file", str(where)]
-    processes = [subprocess.Popen([folder / "dask", *words, *told], stderr=quiet, cwd=tmp_path)]
+    more = {"stderr": quiet, "cwd": tmp_path, "start_new_session": True}
+    processes = [subprocess.Popen([folder / "dask", *words, *told], **more)]
     words = ["worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(tmp_path)]
     command = [folder / "dask", *words, *told]
-    processes.append(subprocess.Popen(command, stderr=quiet, env=env, cwd=tmp_path))
+    processes.append(subprocess.Popen(command, env=env, **more))
     end, text = time.monotonic() + 60, ""
-    while not text.rstrip().endswith("}") and time.monotonic() < end:
-        time.sleep(0.05)
-        text = where.read_text() if where.exists() else ""
-    yield json.loads(text)["address"], processes[0]
-    for process in processes:
-        process.kill()
-        process.wait()
+    try:
+        while not text.rstrip().endswith("}") and time.monotonic() < end:
+            time.sleep(0.05)
+            text = where.read_text() if where.exists() else ""
+        yield json.loads(text)["address"], processes[0]
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def test_a_scheduler_that_dies_is_a_sentence_and_the_next_start_ends_the_job(
