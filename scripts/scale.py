@@ -10,6 +10,7 @@ from the first shard given out to the last line of the manifest. Labels of all j
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
@@ -138,6 +139,7 @@ def main(
     document = {
         "schema": 1,
         "command": "scale",
+        "date": datetime.date.today().isoformat(),
         **software(None),
         "images": images,
         "files": files,

@@ -82,7 +82,7 @@ def read(path):
 def test_every_measured_file_is_of_a_kind_that_is_tested():
     folders = ("plans", "cells", "conv", "ablation")
     names = ("peers", "course", "infer", "instrument*", "streams", "weights", "counters", "shares")
-    names += ("sanitize",)
+    names += ("sanitize", "scale")
     kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
     known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
@@ -102,6 +102,20 @@ def test_streams_were_swept_whole(path):
         by = {row["way"]: row["median_ms"] for row in found[plan, dtype, images]}
         floor = max(by["bare copy"], by.get("kernels", 0.0))
         assert 0.9 * floor < by["auto"] < 1.5 * floor, (plan, dtype, images)
+
+
+@measured("*/scale.json")
+def test_jobs_were_timed_with_and_without_workers(path):
+    """Each shard's size by the command alone and by workers, medians of their samples."""
+    document = read(path)
+    assert document["date"] and document["commit"] and "+" not in document["commit"]
+    cells = {(row["shard"], row["workers"]): row for row in document["rows"]}
+    shards = {shard for shard, _ in cells}
+    assert {(shard, count) for shard in shards for count in (0, 1, 2)} <= set(cells)
+    for row in document["rows"]:
+        assert len(row["samples"]) == document["rounds"] >= 3
+        assert row["images_per_second"] == sorted(row["samples"])[len(row["samples"]) // 2]
+    assert {entry["shard"] for entry in document["predicted"]} == shards
 
 
 @measured("*/weights.json")
