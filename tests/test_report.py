@@ -543,3 +543,9 @@ def test_a_long_table_is_gone_through_once():
     assert [cell[0].key for cell in cells] == list(map(float, range(5_000)))
     assert {len(cell) for cell in cells} == {1}
     assert len(looked) <= 4 * len(rows)
+
+
+def test_every_measured_file_is_of_a_kind_that_a_page_knows():
+    """Whoever names the folder of all of them gets a page."""
+    for path in sorted((ROOT / "docs" / "measured").rglob("*.json")):
+        checked(json.loads(path.read_text()))

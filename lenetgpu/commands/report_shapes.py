@@ -270,7 +270,7 @@ SHAPES: dict[str, Shape] = {
     "instrument": INSTRUMENT,
 }
 """By a document's command; `trace` is a trace of `profile --trace`, which has none."""
-UNDRAWN = ("measure", "mutants", "sanitize", "variants", "doctor", "engines")
+UNDRAWN = ("measure", "mutants", "sanitize", "variants", "doctor", "engines", "scale")
 """Ours too, and nothing of them is drawn."""
 
 
