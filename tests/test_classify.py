@@ -23,7 +23,8 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.shards import manifest, worker
+from lenetgpu.measure.outcome import Request
+from lenetgpu.shards import cluster, manifest, worker
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Failed, Follower, append, begin, read
 
@@ -321,6 +322,19 @@ def test_two_dask_workers_write_the_files_of_none(tmp_path, folder):
     assert names == sorted(path.name for path in two.glob("part-*"))
     assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
     assert len({row.worker for row in read(two).done.values()}) == 2
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_workers_of_a_cpu_share_its_cores(device, monkeypatch):
+    pytest.importorskip("distributed", reason="no Dask")
+    monkeypatch.setattr(cluster, "core_count", lambda: 8)
+    monkeypatch.setattr(cluster, "choose_device", lambda wanted, plan: (None, "none here"))
+    assert cluster.share(Request(device=device), "4").threads == 2
+    assert cluster.share(Request(device=device), "16").threads == 1
+    assert cluster.share(Request(device=device, threads=3), "4").threads == 3
+    assert cluster.share(Request(device=device), None).threads is None
+    monkeypatch.setattr(cluster, "choose_device", lambda wanted, plan: (object(), "a GPU"))
+    assert cluster.share(Request(), "4").threads is None
 
 
 def test_workers_and_schedulers_that_are_not_there(tmp_path, folder):

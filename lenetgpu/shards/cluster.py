@@ -14,6 +14,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.cpu.threads import core_count
+from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError, first_line, require_extra
 from lenetgpu.gpu.faults import lost
 from lenetgpu.measure.outcome import Request
@@ -111,7 +112,9 @@ def dashboard(client: Any) -> str:
 
 def share(request: Request, workers: str | None) -> Request:
     """`request` for each of several workers of one machine: the cores are shared out."""
-    if workers in (None, "cuda") or request.threads is not None or request.device != "cpu":
+    if workers in (None, "cuda") or request.threads is not None:
+        return request
+    if choose_device(request.device, request.plan)[0] is not None:
         return request
     return replace(request, threads=max(1, core_count() // int(workers or 1)))
 
@@ -167,12 +170,13 @@ class Crew:
     def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
         """Rows as they come, in any order; those set aside. StopError ends the job."""
         queue = [(number, 1) for number in reversed(numbers)]
-        first = [self._submit(*queue.pop()) for _ in range(min(self._room(), len(queue)))]
+        room = self._room()
+        first = [self._submit(*queue.pop()) for _ in range(min(room, len(queue)))]
         if not first:
             return
         coming = _dask().as_completed(first)
         try:
-            for future in coming:
+            for ended, future in enumerate(coming, 1):
                 number, count = self._futures.pop(future)
                 how, found = self._outcome(future, number)
                 if how == "stop":
@@ -183,7 +187,8 @@ class Crew:
                     queue.insert(0, (number, count + 1))
                 else:
                     yield Failed(number, len(self._job.shard(number)), found, count)
-                room = self._room()
+                if ended % AHEAD == 0:  # workers come and go; asking the scheduler takes its time
+                    room = self._room()
                 while queue and len(self._futures) < room:
                     coming.add(self._submit(*queue.pop()))
         finally:
