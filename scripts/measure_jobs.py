@@ -91,6 +91,7 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
     yield Job("streams", "streams.json", sweep, 15 if quick else 35,
               picture="streams.png" if drawn else "")  # fmt: skip
     yield _weights("cuda", quick, 60)
+    yield _scale("cuda", quick, 240)
     yield _instrument("instrument.json", quick, 180, "--device", "cuda", "--each", "4",
                       "--seconds", "1")  # fmt: skip
 
@@ -105,6 +106,7 @@ def cpu_jobs(quick: bool) -> Iterator[Job]:
     infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")
     yield Job("infer", "infer.json", infer, 10, text="infer.txt")
     yield _weights("cpu", quick, 600)
+    yield _scale("cpu", quick, 90)
     yield _instrument("instrument.json", quick, 560)
     yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
     yield _cold("cpu", quick)
@@ -145,6 +147,21 @@ def _weights(device: str, quick: bool, seconds: float) -> Job:
     return Job("weights", "weights.json", command, seconds)
 
 
+def _scale(device: str, quick: bool, seconds: float) -> Job:
+    """Whole jobs over workers and shards; on GPUs a worker on each of 1, 2, 4, ... of them."""
+    words: tuple[str, ...] = ("--images", "20000", "--shards", "10000", "--rounds", "1")
+    if device == "cuda":
+        gpus = len(driver_gpus())
+        counts = [0, *(1 << k for k in range(8) if 1 << k <= max(1, gpus))]
+        if not quick:
+            words = ("--images", "20000000", "--shards", "100000,1000000", "--folder", "/dev/shm")
+        words = (*words, "--workers", ",".join(map(str, counts)))
+    elif not quick:
+        words = ()
+    command = (*_script("scale"), "--device", device, *words, "--json", "{json}")
+    return Job("scale", "scale.json", command, 30 if quick else seconds)
+
+
 def _plan(name: str, seconds: float) -> Job:
     command = (
         *(*LENETGPU, "infer", "{mnist}", "--weights", "{course}", "--plan", name),
@@ -168,9 +185,10 @@ PARTS = {
         "plans",
         "streams",
         "weights",
+        "scale",
         "instrument",
     ),
-    "cpu": ("peers", "infer", "weights", "instrument", "cold", "cells"),
+    "cpu": ("peers", "infer", "weights", "scale", "instrument", "cold", "cells"),
 }
 
 

@@ -3,7 +3,7 @@
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
 `course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`,
-`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`.
+`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`, `scale.json`.
 """
 
 from __future__ import annotations
@@ -179,6 +179,8 @@ def _paths(document: Document) -> Iterator[Path]:
         yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
         if "latency" in document:
             yield from (kernel.source for kernel in LOAD_LATENCY)
+    elif document["command"] == "scale":
+        yield from _of_plan(document["plan"], device)
     elif document["command"] == "streams":
         for sweep in document["sweeps"]:
             yield from _of_plan(sweep["plan"], device)

@@ -150,7 +150,7 @@ def test_a_candidate_without_a_time_brings_no_kernel(script):
         (
             ["--device", "cpu", "--only", "conv"],
             2,
-            "some of peers, infer, weights, instrument, cold, cells on cpu",
+            "some of peers, infer, weights, scale, instrument, cold, cells on cpu",
         ),
         (["--device", "tpu"], 2, "expected auto, cpu, cuda"),
     ],
