@@ -5,7 +5,8 @@
 Makes files of the shipped digits, repeated, in a folder (one in memory, as /dev/shm, has them in
 the page cache), then takes interleaved rounds of whole jobs: 0 workers is the command's own
 process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the job's own clock,
-from the first shard given out to the last line of the manifest. Labels of all jobs are compared.
+from the first shard given out, when all workers are ready, to the last line of the manifest; what
+the model says is measured by the same workers. Labels of all jobs are compared.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def main(
         (place / "read").mkdir()
         make(place / "read", images, files)
         cells = [(count, shard) for shard in shards for count in workers]
-        samples: dict[tuple[int, int], list[float]] = {cell: [] for cell in cells}
+        samples: dict[tuple[int, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
         seen = set()
         machine: dict[str, Any] = {}
         for _ in range(rounds):
@@ -118,23 +119,30 @@ def main(
                 found = run(
                     command(place / "read", out, count, shard, device, *more), count, device
                 )
-                samples[count, shard].append(found["this_run"]["images_per_second"])
+                this = found["this_run"]
+                samples[count, shard].append((this["images_per_second"], this["ready_seconds"]))
                 seen.add(digest(out))
                 machine, plan = found["device"], found["plan"]
                 shutil.rmtree(out)
         if len(seen) != 1:
             raise click.ClickException(f"expected the same labels of all jobs, found {len(seen)}")
         predicted = {
-            shard: run(
-                command(place / "read", place / "none", 0, shard, device, "--predict", *more),
-                1,
+            (count, shard): run(
+                command(place / "read", place / "none", count, shard, device, "--predict", *more),
+                count,
                 device,
             )
-            for shard in shards
+            for count, shard in cells
         }
     rows = [
-        {"workers": count, "shard": shard, "images_per_second": median(rates), "samples": rates}
-        for (count, shard), rates in samples.items()
+        {
+            "workers": count,
+            "shard": shard,
+            "images_per_second": median(rate for rate, _ in jobs),
+            "samples": [rate for rate, _ in jobs],
+            "ready_seconds": median(ready for _, ready in jobs),
+        }
+        for (count, shard), jobs in samples.items()
     ]
     document = {
         "schema": 1,
@@ -148,8 +156,8 @@ def main(
         "device": machine,
         "rows": rows,
         "predicted": [
-            {"shard": shard, "costs": found["costs"], "rows": found["predicted"]}
-            for shard, found in predicted.items()
+            {"workers": count, "shard": shard, "costs": made["costs"], "rows": made["predicted"]}
+            for (count, shard), made in predicted.items()
         ],
     }
     for row in rows:

@@ -18,9 +18,10 @@ def table() -> str:
 
 def _of(document: Document) -> str:
     predicted = {
-        (entry["shard"], row["workers"]): row
+        (entry["shard"], entry["workers"]): row
         for entry in document["predicted"]
         for row in entry["rows"]
+        if row["workers"] == max(1, entry["workers"])
     }
     alone = {row["shard"]: row for row in document["rows"] if row["workers"] == 0}
     lines = [
@@ -32,7 +33,7 @@ def _of(document: Document) -> str:
         "|---:|---|---:|---:|---:|",
     ]
     for row in document["rows"]:
-        said = predicted.get((row["shard"], max(1, row["workers"])))
+        said = predicted.get((row["shard"], row["workers"]))
         base = alone.get(row["shard"])
         rate, samples = row["images_per_second"], row["samples"]
         share = f"{rate / base['images_per_second']:.2f}x" if base else "-"

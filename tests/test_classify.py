@@ -306,6 +306,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path, folder, truth):
     assert process.returncode == 130 and b"shards left; the same command goes on" in said
     kept = len(read(out).done)
     assert 4 <= kept < 300  # the fifth has its file, and not yet its line
+    assert json.loads((out / "summary.json").read_text())["shards_done"] == kept
     run(folder, "--out", out, "--shard", 2)
     assert (labels(out) == truth).all()
     assert read(out).redone == 0

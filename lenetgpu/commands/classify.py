@@ -191,21 +191,31 @@ def _run(
     (say, tell), job = told, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
-    images, started = outcome.images, clock()
+    images, begun = outcome.images, clock()
     try:
-        for found in crew.rows(outcome.folder, job, left, tries) if left else ():
+        rows = crew.ready(outcome.folder, job) if left else None
+        started = clock()
+        outcome.ready_seconds = started - begun
+        for found in rows(left, tries) if rows is not None else ():
             if isinstance(found, Row):
-                outcome.rows[found.shard] = found
-                outcome.fresh += 1
-                outcome.fresh_images += found.images
+                _count(outcome, found)
             else:
                 manifest.append(outcome.folder, found)
                 outcome.failed[found.shard] = found
                 tell(f"set aside after {found.tries} tries: {found.sentence}")
             say("images", images + outcome.fresh_images, job.images)
+            outcome.seconds = clock() - started
     except KeyboardInterrupt:
         outcome.interrupted = True
-    outcome.seconds = clock() - started
+        for row in manifest.whole(outcome.folder):  # done, and not heard of
+            if row.shard not in outcome.rows:
+                _count(outcome, row)
+
+
+def _count(outcome: ClassifyOutcome, row: Row) -> None:
+    outcome.rows[row.shard] = row
+    outcome.fresh += 1
+    outcome.fresh_images += row.images
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:

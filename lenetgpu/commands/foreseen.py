@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from lenetgpu.commands.classify import ClassifyRequest, job_of
-from lenetgpu.shards.costs import costs
-from lenetgpu.shards.crew import resolve
+from lenetgpu.shards.crew import crew
 from lenetgpu.shards.inputs import gather
 from lenetgpu.shards.outcome import Predicted
-from lenetgpu.shards.worker import Worker
 from lenetgpu.show.progress import Say
 
 
@@ -16,10 +14,11 @@ def foresee(request: ClassifyRequest, say: Say) -> Predicted:
     request.check()
     inputs, _ = gather(request.sources, lambda done, of: say("looking at files", done, of))
     run = request.run()
-    say("making ready")
-    job, machine = job_of(request, run, inputs, resolve(run, inputs[0].dtype, request.shard))
-    say("measuring a worker")
     folder = request.out.absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    worker = Worker(there, job, run)
-    return Predicted(job, costs(worker, there), machine)
+    with crew(run, request.workers, request.scheduler, request.tries) as found:
+        say("making ready")
+        resolved = found.resolve(inputs[0].dtype, request.shard)
+        job, machine = job_of(request, run, inputs, resolved)
+        say("measuring a worker")
+        return Predicted(job, found.costs(there, job), machine)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,19 +19,25 @@ from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError, first_line, require_extra
 from lenetgpu.gpu.faults import lost
 from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import clock
 from lenetgpu.shards import manifest
 from lenetgpu.shards.here import TRIES
 from lenetgpu.shards.job import Job
+from lenetgpu.shards.lots import Lots
 from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.shards.worker import StopError, Worker
 
-AHEAD = 4
-"""Shards that each worker has been given at most: it does one while others wait beside it."""
+AHEAD = 2
+"""Lots that each worker has been given at most: it does one while the other waits beside it."""
 _JOIN_S = 60
 _LOST = 70
 """Exit code of a worker whose GPU is lost; another is started in its place."""
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
 """Libraries whose tracebacks about connections that ended are nobody's business."""
+
+_TASKS = 256
+_turn = threading.Lock()
+"""One task of a process at a time, however many threads its cluster gave it."""
 
 
 def _dask() -> Any:
@@ -51,7 +58,7 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
     import dask
 
     settings = {
-        "distributed.scheduler.allowed-failures": tries,
+        "distributed.scheduler.allowed-failures": tries - 1,
         "distributed.worker.daemon": True,
         "distributed.comm.timeouts.connect": "20s",
         "distributed.admin.log-format": "%(message)s",
@@ -110,6 +117,18 @@ def dashboard(client: Any) -> str:
     return found or ""
 
 
+def addresses(client: Any) -> list[str]:
+    """Of the workers that are there."""
+    return list(client.scheduler_info(n_workers=-1)["workers"])
+
+
+def task_seconds(client: Any) -> float:
+    """Seconds that a task takes which does nothing, many of them one after the other."""
+    begun = clock()
+    result(client.submit(sum, client.map(abs, range(_TASKS), pure=False)))
+    return (clock() - begun) / _TASKS
+
+
 def share(request: Request, workers: str | None) -> Request:
     """`request` for each of several workers of one machine: the cores are shared out."""
     if workers in (None, "cuda") or request.threads is not None:
@@ -129,20 +148,35 @@ def _worker(folder: str, key: str, asked: bytes) -> Worker:
     return Worker(Path(folder), found.job, request)
 
 
-def _task(folder: str, key: str, asked: bytes, number: int) -> tuple[str, Any]:
-    """What a worker's process does: ("done" | "bad" | "stop", a line's fields or a sentence)."""
-    try:
-        worker = _worker(folder, key, asked)
-    except LenetError as error:
-        return "stop", str(error)
-    try:
-        return "done", asdict(worker.run(worker.job.shard(number)))
-    except StopError as error:
-        if lost():
-            os._exit(_LOST)  # the scheduler gives the shard to another, the nanny starts one anew
-        return "stop", str(error)
-    except LenetError as error:
-        return "bad", str(error)
+def _prepare(folder: str, key: str, asked: bytes) -> str:
+    """Make the process' worker ready; why it cannot be, or nothing."""
+    with _turn:
+        try:
+            worker = _worker(folder, key, asked)
+            worker.ready(worker.job.valid[0].dtype)
+        except LenetError as error:
+            return str(error)
+    return ""
+
+
+def _task(
+    folder: str, key: str, asked: bytes, numbers: tuple[int, ...]
+) -> tuple[list[tuple[int, str, Any]], float]:
+    """What a worker's process does: (shard, "done" | "bad" | "stop", a line's fields or a sentence)
+    for each shard until one stops it, and the seconds of all."""
+    with _turn:
+        begun, found = clock(), []
+        try:
+            worker = _worker(folder, key, asked)
+            for shard, row in worker.run(map(worker.job.shard, numbers)):
+                done = isinstance(row, Row)
+                found.append((shard.number, "done" if done else "bad",
+                              vars(row) if done else str(row)))  # fmt: skip
+        except LenetError as error:
+            if isinstance(error, StopError) and lost():
+                os._exit(_LOST)  # the scheduler gives the lot to another, the nanny starts one anew
+            found.append((-1, "stop", str(error)))
+        return found, clock() - begun
 
 
 class Crew:
@@ -151,61 +185,84 @@ class Crew:
     def __init__(self, client: Any, folder: Path, job: Job, request: Request) -> None:
         self._client, self._job = client, job
         self._told = str(folder.resolve()), job.key, pickle.dumps(request)
-        self._futures: dict[Any, tuple[int, int]] = {}
+        self._futures: dict[Any, tuple[tuple[int, ...], int]] = {}
 
-    def _submit(self, number: int, count: int) -> Any:
+    def ready(self) -> None:
+        """Have all workers that are there made ready; StopError where one cannot be."""
+        asked = [
+            self._client.submit(
+                _prepare, *self._told, pure=False, workers=[address], allow_other_workers=True
+            )
+            for address in addresses(self._client)
+        ]
+        for future in asked:
+            with suppress(_dask().KilledWorker):  # what the job's shards will say too
+                if why := result(future):
+                    raise StopError(why)
+
+    def _submit(self, lots: Lots, workers: int) -> Any:
+        numbers, count = lots.take(workers)
         future = self._client.submit(
             _task,
             *self._told,
-            number,
+            numbers,
             pure=False,
-            key=f"lenetgpu-{number}-{count}-{os.urandom(4).hex()}",
+            key=f"lenetgpu-{numbers[0]}-{len(numbers)}-{count}-{os.urandom(4).hex()}",
         )
-        self._futures[future] = (number, count)
+        self._futures[future] = (numbers, count)
         return future
-
-    def _room(self) -> int:
-        return AHEAD * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
 
     def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
         """Rows as they come, in any order; those set aside. StopError ends the job."""
-        queue = [(number, 1) for number in reversed(numbers)]
-        room = self._room()
-        first = [self._submit(*queue.pop()) for _ in range(min(room, len(queue)))]
+        lots, workers = Lots(numbers), max(1, len(addresses(self._client)))
+        first = [self._submit(lots, workers) for _ in range(min(AHEAD * workers, len(lots)))]
         if not first:
             return
         coming = _dask().as_completed(first)
         try:
             for ended, future in enumerate(coming, 1):
-                number, count = self._futures.pop(future)
-                how, found = self._outcome(future, number)
-                if how == "stop":
-                    raise StopError(found)
-                if how == "done":
-                    yield Row(**(found | {"counts": tuple(found["counts"])}))
-                elif how == "bad" and count < tries:
-                    queue.insert(0, (number, count + 1))
-                else:
-                    yield Failed(number, len(self._job.shard(number)), found, count)
+                yield from self._ended(future, lots, tries)
                 if ended % AHEAD == 0:  # workers come and go; asking the scheduler takes its time
-                    room = self._room()
-                while queue and len(self._futures) < room:
-                    coming.add(self._submit(*queue.pop()))
+                    workers = max(1, len(addresses(self._client)))
+                while len(lots) and len(self._futures) < AHEAD * workers:
+                    coming.add(self._submit(lots, workers))
         finally:
             with suppress(Exception):  # the scheduler may be gone
                 self._client.cancel(list(self._futures))
 
-    def _outcome(self, future: Any, number: int) -> tuple[str, Any]:
-        """What a future came to: _task's answer, or why there is none."""
+    def _ended(self, future: Any, lots: Lots, tries: int) -> Iterator[Row | Failed]:
+        """What came of a lot; what is to be begun again goes to `lots`."""
+        numbers, count = self._futures.pop(future)
         try:
-            found: tuple[str, Any] = result(future)
-            return found
+            outcomes, seconds = result(future)
         except _dask().KilledWorker:
-            shard = self._job.shard(number)
-            return "dead", (
-                f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
-                f"{shard.hi:,}, found that several died at them"
-            )
+            yield from self._died(numbers, lots, tries)
+            return
+        lots.took(len(numbers), seconds)
+        for number, how, found in outcomes:
+            if how == "stop":
+                raise StopError(found)
+            if how == "done":
+                yield Row(**found)
+            elif count < tries:
+                lots.again(number, count + 1)
+            else:
+                yield Failed(number, len(self._job.shard(number)), found, count)
+
+    def _died(self, numbers: tuple[int, ...], lots: Lots, tries: int) -> Iterator[Failed]:
+        """Several workers died at a lot: one of its shards kills them, which shows when alone."""
+        if len(numbers) > 1:
+            for number in numbers:
+                lots.again(number, 1)
+            return
+        shard = self._job.shard(numbers[0])
+        yield Failed(
+            shard.number,
+            len(shard),
+            f"{shard.input.path}: expected workers that finish images {shard.lo:,} to "
+            f"{shard.hi:,}, found that several died at them",
+            tries,
+        )
 
 
 def result(future: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,7 +16,7 @@ from lenetgpu.files.source import Source, open_source
 from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.shards import manifest
-from lenetgpu.shards.inputs import fingerprint
+from lenetgpu.shards.inputs import Input, fingerprint
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.model import Costs
@@ -27,16 +28,37 @@ _MEMORY_IMAGES = 1 << 18
 _ENDS = 9
 
 
-def costs(worker: Worker, folder: Path, task: float = 0.0) -> Costs:
-    """Of `worker`'s job; files are written into `folder`, and dropped."""
+def costs(worker: Worker, folder: Path) -> Costs:
+    """Of `worker`'s job, alone in this process; files are written into `folder`, and dropped."""
     job = worker.job
-    longest = max(job.inputs, key=lambda entry: entry.images)
-    with open_source(Path(longest.path)) as source:
+    begun = clock()
+    worker.ready(job.valid[0].dtype)
+    start = clock() - begun
+    with open_source(Path(_longest(job).path)) as source:
         read, read_all = reading(source, 1), reading(source, core_count())
-        label = labelling(worker, source)
+    label = label_rate(worker)
     with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
-        ends, line = ending(Path(place), job)
-    return Costs(read, max(read, read_all), label, ends, line, task)
+        opening, ending, line = ends(Path(place), job)
+    found = Costs(read, max(read, read_all), label, start, opening, ending, line, label_all=label)
+    bus, kernels = _parts(worker)
+    return replace(found, bus=bus, kernels=kernels)
+
+
+def _parts(worker: Worker) -> tuple[float | None, float | None]:
+    """Images a second of the bus and of the kernels, on a GPU."""
+    from lenetgpu.streaming import costs_of
+
+    engine = worker.engine
+    if engine.gpu is None:
+        return None, None
+    found = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
+    if found is None:
+        return None, None
+    return found.bus_gbs * 1e9 / found.image_bytes, 1e9 / found.image_ns
+
+
+def _longest(job: Job) -> Input:
+    return max(job.valid, key=lambda entry: entry.images)
 
 
 def reading(source: Source, threads: int) -> float:
@@ -61,16 +83,18 @@ def reading(source: Source, threads: int) -> float:
     return images / (clock() - begun)
 
 
-def labelling(worker: Worker, source: Source) -> float:
-    """Images a second from host memory to labels, of the file's first images again and again."""
+def label_rate(worker: Worker) -> float:
+    """Images a second from host memory to labels, of the longest file's first images."""
     import numpy as np
 
-    images = np.empty((min(_BLOCK, len(source)), *IMAGE_SHAPE), source.dtype)
-    source.read(0, images)
-    runner: Any = worker.ready(source.dtype)
+    with open_source(Path(_longest(worker.job).path)) as source:
+        images = np.empty((min(_BLOCK, len(source)), *IMAGE_SHAPE), source.dtype)
+        source.read(0, images)
+        name = source.source
+    runner: Any = worker.ready(worker.job.valid[0].dtype)
 
     def run(count: int) -> float:
-        held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, source.source)
+        held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, name)
         return cpu_ms(lambda: runner.run_source(held, lambda labels, scores: None)) / 1e3
 
     count = len(images)
@@ -79,25 +103,27 @@ def labelling(worker: Worker, source: Source) -> float:
     return count / took
 
 
-def ending(folder: Path, job: Job) -> tuple[float, float]:
-    """(seconds of a shard's file, fingerprint and line; of the line): medians."""
+def ends(folder: Path, job: Job) -> tuple[float, float, float]:
+    """Seconds that a shard takes to open; to write, flush and name with its line; the line's."""
     import numpy as np
 
     from lenetgpu.files.output import write_labels
 
     shard = job.shards[0]
-    scores = np.zeros((len(shard), CLASSES), np.float32) if job.scores else None
+    path, scores = Path(shard.input.path), None
+    if job.scores:
+        scores = np.zeros((len(shard), CLASSES), np.float32)
     labels = np.zeros(len(shard), np.int32)
     manifest.begin(folder, job)
     row = Row(0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "")
 
-    def whole() -> None:
-        fingerprint(Path(shard.input.path))
-        with open_source(Path(shard.input.path), shard.lo, len(shard)):
-            write_labels(folder / shard.name, labels, scores)
+    def opened() -> None:
+        fingerprint(path)
+        open_source(path, shard.lo, len(shard)).close()
 
     line = _median(lambda: manifest.append(folder, row))
-    return _median(whole) + line, line
+    written = _median(lambda: write_labels(folder / shard.name, labels, scores))
+    return _median(opened), written + line, line
 
 
 def _median(call: Callable[[], Any]) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.plan import AUTO, settled
 from lenetgpu.running.engine import Engine
 from lenetgpu.shards import cluster
+from lenetgpu.shards.costs import costs, label_rate
 from lenetgpu.shards.here import run_here
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.model import Costs
 from lenetgpu.shards.worker import Worker
 
+Rows = Callable[[list[int], int], Iterator[Row | Failed]]
+"""What does the shards of these numbers, each begun so many times at most."""
 Resolved = tuple[str, str, str, dict[str, Any]]
 """(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to."""
 
@@ -34,11 +40,15 @@ class Here:
         """(plan, precision, "cpu" or "cuda", the device as JSON) that really run."""
         return resolve(self.request, dtype, size)
 
-    def rows(
-        self, folder: Path, job: Job, numbers: list[int], tries: int
-    ) -> Iterator[Row | Failed]:
-        """What comes of each shard."""
-        return run_here(Worker(folder, job, self.request), numbers, tries)
+    def ready(self, folder: Path, job: Job) -> Rows:
+        """Make ready for a job; what then does shards."""
+        worker = Worker(folder, job, self.request)
+        worker.ready(job.valid[0].dtype)
+        return partial(run_here, worker)
+
+    def costs(self, folder: Path, job: Job) -> Costs:
+        """What a worker costs here; nothing is left in `folder`."""
+        return costs(Worker(folder, job, self.request), folder)
 
 
 class OnDask:
@@ -50,18 +60,53 @@ class OnDask:
 
     def resolve(self, dtype: str, size: int) -> Resolved:
         """As `Here.resolve`, on one of the workers."""
-        asked = self.client.submit(_resolved, self.request, dtype, size, pure=False)
-        found = cluster.result(asked)
-        if isinstance(found, str):
-            raise LenetError(found)
-        plan, precision, device, machine = found
-        return plan, precision, device, machine
+        found: Resolved = self._asked(resolve, self.request, dtype, size)
+        return found
 
-    def rows(
-        self, folder: Path, job: Job, numbers: list[int], tries: int
-    ) -> Iterator[Row | Failed]:
-        """What comes of each shard."""
-        return cluster.Crew(self.client, folder, job, self.request).run(numbers, tries)
+    def ready(self, folder: Path, job: Job) -> Rows:
+        """Make all workers ready for a job; what then does shards."""
+        crew = cluster.Crew(self.client, folder, job, self.request)
+        crew.ready()
+        return crew.run
+
+    def costs(self, folder: Path, job: Job) -> Costs:
+        """What a worker costs there, alone and while all are at work, and a task of Dask's."""
+        alone: Costs = self._asked(_costs, folder, job, self.request)
+        addresses = cluster.addresses(self.client)
+        at_once = [
+            self.client.submit(_said, _label, (folder, job, self.request), pure=False,
+                               workers=[address])
+            for address in addresses
+        ]  # fmt: skip
+        rates = [_heard(future) for future in at_once]
+        task = cluster.task_seconds(self.client)
+        return replace(alone, task=task, there=len(rates), label_all=sum(rates))
+
+    def _asked(self, call: Callable[..., Any], *words: Any) -> Any:
+        return _heard(self.client.submit(_said, call, words, pure=False))
+
+
+def _said(call: Callable[..., Any], words: tuple[Any, ...]) -> tuple[bool, Any]:
+    """What a call comes to on a worker: whether it went well, what it gave or its sentence."""
+    try:
+        return True, call(*words)
+    except LenetError as error:
+        return False, str(error)
+
+
+def _heard(future: Any) -> Any:
+    well, found = cluster.result(future)
+    if not well:
+        raise LenetError(found)
+    return found
+
+
+def _costs(folder: Path, job: Job, request: Request) -> Costs:
+    return costs(Worker(folder, job, request), folder)
+
+
+def _label(folder: Path, job: Job, request: Request) -> float:
+    return label_rate(Worker(folder, job, request))
 
 
 def resolve(request: Request, dtype: str, size: int) -> Resolved:
@@ -71,14 +116,6 @@ def resolve(request: Request, dtype: str, size: int) -> Resolved:
         engine.start(dtype, size)
     name = settled(engine.plan, engine.gpu)
     return name, engine.plan.precision, engine.device, device_json(engine.gpu)
-
-
-def _resolved(request: Request, dtype: str, size: int) -> Any:
-    """`resolve`, or the sentence that says why not."""
-    try:
-        return resolve(request, dtype, size)
-    except LenetError as error:
-        return str(error)
 
 
 @contextmanager

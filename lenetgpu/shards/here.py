@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lenetgpu.errors import LenetError
-from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Failed, Row
-from lenetgpu.shards.worker import StopError, Worker
+from lenetgpu.shards.worker import Worker
 
 TRIES = 3
 """Times that a shard is begun before it is set aside."""
@@ -18,19 +16,15 @@ def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iter
 
     StopError, which ends the job, is raised.
     """
-    job: Job = worker.job
-    queue = [(number, 1) for number in numbers]
-    while queue:
-        later: list[tuple[int, int]] = []
-        for number, count in queue:
-            shard = job.shard(number)
-            try:
-                yield worker.run(shard)
-            except StopError:
-                raise
-            except LenetError as error:
-                if count < tries:
-                    later.append((number, count + 1))
-                else:
-                    yield Failed(number, len(shard), str(error), count)
-        queue = later
+    counts = dict.fromkeys(numbers, 1)
+    while counts:
+        later: dict[int, int] = {}
+        for shard, found in worker.run(map(worker.job.shard, counts)):
+            count = counts[shard.number]
+            if isinstance(found, Row):
+                yield found
+            elif count < tries:
+                later[shard.number] = count + 1
+            else:
+                yield Failed(shard.number, len(shard), str(found), count)
+        counts = later

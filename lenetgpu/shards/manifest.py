@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,7 +80,7 @@ _KINDS = {Row: "done", Failed: "failed", Input: "input", Unreadable: "unreadable
 
 
 def _line(entry: Entry) -> bytes:
-    return (json_text({_KINDS[type(entry)]: asdict(entry)}) + "\n").encode()
+    return (json_text({_KINDS[type(entry)]: vars(entry)}) + "\n").encode()
 
 
 def begin(folder: Path, job: Job) -> None:
@@ -191,6 +191,12 @@ class Follower:
 
     def row(self, shard: Shard) -> Row | None:
         """The line of a shard whose file is there."""
+        if self._path.stat().st_size > self._at:
+            self._read()
+        found = self._rows.get(shard.number)
+        return found if found is None or (self._path.parent / shard.name).is_file() else None
+
+    def _read(self) -> None:
         with open(self._path, "rb") as file:
             file.seek(self._at)
             text = file.read()
@@ -200,8 +206,13 @@ class Follower:
             if entry is not None:
                 self._rows[entry["shard"]] = _row(entry)
         self._at += len(whole)
-        there = (self._path.parent / shard.name).is_file()
-        return self._rows.get(shard.number) if there else None
+
+
+def whole(folder: Path) -> list[Row]:
+    """The lines of the shards whose files are there."""
+    found = read(folder)
+    missing = set(left(folder, found)) if found is not None else set()
+    return [row for row in found.done.values() if row.shard not in missing] if found else []
 
 
 def left(folder: Path, manifest: Manifest) -> list[int]:

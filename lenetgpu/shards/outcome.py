@@ -15,7 +15,10 @@ from lenetgpu.shards.model import WORKERS, Costs, Prediction, predict
 
 @dataclass
 class ClassifyOutcome:
-    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none."""
+    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none.
+
+    `ready_seconds` is what workers took to be ready, `seconds` what they took over their shards.
+    """
 
     job: Job
     folder: Path
@@ -25,6 +28,7 @@ class ClassifyOutcome:
     fresh: int = 0
     fresh_images: int = 0
     seconds: float = 0.0
+    ready_seconds: float = 0.0
     interrupted: bool = False
     machine: dict[str, Any] = field(default_factory=dict)
 
@@ -78,6 +82,7 @@ class ClassifyOutcome:
                 "shards": self.fresh,
                 "images": self.fresh_images,
                 "seconds": self.seconds,
+                "ready_seconds": self.ready_seconds,
                 "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
             },
             "interrupted": self.interrupted,
@@ -94,7 +99,7 @@ class Predicted:
 
     def rows(self) -> list[Prediction]:
         """By workers."""
-        return [predict(self.costs, self.job.size, workers) for workers in WORKERS]
+        return [predict(self.costs, self.job.images, self.job.size, workers) for workers in WORKERS]
 
     def document(self) -> dict[str, Any]:
         """The prediction as JSON, rates in images/s and times in seconds."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
-from lenetgpu.files.output import LabelWriter, open_labels
+from lenetgpu.files.output import open_labels
 from lenetgpu.files.source import open_source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.measure.outcome import Request
@@ -28,7 +29,7 @@ class StopError(LenetError):
 
 
 class Worker:
-    """Does shards of a job on one device, one at a time.
+    """Does shards of a job on one device, one after the other.
 
     `request` says on which device and with what; its plan and precision are the job's. LenetError
     where the device, the plan or the weights are not to be had, or the weights are others.
@@ -48,70 +49,77 @@ class Worker:
         self._lines = Follower(folder)
 
     def ready(self, dtype: str) -> Any:
-        """A runner for shards of the job, made with the first one."""
+        """A runner for shards of the job, made once."""
         if self._runner is None:
             size = min(self.job.size, self.job.images)
             self.engine.start(dtype, size)
             self._runner = self.engine.runner(dtype, size, self.job.scores)
         return self._runner
 
-    def run(self, shard: Shard) -> Row:
-        """The shard's file and its line in the manifest; the line.
+    def run(self, shards: Iterable[Shard]) -> Iterator[tuple[Shard, Row | LenetError]]:
+        """Each shard with its line, or with why it has none, in their order.
 
-        LenetError where its input is damaged, is not the one that the job was begun with, or is not
-        to be computed; StopError where the next shard would fare no better.
+        A shard gets its file's name and its line while the next one is computed. Its LenetError
+        says that its input is damaged, is not the one that the job was begun with, or is not to be
+        computed. StopError is raised: the next shard would fare no better.
         """
+        before: tuple[Shard, Future[Row]] | None = None
+        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
+            for shard in shards:
+                try:
+                    now = self._begin(shard, writer)
+                except StopError:
+                    raise
+                except LenetError as error:
+                    found: Row | Future[Row] | LenetError = error
+                else:
+                    found = now
+                if before is not None:
+                    yield before[0], before[1].result()
+                    before = None
+                if isinstance(found, Future):
+                    before = shard, found
+                else:
+                    yield shard, found
+            if before is not None:
+                yield before[0], before[1].result()
+
+    def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Row | Future[Row]:
+        """Compute a shard and have it written; its line where who did it died before saying so."""
         found = self._lines.row(shard)
-        if found is not None:  # who did it died before saying so
+        if found is not None:
             return found
         try:
             with telling():
-                return self._run(shard)
+                return writer.submit(self._end, self._label(shard))
         except Exception as error:
             if loses_context(error):
                 raise StopError(str(error)) from error
             raise
 
-    def _run(self, shard: Shard) -> Row:
-        import numpy as np
-
-        begun, path = clock(), Path(shard.input.path)
-        known = fingerprint(path)
-        if known != shard.input.fingerprint:
+    def _label(self, shard: Shard) -> _Labelled:
+        """Read and compute a shard; its labels are on their way to the disk."""
+        path = Path(shard.input.path)
+        found = _Labelled(shard, clock(), fingerprint(path))
+        if found.known != shard.input.fingerprint:
             raise LenetError(
                 f"{path}: expected the file that the job was begun with, found it changed since"
             )
-        counts, right, at = np.zeros(CLASSES, np.int64), 0, 0
-        with ExitStack() as stack:
-            source = stack.enter_context(open_source(path, shard.lo, len(shard)))
-            runner, truth = self.ready(source.dtype), source.labels
+        with open_source(path, shard.lo, len(shard)) as source:
+            runner = self.ready(source.dtype)
             runner.first = shard.lo
-            target = self.folder / shard.name
-            written = _Written(stack, target, shard, self.job.scores)
+            found.begin(_Written(self.folder / shard.name, shard, self.job.scores), source.labels)
+            try:
+                runner.run_source(source, found.add)
+            except BaseException:
+                found.written.abandon()
+                raise
+        return found
 
-            def deliver(labels: Any, scores: Any) -> None:
-                nonlocal counts, right, at
-                counts += np.bincount(labels, minlength=CLASSES)
-                if truth is not None:
-                    right += int((labels == truth[at : at + len(labels)]).sum())
-                at += len(labels)
-                written.add(labels, scores)
-
-            runner.run_source(source, deliver)
-            written.close()
-        row = Row(
-            shard.number,
-            shard.name,
-            len(shard),
-            shard.input.path,
-            known,
-            shard.lo,
-            tuple(counts.tolist()),
-            right if truth is not None else None,
-            clock() - begun,
-            self.name,
-            __version__,
-        )
+    def _end(self, labelled: _Labelled) -> Row:
+        """Name a shard's file and append its line; StopError where the disk takes no more."""
+        labelled.written.close()
+        row = labelled.row(self.name)
         try:
             append(self.folder, row)
         except LenetError as error:
@@ -119,17 +127,59 @@ class Worker:
         return row
 
 
+class _Labelled:
+    """A shard on its way: what its labels come to while they are written."""
+
+    written: _Written
+
+    def __init__(self, shard: Shard, begun: float, known: str) -> None:
+        import numpy as np
+
+        self.shard, self.begun, self.known = shard, begun, known
+        self.counts, self.right, self.at = np.zeros(CLASSES, np.int64), 0, 0
+
+    def begin(self, written: _Written, truth: Any) -> None:
+        """Where labels go, and those (n,) that they are compared with, or None."""
+        self.written, self.truth = written, truth
+
+    def add(self, labels: Any, scores: Any) -> None:
+        """The next labels (n,), and scores (n, 10) or None."""
+        import numpy as np
+
+        self.counts += np.bincount(labels, minlength=CLASSES)
+        if self.truth is not None:
+            self.right += int((labels == self.truth[self.at : self.at + len(labels)]).sum())
+        self.at += len(labels)
+        self.written.add(labels, scores)
+
+    def row(self, worker: str) -> Row:
+        """Its line."""
+        shard = self.shard
+        return Row(
+            shard.number,
+            shard.name,
+            len(shard),
+            shard.input.path,
+            self.known,
+            shard.lo,
+            tuple(self.counts.tolist()),
+            self.right if self.truth is not None else None,
+            clock() - self.begun,
+            worker,
+            __version__,
+        )
+
+
 class _Written:
     """A shard's file; that it cannot be written stops the job."""
 
-    def __init__(self, stack: ExitStack, path: Path, shard: Shard, with_scores: bool) -> None:
+    def __init__(self, path: Path, shard: Shard, with_scores: bool) -> None:
         named = path.suffix in (".csv", ".parquet")
         names = [shard.input.path] * len(shard) if named else None
         try:
-            opened = open_labels(path, len(shard), with_scores, shard.lo, names)
+            self._writer = open_labels(path, len(shard), with_scores, shard.lo, names)
         except LenetError as error:
             raise StopError(str(error)) from error
-        self._writer: LabelWriter = stack.enter_context(opened)
 
     def add(self, labels: Any, scores: Any) -> None:
         """The next labels (n,), and scores (n, 10) or None."""
@@ -144,3 +194,7 @@ class _Written:
             self._writer.close()
         except LenetError as error:
             raise StopError(str(error)) from error
+
+    def abandon(self) -> None:
+        """Nothing is left of the file."""
+        self._writer.abandon()

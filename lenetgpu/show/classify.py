@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,13 +39,8 @@ def print_predicted(console: Any, foreseen: Predicted) -> None:
     """What one worker was measured at, and what several would come to by the model."""
     from lenetgpu.show.tables import Column, as_rich, fixed
 
-    job, costs = foreseen.job, foreseen.costs
-    for line in (
-        f"one worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
-        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
-        f"  memory to labels    {costs.label:,.0f} images/s",
-        f"  ends of a shard     {costs.ends * 1e3:,.2f} ms, {costs.line * 1e3:,.2f} of it its line",
-    ):
+    job = foreseen.job
+    for line in _measured(foreseen):
         console.print(line, highlight=False, soft_wrap=True)
     columns = (
         Column("workers", "workers"),
@@ -52,14 +48,28 @@ def print_predicted(console: Any, foreseen: Predicted) -> None:
         Column("all of them, s", "seconds", fixed(1)),
         Column("bound by", "bound", numeric=False),
     )
-    rows = [
-        {
-            "workers": row.workers,
-            "rate": row.rate,
-            "seconds": job.images / row.rate,
-            "bound": row.bound,
-        }
-        for row in foreseen.rows()
-    ]
+    rows = [asdict(row) for row in foreseen.rows()]
     title = f"{job.images:,} images in shards of {job.size:,}, by the model"
     console.print(as_rich(columns, rows, title, width=console.width))
+
+
+def _measured(foreseen: Predicted) -> list[str]:
+    job, costs = foreseen.job, foreseen.costs
+    found = [
+        f"a worker, plan {job.plan} on {foreseen.machine['name']}, measured here:",
+        f"  ready in            {costs.start:,.2f} s",
+        f"  a reader            {costs.read:,.0f} images/s; a reader a core {costs.read_all:,.0f}",
+        f"  memory to labels    {costs.label:,.0f} images/s",
+    ]
+    if costs.bus is not None and costs.kernels is not None:
+        found.append(
+            f"  of that             bus {costs.bus:,.0f}, kernels {costs.kernels:,.0f} images/s"
+        )
+    if costs.there > 1:
+        found.append(f"  {costs.there} workers at once   {costs.label_all:,.0f} images/s")
+    found.append(
+        f"  a shard             {costs.opening * 1e3:,.2f} ms to open; {costs.ending * 1e3:,.2f} "
+        f"to write and list, {costs.line * 1e3:,.2f} of it its line"
+    )
+    task = f"{costs.task * 1e3:,.2f} ms a task" if costs.task else "none; --workers 1 measures one"
+    return [*found, f"  a scheduler         {task}"]

@@ -1,0 +1,161 @@
+"""Who does a job's shards: lots of them, each written while the next is computed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.errors import LenetError
+from lenetgpu.files.assets import default_digits, default_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.measure.outcome import Request
+from lenetgpu.shards import cluster, manifest, worker
+from lenetgpu.shards.inputs import gather
+from lenetgpu.shards.job import Job
+from lenetgpu.shards.lots import Lots
+from lenetgpu.shards.manifest import Failed, Row
+from lenetgpu.shards.worker import StopError, Worker
+
+REQUEST = Request(None, default_weights(), plan="fp32", device="cpu", threads=1)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """(folder, job, what a task is told): seven shards of 50 images, a NaN in the third."""
+    floats = load_dataset(default_digits()).images[:350].astype(np.float32) / 255
+    floats[120] = np.nan
+    np.save(tmp_path / "f.npy", floats)
+    inputs, _ = gather([tmp_path / "f.npy"])
+    weights = load_weights(default_weights())
+    job = Job(tuple(inputs), weights.source, weights.digest, "fp32", "fp32", "cpu", 50)
+    out = tmp_path / "out"
+    out.mkdir()
+    manifest.begin(out, job)
+    return out, job, (str(out), job.key, pickle.dumps(REQUEST))
+
+
+def test_a_lot_goes_on_behind_a_bad_shard(begun):
+    out, _, told = begun
+    found, seconds = cluster._task(*told, (1, 2, 3))
+    assert [(number, how) for number, how, _ in found] == [(1, "done"), (2, "bad"), (3, "done")]
+    assert "image 120" in found[1][2] and seconds > 0
+    assert sorted(manifest.read(out).done) == [1, 3]
+    assert Row(**found[2][2]) == manifest.read(out).done[3]
+
+
+def test_what_a_dead_worker_had_listed_is_not_done_again(begun):
+    out, _, told = begun
+    cluster._task(*told, (0, 1))
+    before = (out / "part-000001.npy").stat().st_mtime_ns
+    found, _ = cluster._task(*told, (1, 3))
+    assert [how for _, how, _ in found] == ["done", "done"]
+    assert (out / "part-000001.npy").stat().st_mtime_ns == before
+    assert manifest.read(out).redone == 0
+
+
+def test_tasks_of_one_process_take_turns(begun):
+    """A cluster's worker may have several threads; the runner has one caller at a time."""
+    _, _, told = begun
+    found = {}
+
+    def task(number):
+        found[number] = cluster._task(*told, (number,))[0][0][1]
+
+    threads = [threading.Thread(target=task, args=(number,)) for number in (0, 1, 3, 4, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == dict.fromkeys((0, 1, 3, 4, 5), "done")
+
+
+def test_a_lot_at_which_workers_die_is_taken_apart(begun):
+    out, job, _ = begun
+    crew, lots = cluster.Crew(None, out, job, REQUEST), Lots(())
+    assert list(crew._died((3, 4), lots, 3)) == []
+    assert [lots.take(1), lots.take(1)] == [((3,), 1), ((4,), 1)]
+    (failed,) = crew._died((4,), lots, 3)
+    assert failed == Failed(4, 50, failed.sentence, 3) and "images 200 to 250" in failed.sentence
+    assert not len(lots)
+
+
+def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatch):
+    out, job, _ = begun
+    made, waited, computed = Worker(out, job, REQUEST), threading.Event(), []
+    end = Worker._end
+
+    def late(self, labelled):
+        assert waited.wait(60)
+        return end(self, labelled)
+
+    monkeypatch.setattr(Worker, "_end", late)
+    made.ready("float32")
+    label = made._label
+
+    def noted(shard):
+        computed.append(shard.number)
+        if shard.number == 1:
+            waited.set()
+        return label(shard)
+
+    monkeypatch.setattr(made, "_label", noted)
+    rows = [row for _, row in made.run(map(job.shard, (0, 1, 3)))]
+    assert computed == [0, 1, 3] and [row.shard for row in rows] == [0, 1, 3]
+    assert sorted(manifest.read(out).done) == [0, 1, 3]
+
+
+def test_a_full_disk_ends_a_lot(begun, monkeypatch):
+    out, job, _ = begun
+
+    def full(folder, row):
+        raise LenetError("no space")
+
+    monkeypatch.setattr(worker, "append", full)
+    rows = Worker(out, job, REQUEST).run(map(job.shard, (0, 1, 3)))
+    with pytest.raises(StopError, match="no space"):
+        list(rows)
+    assert manifest.read(out).done == {} and not (out / "part-000003.npy").exists()
+
+
+def test_a_shard_that_fails_on_its_way_leaves_nothing(begun):
+    out, job, _ = begun
+    ((shard, found),) = Worker(out, job, REQUEST).run([job.shard(2)])
+    assert shard.number == 2 and isinstance(found, LenetError)
+    assert sorted(path.name for path in out.iterdir()) == ["manifest.json"]
+
+
+def test_a_worker_that_cannot_be_made_ready_is_said(begun):
+    out, job, _ = begun
+    other = Request(None, default_weights(), plan="fp32", device="cpu", threads=0)
+    assert "--threads" in cluster._prepare(str(out), "other", pickle.dumps(other))
+    assert cluster._prepare(str(out), job.key, pickle.dumps(REQUEST)) == ""
+
+
+@pytest.mark.parametrize("workers", [None, "1"])
+def test_what_a_worker_costs(tmp_path, workers):
+    """Nothing is left; a scheduler is measured where there is one."""
+    if workers is not None:
+        pytest.importorskip("distributed", reason="no Dask")
+    read, out, found = tmp_path / "a.npy", tmp_path / "out", tmp_path / "found.json"
+    np.save(read, load_dataset(default_digits()).images[:600])
+    words = ["classify", read, "--out", out, "--shard", 100, "--predict", "--device", "cpu"]
+    words += ["--plan", "fp32", "--no-progress", "--json", found]
+    words += [] if workers is None else ["--workers", workers]
+    done = CliRunner().invoke(main, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    document = json.loads(found.read_text())
+    costs = document["costs"]
+    assert (costs["task"] > 0) == (workers is not None) and costs["there"] == 1
+    assert all(costs[name] > 0 for name in ("read", "label", "start", "opening", "ending", "line"))
+    assert costs["label_all"] > 0 and costs["bus"] is None
+    assert [row["workers"] for row in document["predicted"]] == [1, 2, 4, 8, 64]
+    assert ("ms a task" in done.output) == (workers is not None)
+    assert sorted(Path(tmp_path).iterdir()) == [read, found]
