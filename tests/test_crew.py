@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,20 +62,30 @@ def test_what_a_dead_worker_had_listed_is_not_done_again(begun):
     assert manifest.read(out).redone == 0
 
 
-def test_tasks_of_one_process_take_turns(begun):
+def test_tasks_of_one_process_take_turns(begun, monkeypatch):
     """A cluster's worker may have several threads; the runner has one caller at a time."""
     _, _, told = begun
-    found = {}
+    label, inside, most, found = Worker._label, [], [], {}
+
+    def slow(self, shard):
+        inside.append(shard)
+        most.append(len(inside))
+        time.sleep(0.02)
+        try:
+            return label(self, shard)
+        finally:
+            inside.remove(shard)
 
     def task(number):
         found[number] = cluster._task(*told, (number,))[0][0][1]
 
-    threads = [threading.Thread(target=task, args=(number,)) for number in (0, 1, 3, 4, 5)]
+    monkeypatch.setattr(Worker, "_label", slow)
+    threads = [threading.Thread(target=task, args=(number,)) for number in (0, 1, 3, 4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == dict.fromkeys((0, 1, 3, 4, 5), "done")
+    assert found == dict.fromkeys((0, 1, 3, 4), "done") and max(most) == 1
 
 
 def test_a_lot_at_which_workers_die_is_taken_apart(begun):
