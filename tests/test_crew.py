@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import threading
 import time
@@ -16,10 +17,11 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits, default_weights
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.measure.outcome import Request
 from lenetgpu.shards import cluster, manifest, worker
-from lenetgpu.shards.inputs import gather
+from lenetgpu.shards.inputs import Input, fingerprint, gather
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.lots import Lots
 from lenetgpu.shards.manifest import Failed, Row
@@ -121,6 +123,65 @@ def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatc
     rows = [row for _, row in made.run(map(job.shard, (0, 1, 3)))]
     assert computed == [0, 1, 3] and [row.shard for row in rows] == [0, 1, 3]
     assert sorted(manifest.read(out).done) == [0, 1, 3]
+
+
+def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
+    out, job, _ = begun
+    opened, made = [], Worker(out, job, REQUEST)
+
+    def noted(path, lo, count):
+        opened.append((path.name, lo))
+        return open_source(path, lo, count)
+
+    monkeypatch.setattr(worker, "open_source", noted)
+    rows = [row for _, row in made.run(map(job.shard, (1, 3, 4, 0)))]
+    assert opened == [("f.npy", 50), ("f.npy", 0)] and [row.lo for row in rows] == [50, 150, 200, 0]
+    for row in rows:
+        alone = CliRunner().invoke(
+            main,
+            ["infer", job.inputs[0].path, "--skip", str(row.lo), "--limit", "50", "--device", "cpu",
+             "--plan", "fp32", "--no-progress", "--output", str(out / "alone.npy")],
+        )  # fmt: skip
+        assert alone.exit_code == 0, alone.output
+        assert (np.load(out / row.file) == np.load(out / "alone.npy")).all()
+    made._open.__exit__()
+    assert made._open._source is None
+
+
+def test_files_alike_but_in_the_middle_are_each_read(tmp_path):
+    """The same size, time, first and last bytes."""
+    images = load_dataset(default_digits()).images[:400].copy()
+    np.save(tmp_path / "a.npy", images)
+    images[150:250] = images[250:150:-1]
+    np.save(tmp_path / "b.npy", images)
+    for name in "ab":
+        os.utime(tmp_path / f"{name}.npy", ns=(10**18, 10**18))
+    words = ["classify", str(tmp_path / "?.npy"), "--out", str(tmp_path / "out"), "--shard", "100"]
+    done = CliRunner().invoke(main, [*words, "--device", "cpu", "--plan", "fp32", "--no-progress"])
+    assert done.exit_code == 0, done.output
+    found = [np.load(path) for path in sorted((tmp_path / "out").glob("part-*"))]
+    assert not (np.concatenate(found[:4]) == np.concatenate(found[4:])).all()
+
+
+def test_damage_behind_a_shard_is_not_its_own(tmp_path):
+    """Labels are read as far as a file is opened."""
+    head = (0x803).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in (300, 28, 28))
+    images = load_dataset(default_digits()).images[:300]
+    (tmp_path / "t-images-idx3-ubyte").write_bytes(head + images.tobytes())
+    labels = np.zeros(300, np.uint8)
+    labels[250] = 77
+    head = (0x801).to_bytes(4, "big") + (300).to_bytes(4, "big")
+    (tmp_path / "t-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+    images = tmp_path / "t-images-idx3-ubyte"
+    weights = load_weights(default_weights())
+    entry = Input(str(images), 300, "uint8", True, fingerprint(images))
+    job = Job((entry,), weights.source, weights.digest, "fp32", "fp32", "cpu", 100)
+    out = tmp_path / "out"
+    out.mkdir()
+    manifest.begin(out, job)
+    found = [row for _, row in Worker(out, job, REQUEST).run(job.shards)]
+    assert [isinstance(row, Row) for row in found] == [True, True, False]
+    assert "77" in str(found[2])
 
 
 def test_a_full_disk_ends_a_lot(begun, monkeypatch):

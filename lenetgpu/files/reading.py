@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,15 @@ class Source(ABC):
             raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + len(out)}")
         if len(out):
             self._fill(self.chosen.start + lo, out)
+
+    def part(self, lo: int, count: int) -> Self:
+        """`count` images of the selection from `lo` on, of the same open file, which stays ours."""
+        if not 0 <= lo < lo + count <= len(self):
+            raise ValueError(f"expected images within {len(self)}, found {lo} to {lo + count}")
+        found = copy(self)
+        found.chosen = self.chosen[lo : lo + count]
+        found.labels = None if self.labels is None else self.labels[lo : lo + count]
+        return found
 
     def whole(self) -> Dataset:
         """All images selected, in memory; LenetError where they are more than MAX_WHOLE_BYTES."""

@@ -13,15 +13,17 @@ from typing import Any
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
 from lenetgpu.files.output import open_labels
-from lenetgpu.files.source import open_source
+from lenetgpu.files.source import Source, open_source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.network import CLASSES
 from lenetgpu.running.engine import Engine
-from lenetgpu.shards.inputs import fingerprint
+from lenetgpu.shards.inputs import Input, fingerprint
 from lenetgpu.shards.job import Job, Shard
 from lenetgpu.shards.manifest import Follower, Row, append
+
+_OPEN = 1 << 23
 
 
 class StopError(LenetError):
@@ -47,6 +49,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
         self._lines = Follower(folder)
+        self._open = _Open()
 
     def ready(self, dtype: str) -> Any:
         """A runner for shards of the job, made once."""
@@ -64,7 +67,7 @@ class Worker:
         computed. StopError is raised: the next shard would fare no better.
         """
         before: tuple[Shard, Future[Row]] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
+        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer, self._open:
             for shard in shards:
                 try:
                     now = self._begin(shard, writer)
@@ -105,15 +108,15 @@ class Worker:
             raise LenetError(
                 f"{path}: expected the file that the job was begun with, found it changed since"
             )
-        with open_source(path, shard.lo, len(shard)) as source:
-            runner = self.ready(source.dtype)
-            runner.first = shard.lo
-            found.begin(_Written(self.folder / shard.name, shard, self.job.scores), source.labels)
-            try:
-                runner.run_source(source, found.add)
-            except BaseException:
-                found.written.abandon()
-                raise
+        source = self._open.part(shard)
+        runner = self.ready(source.dtype)
+        runner.first = shard.lo
+        found.begin(_Written(self.folder / shard.name, shard, self.job.scores), source.labels)
+        try:
+            runner.run_source(source, found.add)
+        except BaseException:
+            found.written.abandon()
+            raise
         return found
 
     def _end(self, labelled: _Labelled) -> Row:
@@ -168,6 +171,41 @@ class _Labelled:
             worker,
             __version__,
         )
+
+
+class _Open:
+    """The file that was read last: the next shard is most often of it, and opening takes a while.
+
+    Open are the images from that shard's first on, no more than _OPEN, whose labels are in memory.
+    """
+
+    def __init__(self) -> None:
+        self._source: Source | None = None
+        self._of: Input | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+
+    def part(self, shard: Shard) -> Source:
+        """The shard's images; LenetError where they cannot be read."""
+        held = range(0) if self._source is None else self._source.chosen
+        if self._source is None or self._of != shard.input or not (
+            held.start <= shard.lo < shard.hi <= held.stop
+        ):  # fmt: skip
+            self.__exit__()
+            self._source, self._of = self._opened(shard), shard.input
+        return self._source.part(shard.lo - self._source.chosen.start, len(shard))
+
+    def _opened(self, shard: Shard) -> Source:
+        path = Path(shard.input.path)
+        try:
+            return open_source(path, shard.lo, max(len(shard), _OPEN))
+        except LenetError:  # behind the shard; if not, it is said again
+            return open_source(path, shard.lo, len(shard))
 
 
 class _Written:
