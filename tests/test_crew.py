@@ -127,11 +127,12 @@ def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatc
 
 def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
     out, job, _ = begun
-    opened, made = [], Worker(out, job, REQUEST)
+    opened, held, made = [], [], Worker(out, job, REQUEST)
 
     def noted(path, lo, count):
         opened.append((path.name, lo))
-        return open_source(path, lo, count)
+        held.append(open_source(path, lo, count))
+        return held[-1]
 
     monkeypatch.setattr(worker, "open_source", noted)
     rows = [row for _, row in made.run(map(job.shard, (1, 3, 4, 0)))]
@@ -144,8 +145,7 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
         )  # fmt: skip
         assert alone.exit_code == 0, alone.output
         assert (np.load(out / row.file) == np.load(out / "alone.npy")).all()
-    made._open.__exit__()
-    assert made._open._source is None
+    assert [source._file.file.closed for source in held] == [True, True]
 
 
 def test_files_alike_but_in_the_middle_are_each_read(tmp_path):
