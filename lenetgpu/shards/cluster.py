@@ -90,15 +90,19 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
 
 def _local(distributed: Any, workers: str) -> Any:
     """A cluster of processes of this machine."""
-    kept = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+    kept = {
+        "threads_per_worker": 1,
+        "memory_limit": 0,
+        "data": dict,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": logging.CRITICAL,
+    }
     if workers == "cuda":
         require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
         from dask_cuda import LocalCUDACluster
 
-        return LocalCUDACluster(threads_per_worker=1, **kept)
-    return distributed.LocalCluster(
-        n_workers=int(workers), threads_per_worker=1, processes=True, memory_limit=0, **kept
-    )
+        return LocalCUDACluster(**kept)
+    return distributed.LocalCluster(n_workers=int(workers), processes=True, **kept)
 
 
 def _joined(distributed: Any, scheduler: str) -> Any:
