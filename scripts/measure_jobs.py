@@ -154,7 +154,7 @@ def _scale(device: str, quick: bool, seconds: float) -> Job:
         gpus = len(driver_gpus())
         counts = [0, *(1 << k for k in range(8) if 1 << k <= max(1, gpus))]
         if not quick:
-            words = ("--images", "20000000", "--shards", "100000,1000000", "--folder", "/dev/shm")
+            words = ("--images", "20000000", "--shards", "100000,1000000")
         words = (*words, "--workers", ",".join(map(str, counts)))
     elif not quick:
         words = ()

@@ -2,8 +2,8 @@
 
     python scripts/scale.py --workers 0,1,2 --shards 100000,1000000 --json scale.json
 
-Makes files of the shipped digits, repeated, in a folder (one in memory, as /dev/shm, has them in
-the page cache), then takes interleaved rounds of whole jobs: 0 workers is the command's own
+Makes files of the shipped digits, repeated, in a folder (/dev/shm where it has room, so that they
+are in memory whatever else is), then takes interleaved rounds of whole jobs: 0 workers is the command's own
 process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the job's own clock,
 from the first shard given out, when all workers are ready, to the last line of the manifest; what
 the model says is measured by the same workers. Labels of all jobs are compared.
@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -29,6 +30,7 @@ import numpy as np
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.software import software
+from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import json_text, write_atomically
 
 
@@ -42,6 +44,14 @@ def make(folder: Path, images: int, files: int) -> None:
             np.lib.format.write_array_header_1_0(file, header)
             for lo in range(0, each, len(digits)):
                 file.write(digits[: each - lo].data)
+
+
+def place(images: int) -> Path | None:
+    """A folder in memory that holds so many images and their labels; None where none does."""
+    memory = Path("/dev/shm")
+    if memory.is_dir() and shutil.disk_usage(memory).free > 2 * images * prod(IMAGE_SHAPE):
+        return memory
+    return None
 
 
 def command(read: Path, out: Path, workers: int, shard: int, device: str, *more: str) -> list[str]:
@@ -105,20 +115,18 @@ def main(
     target: Path | None,
 ) -> None:
     more = ("--plan", plan, "--precision", precision)
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder) as name:
-        place = Path(name)
-        (place / "read").mkdir()
-        make(place / "read", images, files)
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder or place(images)) as name:
+        here = Path(name)
+        (here / "read").mkdir()
+        make(here / "read", images, files)
         cells = [(count, shard) for shard in shards for count in workers]
         samples: dict[tuple[int, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
         seen = set()
         machine: dict[str, Any] = {}
         for _ in range(rounds):
             for count, shard in cells:
-                out = place / "out"
-                found = run(
-                    command(place / "read", out, count, shard, device, *more), count, device
-                )
+                out = here / "out"
+                found = run(command(here / "read", out, count, shard, device, *more), count, device)
                 this = found["this_run"]
                 samples[count, shard].append((this["images_per_second"], this["ready_seconds"]))
                 seen.add(digest(out))
@@ -128,7 +136,7 @@ def main(
             raise click.ClickException(f"expected the same labels of all jobs, found {len(seen)}")
         predicted = {
             (count, shard): run(
-                command(place / "read", place / "none", count, shard, device, "--predict", *more),
+                command(here / "read", here / "none", count, shard, device, "--predict", *more),
                 count,
                 device,
             )
