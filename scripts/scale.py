@@ -3,10 +3,10 @@
     python scripts/scale.py --workers 0,1,2 --shards 100000,1000000 --json scale.json
 
 Makes files of the shipped digits, repeated, in a folder (/dev/shm where it has room, so that they
-are in memory whatever else is), then takes interleaved rounds of whole jobs: 0 workers is the command's own
-process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the job's own clock,
-from the first shard given out, when all workers are ready, to the last line of the manifest; what
-the model says is measured by the same workers. Labels of all jobs are compared.
+are in memory whatever else is), then takes interleaved rounds of whole jobs: 0 workers is the
+command's own process, N are Dask's, with --device cuda one on each of N GPUs. A rate is of the
+job's own clock, from the first shard given out, when all workers are ready, to the last line of the
+manifest; what the model says is measured by the same workers. Labels of all jobs are compared.
 """
 
 from __future__ import annotations
