@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cli.ending import say
-from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures.kinds import require_pictures
 
 if TYPE_CHECKING:
     from lenetgpu.commands.pictures import Classified
@@ -99,17 +99,12 @@ def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
     LenetError of that, and where stdin is meant twice.
     """
     if not arguments:
-        _require_pictures(as_is, "the digits that ship")
+        require_pictures(as_is, "the digits that ship")
         return Given(None)
     from lenetgpu.files.pictures.given import meant, single_data
 
     found = meant(arguments)
     if not found.bad and single_data(found.paths):
-        _require_pictures(as_is, f"images in {found.paths[0]}")
+        require_pictures(as_is, f"images in {found.paths[0]}")
         return Given(Path(found.paths[0]))
     return Given(None, as_is, output, found.paths, found.bad, found.notes)
-
-
-def _require_pictures(as_is: bool, found: str) -> None:
-    if as_is:
-        raise LenetError(f"--as-is: expected pictures, found {found}, which are never prepared")

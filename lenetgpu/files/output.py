@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
+from lenetgpu.files.folders import below
 from lenetgpu.files.forms import FORMS, Names
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, resolved
@@ -54,7 +55,7 @@ def require_folder(path: Path) -> None:
 
 
 def _read_with(source: Path) -> Iterator[Path]:
-    """What is read where `source` is: labels beside IDX images, the files of a folder."""
+    """What is read where `source` is: labels beside IDX images, the files below a folder."""
     from lenetgpu.files.idx import label_file
 
     yield source
@@ -62,7 +63,7 @@ def _read_with(source: Path) -> Iterator[Path]:
     if labels is not None:
         yield labels
     with suppress(OSError):  # it is no folder
-        yield from source.iterdir()
+        yield from map(Path, below(str(source)))
 
 
 def require_apart(target: Path, *sources: Path | None) -> None:

@@ -8,11 +8,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.pictures import read_digit
 from lenetgpu.files.pictures.guard import MOST_BYTES
 from lenetgpu.files.pictures.kinds import EXPECTED, named_picture
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 STDIN, _NAMED = "-", "stdin"
+PICTURE = "picture"
 _STEP = 1 << 20
 
 
@@ -87,7 +88,7 @@ class Gathered:
 
 
 def meant(arguments: Sequence[str]) -> Meant:
-    """The files that `arguments` mean: a folder its pictures, a glob what it finds, by name.
+    """The files that `arguments` mean: a folder the pictures below it, a pattern what it matches.
 
     A folder's pictures are its files with a picture's first bytes or ending, hidden ones apart.
     """
@@ -96,16 +97,17 @@ def meant(arguments: Sequence[str]) -> Meant:
         try:
             if argument == STDIN:
                 found.paths.append(argument)
-            elif has_magic(argument) and not os.path.lexists(argument):
-                matches = sorted(glob(argument))
+            elif is_pattern(argument):
+                matches = matching(argument)
+                found.paths += matches
                 if not matches:
                     found.bad.append(
                         f"{argument}: expected files of this pattern, found no such file"
                     )
-                for match in matches:
-                    _add(found, match)
+            elif os.path.isdir(argument):
+                _add_folder(found, argument)
             else:
-                _add(found, argument)
+                found.paths.append(argument)
         except OSError as error:
             found.bad.append(f"{argument}: expected readable files, found: {error.strerror}")
     if found.paths.count(STDIN) > 1:
@@ -113,13 +115,8 @@ def meant(arguments: Sequence[str]) -> Meant:
     return found
 
 
-def _add(found: Meant, path: str) -> None:
-    if not os.path.isdir(path):
-        found.paths.append(path)
-        return
-    with os.scandir(path) as entries:
-        names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-    files = [file for file in (os.path.join(path, name) for name in names) if os.path.isfile(file)]
+def _add_folder(found: Meant, path: str) -> None:
+    files = [file for file in below(path) if os.path.isfile(file)]
     pictures = [file for file in files if _is_picture(file)]
     found.paths += pictures
     left = len(files) - len(pictures)
@@ -131,12 +128,21 @@ def _add(found: Meant, path: str) -> None:
 
 
 def _is_picture(file: str) -> bool:
-    if named_picture(Path(file)):
-        return True
     try:
-        return form_of(Path(file), EXPECTED) not in (*DATA, "")
+        return kind_of_file(file) == PICTURE
     except LenetError:  # it cannot be opened, and is not called a picture
         return False
+
+
+def kind_of_file(file: str) -> str:
+    """PICTURE by its ending or else its first bytes, one of DATA by these, or "".
+
+    LenetError where it cannot be read, and is not called a picture.
+    """
+    if named_picture(file):
+        return PICTURE
+    form = form_of(Path(file), EXPECTED)
+    return form if form in DATA or not form else PICTURE
 
 
 def single_data(paths: Sequence[str]) -> bool:

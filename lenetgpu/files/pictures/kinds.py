@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+
+from lenetgpu.errors import LenetError
 
 START = 16
 """First bytes that tell what a picture is."""
@@ -50,6 +52,12 @@ def other_kind(start: bytes) -> str | None:
     return None
 
 
-def named_picture(path: Path) -> bool:
+def named_picture(path: str) -> bool:
     """Whether a file's name says that it is a picture."""
-    return path.suffix.lower() in _ENDINGS
+    return os.path.splitext(path)[1].lower() in _ENDINGS
+
+
+def require_pictures(as_is: bool, found: str) -> None:
+    """LenetError where `as_is` is asked for and `found` is no picture."""
+    if as_is:
+        raise LenetError(f"--as-is: expected pictures, found {found}, which are never prepared")

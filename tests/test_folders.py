@@ -1,0 +1,44 @@
+"""Which files a folder or a pattern stands for."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.files.folders import below, is_pattern, matching
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("b/z.png", "b/a/y.png", "a/x.png", "c.png", "B.png", ".h.png", ".d/w.png", "[1]"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_is_the_files_below_it_but_hidden_ones(folder):
+    found = [os.path.relpath(path, folder) for path in below(str(folder))]
+    assert found == ["B.png", "[1]", "c.png", "loop", "a/x.png", "b/z.png", "b/a/y.png"]
+    assert list(below("empty")) == []
+    with pytest.raises(OSError, match="No such file"):
+        list(below("none"))
+
+
+def test_a_pattern_is_the_files_that_it_matches(folder):
+    assert matching("*") == ["B.png", "[1]", "c.png", "loop"]
+    assert matching("b/**") == ["b/a/y.png", "b/z.png"]
+    assert matching("?/*.png") == ["a/x.png", "b/z.png"]
+    assert is_pattern("[2]") and is_pattern("*") and not is_pattern("[1]")
+    assert not is_pattern("none")
+
+
+def test_a_file_deep_in_a_folder_that_is_read_is_no_target(folder):
+    done = CliRunner().invoke(main, ["infer", ".", "--json", "b/a/y.png"])
+    assert done.exit_code == 2 and "another file to write than those that are read" in done.stderr
