@@ -13,7 +13,8 @@ import os
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 Names = Sequence[str] | None
 """Of each image's file, where images are of several."""
+Lacking = Mapping[int, str] | None
+"""Why images have no label, by their place; None where all have one. It may grow meanwhile."""
+NO_LABEL = -1
+"""Stands for a label that there is not."""
 _COPY_BYTES = 4 << 20
 _ROWS = 1 << 15
 _FORMULAS = ("=", "+", "-", "@")
@@ -36,12 +41,27 @@ _FORMULAS = ("=", "+", "-", "@")
 _H5 = (("labels", "<i4", ()), ("scores", "<f4", (CLASSES,)))
 
 
+@dataclass(frozen=True)
+class Announced:
+    """What a file is to hold: `count` labels, with scores or without, the first of image `first`.
+
+    `lacking` is not None: there may be images whose label is NO_LABEL, and whose scores are NaN.
+    """
+
+    count: int
+    with_scores: bool
+    first: int = 0
+    names: Names = None
+    lacking: Lacking = None
+
+
 class Form(ABC):
     """Writes labels (n,) int32, and scores (n, 10) float32 where there are any, into `file`."""
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
-        self.file, self.count, self.with_scores, self.names = file, count, with_scores, names
-        self.done = self.first = 0
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
+        self.file, self.count, self.with_scores = file, told.count, told.with_scores
+        self.names, self.lacking = told.names, told.lacking
+        self.done, self.first = 0, told.first
 
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -58,13 +78,13 @@ class Form(ABC):
 class Npy(Form):
     """An array of labels, or of rows (label, scores); it has no place for names."""
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
         import numpy as np
 
-        super().__init__(file, count, with_scores, names)
+        super().__init__(file, told)
         row = [("label", "<i4"), ("scores", "<f4", (CLASSES,))]
-        self._dtype = np.dtype(row if with_scores else np.int32)
-        self._header(count)
+        self._dtype = np.dtype(row if self.with_scores else np.int32)
+        self._header(self.count)
 
     def _header(self, count: int) -> None:
         """NumPy leaves room for the longest count: another one's header is as long."""
@@ -100,6 +120,15 @@ def _no_formula(name: str) -> str:
     return f"{chr(39) * name.startswith(_FORMULAS)}{one_line(name)}"
 
 
+def _cells(*rows: tuple[object, ...]) -> str:
+    """A line of CSV for each row, its texts as they may stand in a spreadsheet."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [_no_formula(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    )
+    return text.getvalue()
+
+
 class Csv(Form):
     """A line an image: its number in the data set, its label, its scores to the last bit.
 
@@ -107,55 +136,63 @@ class Csv(Form):
     before one that a spreadsheet would take for a formula.
     """
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
-        super().__init__(file, count, with_scores, names)
-        heads = ["index", "label"] if names is None else ["index", "file", "label"]
-        heads += [f"score{k}" for k in range(CLASSES)] if with_scores else []
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
+        super().__init__(file, told)
+        heads = ["index", "label"] if self.names is None else ["index", "file", "label"]
+        heads += [f"score{k}" for k in range(CLASSES)] if self.with_scores else []
+        heads += [] if self.lacking is None else ["error"]
         self.file.write((",".join(heads) + "\n").encode())
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """A line for each."""
         numbers = range(self.first + self.done, self.first + self.done + len(labels))
-        rows = zip(self._heads(numbers), labels.tolist(), strict=True)
+        heads, end = list(self._heads(numbers)), "\n" if self.lacking is None else ",\n"
+        rows = zip(heads, labels.tolist(), strict=True)
         if scores is None:
-            lines = [f"{head},{label}\n" for head, label in rows]
+            lines = [f"{head},{label}{end}" for head, label in rows]
         else:
-            line = "%s,%d" + ",%.9g" * CLASSES + "\n"
+            line = "%s,%d" + ",%.9g" * CLASSES + end
             lines = [
                 line % (head, label, *row)
                 for (head, label), row in zip(rows, scores.tolist(), strict=True)
             ]
+        if self.lacking is not None:
+            empty = "," * (2 + CLASSES * self.with_scores)
+            for at in (labels == NO_LABEL).nonzero()[0].tolist():
+                lines[at] = f"{heads[at]}{empty}{_cells((self.lacking[self.done + at],))}"
         self.file.write("".join(lines).encode())
 
     def _heads(self, numbers: range) -> Iterable[object]:
         """What a line begins with: the image's number, and its name where it has one."""
         if self.names is None:
             return numbers
-        text = io.StringIO()
         names = self.names[self.done : self.done + len(numbers)]
-        csv.writer(text, lineterminator="\n").writerows(
-            zip(numbers, map(_no_formula, names), strict=True)
-        )
-        return text.getvalue().splitlines()
+        return _cells(*zip(numbers, names, strict=True)).splitlines()
 
     def finish(self, asked: int | None) -> None:
         """Nothing: it has no place to say more."""
 
 
 class Json(Form):
-    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted."""
+    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted.
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
-        super().__init__(file, count, with_scores, names)
+    Where labels may be lacking, these are null, and `errors` says why; it is null for the others.
+    """
+
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
+        super().__init__(file, told)
         self._opening = b"{"
         self.file.write(self._opening + b'"labels": [')
         folder = os.path.dirname(file.name)
-        self._scores = tempfile.TemporaryFile(dir=folder) if with_scores else None  # noqa: SIM115
+        self._scores = tempfile.TemporaryFile(dir=folder) if told.with_scores else None  # noqa: SIM115
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """Labels into the file; scores, which come after all of them, beside it."""
         comma = ", " if self.done else ""
-        self.file.write((comma + json.dumps(labels.tolist())[1:-1]).encode())
+        found: list[int | None] = labels.tolist()
+        if self.lacking is not None:
+            found = [None if label == NO_LABEL else label for label in found]
+        self.file.write((comma + json.dumps(found)[1:-1]).encode())
         if self._scores is not None and scores is not None:
             rows = json_text(scores.astype(float).tolist())[1:-1]
             self._scores.write((comma + rows).encode())
@@ -170,6 +207,9 @@ class Json(Form):
             self.file.write(b"]")
         if self.names is not None:
             self.file.write(b', "files": ' + json.dumps(list(self.names[: self.done])).encode())
+        if self.lacking is not None:
+            errors = [self.lacking.get(number) for number in range(self.done)]
+            self.file.write(b', "errors": ' + json.dumps(errors).encode())
         self.file.write(b"}")
         if asked is not None:
             said = {"interrupted": True, "images_asked": asked}
@@ -199,9 +239,9 @@ class H5(Form):
     Parts are kept in files of their own; HDF5 has a part in them only in the end.
     """
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
-        super().__init__(file, count, with_scores, names)
-        folder, wanted = os.path.dirname(file.name), _H5[: 1 + with_scores]
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
+        super().__init__(file, told)
+        folder, wanted = os.path.dirname(file.name), _H5[: 1 + told.with_scores]
         self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
 
     def add(self, labels: Array, scores: Array | None) -> None:
@@ -237,10 +277,13 @@ class H5(Form):
 
 
 class Parquet(Form):
-    """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`."""
+    """Columns `file`, where images have names, `index`, `label`, and `score0` to `score9`.
 
-    def __init__(self, file: IO[bytes], count: int, with_scores: bool, names: Names = None) -> None:
-        super().__init__(file, count, with_scores, names)
+    Where labels may be lacking, `error` says why one is, and is null where there is one.
+    """
+
+    def __init__(self, file: IO[bytes], told: Announced) -> None:
+        super().__init__(file, told)
         require_extra(".parquet", "pyarrow", "parquet")
         self._writer: Any = None
 
@@ -253,10 +296,14 @@ class Parquet(Form):
         if self.names is not None:
             names = self.names[self.done : self.done + len(labels)]
             columns = {"file": pa.array(map(one_line, names)).dictionary_encode()} | columns
-        columns["label"] = pa.array(labels, pa.int32())
+        missing = None if self.lacking is None else labels == NO_LABEL
+        columns["label"] = pa.array(labels, pa.int32(), mask=missing)
         if scores is not None:
             for k in range(CLASSES):
-                columns[f"score{k}"] = pa.array(scores[:, k], pa.float32())
+                columns[f"score{k}"] = pa.array(scores[:, k], pa.float32(), mask=missing)
+        if self.lacking is not None:
+            said = map(self.lacking.get, range(self.done, self.done + len(labels)))
+            columns["error"] = pa.array(said, pa.string())
         self._write(pa.table(columns))
 
     def _write(self, rows: Any) -> None:

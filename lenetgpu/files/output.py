@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below
-from lenetgpu.files.forms import FORMS, Names
+from lenetgpu.files.forms import FORMS, Announced, Lacking, Names
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, resolved
 
@@ -174,18 +174,15 @@ class LabelWriter:
     Leaving a `with` block closes it, an exception in the block abandons it.
     """
 
-    def __init__(
-        self, path: Path, count: int, with_scores: bool, first: int, names: Names = None
-    ) -> None:
-        self.path, self.count, self.with_scores = path, count, with_scores
+    def __init__(self, path: Path, told: Announced) -> None:
+        self.path, self.count, self.with_scores = path, told.count, told.with_scores
         self._ended = False
         try:
             self._made = _temporary(path)
         except OSError as error:
             raise _no_place(self.path, error) from error
         try:
-            self._form = FORMS[path.suffix.lower()](self._made.file, count, with_scores, names)
-            self._form.first = first
+            self._form = FORMS[path.suffix.lower()](self._made.file, told)
         except BaseException as error:
             self._drop()
             if isinstance(error, OSError):
@@ -258,14 +255,20 @@ class LabelWriter:
 
 
 def open_labels(
-    path: Path, count: int, with_scores: bool, first: int = 0, names: Names = None
+    path: Path,
+    count: int,
+    with_scores: bool,
+    first: int = 0,
+    names: Names = None,
+    lacking: Lacking = None,
 ) -> LabelWriter:
     """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be.
 
     `first` is the number that the first image has in its data set; `names` (count,) are those of
-    the files that the images are of, where they are of several.
+    the files that the images are of, where they are of several; `lacking` says why labels that are
+    NO_LABEL are, where some may be.
     """
-    return LabelWriter(path, count, with_scores, first, names)
+    return LabelWriter(path, Announced(count, with_scores, first, names, lacking))
 
 
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
