@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
@@ -60,21 +61,36 @@ def unknown(data: bytes) -> str:
     return f"one in {kind} form" if kind else f"{len(data):,} bytes of another form"
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A block in which Pillow prints nothing and its bombs are errors."""
-    from PIL import Image
+class _Quiet:
+    """A block in which Pillow prints nothing and its bombs are errors; of all threads together.
 
-    logger = logging.getLogger("PIL")
-    silent = logging.NullHandler()
-    logger.addHandler(silent)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    finally:
-        logger.removeHandler(silent)
+    What it changes is the process': the first thread that comes in does, the last to go undoes it.
+    """
+
+    def __init__(self) -> None:
+        self._turn, self._inside, self._before = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        from PIL import Image
+
+        with self._turn:
+            if not self._inside:
+                logger, silent = logging.getLogger("PIL"), logging.NullHandler()
+                logger.addHandler(silent)
+                self._before.callback(logger.removeHandler, silent)
+                self._before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._turn:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+
+_QUIET = _Quiet()
 
 
 def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
@@ -85,7 +101,7 @@ def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
     from PIL import Image, ImageFile
 
     try:
-        with _quiet(), Image.open(io.BytesIO(data), formats=[form]) as image:
+        with _QUIET, Image.open(io.BytesIO(data), formats=[form]) as image:
             width, height = image.size
             require_pixels(width, height, form)
             image.draft("L", (SIDE, SIDE))
