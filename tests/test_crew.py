@@ -21,6 +21,7 @@ from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.measure.outcome import Request
 from lenetgpu.shards import cluster, manifest, worker
+from lenetgpu.shards import opened as opening
 from lenetgpu.shards.inputs import Input, fingerprint, gather
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.lots import Lots
@@ -36,7 +37,7 @@ def begun(tmp_path):
     floats = load_dataset(default_digits()).images[:350].astype(np.float32) / 255
     floats[120] = np.nan
     np.save(tmp_path / "f.npy", floats)
-    inputs, _ = gather([tmp_path / "f.npy"])
+    inputs = gather([tmp_path / "f.npy"]).inputs
     weights = load_weights(default_weights())
     job = Job(tuple(inputs), weights.source, weights.digest, "fp32", "fp32", "cpu", 50)
     out = tmp_path / "out"
@@ -134,7 +135,7 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
         held.append(open_source(path, lo, count))
         return held[-1]
 
-    monkeypatch.setattr(worker, "open_source", noted)
+    monkeypatch.setattr(opening, "open_source", noted)
     rows = [row for _, row in made.run(map(job.shard, (1, 3, 4, 0)))]
     assert opened == [("f.npy", 50), ("f.npy", 0)] and [row.lo for row in rows] == [50, 150, 200, 0]
     for row in rows:

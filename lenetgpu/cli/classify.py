@@ -33,7 +33,7 @@ from lenetgpu.cli.signals import INTERRUPTED
     nargs=-1,
     required=True,
     type=FILE,
-    explained="Files of images (HDF5, IDX, .npy, packed), folders and patterns of such files.",
+    explained="Files of images (HDF5, IDX, .npy, packed), or pictures: files, folders, patterns.",
 )
 @click.option(
     "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."
@@ -54,7 +54,8 @@ from lenetgpu.cli.signals import INTERRUPTED
 )
 @DEVICE
 @number("--threads", "CPU threads of each worker.", show_default="all it may use")
-@number("--shard", "Images of a shard at most.", default=1_000_000)
+@click.option("--as-is", is_flag=True, help="Make pictures grey and 28x28, and leave it at that.")
+@number("--shard", "Images of a shard at most.", show_default="1000000, of pictures 1000")
 @click.option(
     "--form",
     default="npy",
@@ -123,5 +124,5 @@ def classify(
             err=True,
         )
         ctx.exit(INTERRUPTED)
-    if outcome.bad or outcome.failed:
+    if outcome.bad or outcome.failed or outcome.lacking:
         ctx.exit(1)

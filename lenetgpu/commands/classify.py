@@ -10,22 +10,25 @@ from typing import Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.forms import FORMS
+from lenetgpu.files.pictures.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO
 from lenetgpu.shards import manifest
-from lenetgpu.shards.crew import Here, OnDask, Resolved, crew
+from lenetgpu.shards.crew import Here, OnDask, crew
 from lenetgpu.shards.here import TRIES
-from lenetgpu.shards.inputs import Input, gather
-from lenetgpu.shards.job import SHARD, Job, news, require_same
+from lenetgpu.shards.inputs import Gathered, Unreadable, gather
+from lenetgpu.shards.job import PICTURES, SHARD, Job, news, require_same
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
+from lenetgpu.shards.pictures import LIST, keep
+from lenetgpu.shards.pictures import require_same as same_pictures
 from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, sweep, write_atomically
 
 SUMMARY = "summary.json"
-_MOST_WORKERS = 1024
+_MOST_WORKERS, _TOLD = 1024, 10
 Tell = Callable[[str], None]
 
 
@@ -33,6 +36,7 @@ Tell = Callable[[str], None]
 class ClassifyRequest:
     """What `lenetgpu classify` was asked for: `shard` images of a shard, `form` an ending.
 
+    `shard` None: SHARD images, or PICTURES. `as_is`: pictures are not prepared.
     `workers` None: this process; "N" processes of Dask's; "cuda" one a GPU. `scheduler`: the
     address of a cluster's instead.
     """
@@ -44,17 +48,18 @@ class ClassifyRequest:
     precision: str | None = None
     device: str = "auto"
     threads: int | None = None
-    shard: int = SHARD
+    shard: int | None = None
     form: str = "npy"
     scores: bool = False
     tries: int = TRIES
     workers: str | None = None
     scheduler: str | None = None
+    as_is: bool = False
 
     def check(self) -> None:
         """LenetError unless its numbers and words can be run."""
         for option, number in {"--shard": self.shard, "--tries": self.tries}.items():
-            if not 1 <= number < 1 << 53:
+            if number is not None and not 1 <= number < 1 << 53:
                 raise LenetError(f"{option}: expected at least 1 and below 2^53, found {number}")
         if f".{self.form}" not in FORMS:
             known = ", ".join(form[1:] for form in FORMS)
@@ -90,37 +95,57 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     request.check()
     out = request.out.absolute()
     _require_folder(out, request.sources)
-    inputs, bad = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    read = look(request, say)
     with manifest.alone(out):
         begun = manifest.read(out)
         run = request.run()
         if begun is not None:
             run = _as_begun(run, begun.job)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
-            for entry in bad:
-                tell(entry.sentence)
+            _tell_bad(read.bad, tell)
             if found.dashboard:
                 tell(f"dashboard {found.dashboard}")
             say("making ready")
-            resolved = found.resolve(inputs[0].dtype, request.shard)
-            job, machine = job_of(request, run, inputs, resolved)
+            job, machine = job_of(request, run, read, found)
             if begun is None:
-                manifest.begin(out, job)
+                manifest.begin(out, job, read.listed)
                 begun = manifest.Manifest(job)
             else:
                 require_same(out, begun.job, job)
-                _extend(out, begun, job)
-            for entry in bad:
-                if entry.path not in begun.unreadable:
-                    manifest.append(out, entry)
-            outcome = ClassifyOutcome(begun.job, out, bad, dict(begun.done), machine=machine)
+                _extend(out, begun, job, read.listed)
+            new = [entry for entry in read.bad if entry.path not in begun.unreadable]
+            if new and not job.pictures:
+                manifest.append(out, *new)
+            outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
             _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
     _sum_up(out, outcome)
     return outcome
 
 
-def _extend(out: Path, begun: manifest.Manifest, job: Job) -> None:
-    """Take in files that can be read now; LenetError where the job is another one."""
+def look(request: ClassifyRequest, say: Say) -> Gathered:
+    """What a job reads; LenetError of `gather`, and where arrays are to be left as they are."""
+    found = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    if not found.listed:
+        require_pictures(request.as_is, f"images in {found.inputs[0].path}")
+    return found
+
+
+def _tell_bad(bad: list[Unreadable], tell: Tell) -> None:
+    for entry in bad[:_TOLD]:
+        tell(entry.sentence)
+    if len(bad) > _TOLD:
+        tell(f"and {len(bad) - _TOLD:,} more files that cannot be read")
+
+
+def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
+    """Take in files that can be read now; LenetError where the job is another one.
+
+    Pictures may be others as long as nothing is done of them.
+    """
+    if listed and begun.job.pictures:
+        if begun.done:
+            same_pictures(out, begun.job.valid[0].fingerprint, listed)
+        keep(out, listed)
     for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
         manifest.append(out, entry)
         begun.job = begun.job.extended(entry)
@@ -134,39 +159,41 @@ def _as_begun(run: Request, job: Job) -> Request:
 
 
 def job_of(
-    request: ClassifyRequest, run: Request, inputs: list[Input], found: Resolved
+    request: ClassifyRequest, run: Request, read: Gathered, crew: Here | OnDask
 ) -> tuple[Job, dict[str, Any]]:
     """The job that a request comes to, and the device as JSON."""
-    plan, precision, device, machine = found
+    size = request.shard or (PICTURES if read.listed else SHARD)
+    plan, precision, device, machine = crew.resolve(read.inputs[0].dtype, size)
     weights = load_weights(run.weights or assets.default_weights())
     job = Job(
-        tuple(inputs),
+        tuple(read.inputs),
         weights.source,
         weights.digest,
         plan,
         precision,
         device,
-        request.shard,
+        size,
         f".{request.form}",
         request.scores,
+        as_is=request.as_is,
     )
     return job, machine
 
 
 def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
     """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
-    if not out.exists():
-        return
-    if not out.is_dir():
-        raise LenetError(f"{out}: expected a folder for the results, found a file")
     for source in sources:
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             raise LenetError(
                 f"{out}: expected a folder for the results outside {source}, which is read, "
                 "found it inside"
             )
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LenetError(f"{out}: expected a folder for the results, found a file")
     try:
-        others = [name for name in _names(out) if not name.startswith(".")]
+        others = [name for name in _names(out) if not name.startswith(".") and name != LIST]
     except OSError as error:
         raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
     if others and manifest.MANIFEST not in others:
@@ -203,7 +230,7 @@ def _run(
                 manifest.append(outcome.folder, found)
                 outcome.failed[found.shard] = found
                 tell(f"set aside after {found.tries} tries: {found.sentence}")
-            say("images", images + outcome.fresh_images, job.images)
+            say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)
             outcome.seconds = clock() - started
     except KeyboardInterrupt:
         outcome.interrupted = True

@@ -11,15 +11,15 @@ from statistics import median
 from typing import Any
 
 from lenetgpu.cpu.threads import core_count
-from lenetgpu.files.reading import MemorySource
-from lenetgpu.files.source import Source, open_source
+from lenetgpu.files.reading import MemorySource, Source
 from lenetgpu.measure.timing import clock, cpu_ms
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.shards import manifest
-from lenetgpu.shards.inputs import Input, fingerprint
-from lenetgpu.shards.job import Job
+from lenetgpu.shards.job import Shard
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.model import Costs
+from lenetgpu.shards.opened import opened
+from lenetgpu.shards.pictures import AT_ONCE, PictureSource
 from lenetgpu.shards.worker import Worker
 
 _SECONDS = 0.5
@@ -34,11 +34,11 @@ def costs(worker: Worker, folder: Path) -> Costs:
     begun = clock()
     worker.ready(job.valid[0].dtype)
     start = clock() - begun
-    with open_source(Path(_longest(job).path)) as source:
-        read, read_all = reading(source, 1), reading(source, core_count())
+    with _longest(worker) as source:
+        read, read_all = reading(source, 1), medium(source)
     label = label_rate(worker)
     with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
-        opening, ending, line = ends(Path(place), job)
+        opening, ending, line = ends(Path(place), worker)
     found = Costs(read, max(read, read_all), label, start, opening, ending, line, label_all=label)
     bus, kernels = _parts(worker)
     return replace(found, bus=bus, kernels=kernels)
@@ -57,15 +57,17 @@ def _parts(worker: Worker) -> tuple[float | None, float | None]:
     return found.bus_gbs * 1e9 / found.image_bytes, 1e9 / found.image_ns
 
 
-def _longest(job: Job) -> Input:
-    return max(job.valid, key=lambda entry: entry.images)
+def _longest(worker: Worker) -> Source:
+    """All images of the longest input."""
+    entry = max(worker.job.valid, key=lambda entry: entry.images)
+    return opened(worker.folder, worker.job, Shard(0, entry, 0, entry.images, ""))
 
 
 def reading(source: Source, threads: int) -> float:
     """Images a second that `threads` readers get from a file, each at a place of its own."""
     import numpy as np
 
-    count = min(_BLOCK, len(source))
+    count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
     places = [number * (len(source) // threads) for number in range(threads)]
     end = clock() + _SECONDS
 
@@ -83,12 +85,24 @@ def reading(source: Source, threads: int) -> float:
     return images / (clock() - begun)
 
 
+def medium(source: Source) -> float:
+    """Images a second that what holds the files gives: to a reader a core; of pictures, unread."""
+    if not isinstance(source, PictureSource):
+        return reading(source, core_count())
+    begun, count = clock(), 0
+    while clock() < begun + _SECONDS:
+        Path(source.names[count % len(source)]).read_bytes()
+        count += 1
+    return count / (clock() - begun)
+
+
 def label_rate(worker: Worker) -> float:
     """Images a second from host memory to labels, of the longest file's first images."""
     import numpy as np
 
-    with open_source(Path(_longest(worker.job).path)) as source:
-        images = np.empty((min(_BLOCK, len(source)), *IMAGE_SHAPE), source.dtype)
+    with _longest(worker) as source:
+        count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
+        images = np.empty((count, *IMAGE_SHAPE), source.dtype)
         source.read(0, images)
         name = source.source
     runner: Any = worker.ready(worker.job.valid[0].dtype)
@@ -103,27 +117,27 @@ def label_rate(worker: Worker) -> float:
     return count / took
 
 
-def ends(folder: Path, job: Job) -> tuple[float, float, float]:
-    """Seconds that a shard takes to open; to write, flush and name with its line; the line's."""
+def ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
+    """Seconds that a shard takes to open; to write, flush and name with its line; the line's.
+
+    Files are written into `folder`.
+    """
     import numpy as np
 
     from lenetgpu.files.output import write_labels
 
+    job, scores = worker.job, None
     shard = job.shards[0]
-    path, scores = Path(shard.input.path), None
     if job.scores:
         scores = np.zeros((len(shard), CLASSES), np.float32)
     labels = np.zeros(len(shard), np.int32)
     manifest.begin(folder, job)
     row = Row(0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "")
 
-    def opened() -> None:
-        fingerprint(path)
-        open_source(path, shard.lo, len(shard)).close()
-
     line = _median(lambda: manifest.append(folder, row))
     written = _median(lambda: write_labels(folder / shard.name, labels, scores))
-    return _median(opened), written + line, line
+    opening = _median(lambda: opened(worker.folder, job, shard).close())
+    return opening, written + line, line
 
 
 def _median(call: Callable[[], Any]) -> float:

@@ -1,21 +1,26 @@
-"""What a job reads: files, the files of folders and of globs, each looked at once."""
+"""What a job reads: files, those of folders and of patterns: of many images each, or pictures."""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.idx import GzipSource, label_file
+from lenetgpu.files.pictures.given import PICTURE, kind_of_file
+from lenetgpu.files.pictures.kinds import EXPECTED
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import Source, open_source
+from lenetgpu.shards.pictures import LIST, Listed, digest
 
 _ENDS = 32 << 10
 """Bytes at a file's start and end that its fingerprint is made of, beside its size and time."""
+_TELL = 500
 Looked = Callable[[int, int], None]
 
 
@@ -24,7 +29,8 @@ class Input:
     """A file of images: its absolute `path`, how many images it has, and what it is known by again.
 
     `dtype` "uint8" or "float32". `fingerprint`: a hash of its size, time of change, first and last
-    32 KiB. `whole`: it can only be read from its start on, so that it is one shard.
+    32 KiB. `whole`: it can only be read from its start on, so that it is one shard. `pictures`: it
+    is the list of so many of them, `path` its name in the job's folder, `fingerprint` its hash.
     """
 
     path: str
@@ -33,6 +39,7 @@ class Input:
     labelled: bool
     fingerprint: str
     whole: bool = False
+    pictures: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,49 +50,43 @@ class Unreadable:
     sentence: str
 
 
-def _glob(source: str) -> Iterator[Path]:
-    found = [Path(name) for name in glob.glob(source, recursive=True)]
-    files = sorted(path for path in found if path.is_file())
-    if not files:
-        raise LenetError(f"{source}: expected files that this pattern matches, found none")
-    yield from files
+@dataclass(frozen=True)
+class Gathered:
+    """What a job reads: its inputs, what was found and cannot be read, the list of its pictures.
 
-
-def _folder(folder: Path) -> Iterator[Path]:
-    """Files below `folder` but hidden ones, in the order of their paths; links are not followed."""
-    count = 0
-    try:
-        for place, folders, names in os.walk(folder, onerror=_raise):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in sorted(names):
-                if not name.startswith("."):
-                    count += 1
-                    yield Path(place, name)
-    except OSError as error:
-        raise LenetError(f"{folder}: expected a folder to read, found: {error.strerror}") from error
-    if not count:
-        raise LenetError(f"{folder}: expected files in this folder, found none")
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def named(sources: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Files of `sources`, and whether each was named itself rather than found.
-
-    A folder stands for the files below it, but hidden ones and the labels beside IDX images; a
-    pattern (`*?[`) that is no file's name for those that it matches. LenetError where one has none.
+    A job of pictures has one input, the list; one of arrays has an empty list.
     """
-    for source in sources:
-        if source.is_dir():
-            files = list(_folder(source))
-            labels = {beside for file in files if (beside := label_file(file)) is not None}
-            yield from ((file, False) for file in files if file not in labels)
-        elif not source.exists() and glob.has_magic(str(source)):
-            yield from ((file, False) for file in _glob(str(source)))
+
+    inputs: list[Input]
+    bad: list[Unreadable]
+    listed: bytes = b""
+
+
+def named(sources: Iterable[Path]) -> Iterator[tuple[str, bool]]:
+    """Absolute paths of the files of `sources`, and whether each was named rather than found.
+
+    A folder stands for the files below it, a pattern that is no file's name for those that it
+    matches. LenetError where there are none.
+    """
+    for source in map(str, sources):
+        if os.path.isdir(source):
+            yield from _found(source, below(source), "files in this folder")
+        elif is_pattern(source):
+            yield from _found(source, matching(source), "files that this pattern matches")
         else:
-            yield source, True
+            yield os.path.abspath(source), True
+
+
+def _found(source: str, files: Iterable[str], wanted: str) -> Iterator[tuple[str, bool]]:
+    none = True
+    try:
+        for file in files:
+            none = False
+            yield os.path.abspath(file), False
+    except OSError as error:
+        raise LenetError(f"{source}: expected a folder to read, found: {error.strerror}") from error
+    if none:
+        raise LenetError(f"{source}: expected {wanted}, found none")
 
 
 def fingerprint(path: Path) -> str:
@@ -120,27 +121,85 @@ def _is_whole(source: Source) -> bool:
     return isinstance(source, GzipSource)
 
 
-def gather(
-    sources: Iterable[Path], looked: Looked | None = None
-) -> tuple[list[Input], list[Unreadable]]:
+def gather(sources: Iterable[Path], looked: Looked | None = None) -> Gathered:
     """All files of `sources`, in order, and those found that cannot be read; `looked(done, of)`.
 
-    LenetError for a file that is named and cannot be read, for one that comes twice, for images of
-    two types, and where there is nothing to read.
+    Pictures are not opened where their name says what they are. LenetError for a file that is named
+    and cannot be read, for one that comes twice, for pictures beside arrays and images of two
+    types, and where there is nothing to read.
     """
-    inputs: list[Input] = []
-    bad: list[Unreadable] = []
-    seen: dict[tuple[int, int], Path] = {}
-    files = list(named(sources))
-    for count, (file, alone) in enumerate(files, 1):
-        path = Path(os.path.abspath(file))
-        _require_new(path, seen)
+    pictures, arrays, bad = Listed(), list[tuple[str, bool]](), list[Unreadable]()
+    for count, (path, alone) in enumerate(named(sources), 1):
         try:
-            inputs.append(look(path))
+            facts = _facts(path)
+            kind = _kind(path, facts)
         except LenetError as error:
             if alone:
                 raise
-            bad.append(Unreadable(str(path), str(error)))
+            bad.append(Unreadable(path, str(error)))
+            continue
+        if kind == PICTURE:
+            pictures.add(path, facts)
+        else:
+            arrays.append((path, alone))
+        if pictures.count and arrays:
+            raise _mixed(path, kind, arrays[0][0] if kind == PICTURE else pictures.first)
+        if looked is not None and count % _TELL == 0:
+            looked(count, 0)
+    if pictures.count:
+        listed = pictures.whole()
+        entry = Input(LIST, pictures.count, "uint8", False, digest(listed), pictures=True)
+        return Gathered([entry], bad, listed)
+    return _arrays(arrays, bad, looked)
+
+
+def _facts(path: str) -> os.stat_result:
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise LenetError(f"{path}: expected a file to read, found a device or a pipe")
+    return facts
+
+
+def _kind(path: str, facts: os.stat_result) -> str:
+    """PICTURE, or the form of a file of images; LenetError of any other file."""
+    kind = kind_of_file(path)
+    if not kind:
+        size = facts.st_size
+        found = f"{size:,} bytes of another form" if size else "an empty file"
+        raise LenetError(f"{path}: expected {EXPECTED}, found {found}")
+    return kind
+
+
+def _mixed(path: str, kind: str, other: str) -> LenetError:
+    expected, found = "pictures", f"images in {kind} form"
+    if kind == PICTURE:
+        expected, found = "files of many images", "a picture"
+    return LenetError(
+        f"{path}: expected {expected} only, as {other} in the same job, found {found}"
+    )
+
+
+def _arrays(
+    files: list[tuple[str, bool]], bad: list[Unreadable], looked: Looked | None
+) -> Gathered:
+    """Files of many images, each looked at, without the labels beside IDX images."""
+    inputs: list[Input] = []
+    seen: dict[tuple[int, int], str] = {}
+    found = [file for file, alone in files if not alone]
+    labels = {str(beside) for file in found if (beside := label_file(Path(file))) is not None}
+    for count, (path, alone) in enumerate(files, 1):
+        if path in labels and not alone:
+            continue
+        _require_new(path, seen)
+        try:
+            inputs.append(look(Path(path)))
+        except LenetError as error:
+            if alone:
+                raise
+            bad.append(Unreadable(path, str(error)))
         if looked is not None:
             looked(count, len(files))
     if not inputs:
@@ -152,15 +211,12 @@ def gather(
             f"{other.path}: expected images of {inputs[0].dtype}, as in {inputs[0].path}, "
             f"found {other.dtype}"
         )
-    return inputs, bad
+    return Gathered(inputs, bad)
 
 
-def _require_new(path: Path, seen: dict[tuple[int, int], Path]) -> None:
+def _require_new(path: str, seen: dict[tuple[int, int], str]) -> None:
     """LenetError where `path` was there before, under this or another name."""
-    try:
-        facts = path.stat()
-    except OSError as error:
-        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+    facts = _facts(path)
     before = seen.setdefault((facts.st_dev, facts.st_ino), path)
     if before is not path:
         raise LenetError(f"{path}: expected each file once, found it again ({before})")

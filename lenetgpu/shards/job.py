@@ -14,13 +14,13 @@ from lenetgpu.errors import LenetError
 from lenetgpu.shards.inputs import Input
 from lenetgpu.store import json_text
 
-SHARD = 1_000_000
-"""Images of a shard, where nothing else is asked."""
+SHARD, PICTURES = 1_000_000, 1_000
+"""Images of a shard, and pictures of one, where nothing else is asked."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Images `lo` to `hi` of one file; its labels are in a file of its own, `name`."""
+    """Images `lo` to `hi` of one input; its labels are in a file of its own, `name`."""
 
     number: int
     input: Input
@@ -38,8 +38,8 @@ class Job:
 
     Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
     path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
-    `void` are the inputs, by their place, that others took the place of: they have numbers, and no
-    shards.
+    `as_is`: pictures are not prepared. `void` are the inputs, by their place, that others took the
+    place of: they have numbers, and no shards.
     """
 
     inputs: tuple[Input, ...]
@@ -52,10 +52,16 @@ class Job:
     form: str = ".npy"
     scores: bool = False
     void: tuple[int, ...] = ()
+    as_is: bool = False
+
+    @property
+    def pictures(self) -> bool:
+        """Whether pictures are read, rather than files of many images."""
+        return any(entry.pictures for entry in self.valid)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
-        """All of them, in the order of inputs; a shard has images of one file only."""
+        """All of them, in the order of inputs; a shard has images of one input only."""
         return tuple(shard for place, shard in self._cuts() if place not in self.void)
 
     def _cuts(self) -> Iterator[tuple[int, Shard]]:
@@ -119,6 +125,7 @@ _WORDS = {
     "form": "files of",
     "size": "shards of",
     "scores": "scores",
+    "as_is": "pictures as they are",
     "plan": "plan",
     "precision": "precision",
     "device": "device",

@@ -12,13 +12,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.shards.inputs import Input, Unreadable
 from lenetgpu.shards.job import Job, Shard, of_header
+from lenetgpu.shards.pictures import keep
 from lenetgpu.store import json_text, write_atomically
 
 MANIFEST = "manifest.json"
@@ -31,7 +32,8 @@ class Row:
     """A shard that is done: `counts` (10) labels of each digit, `right` None without labels.
 
     `hash` is its input's fingerprint, `version` lenetgpu's; `seconds` from opening the input to the
-    file's name; `worker` names who did it.
+    file's name; `worker` names who did it. `bad` of its pictures have no label, `said` is why the
+    first of them have none.
     """
 
     shard: int
@@ -45,6 +47,8 @@ class Row:
     seconds: float
     worker: str
     version: str
+    bad: int = 0
+    said: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,19 +87,20 @@ def _line(entry: Entry) -> bytes:
     return (json_text({_KINDS[type(entry)]: vars(entry)}) + "\n").encode()
 
 
-def begin(folder: Path, job: Job) -> None:
-    """Write the manifest of a job of which nothing is done."""
+def begin(folder: Path, job: Job, listed: bytes = b"") -> None:
+    """Write the list of pictures, where there are any, and the manifest of a job not begun yet."""
+    keep(folder, listed)
     write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
 
 
-def append(folder: Path, entry: Entry) -> None:
-    """Add a line; several processes may at once. LenetError where it cannot be written."""
+def append(folder: Path, *entries: Entry) -> None:
+    """Add lines; several processes may at once. LenetError where they cannot be written."""
     path = folder / MANIFEST
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             _cut(file)
-            file.write(_line(entry))
+            file.write(b"".join(map(_line, entries)))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -154,7 +159,8 @@ def read(folder: Path) -> Manifest | None:
 
 
 def _row(entry: Any) -> Row:
-    return Row(**(entry | {"counts": tuple(entry["counts"])}))
+    known = Row(**entry)
+    return replace(known, counts=tuple(known.counts), said=tuple(known.said))
 
 
 def _take(manifest: Manifest, document: Any) -> None:

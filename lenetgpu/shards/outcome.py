@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from lenetgpu.shards.inputs import Unreadable
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.shards.model import WORKERS, Costs, Prediction, predict
+
+FIRST_SAID, _UNREADABLE = 10, 1_000
+"""Pictures without a label, and files that cannot be read, that a summary has sentences of."""
 
 
 @dataclass
@@ -39,8 +43,19 @@ class ClassifyOutcome:
 
     @property
     def images(self) -> int:
-        """Images that have labels."""
+        """Images whose shards are done."""
         return sum(row.images for row in self.rows.values())
+
+    @property
+    def lacking(self) -> int:
+        """Pictures that were read and have no label."""
+        return sum(row.bad for row in self.rows.values())
+
+    @property
+    def said(self) -> list[str]:
+        """Why the first pictures without a label have none."""
+        rows = (self.rows[number] for number in sorted(self.rows))
+        return list(islice((sentence for row in rows for sentence in row.said), FIRST_SAID))
 
     @property
     def counts(self) -> list[int]:
@@ -70,10 +85,15 @@ class ClassifyOutcome:
             "weights": self.job.weights,
             "weights_digest": self.job.digest,
             "counts": self.counts,
+            "no_label": self.lacking,
+            "no_label_why": self.said,
             "labelled": labelled,
             "correct": right if labelled else None,
             "accuracy": right / labelled if labelled else None,
-            "unreadable": [{"path": bad.path, "why": bad.sentence} for bad in self.bad],
+            "unreadable_files": len(self.bad),
+            "unreadable": [
+                {"path": bad.path, "why": bad.sentence} for bad in self.bad[:_UNREADABLE]
+            ],
             "set_aside": [
                 {"shard": f.shard, "images": f.images, "tries": f.tries, "why": f.sentence}
                 for f in self.failed.values()

@@ -12,18 +12,18 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
+from lenetgpu.files.forms import NO_LABEL
 from lenetgpu.files.output import open_labels
-from lenetgpu.files.source import Source, open_source
+from lenetgpu.files.reading import Source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.network import CLASSES
 from lenetgpu.running.engine import Engine
-from lenetgpu.shards.inputs import Input, fingerprint
 from lenetgpu.shards.job import Job, Shard
 from lenetgpu.shards.manifest import Follower, Row, append
-
-_OPEN = 1 << 23
+from lenetgpu.shards.opened import Opened
+from lenetgpu.shards.pictures import AT_ONCE, PictureSource
 
 
 class StopError(LenetError):
@@ -40,6 +40,8 @@ class Worker:
     def __init__(self, folder: Path, job: Job, request: Request) -> None:
         self.folder, self.job = folder, job
         asked = replace(request, plan=job.plan, precision=job.precision, weights=Path(job.weights))
+        if job.pictures:
+            asked = replace(asked, batch=AT_ONCE)
         self.engine = Engine(asked)
         if self.engine.weights.digest != job.digest:
             raise LenetError(
@@ -49,7 +51,7 @@ class Worker:
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
         self._lines = Follower(folder)
-        self._open = _Open()
+        self._open = Opened(folder, job)
 
     def ready(self, dtype: str) -> Any:
         """A runner for shards of the job, made once."""
@@ -102,16 +104,11 @@ class Worker:
 
     def _label(self, shard: Shard) -> _Labelled:
         """Read and compute a shard; its labels are on their way to the disk."""
-        path = Path(shard.input.path)
-        found = _Labelled(shard, clock(), fingerprint(path))
-        if found.known != shard.input.fingerprint:
-            raise LenetError(
-                f"{path}: expected the file that the job was begun with, found it changed since"
-            )
-        source = self._open.part(shard)
+        begun, source = clock(), self._open.part(shard)
         runner = self.ready(source.dtype)
         runner.first = shard.lo
-        found.begin(_Written(self.folder / shard.name, shard, self.job.scores), source.labels)
+        found = _Labelled(shard, begun, source)
+        found.written = _Written(self.folder / shard.name, shard, self.job.scores, source)
         try:
             runner.run_source(source, found.add)
         except BaseException:
@@ -135,21 +132,22 @@ class _Labelled:
 
     written: _Written
 
-    def __init__(self, shard: Shard, begun: float, known: str) -> None:
+    def __init__(self, shard: Shard, begun: float, source: Source) -> None:
         import numpy as np
 
-        self.shard, self.begun, self.known = shard, begun, known
+        self.shard, self.begun, self.truth = shard, begun, source.labels
+        self.pictures = source if isinstance(source, PictureSource) else None
         self.counts, self.right, self.at = np.zeros(CLASSES, np.int64), 0, 0
-
-    def begin(self, written: _Written, truth: Any) -> None:
-        """Where labels go, and those (n,) that they are compared with, or None."""
-        self.written, self.truth = written, truth
 
     def add(self, labels: Any, scores: Any) -> None:
         """The next labels (n,), and scores (n, 10) or None."""
         import numpy as np
 
-        self.counts += np.bincount(labels, minlength=CLASSES)
+        known = labels
+        if self.pictures is not None:
+            labels, scores = self.pictures.marked(self.at, labels, scores)
+            known = labels[labels != NO_LABEL]
+        self.counts += np.bincount(known, minlength=CLASSES)
         if self.truth is not None:
             self.right += int((labels == self.truth[self.at : self.at + len(labels)]).sum())
         self.at += len(labels)
@@ -157,65 +155,35 @@ class _Labelled:
 
     def row(self, worker: str) -> Row:
         """Its line."""
-        shard = self.shard
+        shard, pictures = self.shard, self.pictures
         return Row(
             shard.number,
             shard.name,
             len(shard),
             shard.input.path,
-            self.known,
+            shard.input.fingerprint,
             shard.lo,
             tuple(self.counts.tolist()),
             self.right if self.truth is not None else None,
             clock() - self.begun,
             worker,
             __version__,
+            len(pictures.lacking) if pictures else 0,
+            pictures.said() if pictures else (),
         )
-
-
-class _Open:
-    """The file that was read last: the next shard is most often of it, and opening takes a while.
-
-    Open are the images from that shard's first on, no more than _OPEN, whose labels are in memory.
-    """
-
-    def __init__(self) -> None:
-        self._source: Source | None = None
-        self._of: Input | None = None
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        if self._source is not None:
-            self._source.close()
-        self._source = None
-
-    def part(self, shard: Shard) -> Source:
-        """The shard's images; LenetError where they cannot be read."""
-        held = range(0) if self._source is None else self._source.chosen
-        if self._source is None or self._of != shard.input or not (
-            held.start <= shard.lo < shard.hi <= held.stop
-        ):  # fmt: skip
-            self.__exit__()
-            self._source, self._of = self._opened(shard), shard.input
-        return self._source.part(shard.lo - self._source.chosen.start, len(shard))
-
-    def _opened(self, shard: Shard) -> Source:
-        path = Path(shard.input.path)
-        try:
-            return open_source(path, shard.lo, max(len(shard), _OPEN))
-        except LenetError:  # behind the shard; if not, it is said again
-            return open_source(path, shard.lo, len(shard))
 
 
 class _Written:
     """A shard's file; that it cannot be written stops the job."""
 
-    def __init__(self, path: Path, shard: Shard, with_scores: bool) -> None:
-        named = path.suffix in (".csv", ".parquet")
-        names = [shard.input.path] * len(shard) if named else None
+    def __init__(self, path: Path, shard: Shard, with_scores: bool, source: Source) -> None:
+        names, lacking = None, None
+        if isinstance(source, PictureSource):
+            names, lacking = source.names, source.lacking
+        elif path.suffix in (".csv", ".parquet"):
+            names = [shard.input.path] * len(shard)
         try:
-            self._writer = open_labels(path, len(shard), with_scores, shard.lo, names)
+            self._writer = open_labels(path, len(shard), with_scores, shard.lo, names, lacking)
         except LenetError as error:
             raise StopError(str(error)) from error
 

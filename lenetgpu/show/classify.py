@@ -13,24 +13,29 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
     """What was read, what came of it, and how fast this run was."""
     job = outcome.job
     right, labelled = outcome.right
-    files = "file" if len(job.valid) == 1 else "files"
+    word = "pictures" if job.pictures else "images"
+    files = "" if job.pictures else f" in {len(job.valid):,} file{'s' * (len(job.valid) != 1)}"
     found = [
-        f"data     {job.images:,} images in {len(job.valid):,} {files}, "
+        f"data     {job.images:,} {word}{files}, "
         f"{len(job.shards):,} shards of at most {job.size:,}",
         f"weights  {job.weights}",
         f"plan     {job.plan}, {job.precision}, on {outcome.machine.get('name', job.device)}",
-        f"done     {outcome.images:,} images, {len(outcome.rows):,} shards in {outcome.folder}"
+        f"done     {outcome.images:,} {word}, {len(outcome.rows):,} shards in {outcome.folder}"
         + (f", {len(outcome.failed):,} set aside" if outcome.failed else "")
         + (f", {outcome.left:,} left" if outcome.left else ""),
         "digits   " + "  ".join(f"{k}: {count:,}" for k, count in enumerate(outcome.counts)),
     ]
+    if outcome.lacking:
+        more = ", as" if len(outcome.said) < outcome.lacking else ""
+        found.append(f"no label {outcome.lacking:,} of them{more}")
+        found += [f"  {sentence}" for sentence in outcome.said]
     if labelled:
         found.append(f"accuracy {right:,}/{labelled:,} = {right / labelled:.2%}")
     if outcome.fresh:
         rate = outcome.fresh_images / outcome.seconds
         found.append(
-            f"elapsed  {outcome.seconds:,.2f} s for {outcome.fresh_images:,} images of this run, "
-            f"{rate:,.0f} images/s"
+            f"elapsed  {outcome.seconds:,.2f} s for {outcome.fresh_images:,} {word} of this run, "
+            f"{rate:,.0f} {word}/s"
         )
     return found
 

@@ -1,0 +1,75 @@
+"""A shard's images, where they are still those that its job was begun with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.source import Source, open_source
+from lenetgpu.shards.inputs import Input, fingerprint
+from lenetgpu.shards.job import Job, Shard
+from lenetgpu.shards.pictures import PictureSource, listing
+
+_OPEN = 1 << 23
+
+
+def opened(folder: Path, job: Job, shard: Shard) -> Source:
+    """The images of a shard of the job in `folder`.
+
+    LenetError where its file, or the list of its pictures, is damaged or another one by now; of a
+    picture that is shown when it is read.
+    """
+    if shard.input.pictures:
+        found = listing(folder / shard.input.path, shard.input.fingerprint)
+        return PictureSource(found, shard.lo, shard.hi, job.as_is)
+    _require_known(shard)
+    return open_source(Path(shard.input.path), shard.lo, len(shard))
+
+
+def _require_known(shard: Shard) -> None:
+    path = Path(shard.input.path)
+    if fingerprint(path) != shard.input.fingerprint:
+        raise LenetError(
+            f"{path}: expected the file that the job was begun with, found it changed since"
+        )
+
+
+class Opened:
+    """The file that was read last: the next shard is most often of it, and opening takes a while.
+
+    Open are the images from that shard's first on, no more than _OPEN, whose labels are in memory.
+    Pictures are opened one by one.
+    """
+
+    def __init__(self, folder: Path, job: Job) -> None:
+        self._folder, self._job = folder, job
+        self._source: Source | None = None
+        self._of: Input | None = None
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+
+    def part(self, shard: Shard) -> Source:
+        """The shard's images; LenetError as of `opened`."""
+        if shard.input.pictures:
+            return opened(self._folder, self._job, shard)
+        _require_known(shard)
+        held = range(0) if self._source is None else self._source.chosen
+        if self._source is None or self._of != shard.input or not (
+            held.start <= shard.lo < shard.hi <= held.stop
+        ):  # fmt: skip
+            self.__exit__()
+            self._source, self._of = _from(shard), shard.input
+        return self._source.part(shard.lo - self._source.chosen.start, len(shard))
+
+
+def _from(shard: Shard) -> Source:
+    path = Path(shard.input.path)
+    try:
+        return open_source(path, shard.lo, max(len(shard), _OPEN))
+    except LenetError:  # behind the shard; if not, it is said again
+        return open_source(path, shard.lo, len(shard))
