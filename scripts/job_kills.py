@@ -1,11 +1,12 @@
 """Ends `lenetgpu classify` by SIGKILL at drawn moments, starts it again, and compares the labels.
 
-    python scripts/job_kills.py --jobs 200 --workers 100
+    python scripts/job_kills.py --jobs 200 --workers 100 --pictures 50
 
 `--jobs`: so many times the whole job is killed, half of them with two Dask workers; `--workers`: so
-many times one of three workers is. After the restart the concatenated labels must be those of one
-uninterrupted run, bit for bit, each shard must have one file, and at most one shard a worker may
-have been done twice. Prints what was found; ends with 1 where something was wrong.
+many times one of three workers is; `--pictures`: so many times a whole job of pictures. After the
+restart the concatenated labels must be those of one uninterrupted run, bit for bit, each shard must
+have one file, and at most one shard a worker may have been done twice. Prints what was found; ends
+with 1 where something was wrong.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
 
 _SLOW_S = 120.0
 _SIZES = (700, 2_500, 1_300, 400, 3_100)
+_PICTURES = 600
 
 
 @dataclass
@@ -48,14 +51,19 @@ class Tally:
 
 
 class Jobs:
-    """Files to read in `folder`, and how a job over them is started."""
+    """Files to read in `folder`, of many images or `pictures`, and how a job over them is started.
 
-    def __init__(self, folder: Path, shard: int, seed: int) -> None:
+    There are `count` images.
+    """
+
+    def __init__(self, folder: Path, shard: int, seed: int, pictures: bool = False) -> None:
         self.folder, self.shard, self.random = folder, shard, random.Random(seed)
-        self.sources = folder / "read"
-        self.sources.mkdir()
+        self.sources, self.count = folder / "read", _PICTURES if pictures else sum(_SIZES)
+        self.sources.mkdir(parents=True)
         images, at = load_dataset(default_digits()).images, 0
-        for number, count in enumerate(_SIZES):
+        for number in range(self.count if pictures else 0):
+            Image.fromarray(images[number, ..., 0]).save(self.sources / f"digit {number:03}.png")
+        for number, count in enumerate(() if pictures else _SIZES):
             np.save(self.sources / f"digits {number}.npy", images[at : at + count])
             at += count
         self.whole = self.labels(self.end(self.start(folder / "whole")))
@@ -83,7 +91,7 @@ class Jobs:
 
     def wait(self, out: Path, process: subprocess.Popen[bytes]) -> bool:
         """Until a drawn moment: any, or soon after a drawn number of shards; False: it is over."""
-        wanted = self.random.choice((0, self.random.randrange(1, sum(_SIZES) // self.shard)))
+        wanted = self.random.choice((0, self.random.randrange(1, self.count // self.shard)))
         end = time.monotonic() + (_SLOW_S if wanted else self.random.uniform(0.1, 2.5))
         while process.poll() is None and time.monotonic() < end:
             if wanted and out.is_dir() and len(list(out.glob("part-*.npy"))) >= wanted:
@@ -119,9 +127,8 @@ def judge(jobs: Jobs, out: Path, tally: Tally) -> None:
     if jobs.labels(out) != jobs.whole:
         tally.wrong.append(f"{out}: other labels")
     summary = json.loads((out / "summary.json").read_text())
-    images = sum(_SIZES)
-    if summary["images_done"] != images or sum(summary["counts"]) != images:
-        tally.wrong.append(f"{out}: {summary['images_done']} of {images} images")
+    if summary["images_done"] != jobs.count or sum(summary["counts"]) != jobs.count:
+        tally.wrong.append(f"{out}: {summary['images_done']} of {jobs.count} images")
     if left := [path.name for path in out.glob(".lenetgpu.*") if path.suffix != ".lock"]:
         tally.wrong.append(f"{out}: left over: {left[:3]}")
 
@@ -180,17 +187,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--workers", type=int, default=100)
+    parser.add_argument("--pictures", type=int, default=50)
     parser.add_argument("--shard", type=int, default=100, help="images of a shard")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="lenetgpu-jobs-") as folder:
-        jobs = Jobs(Path(folder), asked.shard, asked.seed)
         for what, count, kill in (
             ("whole jobs", asked.jobs, kill_jobs),
             ("single workers", asked.workers, kill_workers),
+            ("whole jobs of pictures", asked.pictures, kill_jobs),
         ):
-            tally = Tally()
+            if not count:
+                continue
+            pictures, tally = "pictures" in what, Tally()
+            shard = max(1, asked.shard // 10) if pictures else asked.shard
+            jobs = Jobs(Path(folder) / what, shard, asked.seed, pictures)
             kill(jobs, count, tally)
             print(f"{what}: {tally}", *tally.wrong, sep="\n  ")
             wrong += len(tally.wrong)

@@ -152,7 +152,8 @@ def test_a_picture_without_a_label_is_a_row_and_the_others_go_on(tmp_path, scans
 
 
 @pytest.mark.parametrize("scores", [(), ("--scores",)], ids=["labels", "scores"])
-def test_how_each_form_says_that_there_is_no_label(tmp_path, scans, bad, scores):
+def test_how_each_form_says_that_there_is_no_label(tmp_path, scans, bad, scores, monkeypatch):
+    monkeypatch.setattr(worker, "AT_ONCE", 4)
     places, why = bad
     for form in ("npy", "h5", "csv", "json"):
         run(scans, "--out", tmp_path / form, "--form", form, *scores, code=1)
@@ -176,7 +177,8 @@ def test_how_each_form_says_that_there_is_no_label(tmp_path, scans, bad, scores)
         assert part in lines[place]["error"] and part in document["errors"][place]
 
 
-def test_parquet_has_null_and_the_sentence(tmp_path, scans, bad):
+def test_parquet_has_null_and_the_sentence(tmp_path, scans, bad, monkeypatch):
+    monkeypatch.setattr(worker, "AT_ONCE", 4)
     dataset = pytest.importorskip("pyarrow.dataset", reason="no pyarrow")
     places, why = bad
     out = tmp_path / "out"
@@ -189,6 +191,25 @@ def test_parquet_has_null_and_the_sentence(tmp_path, scans, bad):
         assert (found["label"][place] is None) == missing == (found["score3"][place] is None)
         assert (found["error"][place] is not None) == missing
     assert why[0] in found["error"][places[0]] and why[1] in found["error"][places[1]]
+
+
+def test_labels_are_marked_while_more_pictures_are_read(tmp_path, scans):
+    """Another thread adds to those that lack a label meanwhile."""
+
+    class Growing(dict):
+        def __iter__(self):
+            raise AssertionError("walked through")
+
+    path = tmp_path / LIST
+    path.write_bytes(gather([scans]).listed)
+    with PictureSource(Listing(path, digest(path.read_bytes())), 4, 9, False) as source:
+        source.lacking = Growing({1: "why", 4: "why not"})
+        given_labels, sums = np.arange(3, dtype=np.int32), np.ones((3, 10), np.float32)
+        found, scores = source.marked(2, given_labels, sums)
+        assert found.tolist() == [0, 1, -1] and np.isnan(scores).all(axis=1).tolist() == [0, 0, 1]
+        assert given_labels.tolist() == [0, 1, 2] and not np.isnan(sums).any()
+        assert source.marked(2, given_labels[:2], None)[0].tolist() == [0, 1]
+        assert source.names == list(below(str(scans)))[4:9]
 
 
 def test_only_the_first_sentences_are_kept(tmp_path):
@@ -236,6 +257,15 @@ def test_a_kill_in_the_middle(tmp_path, scans):
     process.communicate(timeout=60)
     run(scans, "--out", out, "--shard", 1, "--form", "csv")
     assert parts(out) == parts(whole) and sorted(manifest.read(out).done) == list(range(20))
+
+
+def test_kills_of_a_job_of_pictures(script, tmp_path, monkeypatch):
+    """A short form of `scripts/job_kills.py`."""
+    kills = script("job_kills")
+    monkeypatch.setattr(kills, "_PICTURES", 60)
+    jobs, tally = kills.Jobs(tmp_path, 4, 5, pictures=True), kills.Tally()
+    kills.kill_jobs(jobs, 1, tally)
+    assert tally.wrong == [] and tally.kills == 1
 
 
 def change(path):

@@ -203,7 +203,7 @@ class PictureSource(Source):
         """`labels` (n,) from place `at` on and `scores` (n, 10), NO_LABEL and NaN where none is."""
         import numpy as np
 
-        none = [place - at for place in self.lacking if at <= place < at + len(labels)]
+        none = [number for number in range(len(labels)) if at + number in self.lacking]
         if none:
             labels, scores = np.array(labels), None if scores is None else np.array(scores)
             labels[none] = NO_LABEL
