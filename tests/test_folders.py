@@ -39,6 +39,7 @@ def test_a_pattern_is_the_files_that_it_matches(folder):
     assert not is_pattern("none")
 
 
-def test_a_file_deep_in_a_folder_that_is_read_is_no_target(folder):
-    done = CliRunner().invoke(main, ["infer", ".", "--json", "b/a/y.png"])
+@pytest.mark.parametrize("words", [["infer", "."], ["classify", ".", "--out", "../out"]])
+def test_a_file_deep_in_a_folder_that_is_read_is_no_target(folder, words):
+    done = CliRunner().invoke(main, [*words, "--json", "b/a/y.png"])
     assert done.exit_code == 2 and "another file to write than those that are read" in done.stderr
