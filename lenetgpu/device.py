@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -27,6 +29,6 @@ def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
         return gpus[0], "NVIDIA GPU found"
     kind, _, index = wanted.partition(":")
     number = index or "0"
-    if kind != "cuda" or wanted.endswith(":") or not (number.isascii() and number.isdecimal()):
+    if kind != "cuda" or wanted.endswith(":") or not re.fullmatch("[0-9]{1,9}", number):
         raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
     return gpu_device.require_gpu(int(number)), "asked for"

@@ -15,13 +15,21 @@ from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.timing import hold_events
 from lenetgpu.stages import Variant, outside
 
+LONGEST_S = 1e9
+"""Of what a comparison may be given: sums and shares of it are finite."""
+
 
 def check_effort(effort: Effort, watch: float) -> None:
     """Raise LenetError unless rounds can be run by it, and candidates watched for `watch` s."""
-    if not 0 <= watch < math.inf:
-        raise LenetError(f"--watch: expected a finite time from 0, found {watch:g}")
-    if not 0 < effort.seconds < math.inf:
-        raise LenetError(f"--seconds: expected a finite time above 0, found {effort.seconds:g}")
+    if not 0 <= watch <= LONGEST_S:
+        raise LenetError(
+            f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {watch:g}"
+        )
+    if not 0 < effort.seconds <= LONGEST_S:
+        raise LenetError(
+            f"--seconds: expected a finite time above 0 and up to {LONGEST_S:g} s, "
+            f"found {effort.seconds:g}"
+        )
     if effort.rounds is not None and effort.rounds < LEAST_ROUNDS:
         raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {effort.rounds}")
     if effort.warmup is not None and effort.warmup < 0:

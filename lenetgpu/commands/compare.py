@@ -17,6 +17,7 @@ from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.reading import require_room
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -142,12 +143,21 @@ def _setting(request: CompareRequest, say: Say) -> _Setting:
     gpu, limits = open_device(request.device, say)
     weights = load_weights(request.weights or assets.default_weights())
     images = load_dataset(request.data or assets.default_digits()).images
+    _require_room(request, images.nbytes // len(images), gpu is None)
     repeats = -(-request.batch // len(images))
     images = np.concatenate([images] * repeats)[: request.batch] if repeats > 1 else images
     images = np.ascontiguousarray(images[: request.batch])
     say("float64 reference")
     facts = truth(images, weights)
     return _Setting(gpu, images, facts, limits)
+
+
+def _require_room(request: CompareRequest, image_bytes: int, on_cpu: bool) -> None:
+    """LenetError where the host's memory lacks for the images, or on a CPU for a stage's."""
+    needed = request.batch * image_bytes
+    if on_cpu and request.what not in (None, PLANS):
+        needed += stage_of(request.what).problem.bytes(request.batch)
+    require_room(f"--batch {request.batch}", needed, None)
 
 
 def _check_request(request: CompareRequest) -> None:

@@ -24,6 +24,13 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> Any:
     return raw[start : start + size].view(dtype).reshape(tuple(shape))
 
 
+def require_free(needed: int) -> None:
+    """MemoryError where `needed` bytes are more than are free, before the system kills who asks."""
+    free = free_bytes()
+    if free is not None and needed > free:
+        raise MemoryError(f"{free:,} bytes free of the {needed:,} that it needs")
+
+
 def free_bytes(root: Path = Path("/")) -> int | None:
     """Memory that this machine has to give without swapping; None where the system does not say."""
     try:

@@ -15,6 +15,7 @@ from lenetgpu.check.gates import FURTHER, Gate
 from lenetgpu.check.judge import Verdict, judge, largest_difference
 from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
 from lenetgpu.check.truth import random_input
+from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
@@ -52,11 +53,19 @@ def laid_out(variant: Variant, problem: Conv) -> Conv | str:
     return f"supports layouts {', '.join(variant.reads)} to {', '.join(variant.writes)} only"
 
 
+def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
+    """Bytes that `count` random images, the filters and on a CPU the outputs take on the host."""
+    drawn = count * problem.H * problem.W * problem.C + problem.depth * problem.M
+    made = problem.OH * problem.OW * problem.M
+    padded = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
+    return 12 * drawn if gpu else 12 * (drawn + count * made) + 8 * (padded + 2 * made)
+
+
 class Case:
     """Random images and filters of one problem, their float64 output, and a buffer per layout.
 
     `images` are timed; there are some more, for the windows and the changes of
-    `lenetgpu.check.slots`.
+    `lenetgpu.check.slots`. MemoryError where the host's free memory does not hold them.
     """
 
     def __init__(self, problem: Conv, n: int, gpu: bool) -> None:
@@ -65,6 +74,7 @@ class Case:
         self.problem, self.images, self.gpu = problem, n, gpu
         self.windows = windows(problem, n, "cuda" if gpu else "cpu")
         self._count = self.windows.span + SPARE
+        require_free(_host_bytes(problem, self._count, gpu))
         x, self.filters = random_input("conv", problem, self._count, np.random.default_rng())
         self._x = self.arrays.asarray(x)
         self._slots: dict[str, Slots] = {}

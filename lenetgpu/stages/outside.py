@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 import traceback
@@ -37,7 +38,7 @@ def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
 
     Inside it they are under a seal (`lenetgpu.stages.seal`): who replaces a clock is found out.
     """
-    files = {path.resolve(): path for path in paths}.values()
+    files = {os.path.realpath(path): path for path in paths}.values()
     if not files:
         yield []
         return

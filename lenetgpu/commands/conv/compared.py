@@ -8,7 +8,7 @@ from typing import Any
 from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv.kernels import compile_all
-from lenetgpu.commands.conv.request import ConvRequest, shapes_of
+from lenetgpu.commands.conv.request import ConvRequest, require_checkable, shapes_of
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -164,6 +164,8 @@ def _run_shapes(
     chosen = chosen_variants(request.only, device, planned=request.machine is not None)
     chosen = _with_reference(chosen, request.reference, device)
     chosen += [v for v in own if v.needs.device == device and v not in chosen]
+    if chosen:
+        require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     setting = _Setting(gpu, limits, peer_version(device) if chosen else None, chosen, own)
     reference = _reference(request, setting)

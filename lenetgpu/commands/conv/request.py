@@ -11,6 +11,7 @@ from lenetgpu.errors import LenetError, choose
 from lenetgpu.gpu import machines
 from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
+from lenetgpu.measure.sampling.facts import CHECK_IMAGES
 from lenetgpu.papers.shapes import SUITES, Shape, Suite
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
@@ -18,6 +19,10 @@ from lenetgpu.show.conv_document import shape_text
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _MOST_VALUES = 1 << 31
+_MOST_PLACES = 1 << 16
+"""Of a filter: the check's float64 sum goes over them one by one."""
+_MOST_CHECKED = 2 * 10**12
+"""Operations of the check on a CPU, some minutes of them."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,23 @@ def _require_countable(problem: Conv, n: int) -> None:
             raise LenetError(
                 f"conv {shape_text(problem)}, batch {n}: expected fewer than 2^31 values in the "
                 f"{name}, found {values:,}"
+            )
+
+
+def require_checkable(shapes: list[Shape], device: str) -> None:
+    """LenetError where the float64 truth of one would take hours on `device` ("cpu" or "cuda")."""
+    for shape in shapes:
+        problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
+        where = f"conv {shape_text(problem)}, batch {shape.batch}"
+        if problem.R * problem.S > _MOST_PLACES:
+            raise LenetError(
+                f"{where}: expected filters of at most {_MOST_PLACES:,} places, "
+                f"found {problem.R:,}x{problem.S:,}"
+            )
+        if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
+            raise LenetError(
+                f"{where}: expected at most {_MOST_CHECKED:.0e} operations to check on a CPU, "
+                f"found {problem.flop(judged):.1e}"
             )
 
 

@@ -1,0 +1,137 @@
+"""`compare` and `conv` over absurd numbers, shapes, names and files: refused in one sentence.
+
+Each case is a process of its own, with 8 GB of addresses and a minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from lenetgpu.commands.conv import request
+from lenetgpu.cpu import memory
+from lenetgpu.errors import LenetError
+from lenetgpu.measure.conv_bench import Case
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.problems import Conv
+
+COMPARE = ["compare", "argmax", "--device", "cpu", "--batch", "64", "--seconds", "0.2"]
+CONV = ["conv", "4,8,8,4,3", "--device", "cpu", "--seconds", "0.1"]
+NUMBERS = ["-1", "nan", "inf", "1e308", "1" * 5000, "", "½"]
+LARGE = [str(2**31), str(2**63), str(10**30)]
+NAMES = ["", ",,", "nope", "a" * 5000, "[/b]", "\n"]
+SHAPES = ["", "0,0,0,0,0", "4,8,8,4,9", "4,8,8,4,3,1,999999999", "999999999,1,1,1,999999999",
+          "1" * 3000, "1,46340,46340,1,1,46340", f"{2**63},1,1,1,1", "nan,1,1,1,1", "٣,8,8,4,3",
+          "1,10000,10000,1,10000", "64,4000,4000,64,200,7", "1,1,1,999999999,1"]  # fmt: skip
+READ = ["", "nowhere", "folder", "pipe", "loop", "/dev/full", "a" * 300, "[/b]"]
+WRITTEN = ["", "folder", "loop", "a" * 300, "nowhere/x.png", "a\n/x.png"]
+PAIRS = [
+    ["--fail-on-regression", "1"], ["--against", "x.json"], ["--suite", "lenet"], ["--engines"],
+    ["--shares"], ["--as", "h100"], ["--cold-l2"], ["--json", "-", "--csv", "-"],
+    ["--json", "x", "--csv", "./x"], ["--with", "folder", "--json", "folder"],
+]  # fmt: skip
+
+
+def walk():
+    """Command lines that are refused."""
+    for base in (COMPARE, CONV):
+        for option in ("--batch", "--seconds", "--rounds", "--warmup", "--watch"):
+            large = LARGE if option in ("--batch", "--seconds", "--watch") else []
+            yield from ([*base, option, value] for value in [*NUMBERS, *large])
+        for option in ("--only", "--reference", "--suite", "--device"):
+            few = NAMES if base is CONV or option in ("--suite", "--device") else NAMES[:3]
+            yield from ([*base, option, value] for value in few)
+        for option in ("--with", "--against"):
+            gate = ["--fail-on-regression", "1"] if option == "--against" else []
+            yield from ([*base, *gate, option, value] for value in READ)
+        for option in ("--json", "--plot"):
+            yield from ([*base, option, value] for value in WRITTEN)
+        yield from ([*base, *pair] for pair in PAIRS)
+        yield [*base, "--device", "cuda:" + "1" * 5000]
+    yield from (["conv", shape, *CONV[2:]] for shape in SHAPES)
+    yield from (["conv", "4,8,8,4,3", "--engines", "--batch", value] for value in ("0", *NUMBERS))
+    yield from (["conv", "--shares", "--suite", name] for name in NAMES)
+    yield from ([*CONV, "--explain", "--as", name] for name in NAMES)
+    yield from (["compare", name, *COMPARE[2:]] for name in NAMES)
+
+
+RUNNER = """
+import json, os, resource, sys, threading
+import h5py, numpy
+from lenetgpu.cli import main
+import lenetgpu.commands.compare, lenetgpu.commands.conv.compared, lenetgpu.commands.conv.engines
+
+def begin(words, said):
+    for stream in (1, 2):
+        os.dup2(said, stream)
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+    try:
+        main(words, "lenetgpu")
+    except SystemExit as end:
+        code = end.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+for words in json.load(sys.stdin):
+    said = os.memfd_create("said")
+    child = os.fork()
+    if not child:
+        try:
+            begin(words, said)
+        except BaseException:
+            import traceback
+            traceback.print_exc()
+        os._exit(99)
+    late = threading.Timer(60, os.kill, (child, 9))
+    late.start()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    late.cancel()
+    text = os.pread(said, 1 << 20, 0).decode(errors="replace")
+    os.close(said)
+    print(json.dumps([words, code, text, sorted(os.listdir())]), flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+def test_what_is_absurd_is_refused_in_a_sentence(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    asked = list(walk())
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER], input=json.dumps(asked), capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [words for words, *_ in told] == asked, done.stderr
+    for words, code, text, left in told:
+        assert (code, text.count("\n")) == (2, 1), (words, code, text)
+        assert text.startswith("lenetgpu: error: ") and len(text) < 700, (words, text)
+        assert left == ["folder", "loop", "pipe"], (words, left)
+
+
+def test_a_check_of_hours_is_refused_where_it_would_run():
+    heavy = [Shape("heavy", Conv(4000, 4000, 64, 64, 200, 200, 7))]
+    with pytest.raises(LenetError, match=r"at most 2e\+12 operations to check on a CPU, found "):
+        request.require_checkable(heavy, "cpu")
+    request.require_checkable(heavy, "cuda")
+    for name, suite in request.SUITES.items():
+        assert request.require_checkable(list(suite.shapes), "cpu") is None, name
+    wide = [Shape("wide", Conv(300, 300, 1, 1, 257, 256))]
+    with pytest.raises(LenetError, match="filters of at most 65,536 places, found 257x256"):
+        request.require_checkable(wide, "cuda")
+
+
+def test_a_case_that_memory_does_not_hold_is_not_begun(monkeypatch):
+    problem = Conv(64, 64, 8, 8, 3, 3)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 20)
+    with pytest.raises(MemoryError, match="1,048,576 bytes free of the "):
+        Case(problem, 4, gpu=False)
+    monkeypatch.setattr(memory, "free_bytes", lambda: None)
+    assert len(Case(problem, 4, gpu=False).expected) > 4
