@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from contextlib import nullcontext
 
 import h5py
 import hostile_hdf5 as hostile
@@ -382,16 +381,54 @@ def test_idx_files_declare_what_gzip_can_hold(tmp_path):
         load_dataset(images)
 
 
-def test_both_ends_of_a_large_file_are_looked_at(tmp_path, monkeypatch):
-    monkeypatch.setattr(trees, "_ENDS", 1 << 12)
+BAD_HEADERS = {
+    "tree": trees._TREE.pack(b"BTHD", 0, 10, 1 << 31, 32, 1),
+    "heap": trees._HEAP.pack(b"FRHP", 0, 8, 0, 0, 3, 512, 1024, 32, 0, 0, 1),
+    "names": trees._NAMES.pack(b"HEAP", 0, 64, 32, 0),
+    "layout": b"\x04\x03" + (48).to_bytes(8, "little"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_HEADERS)
+def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
+    """At the ends, within a part, over the edges of steps and parts; by threads."""
     monkeypatch.setattr(trees, "_STEP", 1 << 10)
-    path, bad = tmp_path / "x.h5", trees._TREE.pack(b"BTHD", 0, 10, 1 << 31, 32, 1)
-    for at, refused in ((64, True), ((1 << 15) - 64, True), (1 << 14, False)):
-        data = bytearray(1 << 15)
+    monkeypatch.setattr(trees, "_PART", 1 << 12)
+    path, bad, size = tmp_path / "x.h5", BAD_HEADERS[kind], 1 << 15
+    plain = bytearray(np.random.default_rng(0).integers(128, 256, size).astype("u1").tobytes())
+    plain[:11], plain[32:48] = b"\x89HDF\r\n\x1a\n\x02\x08\x08", struct.pack("<QQ", 32, 0)
+    plain[48:52] = b"GCOL"
+    path.write_bytes(plain)
+    with path.open("rb") as file:
+        require_trees(path, file)
+    edges = [edge - back for edge in (1 << 10, 1 << 12, 1 << 14) for back in (1, 2, 3, 20, 140)]
+    for at in (64, size // 2, size - max(len(bad), 10), *edges):
+        data = bytearray(plain)
         data[at : at + len(bad)] = bad
         path.write_bytes(data)
-        with path.open("rb") as file, pytest.raises(LenetError) if refused else nullcontext():
+        with path.open("rb") as file, pytest.raises(LenetError, match="expected B-trees and heaps"):
             require_trees(path, file)
+
+
+def test_a_bomb_in_the_middle_of_a_large_file_is_refused(tmp_path):
+    """A group whose B-tree lies behind 36 MB of data and before as many."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("first", data=np.zeros(36_000_000, "u1"))
+        group = file.create_group("group")
+        for number in range(40):
+            group[f"member {number}"] = number
+        file.flush()
+        file.create_dataset("second", data=np.zeros(36_000_000, "u1"))
+    with opened.open_hdf5(path) as file:
+        assert file.holds("group/member 7")
+    data = bytearray(path.read_bytes())
+    at = data.find(b"BTHD")
+    assert 32 << 20 < at < len(data) - (32 << 20)
+    data[at + 6 : at + 10] = (1 << 31).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(LenetError, match="found B-tree nodes of 2,147,483,648 bytes"):
+        opened.open_file(path)
 
 
 def test_another_drivers_block_is_not_read(tmp_path):

@@ -10,12 +10,15 @@ holds it for ever. So all headers are looked at first.
 
 from __future__ import annotations
 
-import os
 import struct
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
+from lenetgpu.files.disk import OpenFile
 
 _TREE = struct.Struct("<4sBBIHH")
 _HEAP = struct.Struct("<4sBHHB100xHQQHHQH")
@@ -25,36 +28,77 @@ _LAST_FREE, _MOST_FREE = 1, 4_096
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WIDTHS = (2, 4, 8, 16, 32)
 _VIRTUAL = b"\x04\x03"
+_ADDRESS_BYTES = 8
 _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
-_ENDS = 32 << 20
-_STEP = 1 << 20
+_STEP, _PART = 1 << 18, 1 << 24
+_THREADS = 16
 
 
 def require_trees(path: Path, file: BinaryIO) -> None:
     """LenetError where a header in the file is not of a B-tree or heap that the file can hold.
 
-    Of a file of more than 64 MiB only both ends are looked at, 32 MiB each.
+    All bytes are looked at, by several threads where they are many: what HDF5 takes for a header
+    may lie anywhere, in the midst of data too.
     """
-    size = os.fstat(file.fileno()).st_size
-    base = _begin(path, file, size)
-    spans = [(0, size)] if size <= 2 * _ENDS else [(0, _ENDS), (size - _ENDS, size)]
-    for lo, hi in spans:
-        for at in range(lo, hi, _STEP):
-            file.seek(at)
-            data = file.read(_STEP + _HEAP.size - 1)
-            for found in (
-                _wrong_tree(data, size),
-                _wrong_heap(data),
-                _wrong_names(data, file, base, size),
-                _wrong_layout(data, file, base, size),
-            ):
+    held = OpenFile(path, file)
+    base = _begin(path, file, held.size)
+    parts = range(0, held.size, _PART)
+    look = partial(_first_wrong, held, base)
+    found = look(0) if len(parts) < 2 else _by_threads(look, parts)
+    if found:
+        raise LenetError(
+            f"{path}: expected B-trees and heaps that {held.size:,} bytes can hold, found {found}"
+        )
+
+
+def _by_threads(look: Callable[[int], str], parts: Iterable[int]) -> str:
+    """What `look` finds first of all parts."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(min(_THREADS, core_count()))
+    try:
+        return next(filter(None, pool.map(look, parts)), "")
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _first_wrong(file: OpenFile, base: int, start: int) -> str:
+    """What is wrong with the headers that begin in the part from byte `start` on; "" if nothing."""
+    import numpy as np
+
+    room = np.empty(_STEP + _HEAP.size - 1, np.uint8)
+    for at in range(start, min(start + _PART, file.size), _STEP):
+        part = room[: min(len(room), file.size - at)]
+        file.read_into(part.data, at)
+        for letter, checks in _CHECKS.items():
+            there = np.flatnonzero(part[:-3] == letter)
+            for name, wrong in checks:
+                found = wrong(part, _starts(part, there, name, letter), file, base)
                 if found:
-                    raise LenetError(
-                        f"{path}: expected B-trees and heaps that {size:,} bytes can hold, "
-                        f"found {found}"
-                    )
+                    return found
+    return ""
+
+
+def _starts(part: Any, there: Any, name: bytes, letter: int) -> Any:
+    """Where `name` begins in the bytes, of which `there` are those that are `letter`, in order.
+
+    Names that end within the last two bytes are left to the next step, which has them too.
+    """
+    first = name.index(letter)
+    starts = there - first
+    starts = starts[starts >= 0]
+    for place in sorted(range(len(name)), key=lambda place: place <= first):
+        starts = starts[part[starts + place] == name[place]]
+    return starts
+
+
+def _at(file: OpenFile, place: int, length: int) -> bytes:
+    """The bytes at a place within the file."""
+    found = bytearray(length)
+    file.read_into(memoryview(found), place)
+    return bytes(found)
 
 
 def _begin(path: Path, file: BinaryIO, size: int) -> int:
@@ -84,21 +128,19 @@ def _begin(path: Path, file: BinaryIO, size: int) -> int:
     return size
 
 
-def _wrong_tree(data: bytes, size: int) -> str:
+def _wrong_tree(data: Any, starts: Any, file: OpenFile, base: int) -> str:
     """What a B-tree is said to have that it cannot; "" where there is no such thing."""
-    at = data.find(b"BTHD")
-    while 0 <= at <= len(data) - _TREE.size:
+    size = file.size
+    for at in starts[starts <= len(data) - _TREE.size]:
         _, version, kind, node, _, depth = _TREE.unpack_from(data, at)
         if version == 0 and kind < _TYPES and (node > size or depth > _DEEPEST):
             return f"B-tree nodes of {node:,} bytes in {depth:,} levels"
-        at = data.find(b"BTHD", at + 1)
     return ""
 
 
-def _wrong_heap(data: bytes) -> str:
+def _wrong_heap(data: Any, starts: Any, file: OpenFile, base: int) -> str:
     """As `_wrong_tree`, of a fractal heap."""
-    at = data.find(b"FRHP")
-    while 0 <= at <= len(data) - _HEAP.size:
+    for at in starts[starts <= len(data) - _HEAP.size]:
         _, version, _, filters, _, width, first, most, bits, _, _, rows = _HEAP.unpack_from(
             data, at
         )
@@ -107,38 +149,41 @@ def _wrong_heap(data: bytes) -> str:
         if version == 0 and not (fine and filters == 0):
             said = f"{width:,} blocks of {first:,} to {most:,} bytes in {rows:,} rows"
             return f"a heap of {said}{' with filters' if filters else ''}"
-        at = data.find(b"FRHP", at + 1)
     return ""
 
 
-def _wrong_names(data: bytes, file: BinaryIO, base: int, size: int) -> str:
+def _wrong_names(data: Any, starts: Any, file: OpenFile, base: int) -> str:
     """As `_wrong_tree`, of the heap that holds a group's names."""
-    at = data.find(b"HEAP")
-    while 0 <= at <= len(data) - _NAMES.size:
+    for at in starts[starts <= len(data) - _NAMES.size]:
         _, version, length, free, place = _NAMES.unpack_from(data, at)
-        if version == 0 and base + place + length <= size:
+        if version == 0 and base + place + length <= file.size:
             known: set[int] = set()
             while free != _LAST_FREE and free + _FREE.size <= length:
                 if free in known or len(known) == _MOST_FREE:
                     return f"a list of free places without an end within {len(known) + 1:,}"
                 known.add(free)
-                file.seek(base + place + free)
-                free, _ = _FREE.unpack(file.read(_FREE.size))
-        at = data.find(b"HEAP", at + 1)
+                free, _ = _FREE.unpack(_at(file, base + place + free, _FREE.size))
     return ""
 
 
-def _wrong_layout(data: bytes, file: BinaryIO, base: int, size: int) -> str:
+def _wrong_layout(data: Any, starts: Any, file: OpenFile, base: int) -> str:
     """As `_wrong_tree`, of a data set made of others: HDF5 follows its list as it is opened."""
-    at = data.find(_VIRTUAL)
-    while 0 <= at <= len(data) - len(_VIRTUAL) - 8:
-        place = base + int.from_bytes(data[at + 2 : at + 10], "little")
-        if place < size:
-            file.seek(place)
-            if file.read(4) == b"GCOL":
-                return "data stored in other files"
-        at = data.find(_VIRTUAL, at + 1)
+    import numpy as np
+
+    starts = starts[starts <= len(data) - len(_VIRTUAL) - _ADDRESS_BYTES]
+    told = data[starts[:, None] + range(len(_VIRTUAL), len(_VIRTUAL) + _ADDRESS_BYTES)]
+    places = np.unique(told.view("<u8")).tolist()
+    for place in places:
+        if base + place + 4 <= file.size and _at(file, base + place, 4) == b"GCOL":
+            return "data stored in other files"
     return ""
+
+
+_CHECKS: dict[int, tuple[tuple[bytes, Callable[..., str]], ...]] = {
+    ord("H"): ((b"BTHD", _wrong_tree), (b"FRHP", _wrong_heap), (b"HEAP", _wrong_names)),
+    _VIRTUAL[0]: ((_VIRTUAL, _wrong_layout),),
+}
+"""By a byte that is looked for first: what it may be of, and what may be wrong with that."""
 
 
 def _power(number: int) -> bool:
