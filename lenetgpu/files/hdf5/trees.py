@@ -33,6 +33,7 @@ _TYPES = 12
 _DEEPEST = 64
 _MOST_HEAP_BYTES = 1 << 24
 _STEP, _PART = 1 << 18, 1 << 24
+_WHOLE, _ENDS = 4 << 30, 32 << 20
 _THREADS = 16
 
 
@@ -40,11 +41,15 @@ def require_trees(path: Path, file: BinaryIO) -> None:
     """LenetError where a header in the file is not of a B-tree or heap that the file can hold.
 
     All bytes are looked at, by several threads where they are many: what HDF5 takes for a header
-    may lie anywhere, in the midst of data too.
+    may lie anywhere, in the midst of data too. Of a file of more than 4 GiB only both ends are
+    looked at, 32 MiB each.
     """
     held = OpenFile(path, file)
     base = _begin(path, file, held.size)
-    parts = range(0, held.size, _PART)
+    parts = list(range(0, held.size, _PART))
+    if held.size > _WHOLE:
+        few = _ENDS // _PART
+        parts = parts[:few] + parts[-few - 1 :]
     look = partial(_first_wrong, held, base)
     found = look(0) if len(parts) < 2 else _by_threads(look, parts)
     if found:
