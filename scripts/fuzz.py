@@ -33,11 +33,12 @@ from fuzz_children import ENDS, HARMS, MEMORY, Case, Child, Process, alone, dige
 from fuzz_formats import FORMATS as OF_DATA
 from fuzz_formats import Format
 from fuzz_mutations import Entry
+from fuzz_records import FORMATS as KEPT
 from fuzz_taken import FORMATS as TAKEN
 
 from lenetgpu.errors import LenetError
 
-FORMATS = {**OF_DATA, **TAKEN}
+FORMATS = {**OF_DATA, **KEPT, **TAKEN}
 _BATCH = 200
 _KEPT = 4
 """Files that are kept of one finding: of the same harm at the same place."""

@@ -11,35 +11,27 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import fuzz_mutations as mutations
 import h5py
 import numpy as np
 from fuzz_mutations import Entry, Mutation
 
-from lenetgpu.cache import entries
-from lenetgpu.check import fit, verify
 from lenetgpu.commands.earlier import load_earlier
-from lenetgpu.files import assets, hdf5
+from lenetgpu.files import hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.write import pack_data
-from lenetgpu.files.weights import Weights, load_weights
-from lenetgpu.gpu import nvrtc
-from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.measure import regression, roofline
+from lenetgpu.files.weights import load_weights
+from lenetgpu.measure import regression
 from lenetgpu.network import weight_shapes
-from lenetgpu.plan import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
@@ -240,95 +232,6 @@ def read_earlier(path: Path) -> str:
     return str(lost)
 
 
-@dataclass(frozen=True)
-class Record:
-    """A record of the cache folder, which `ask` makes, reads, or makes again where it is damaged.
-
-    `given` stands in for `name` of the module `owner`, which measures or compiles.
-    """
-
-    ask: Callable[[], object]
-    owner: Any
-    name: str
-    given: Callable[..., object]
-
-    def _asked(self, folder: Path) -> object:
-        with mock.patch.dict(os.environ, {"LENETGPU_CACHE": str(folder)}):
-            return self.ask()
-
-    def _files(self, folder: Path) -> list[Path]:
-        return sorted(folder.rglob(f"*{entries.SUFFIX}"))
-
-    def seeds(self) -> list[Entry]:
-        """What is written where there was none, without the line of its digest."""
-        with tempfile.TemporaryDirectory() as folder:
-            with mock.patch.object(self.owner, self.name, self.given):
-                self._asked(Path(folder))
-            texts = [path.read_bytes() for path in self._files(Path(folder))]
-        assert texts, f"{self.name}: expected a record to be kept"
-        return [Entry(text[text.index(b"{") :]) for text in texts]
-
-    def read(self, path: Path) -> str:
-        """What is made of the damaged record: something of the right types, or anew."""
-        with (
-            tempfile.TemporaryDirectory(dir=path.parent) as folder,
-            mock.patch.object(self.owner, self.name, self.given),
-        ):
-            self._asked(Path(folder))
-            for place in self._files(Path(folder)):
-                data = path.read_bytes()
-                place.write_bytes(entries.enclosed(place.parent.name, place.stem, data))
-            return repr(self._asked(Path(folder))).replace(folder, "")
-
-
-def _ceilings() -> object:
-    found = roofline.ceilings("cpu", "a CPU")
-    return found, found.share(1e9, 1e6, 0.5, "fp32"), found.copy_gbs * 1.0
-
-
-@cache
-def _shipped() -> Weights:
-    return load_weights(assets.default_weights())
-
-
-def _fit() -> object:
-    plan, weights = resolve("fp32", "cpu"), _shipped()
-    found = fit.fit(plan, weights, "a CPU")
-    return found, found.error < 1.0, sorted(found.groups.items()), str(found)
-
-
-def _verified() -> object:
-    return verify.verify_once(resolve("fp32", "cpu"), "a CPU")
-
-
-def _compiled() -> object:
-    source = ROOT / "lenetgpu" / "stages" / "argmax" / "scan.cu"
-    found = nvrtc.compile_kernel(Kernel(source, "argmax_thread"), "sm_90a")
-    return found.resources, found.resources.registers + 1, len(found.log)
-
-
-_LOG = """ptxas info    : Compiling entry function 'argmax_thread' for 'sm_90a'
-ptxas info    : Function properties for argmax_thread
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 26 registers, used 0 barriers, 512 bytes smem
-"""
-RECORDS = {
-    "ceilings": Record(
-        _ceilings, roofline, "_measured",
-        lambda device, name: roofline.Ceilings(
-            device=name, copy_gbs=10.0, fma_tflops=1.0, tensor_tflops=0.0, date=roofline._today(),
-            **roofline._facts("cpu"),
-        ),
-    ),
-    "fit": Record(
-        _fit, fit, "measure",
-        lambda plan, *rest: fit.Fit(plan.name, plan.precision, 1e-7, {"digits": 1e-7}),
-    ),
-    "verified": Record(_verified, verify, "verify", lambda *rest: None),
-    "kernel": Record(_compiled, nvrtc, "_run_nvrtc", lambda *rest: (b"\x7fELF", _LOG)),
-}  # fmt: skip
-
-
 def _of_images(name: str, file: str, seeds: Any, mutate: Mutation, **more: Any) -> Format:
     return Format(name, file, seeds, mutate, read_images, **more)
 
@@ -353,9 +256,5 @@ _ALL = (
     ),
     _of_images("npy", "x.npy", npy_files, mutations.of_npy),
     Format("against", "a.json", earlier_files, mutations.of_json, read_earlier),
-    *(
-        Format(f"record-{name}", "r.json", record.seeds, mutations.of_json, record.read)
-        for name, record in RECORDS.items()
-    ),
 )  # fmt: skip
 FORMATS = {entry.name: entry for entry in _ALL}

@@ -467,6 +467,27 @@ CHANGES = [
     lambda facts: {name: [value] for name, value in facts.items()},
     lambda facts: dict(list(facts.items())[1:]),
 ]
+IMPOSSIBLE = [
+    (schedule_kind, {"bus_gbs": 0.0}),
+    (schedule_kind, {"packed_gbs": -1.0}),
+    (schedule_kind, {"image_ns": float("nan")}),
+    (schedule_kind, {"call_us": 1e308}),
+    (schedule_kind, {"image_bytes": 0}),
+    (auto_kind, {"load": float("inf")}),
+    (nvrtc_kind, {"library": 10**400}),
+    (nvrtc_kind, {"version": [float("inf"), 1]}),
+]
+
+
+@pytest.mark.parametrize(("made", "change"), IMPOSSIBLE)
+def test_facts_that_cannot_be_are_not_believed(made, change, cache, tmp_path, monkeypatch):
+    """Of the right types, and no machine's figures."""
+    kind = made(monkeypatch, tmp_path)
+    assert kind.use()
+    name = kind.entry().name.removesuffix(".kept")
+    entries.keep(kind.name, name, entries.facts_of(kind.name, name) | change)
+    assert kind.use() and len(kind.made) == 2
+    assert kind.use() and len(kind.made) == 2
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=["none", "null", "texts", "lists", "one less"])

@@ -12,6 +12,7 @@ from lenetgpu.cache import entries
 from lenetgpu.streaming import costs as costs_module
 from lenetgpu.streaming.schedule import (
     MOST_CHUNK,
+    NEVER,
     Costs,
     Schedule,
     _ends,
@@ -24,7 +25,7 @@ from lenetgpu.streaming.schedule import (
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
 INT8 = Costs(
     bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, lane_us=2, call_us=12, image_bytes=784,
-    zero_copy_gbs=40.0, zero_copy_us=inf, packed_gbs=20.0, packed_us=inf,
+    zero_copy_gbs=40.0, zero_copy_us=NEVER, packed_gbs=20.0, packed_us=NEVER,
     packed_ns=7.0,
 )  # fmt: skip
 FP16 = replace(INT8, image_ns=9.2)

@@ -91,7 +91,7 @@ def _remembered() -> Compiler | None:
             major, minor = map(int, said["version"])
             options = (NO_CACHE,) if NO_CACHE in said["options"] else ()
             return Compiler((major, minor), options, str(said["build"]))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
         return None
     return None
 

@@ -82,7 +82,7 @@ def remembered(gpu: Gpu, precision: str, batch: int) -> Choice | None:
     ):  # fmt: skip
         return None
     times = found.medians_ms
-    known = times and times.keys() <= plans.keys()
+    known = times and times.keys() <= plans.keys() and isfinite(found.load)
     return found if known and all(isfinite(ms) and ms > 0 for ms in times.values()) else None
 
 

@@ -59,7 +59,7 @@ def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
     """The figures of `plan` on `gpu`, which is current, remembered or measured now."""
     name = _name(plan, gpu, dtype)
     found = entries.kept("schedule", name, Costs)
-    if found is None:
+    if found is None or not found.sound:
         found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
         entries.keep("schedule", name, found)
     return found

@@ -20,6 +20,7 @@ _FOLLOWED = 32
 EVEN = 1.0
 NEVER = 1e12
 """Of a time: what is not to be had."""
+_MOST_GBS, _LARGE = 1e9, 1 << 20
 _TAPERS = (2, 3, 4)
 _LEAST = 500
 """Images of a tapered chunk, at least."""
@@ -50,6 +51,17 @@ class Costs:
     packed_gbs: float
     packed_us: float
     packed_ns: float
+
+    @property
+    def sound(self) -> bool:
+        """Whether these are figures that a machine may have: rates that are some, times from 0."""
+        rates = self.bus_gbs, self.zero_copy_gbs, self.packed_gbs
+        times = (
+            self.copy_us, self.image_ns, self.chunk_us, self.lane_us, self.call_us,
+            self.zero_copy_us, self.packed_us, self.packed_ns,
+        )  # fmt: skip
+        fine = all(1 / _MOST_GBS <= rate <= _MOST_GBS for rate in rates)
+        return fine and all(0 <= time <= NEVER for time in times) and 0 < self.image_bytes < _LARGE
 
     def copy(self, images: int) -> float:
         """Microseconds that a chunk's copy takes."""
