@@ -19,8 +19,8 @@ from lenetgpu.show.conv_document import shape_text
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _MOST_VALUES = 1 << 31
-_MOST_PLACES = 1 << 16
-"""Of a filter: the check's float64 sum goes over them one by one."""
+_WIDEST = 256
+"""Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
 """Operations of the check on a CPU, some minutes of them."""
 
@@ -91,9 +91,9 @@ def require_checkable(shapes: list[Shape], device: str) -> None:
     for shape in shapes:
         problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
         where = f"conv {shape_text(problem)}, batch {shape.batch}"
-        if problem.R * problem.S > _MOST_PLACES:
+        if problem.R * problem.S > _WIDEST**2:
             raise LenetError(
-                f"{where}: expected filters of at most {_MOST_PLACES:,} places, "
+                f"{where}: expected filters of at most {_WIDEST**2:,} places, "
                 f"found {problem.R:,}x{problem.S:,}"
             )
         if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
