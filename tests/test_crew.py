@@ -22,6 +22,7 @@ from lenetgpu.files.weights import load_weights
 from lenetgpu.measure.outcome import Request
 from lenetgpu.shards import cluster, manifest, worker
 from lenetgpu.shards import opened as opening
+from lenetgpu.shards.here import run_here
 from lenetgpu.shards.inputs import Input, fingerprint, gather
 from lenetgpu.shards.job import Job
 from lenetgpu.shards.lots import Lots
@@ -91,6 +92,15 @@ def test_tasks_of_one_process_take_turns(begun, monkeypatch):
     assert found == dict.fromkeys((0, 1, 3, 4), "done") and max(most) == 1
 
 
+def test_a_process_keeps_the_worker_of_its_last_job(begun):
+    _, _, told = begun
+    cluster._task(*told, (0,))
+    first = cluster._worker(*told)
+    assert cluster._worker(*told) is first
+    other = (told[0], "another job", told[2])
+    assert cluster._worker(*other) is not first and cluster._worker(*told) is not first
+
+
 def test_a_lot_at_which_workers_die_is_taken_apart(begun):
     out, job, _ = begun
     crew, lots = cluster.Crew(None, out, job, REQUEST), Lots(())
@@ -136,7 +146,9 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
         return held[-1]
 
     monkeypatch.setattr(opening, "open_source", noted)
-    rows = [row for _, row in made.run(map(job.shard, (1, 3, 4, 0)))]
+    rows = [row for lot in ((1, 3), (4,)) for _, row in made.run(map(job.shard, lot))]
+    assert len(opened) == 1 and not held[0]._file.file.closed
+    rows += run_here(made, [0])
     assert opened == [("f.npy", 50), ("f.npy", 0)] and [row.lo for row in rows] == [50, 150, 200, 0]
     for row in rows:
         alone = CliRunner().invoke(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +142,9 @@ def share(request: Request, workers: str | None) -> Request:
     return replace(request, threads=max(1, core_count() // int(workers or 1)))
 
 
-@cache
+@lru_cache(1)
 def _worker(folder: str, key: str, asked: bytes) -> Worker:
-    """The process' own worker for a job, `asked` a pickled request."""
+    """The process' own worker for its last job, `asked` a pickled request."""
     request: Request = pickle.loads(asked)
     found = manifest.read(Path(folder))
     if found is None:

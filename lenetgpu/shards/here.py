@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.shards.worker import Worker
@@ -17,14 +18,15 @@ def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iter
     StopError, which ends the job, is raised.
     """
     counts = dict.fromkeys(numbers, 1)
-    while counts:
-        later: dict[int, int] = {}
-        for shard, found in worker.run(map(worker.job.shard, counts)):
-            count = counts[shard.number]
-            if isinstance(found, Row):
-                yield found
-            elif count < tries:
-                later[shard.number] = count + 1
-            else:
-                yield Failed(shard.number, len(shard), str(found), count)
-        counts = later
+    with closing(worker):
+        while counts:
+            later: dict[int, int] = {}
+            for shard, found in worker.run(map(worker.job.shard, counts)):
+                count = counts[shard.number]
+                if isinstance(found, Row):
+                    yield found
+                elif count < tries:
+                    later[shard.number] = count + 1
+                else:
+                    yield Failed(shard.number, len(shard), str(found), count)
+            counts = later

@@ -46,9 +46,8 @@ class Opened:
         self._source: Source | None = None
         self._of: Input | None = None
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let go of it."""
         if self._source is not None:
             self._source.close()
         self._source = None
@@ -62,7 +61,7 @@ class Opened:
         if self._source is None or self._of != shard.input or not (
             held.start <= shard.lo < shard.hi <= held.stop
         ):  # fmt: skip
-            self.__exit__()
+            self.close()
             self._source, self._of = _from(shard), shard.input
         return self._source.part(shard.lo - self._source.chosen.start, len(shard))
 

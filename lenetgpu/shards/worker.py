@@ -69,7 +69,7 @@ class Worker:
         computed. StopError is raised: the next shard would fare no better.
         """
         before: tuple[Shard, Future[Row]] | None = None
-        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer, self._open:
+        with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
             for shard in shards:
                 try:
                     now = self._begin(shard, writer)
@@ -88,6 +88,10 @@ class Worker:
                     yield shard, found
             if before is not None:
                 yield before[0], before[1].result()
+
+    def close(self) -> None:
+        """Let go of the file that was read last, which stays open from one run to the next."""
+        self._open.close()
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Row | Future[Row]:
         """Compute a shard and have it written; its line where who did it died before saying so."""
