@@ -1,0 +1,99 @@
+"""Lines of MIOpenDriver: `./bin/MIOpenDriver conv -n 64 -c 64 -H 56 -W 56 -k 64 -p 1 -q 1`.
+
+After its documentation and what its help prints: a flag by its letter or `--` and its name, then
+its value; what is not said is as it is there (100 images of 3x32x32, 32 filters of 3x3).
+"""
+
+from __future__ import annotations
+
+import re
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.convs.described import Described, Given, outputs
+
+DRIVER = re.compile(r"\S*MIOpenDriver(\s|$)")
+_SIZES = {
+    "n": ("batchsize", 100), "c": ("in_channels", 3), "H": ("in_h", 32), "W": ("in_w", 32),
+    "k": ("out_channels", 32), "y": ("fil_h", 3), "x": ("fil_w", 3), "u": ("conv_stride_h", 1),
+    "v": ("conv_stride_w", 1), "p": ("pad_h", 0), "q": ("pad_w", 0), "l": ("dilation_h", 1),
+    "j": ("dilation_w", 1), "g": ("group_count", 1), "F": ("forw", 0), "_": ("spatial_dim", 2),
+}  # fmt: skip
+_WORDS = {"m": ("mode", "conv"), "z": ("pad_mode", "default")}
+_IGNORED = {
+    "i": "iter", "V": "verify", "t": "time", "w": "wall", "s": "search", "P": "printconv",
+    "o": "dump_output", "d": "in_data", "e": "weights", "b": "bias", "a": "in_bias",
+    "D": "dout_data", "S": "solution", "C": "verification_cache", "r": "pad_val",
+    "I": "in_layout", "O": "out_layout", "f": "fil_layout", "L": "vector_length",
+    "Z": "tensor_vect", "Y": "trans_output_pad_h", "X": "trans_output_pad_w", "!": "in_d",
+    "@": "fil_d", "#": "conv_stride_d", "$": "pad_d", "%": "trans_output_pad_d", "^": "dilation_d",
+}  # fmt: skip
+"""Flags that do not change what a forward convolution of two sides computes."""
+_LETTERS = {
+    name: letter
+    for held in (_SIZES, _WORDS, _IGNORED)
+    for letter, known in held.items()
+    for name in (letter, known if isinstance(known, str) else known[0])
+}
+_TYPES = {"conv": "", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8",
+          "convfp8": "fp8", "convbfp8": "bf8"}  # fmt: skip
+_BACKWARD = (2, 4, 6)
+"""What -F runs without the forward convolution."""
+
+
+def read(line: str) -> Given:
+    """The convolution of a line, which may stand in a log; LenetError where it is none."""
+    where = f"MIOpenDriver's {line!r}"
+    start = DRIVER.search(line)
+    words = line[start.end() :].split() if start else []
+    if not words or words[0] not in _TYPES:
+        found = words[0] if words else "nothing"
+        raise LenetError(f"{where}: expected {', '.join(_TYPES)} behind its name, found {found}")
+    given = _flags(words[1:], where)
+    values = {letter: held for letter, (_, held) in _SIZES.items()}
+    for letter in given.keys() & _SIZES.keys():
+        if not re.fullmatch(r"-?[0-9]{1,9}", given[letter]):
+            raise LenetError(
+                f"{where}: expected a whole number for -{letter}, found {given[letter]!r}"
+            )
+        values[letter] = int(given[letter])
+    words_of = {letter: given.get(letter, held) for letter, (_, held) in _WORDS.items()}
+    others = [f"{_TYPES[words[0]]} operands"] if _TYPES[words[0]] else []
+    if values["F"] in _BACKWARD:
+        others.append(f"backward only (-F {values['F']})")
+    if words_of["m"] != "conv":
+        others.append("transposed" if words_of["m"] == "trans" else f"mode {words_of['m']}")
+    if values["_"] != 2:
+        others.append(f"{values['_']} spatial dimensions")
+    if words_of["z"] == "valid":
+        values |= {"p": 0, "q": 0}
+    known = words_of["z"] in ("default", "conv", "valid")
+    if not known:
+        others.append(f"padding mode {words_of['z']}")
+    if not known or words_of["m"] != "conv" or values["_"] != 2:
+        return Given(None, "", tuple(others))
+    return Given(_described(values, where), "", tuple(others))
+
+
+def _flags(words: list[str], where: str) -> dict[str, str]:
+    """Letter to value, as text."""
+    found: dict[str, str] = {}
+    for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
+        name = flag[2:] if flag.startswith("--") else flag[1:]
+        letter = _LETTERS.get(name)
+        if not flag.startswith("-") or letter is None or flag.startswith("--") != (len(name) > 1):
+            raise LenetError(f"{where}: expected a flag of its convolutions, found {flag}")
+        if not value:
+            raise LenetError(f"{where}: expected a value behind {flag}, found none")
+        if letter in found:
+            raise LenetError(f"{where}: expected each flag once, found {flag} twice")
+        found[letter] = value
+    return found
+
+
+def _described(values: dict[str, int], where: str) -> Described:
+    n, c, h, w, m, y, x, u, v, p, q, far, wide, g = (values[k] for k in "ncHWkyxuvpqljg")
+    rows = outputs(h, (y - 1) * far + 1, max(u, 1), 2 * p)
+    columns = outputs(w, (x - 1) * wide + 1, max(v, 1), 2 * q)
+    asked = Described(n, h, w, c, m, y, x, (rows, columns), (u, v), (p, q), (far, wide), g)
+    asked.require(where)
+    return asked
