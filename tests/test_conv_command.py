@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared as convolution
 from lenetgpu.commands.conv.compared import chosen_variants
-from lenetgpu.commands.conv.request import ConvRequest, parse_shape
+from lenetgpu.commands.conv.given import taken
+from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
@@ -28,7 +29,10 @@ from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.registry import cpu, make_variant
 
-COUNTS = {"pascal-single": 18, "pascal-multi": 30, "overfeat": 6, "convnet2": 5, "lenet": 4}
+COUNTS = {
+    "pascal-single": 18, "pascal-multi": 30, "overfeat": 6, "convnet2": 5, "lenet": 4,
+    "resnet50": 20, "vgg16": 9, "mobilenet-v2": 21,
+}  # fmt: skip
 CPU = [v.full_name for v in variants("conv", "cpu")]
 
 
@@ -42,21 +46,24 @@ def without_torch(monkeypatch):
 
 
 def test_a_shape_is_parsed():
-    assert parse_shape("3,11,13,7,2") == Conv(11, 13, 3, 7, 2, 2)
-    assert parse_shape(" 3, 11,13,7,3,2 ,1") == Conv(11, 13, 3, 7, 3, 3, stride=2, pad=1)
-    assert parse_shape("1,2,2,1,4,1,1") == Conv(2, 2, 1, 1, 4, 4, pad=1)
-    assert shape_text(parse_shape("3,11,13,7,3,2,1")) == "3,11,13,7,3,2,1"
+    assert taken("3,11,13,7,2").problem == Conv(11, 13, 3, 7, 2, 2)
+    assert taken(" 3, 11,13,7,3,2 ,1").problem == Conv(11, 13, 3, 7, 3, 3, stride=2, pad=1)
+    assert taken("1,2,2,1,4,1,1").problem == Conv(2, 2, 1, 1, 4, 4, pad=1)
+    assert shape_text(taken("3,11,13,7,3,2,1").problem) == "3,11,13,7,3,2,1"
     assert shape_text(Conv(9, 7, 2, 5, 3, 2)) == "2,9,7,5,3x2,1,0"
+    assert taken("2,9,7,5,3x2,1,0").problem == Conv(9, 7, 2, 5, 3, 2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((), "expected SHAPE"),
-        (("1,8,8,4,3", "--suite", "lenet"), "found both"),
+        (("1,8,8,4,3", "--suite", "lenet"), "found SHAPE and --suite"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,8,8,4,3,1,0,2",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "in whole numbers"),
+        (("1,8,8,4,3x3x3",), "in whole numbers"),
+        (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),
         (("1,8,8,4,3.5",), "in whole numbers"),
         (("1,8,8,4,12345678901",), "in whole numbers"),
         (("0,8,8,4,3",), "expected C of at least 1, found 0"),

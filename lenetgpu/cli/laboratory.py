@@ -122,7 +122,8 @@ def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | 
     from lenetgpu.files.output import require_targets
 
     targets = options["json_file"], options["csv_file"], options["markdown"]
-    read = options.get("data"), options.get("weights"), options["against"], *options["with_files"]
+    given = [options.get(name) for name in ("data", "weights", "lines", "model")]
+    read = *given, options["against"], *options["with_files"]
     require_targets(*targets, options["plot"], sources=read)
     return targets
 
@@ -146,6 +147,7 @@ def _show(
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
 _SIMULATED = {"shape", "batch", "engines", *_FILES}
+_LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_FILES}
 _CLOCKED = {"shape", "suite", "batch", "device", "plot", "shares", *_FILES}
 
 
@@ -177,6 +179,26 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
     results.print_engines(console(is_stdout(json_file, csv_file, markdown)), document)
 
 
+def _list(ctx: click.Context, options: dict[str, Any]) -> None:
+    """`conv --list`: nothing runs."""
+    from lenetgpu.commands.conv.listed import run_list
+    from lenetgpu.commands.conv.request import ConvRequest
+    from lenetgpu.show import conv as results
+    from lenetgpu.show import tables
+
+    _only_beside(
+        ctx, "--list", _LISTED, "SHAPE, --suite, --from or --model, --batch and where results go"
+    )
+    json_file, csv_file, markdown = _targets(options)
+    document = run_list(request(ConvRequest, options))
+    if json_file is not None:
+        write_json(json_file, document)
+    for target, write in ((csv_file, tables.as_csv), (markdown, tables.as_markdown)):
+        if target is not None:
+            write_text(target, write(*results.listed(document)))
+    results.print_listed(console(is_stdout(json_file, csv_file, markdown)), document)
+
+
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
     from lenetgpu.commands.conv.shares import SharesRequest, run_shares
@@ -204,15 +226,26 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     cls=Argument,
     required=False,
     explained="C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the "
-    "output, a filter's width, as 64,56,56,64,3,1,1.",
+    "output, a filter's width or its sides, as 64,56,56,64,3,1,1; or a line of benchdnn or "
+    "MIOpenDriver.",
 )
 @click.option(
     "--suite",
     metavar="NAME",
     shell_complete=completing.suites,
-    help="Shapes of a paper instead: pascal-single, pascal-multi, overfeat, convnet2 or lenet.",
+    help="Shapes of a paper or a network instead; --list shows which there are.",
 )
-@number("--batch", "How many images.", show_default="1, or the suite's own")
+@click.option(
+    "--from",
+    "lines",
+    type=FILE,
+    help="Shapes of a file instead, one a line in any form that SHAPE has.",
+)
+@click.option("--model", type=FILE, help="The convolutions of an ONNX model instead.")
+@click.option(
+    "--list", "listed", is_flag=True, help="List the suites, or what is asked for; nothing runs."
+)
+@number("--batch", "How many images.", show_default="1, or what is given with it")
 @DEVICE
 @click.option(
     "--seconds",
@@ -256,9 +289,18 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
 @GATE
 @click.pass_context
 def conv(
-    ctx: click.Context, /, no_progress: bool, engines: bool, shares: bool, **options: Any
+    ctx: click.Context,
+    /,
+    no_progress: bool,
+    engines: bool,
+    shares: bool,
+    listed: bool,
+    **options: Any,
 ) -> None:
-    """Check, then time every convolution on a shape, or on the shapes of a paper."""
+    """Check, then time every convolution on a shape, or on those of a paper or a network."""
+    if listed:
+        _list(ctx, options)
+        return
     if engines or shares:
         (_engines if engines else _shares)(ctx, no_progress, options)
         return

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from lenetgpu.files.convs.described import Given
 from lenetgpu.network import STAGES
+from lenetgpu.papers import networks
 from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, SHAPES, TABLE_1_NOTE
 from lenetgpu.problems import Conv
 
@@ -14,12 +16,36 @@ KERNEL_SIDES = (1, 3, 5)
 
 @dataclass(frozen=True)
 class Shape:
-    """A convolution of a suite: its label, how many images, and the paper's figure for it."""
+    """A convolution of a suite: its label, how many images, and the paper's figure for it.
+
+    `count` is how often a network has it.
+    """
 
     label: str
     problem: Conv
     batch: int = 1
     paper: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Untaken:
+    """A convolution that is not taken: no variant is asked, `given.why` says why."""
+
+    label: str
+    given: Given
+    count: int = 1
+
+
+Row = Shape | Untaken
+
+
+def row_of(label: str, given: Given, count: int = 1) -> Row:
+    """A row of a convolution that was described elsewhere."""
+    asked = given.asked
+    if given.why or asked is None or asked.conv is None:
+        return Untaken(label, given, count)
+    return Shape(label, asked.conv, asked.images, count=count)
 
 
 @dataclass(frozen=True)
@@ -28,7 +54,8 @@ class Suite:
 
     `after` are ours that follow its proposal. `claim` is the paper's speed-up over its own
     reference: (average, least, most), None where it gives none; `says` is the claim in words;
-    `notes` say how its text was read.
+    `notes` say how its text was read. `source` says where a network's convolutions are from; they
+    are summed, each as often as it is there.
     """
 
     name: str
@@ -36,9 +63,15 @@ class Suite:
     literal: tuple[str, ...]
     after: tuple[str, ...]
     says: str
-    shapes: tuple[Shape, ...]
+    rows: tuple[Row, ...]
     claim: tuple[float, float, float] | None = None
     notes: tuple[str, ...] = ()
+    source: str = ""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The rows that variants are asked for."""
+        return tuple(row for row in self.rows if isinstance(row, Shape))
 
 
 def _square(side: int, channels: int, maps: int, taps: int, pad: int = 0, stride: int = 1) -> Conv:
@@ -103,6 +136,11 @@ def _lenet() -> Iterator[Shape]:
                 yield Shape(f"{stage.name}, {batch:,} images", stage.problem, batch)
 
 
+def _network(name: str, title: str, layers: Iterator[networks.Layer], source: str) -> Suite:
+    rows = [row_of(label, Given(asked), count) for label, asked, count in networks.distinct(layers)]
+    return Suite(name, title, (), (), "", tuple(rows), notes=(networks.PADDED,), source=source)
+
+
 SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -131,6 +169,21 @@ SUITES: dict[str, Suite] = {
         Suite(
             "lenet", "this network's convolutions", (), (), "",
             tuple(_lenet()),
+        ),
+        _network(
+            "resnet50", "ResNet-50's convolutions", networks.resnet_50(),
+            "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition (2015), Table 1, "
+            "50-layer, shortcuts B",
+        ),
+        _network(
+            "vgg16", "VGG-16's convolutions", networks.vgg_16(),
+            "Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image "
+            "Recognition (2014), Table 1, column D",
+        ),
+        _network(
+            "mobilenet-v2", "MobileNetV2's convolutions", networks.mobilenet_v2(),
+            "Sandler, Howard, Zhu, Zhmoginov, Chen: MobileNetV2: Inverted Residuals and Linear "
+            "Bottlenecks (2018), Table 2",
         ),
     )
 }  # fmt: skip

@@ -11,6 +11,7 @@ from lenetgpu.show.tables import (
     Column,
     as_rich,
     candidate_row,
+    fitting,
     fixed,
     legend,
     noted,
@@ -22,6 +23,13 @@ from lenetgpu.show.tables import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def some(counts: list[int]) -> str:
+    """One number, or the least and the most."""
+    found = {min(counts, default=0): "", max(counts, default=0): ""}
+    return " to ".join(f"{count:,}" for count in found)
+
 
 COLUMNS = (
     Column("shape", "label", numeric=False),
@@ -47,6 +55,7 @@ COLUMNS = (
     *MACHINE_COLUMNS,
     Column("timed by", "method", numeric=False),
     Column("note", "note", numeric=False),
+    Column("again", "command", numeric=False),
 )
 SUMMARY_COLUMNS = (
     Column("candidate", "name", numeric=False),
@@ -55,6 +64,37 @@ SUMMARY_COLUMNS = (
     Column("least", "least", fixed(2)),
     Column("most", "most", fixed(2)),
     Column("the paper's", "paper", numeric=False),
+)
+NETWORK_COLUMNS = (
+    Column("convolution", "label", numeric=False),
+    Column("shape", "shape", numeric=False),
+    Column("images", "images", fixed(0)),
+    Column("times", "count"),
+    Column("GFLOP each", "gflop", significant(3)),
+    Column("fastest fp32", "name", numeric=False),
+    Column("us each", "us", fixed(2)),
+    Column("of the sum", "share", percent),
+    Column("reference us", "reference_us", fixed(2)),
+    Column("speed-up", "speedup", fixed(2)),
+    Column("not taken", "not_taken", numeric=False),
+    Column("again", "command", numeric=False),
+)
+SUITES_COLUMNS = (
+    Column("suite", "name", numeric=False),
+    Column("what", "title", numeric=False),
+    Column("distinct", "shapes"),
+    Column("taken", "taken"),
+    Column("convolutions", "convolutions"),
+    Column("images", "images", some),
+    Column("source", "source", numeric=False),
+)
+SUM_COLUMNS = (
+    Column("sum of", "name", numeric=False),
+    Column("convolutions", "taken", numeric=False),
+    Column("of the GFLOP", "gflop_share", percent),
+    Column("ms", "ms", fixed(3)),
+    Column("reference ms", "reference_ms", fixed(3)),
+    Column("speed-up", "speedup", fixed(2)),
 )
 LADDER_COLUMNS = (
     Column("section", "section", numeric=False),
@@ -115,30 +155,104 @@ def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def network_rows(network: dict[str, Any]) -> list[dict[str, Any]]:
+    """A network's convolutions as table rows, with their shares of the sum of the fastest."""
+    rows = []
+    whole = sum(row["count"] * row["ms"] for row in network["rows"] if "ms" in row)
+    for row in network["rows"]:
+        more: dict[str, Any] = {}
+        if "ms" in row:
+            more = {"us": 1e3 * row["ms"], "share": row["count"] * row["ms"] / whole}
+        if "reference_ms" in row:
+            more["reference_us"] = 1e3 * row["reference_ms"]
+        rows.append(row | more)
+    return rows
+
+
+def sum_rows(network: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sums as table rows, each with how many convolutions it is over."""
+    return [row | {"taken": f"{row['over']} of {row['of']}"} for row in network["sums"]]
+
+
 def table(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
     """Every shape's candidates in one table, for Markdown and CSV."""
     rows = [row for case in document["cases"] for row in case_rows(case)]
+    rows += [
+        row | {"check": "not taken", "note": row["not_taken"]}
+        for row in document.get("network", {}).get("rows", [])
+        if "not_taken" in row
+    ]
     return used(COLUMNS, rows), rows
+
+
+def listed(document: dict[str, Any]) -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
+    """What `conv --list` found as one table."""
+    columns = SUITES_COLUMNS if "suites" in document else NETWORK_COLUMNS
+    rows = document["suites"] if "suites" in document else network_rows(document["network"])
+    return used(columns, rows), rows
+
+
+def print_listed(console: Console, document: dict[str, Any]) -> None:
+    """The suites, or a row a distinct convolution with how many of them are taken."""
+    if "suites" in document:
+        columns, rows = listed(document)
+        console.print(as_rich(columns, rows, "lenetgpu conv --suite NAME", width=console.width))
+        return
+    _print_about(console, document)
+    print_network(console, document["network"])
+
+
+def _print_about(console: Console, document: dict[str, Any]) -> None:
+    """What a suite claims, where it is from, and how it was read."""
+    if document["claim"]:
+        console.print(f"the paper: {document['claim']}", highlight=False)
+    if document["source"]:
+        console.print(f"source: {document['source']}", highlight=False, soft_wrap=True)
+    for note in document["notes"]:
+        console.print(note, highlight=False, soft_wrap=True)
 
 
 def print_conv(console: Console, document: dict[str, Any]) -> None:
     """A table a shape, what its ratios rest on, explanations where asked, and a suite's summary."""
     device, peer = document["device"]["name"], document["peer"] or "no PyTorch beside it"
-    heading = f"suite {document['suite']}: {document['title']}, " if document["suite"] else ""
+    named = f"suite {document['suite']}: " if document["suite"] else ""
+    heading = f"{named}{document['title']}, " if document["title"] else ""
     cache = "cold L2" if document["cold_l2"] else "warm L2"
     console.print(f"{heading}{device}, {peer}, {cache}", highlight=False)
-    if document["claim"]:
-        console.print(f"the paper: {document['claim']}", highlight=False)
-    for note in document["notes"]:
-        console.print(note, highlight=False, soft_wrap=True)
+    _print_about(console, document)
     for case in document["cases"]:
-        _print_case(console, case, document["suite"] is not None)
+        _print_case(console, case, bool(document["title"]))
     if document.get("summary"):
         title = f"speed-up over {document['reference']}, all shapes"
         rows = document["summary"]
         console.print(as_rich(used(SUMMARY_COLUMNS, rows), rows, title, width=console.width))
+    if document.get("network"):
+        print_network(console, document["network"], document["reference"])
     if document["interrupted"]:
         console.print("interrupted: what was measured until then", highlight=False)
+
+
+def print_network(console: Console, network: dict[str, Any], reference: str = "") -> None:
+    """A row a distinct convolution, also of those not taken, and what they take together."""
+    of, taken = network["convolutions"], network["taken"]
+    rows = network_rows(network)
+    over = f" beside {reference}" if reference else ""
+    title = f"{len(rows)} distinct of {of:,} convolutions{over}"
+    columns = used(NETWORK_COLUMNS, rows)
+    console.print(as_rich(columns, rows, title, width=console.width))
+    if "not_taken" not in [column.key for column in fitting(columns, rows, console.width)]:
+        for row in rows:
+            if row.get("not_taken"):
+                line = f"{row['label']}: not taken: {row['not_taken']}"
+                console.print(line, highlight=False, soft_wrap=True)
+    line = f"taken: {taken:,} of {of:,} convolutions"
+    if network["gflop"]:
+        held = sum(r["count"] * r.get("gflop", 0) for r in rows if not r.get("not_taken"))
+        line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
+    console.print(line, highlight=False)
+    if sums := sum_rows(network):
+        title = "all of them, each as often as it is there"
+        console.print(as_rich(used(SUM_COLUMNS, sums), sums, title, width=console.width))
 
 
 def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
@@ -159,6 +273,8 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""
             console.print(f"{row['name']}: {word}{row['note']}", highlight=False, soft_wrap=True)
+    if in_suite:
+        console.print(f"again: {case['command']}", highlight=False, soft_wrap=True)
     if case["rounds"]:
         console.print(legend(case["reference"], case["rounds"]), highlight=False, soft_wrap=True)
     if case.get("ladder"):

@@ -6,10 +6,11 @@ import math
 from typing import Any
 
 from lenetgpu.check.judge import PRECISE
+from lenetgpu.files.convs.described import Described
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.papers.shapes import Shape, Suite
+from lenetgpu.papers.shapes import Row, Shape, Suite
 from lenetgpu.problems import Conv
 
 
@@ -46,6 +47,7 @@ def case_json(
         "label": shape.label,
         "shape": shape_text(problem),
         "images": n,
+        "count": shape.count,
         "paper": shape.paper,
         "gflop": flop / 1e9,
         "mbytes": moved / 1e6,
@@ -56,6 +58,19 @@ def case_json(
         "interrupted": comparison.interrupted,
         "best": min(plain, key=lambda e: e["median_ms"])["name"] if plain else None,
         "candidates": entries,
+    }
+
+
+def about_suite(suite: Suite | None) -> dict[str, Any]:
+    """What the document says of the suite, or of none."""
+    if suite is None:
+        return {"suite": None, "title": "", "claim": None, "notes": [], "source": None}
+    return {
+        "suite": suite.name or None,
+        "title": suite.title,
+        "claim": suite.says,
+        "notes": list(suite.notes),
+        "source": suite.source or None,
     }
 
 
@@ -95,4 +110,96 @@ def _summary_row(
         "least": min(found, default=None),
         "most": max(found, default=None),
         "paper": suite.says if name in suite.literal else None,
+    }
+
+
+def network_json(
+    rows: list[Row], commands: list[str | None], cases: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A network's convolutions, a row each, and their times' sums, each as often as it is there.
+
+    `cases` are what was measured of them, by their labels; a sum says how many convolutions it is
+    over, for not every variant takes every one.
+    """
+    measured = {case["label"]: case for case in cases}
+    found = []
+    for row, command in zip(rows, commands, strict=True):
+        entry = row_json(row) | {"command": command}
+        entry |= _fastest(measured.get(row.label))
+        found.append({key: value for key, value in entry.items() if value is not None})
+    counted = {row.label: row.count for row in rows}
+    names = dict.fromkeys(e["name"] for case in cases for e in case["candidates"])
+    sums = [_sum(None, "fastest fp32 of each", cases, found)]
+    sums += [_sum(name, name, cases, found) for name in names]
+    return {
+        "convolutions": sum(counted.values()),
+        "taken": sum(row.count for row in rows if isinstance(row, Shape)),
+        "gflop": sum(entry["count"] * entry.get("gflop", 0.0) for entry in found),
+        "rows": found,
+        "sums": sorted((s for s in sums if s["over"]), key=lambda s: (-s["over"], s["ms"])),
+    }
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """A convolution as it was asked for: its shape, its work, and why it is not taken."""
+    asked: Described | None
+    if isinstance(row, Shape):
+        asked, why = Described.of(row.problem, row.batch), None
+    else:
+        asked, why = row.given.asked, row.given.why
+    conv = asked and asked.conv
+    return {
+        "label": row.label,
+        "shape": shape_text(conv) if conv else asked and asked.text,
+        "images": asked and asked.images,
+        "count": row.count,
+        "gflop": asked and asked.flop / 1e9,
+        "not_taken": why,
+    }
+
+
+def _timed(case: dict[str, Any], name: str | None) -> dict[str, Any] | None:
+    """The candidate of that name where it was timed; of no name, the fastest fp32 one."""
+    wanted = case["best"] if name is None else name
+    every = case["candidates"]
+    return next((e for e in every if e["name"] == wanted and e.get("median_ms")), None)
+
+
+def _fastest(case: dict[str, Any] | None) -> dict[str, Any]:
+    best = None if case is None else _timed(case, None)
+    if case is None or best is None:
+        return {}
+    over = _timed(case, case["reference"])
+    return {
+        "name": best["name"],
+        "ms": best["median_ms"],
+        "reference_ms": over and over["median_ms"],
+        "speedup": over and over["median_ms"] / best["median_ms"],
+    }
+
+
+def _sum(
+    name: str | None, label: str, cases: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Over the convolutions that a candidate was timed on, and of the reference over the same."""
+    over, gflop, ms = 0, 0.0, 0.0
+    reference: float | None = 0.0
+    for case in cases:
+        timed, beside = _timed(case, name), _timed(case, case["reference"])
+        if timed is None:
+            continue
+        over += case["count"]
+        gflop += case["count"] * case["gflop"]
+        ms += case["count"] * timed["median_ms"]
+        if reference is not None:
+            reference = reference + case["count"] * beside["median_ms"] if beside else None
+    whole = sum(row["count"] * row.get("gflop", 0.0) for row in rows)
+    return {
+        "name": label,
+        "over": over,
+        "of": sum(row["count"] for row in rows),
+        "gflop_share": gflop / whole if whole else None,
+        "ms": ms,
+        "reference_ms": reference or None,
+        "speedup": reference / ms if reference and ms else None,
     }

@@ -95,11 +95,11 @@ def short_error(value: float) -> str:
 
 _WRAPPED_LEAST = 16
 _FIRST_TO_GO = (
-    "machine.temperature_c", "machine.power_w", "shared_bytes", "local_bytes", "registers", "grid",
-    "block", "occupancy", "limited_by", "blocks_per_sm", "waves", "p05_ms", "p95_ms", "p99_ms",
-    "p05_us", "p95_us", "p99_us", "method", "layout", "bound", "gbs", "low", "high", "label_flips",
-    "machine.sm_mhz", "precision", "machine.energy_uj_per_image", "tflops", "share", "roofline",
-    "note", "explanation", "machine.throttle", "relative_error",
+    "command", "machine.temperature_c", "machine.power_w", "shared_bytes", "local_bytes",
+    "registers", "grid", "block", "occupancy", "limited_by", "blocks_per_sm", "waves", "p05_ms",
+    "p95_ms", "p99_ms", "p05_us", "p95_us", "p99_us", "method", "layout", "bound", "gbs", "low",
+    "high", "label_flips", "machine.sm_mhz", "precision", "machine.energy_uj_per_image", "tflops",
+    "share", "roofline", "note", "explanation", "machine.throttle", "relative_error",
 )  # fmt: skip
 _LAST_TO_GO = ("speedup", "verdict", "table", "section", "label", "paper", "images_per_second")
 """What goes where not even folded words let the rest fit; a name, its check and its time stay."""

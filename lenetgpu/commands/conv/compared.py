@@ -7,12 +7,13 @@ from typing import Any
 
 from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
+from lenetgpu.commands.conv.again import add_commands, command_of
+from lenetgpu.commands.conv.beside import explained, has_ladder, ladder, named
 from lenetgpu.commands.conv.kernels import compile_all
-from lenetgpu.commands.conv.request import ConvRequest, require_checkable, shapes_of
+from lenetgpu.commands.conv.request import ConvRequest, require_checkable, rows_to_run
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
@@ -24,13 +25,17 @@ from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
-from lenetgpu.papers.convnet2_ladder import measure_ladder
-from lenetgpu.papers.shapes import Shape, Suite
+from lenetgpu.papers.shapes import Row, Shape, Suite
 from lenetgpu.plan import NAMED
 from lenetgpu.problems import Conv
 from lenetgpu.show import plots
-from lenetgpu.show.conv_document import case_json, shape_text, summary_json
-from lenetgpu.show.explain import explanation_json, latency_json
+from lenetgpu.show.conv_document import (
+    about_suite,
+    case_json,
+    network_json,
+    shape_text,
+    summary_json,
+)
 from lenetgpu.stages import Variant, choices, families, find, variants
 
 
@@ -64,18 +69,12 @@ def chosen_variants(only: str | None, device: str, planned: bool = False) -> lis
     wanted: list[Variant] = []
     for name in (word.strip() for word in only.split(",")):
         found = members.get(name) or [v for v in every if name in v.names]
-        if not found and not (planned and _named(name)):
+        if not found and not (planned and named(name)):
             raise LenetError(
                 f"--only {name!r}: expected names of {', '.join(choices('conv', device))}"
             )
         wanted += found
     return [v for v in every if v in wanted]
-
-
-def _named(words: str | None) -> list[Variant]:
-    """The GPU variants that a comma list names, or their families; all where there is no list."""
-    wanted = None if words is None else {word.strip() for word in words.split(",")}
-    return [v for v in variants("conv", "cuda") if wanted is None or wanted & {v.family, *v.names}]
 
 
 def _with_reference(chosen: list[Variant], wanted: str | None, device: str) -> list[Variant]:
@@ -145,19 +144,20 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
 
 def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     """Check and time what was asked for; LenetError for bad input."""
-    suite, shapes = shapes_of(request)
+    suite, rows = rows_to_run(request)
     with guests(request.outside, request.device) as found:
-        return _run_shapes(request, suite, shapes, found, say)
+        return _run_rows(request, suite, rows, found, say)
 
 
-def _run_shapes(
+def _run_rows(
     request: ConvRequest,
     suite: Suite | None,
-    shapes: list[Shape],
+    rows: list[Row],
     found: list[Variant],
     say: Say,
 ) -> CompareOutcome:
     """`run_conv` with the variants that were `found` outside."""
+    shapes = [row for row in rows if isinstance(row, Shape)]
     earlier = None if request.against is None else load_earlier(request.against, "conv", None)
     own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
@@ -172,7 +172,7 @@ def _run_shapes(
     _check_setting(request, setting, reference, shapes, earlier)
     document = (
         head("conv", gpu)
-        | _about(suite)
+        | about_suite(suite)
         | {
             "ceilings": ceilings_json(limits),
             "reference": reference,
@@ -188,6 +188,9 @@ def _run_shapes(
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
+    if suite is not None and suite.source:
+        commands = [command_of(request, row) for row in rows]
+        document["network"] = network_json(rows, commands, document["cases"])
     notes += [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
     lost = []
     if earlier is not None and request.regression is not None:
@@ -238,12 +241,16 @@ def _run_cases(
         try:
             comparison = _run(shape, setting, document["reference"], request, say)
             case = case_json(shape, comparison, setting.limits, setting.peer_name)
+            add_commands(case, request, shape, setting.peer_name)
             document["cases"].append(case)
             wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
             if request.explain:
-                case["explanation"] = _explain(request, shape, comparison, setting)
-            if _has_ladder(suite, setting) and not comparison.interrupted:
-                case["ladder"] = _ladder(shape, setting, say)
+                here = None if setting.gpu is None else setting.chosen
+                found = explained(request, shape, comparison, setting.limits, here)
+                case["explanation"] = found
+            laddered = has_ladder(suite, setting.chosen) and not comparison.interrupted
+            if setting.gpu is not None and laddered:
+                case["ladder"] = ladder(shape, setting.gpu, say)
                 wrong += [
                     f"{shape.label}: {step['variant']} of the ladder"
                     for step in case["ladder"]
@@ -263,46 +270,6 @@ def _run_cases(
             break
         _release(comparison, setting.gpu is not None)
     return wrong
-
-
-def _about(suite: Suite | None) -> dict[str, Any]:
-    """What the document says of the suite, or of none."""
-    if suite is None:
-        return {"suite": None, "title": "", "claim": None, "notes": []}
-    return {
-        "suite": suite.name,
-        "title": suite.title,
-        "claim": suite.says,
-        "notes": list(suite.notes),
-    }
-
-
-def _explain(
-    request: ConvRequest, shape: Shape, comparison: Comparison, setting: _Setting
-) -> list[dict[str, Any]]:
-    """Explanations for the device here, or for the machine that was asked for."""
-    machine = machines.current() if request.machine is None else machines.known(request.machine)
-    if request.machine is None and setting.gpu is not None:
-        here = latency_json(lambda: latency.measured(machine), machine)
-        found = explanation_json(shape, comparison, setting.limits, setting.chosen, [], machine)
-        return [here, *found]
-    return explanation_json(shape, comparison, setting.limits, [], _named(request.only), machine)
-
-
-def _has_ladder(suite: Suite | None, setting: _Setting) -> bool:
-    """Whether the suite's steps are measured one by one too: on a GPU, where they are chosen."""
-    if suite is None or suite.name != "convnet2" or setting.gpu is None:
-        return False
-    return any(variant.family == suite.name for variant in setting.chosen)
-
-
-def _ladder(shape: Shape, setting: _Setting, say: Say) -> list[dict[str, Any]]:
-    assert setting.gpu is not None
-    try:
-        return measure_ladder(shape.problem, shape.batch, gpu=setting.gpu, say=say)
-    except (MemoryError, RuntimeError) as error:
-        reason = f"not measured: {(str(error).splitlines() or [''])[0]}"
-        return [{"step": "the ladder", "variant": "", "status": "skipped", "note": reason}]
 
 
 def _reason(candidate: Candidate) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.commands.conv.request import parse_shape
+from lenetgpu.commands.conv.given import taken
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
@@ -28,7 +28,8 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
     """The document: a row a step, a row a figure of the paper. LenetError for bad input."""
     problem, batch = TABLE_1, TABLE_1_BATCH
     if request.shape is not None:
-        problem, batch = parse_shape(request.shape), 1
+        shape = taken(request.shape)
+        problem, batch = shape.problem, shape.batch
     if request.batch is not None:
         batch = request.batch
     if batch < 1:

@@ -1,24 +1,31 @@
-"""What `lenetgpu conv` is asked for: a shape, or a paper's suite."""
+"""What `lenetgpu conv` is asked for: a shape, a suite, a file of lines or a model."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lenetgpu.commands.asked import check_effort, check_gate
+from lenetgpu.commands.conv.given import (
+    SHAPE,
+    from_file,
+    from_model,
+    in_batches,
+    of_batch,
+    parse_shape,
+    rows_of,
+)
 from lenetgpu.errors import LenetError, choose
+from lenetgpu.files.convs.described import Described
 from lenetgpu.gpu import machines
 from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES
-from lenetgpu.papers.shapes import SUITES, Shape, Suite
-from lenetgpu.problems import Conv
+from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import shape_text
 
-SHAPE = "C,H,W,M,K[,stride[,pad]]"
-_MOST_VALUES = 1 << 31
+
 _WIDEST = 256
 """Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
@@ -29,12 +36,15 @@ _MOST_CHECKED = 2 * 10**12
 class ConvRequest:
     """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
 
-    `machine` is the known GPU that `explain` plans for instead of the one here.
+    `lines` is a file of convolutions, one a line, `model` an ONNX model. `machine` is the known GPU
+    that `explain` plans for instead of the one here.
     """
 
     shape: str | None = None
     suite: str | None = None
     batch: int | None = None
+    lines: Path | None = None
+    model: Path | None = None
     device: str = "auto"
     seconds: float = 1.0
     only: str | None = None
@@ -51,39 +61,31 @@ class ConvRequest:
     outside: tuple[Path, ...] = ()
 
 
-def parse_shape(text: str) -> Conv:
-    """The convolution that SHAPE names; LenetError where it names none."""
-    words = [word.strip() for word in text.split(",")]
-    if not 5 <= len(words) <= 7 or not all(re.fullmatch(r"-?[0-9]{1,9}", word) for word in words):
-        raise LenetError(f"SHAPE {text!r}: expected {SHAPE} in whole numbers, as 64,56,56,64,3,1,1")
-    c, h, w, m, k, stride, pad = (*map(int, words), *(1, 0)[len(words) - 5 :])
-    named = {"C": c, "H": h, "W": w, "M": m, "K": k, "stride": stride}
-    for name, value in named.items():
-        if value < 1:
-            raise LenetError(f"SHAPE {text!r}: expected {name} of at least 1, found {value}")
-    if pad < 0:
-        raise LenetError(f"SHAPE {text!r}: expected pad of at least 0, found {pad}")
-    if k > min(h, w) + 2 * pad:
-        raise LenetError(
-            f"SHAPE {text!r}: expected filters within the padded map of "
-            f"{h + 2 * pad}x{w + 2 * pad}, found {k}x{k}"
-        )
-    return Conv(h, w, c, m, k, k, stride, pad)
+def _require_countable(row: Row) -> None:
+    if isinstance(row, Shape):
+        where, asked = shape_text(row.problem), Described.of(row.problem, row.batch)
+    elif row.given.asked is None:
+        return
+    else:
+        where, asked = row.label, row.given.asked
+    asked.require_countable(f"conv {where}, batch {asked.images}")
 
 
-def _require_countable(problem: Conv, n: int) -> None:
-    padded = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
-    held = {
-        "input": n * padded,
-        "filters": problem.depth * problem.M,
-        "output": n * problem.OH * problem.OW * problem.M,
-    }
-    for name, values in held.items():
-        if values >= _MOST_VALUES:
-            raise LenetError(
-                f"conv {shape_text(problem)}, batch {n}: expected fewer than 2^31 values in the "
-                f"{name}, found {values:,}"
-            )
+def _asked_for(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
+    """The suite, or what was made one of a file or a model, and its rows."""
+    if request.shape is not None:
+        return None, rows_of([in_batches(parse_shape(request.shape), request.batch)])
+    if request.lines is not None:
+        suite = from_file(request.lines, request.batch)
+    elif request.model is not None:
+        suite = from_model(request.model, request.batch)
+    else:
+        found = SUITES.get(str(request.suite))
+        if found is None:
+            words = choose(str(request.suite), SUITES)
+            raise LenetError(f"suite {request.suite!r} does not exist; {words}")
+        suite = found
+    return suite, suite.rows
 
 
 def require_checkable(shapes: list[Shape], device: str) -> None:
@@ -103,13 +105,29 @@ def require_checkable(shapes: list[Shape], device: str) -> None:
             )
 
 
-def shapes_of(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
-    """What is to be run; LenetError where the request is not one."""
-    if (request.shape is None) == (request.suite is None):
-        found = "neither" if request.shape is None else "both"
-        raise LenetError(f"conv: expected SHAPE ({SHAPE}) or --suite NAME, found {found}")
+def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
+    """What is asked for, also what is not taken; LenetError where the request names nothing."""
+    ways = {
+        f"SHAPE ({SHAPE})": request.shape, "--suite NAME": request.suite,
+        "--from FILE": request.lines, "--model FILE": request.model,
+    }  # fmt: skip
+    given = [name.split()[0] for name, value in ways.items() if value is not None]
+    if len(given) != 1:
+        *others, last = ways
+        found = " and ".join(given) or "none"
+        raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
     if request.batch is not None and request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    suite, rows = _asked_for(request)
+    if request.batch is not None and suite is not None and suite.name:
+        rows = tuple(of_batch(row, request.batch) for row in rows)
+    for row in rows:
+        _require_countable(row)
+    return suite, list(rows)
+
+
+def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
+    """What is to be run, one of it at least; LenetError where the request is not one."""
     check_effort(Effort(request.seconds, request.rounds, request.warmup), request.watch)
     check_gate(request.regression, request.against)
     if request.plot is not None:
@@ -118,20 +136,13 @@ def shapes_of(request: ConvRequest) -> tuple[Suite | None, list[Shape]]:
         machines.known(request.machine)
     if request.machine is not None and not request.explain:
         raise LenetError(f"--as {request.machine}: expected --explain beside it, found none")
-    suite = None
-    if request.suite is not None:
-        suite = SUITES.get(request.suite)
-        if suite is None:
-            raise LenetError(
-                f"suite {request.suite!r} does not exist; {choose(request.suite, SUITES)}"
-            )
-        shapes = list(suite.shapes)
-    else:
-        assert request.shape is not None
-        problem = parse_shape(request.shape)
-        shapes = [Shape(shape_text(problem), problem)]
-    if request.batch is not None:
-        shapes = [replace(shape, batch=request.batch) for shape in shapes]
-    for shape in shapes:
-        _require_countable(shape.problem, shape.batch)
-    return suite, shapes
+    suite, rows = rows_asked(request)
+    untaken = [row for row in rows if isinstance(row, Untaken)]
+    if len(untaken) == len(rows):
+        first = untaken[0]
+        more = f", {len(rows) - 1} others beside it" if len(rows) > 1 else ""
+        raise LenetError(
+            f"conv {first.label}: expected a convolution that is taken, found {first.given.why}"
+            f"{more}"
+        )
+    return suite, rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.commands.compare import CompareOutcome
-from lenetgpu.commands.conv.request import ConvRequest, shapes_of
+from lenetgpu.commands.conv.request import ConvRequest, rows_to_run
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import device as gpu_device
@@ -49,7 +49,8 @@ def _shapes(request: SharesRequest) -> list[Shape]:
         if request.batch is not None and request.batch < 1:
             raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     else:
-        _, shapes = shapes_of(ConvRequest(request.shape, request.suite, request.batch))
+        _, rows = rows_to_run(ConvRequest(request.shape, request.suite, request.batch))
+        shapes = [row for row in rows if isinstance(row, Shape)]
     for shape in shapes:
         refused = indexable(shape.problem)
         if refused is not None:

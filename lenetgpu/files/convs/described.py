@@ -34,6 +34,13 @@ class Described:
     dilation: Pair = (1, 1)
     groups: int = 1
 
+    @classmethod
+    def of(cls, problem: Conv, images: int) -> Described:
+        """What `Conv` holds of `images`."""
+        p, out = problem, (problem.OH, problem.OW)
+        both = (p.stride, p.stride), (p.pad, p.pad)
+        return cls(images, p.H, p.W, p.C, p.M, p.R, p.S, out, *both)
+
     @property
     def span(self) -> Pair:
         """Rows and columns that a filter reaches over."""
@@ -104,8 +111,9 @@ class Described:
     def require(self, where: str) -> None:
         """LenetError, a sentence that begins with `where`, unless it is a convolution."""
         least = {
-            "C": self.C, "H": self.H, "W": self.W, "M": self.M, "K": min(self.R, self.S),
-            "stride": min(self.stride), "dilation": min(self.dilation), "groups": self.groups,
+            "images": self.images, "C": self.C, "H": self.H, "W": self.W, "M": self.M,
+            "K": min(self.R, self.S), "stride": min(self.stride), "dilation": min(self.dilation),
+            "groups": self.groups,
         }  # fmt: skip
         for name, value in least.items():
             if value < 1:

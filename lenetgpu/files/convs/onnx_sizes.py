@@ -334,5 +334,6 @@ _RULES: dict[str, Callable[[Sizes, Any], list[Size]]] = {
     "Reshape": _reshaped, "Transpose": _turned, "Concat": _joined, "Gemm": _multiplied,
     "MatMul": _multiplied, "Pad": _padded, "ReduceMean": _reduced, "ReduceMax": _reduced,
     "ReduceSum": _reduced, "Squeeze": _squeezed, "Unsqueeze": _unsqueezed, "Split": _halved,
-    "Slice": _sliced, "Resize": _resized, "Upsample": _resized, "Shape": _shape, "ConstantOfShape": _filled,
+    "Slice": _sliced, "Resize": _resized, "Upsample": _resized,
+    "Shape": _shape, "ConstantOfShape": _filled,
 }  # fmt: skip

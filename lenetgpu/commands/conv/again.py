@@ -1,0 +1,44 @@
+"""The command that repeats one row alone."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields
+from typing import Any
+
+from lenetgpu.commands.conv.given import shape_of
+from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.papers.shapes import Row, Shape
+from lenetgpu.show.conv_document import shape_text
+
+_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "reference")
+"""What of a request says how a shape is measured, and not where its results go."""
+
+
+def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str | None:
+    """The command line of a row; None where what is not taken of it cannot be said in one."""
+    if isinstance(row, Shape):
+        words = [shape_text(row.problem), "--batch", str(row.batch)]
+    elif row.given.others or row.given.asked is None:
+        return None
+    else:
+        return shlex.join(["lenetgpu", "conv", shape_of(row.given)])
+    plain = {field.name: field.default for field in fields(ConvRequest)}
+    for name in _KEPT:
+        value = getattr(request, name)
+        if value != plain[name]:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]
+    for path in request.outside:
+        words += ["--with", str(path)]
+    only = only or request.only
+    return shlex.join(["lenetgpu", "conv", *words, *(["--only", only] if only else [])])
+
+
+def add_commands(
+    case: dict[str, Any], request: ConvRequest, shape: Shape, peer: str | None
+) -> None:
+    """Give a case, and each of its candidates, the command that repeats it alone."""
+    case["command"] = command_of(request, shape)
+    for entry in case["candidates"]:
+        only = None if entry["name"] == peer else entry["name"]
+        entry["command"] = command_of(request, shape, only)

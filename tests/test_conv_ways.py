@@ -1,0 +1,418 @@
+"""Ways into `lenetgpu conv`: benchdnn's and MIOpenDriver's lines, files of them, networks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lenetgpu.cli import main
+from lenetgpu.commands.conv import compared
+from lenetgpu.commands.conv.given import parse_shape, rows_of, taken
+from lenetgpu.errors import LenetError
+from lenetgpu.files.convs import benchdnn, miopen
+from lenetgpu.files.convs.described import Described, Given, outputs
+from lenetgpu.papers import networks
+from lenetgpu.papers.shapes import SUITES, Untaken
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.reference import reference
+
+MIOPEN = "./bin/MIOpenDriver conv"
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch):
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+
+
+# batch, C, H, W, M, R, S, stride, pad
+@pytest.mark.parametrize(
+    ("line", "images", "conv"),
+    [
+        ('ic64ih56oc64oh56kh3ph1n"resnet:3x3"', 2, Conv(56, 56, 64, 64, 3, 3, 1, 1)),
+        ("mb64_ic3oc64_ih224oh112kh7sh2dh0ph3", 64, Conv(224, 224, 3, 64, 7, 7, 2, 3)),
+        ("ic3ih227iw227_oc96oh55ow55_kh11kw11_sh4sw4ph0pw0_nx", 2,
+         Conv(227, 227, 3, 96, 11, 11, 4)),
+        ("g1ic17oc17_ih8oh4kh1ph0sh2", 2, Conv(8, 8, 17, 17, 1, 1, 2)),
+        ("ic8ih8iw9oc4kh3kw2ph0", 2, Conv(8, 9, 8, 4, 3, 2)),
+        ("ic8ih8iw9oc4kh3ph1", 2, Conv(8, 9, 8, 4, 3, 3, 1, 1)),
+        ("ic8ih8oc4oh8kh5", 2, Conv(8, 8, 8, 4, 5, 5, 1, 2)),
+        ("ic8iw8oc4kw3", 2, Conv(1, 8, 8, 4, 1, 3)),
+        ("./benchdnn --conv --mb=4 --dir=FWD_D --dt=f32 -v1 mb9ic8ih8oc4kh1dh5", 4,
+         Conv(8, 8, 8, 4, 1, 1)),
+        (MIOPEN, 100, Conv(32, 32, 3, 32, 3, 3)),
+        (f"{MIOPEN} -n 64 -c 64 -H 56 -W 57 -k 65 -y 3 -x 2 -p 1 -q 1 -u 2 -v 2 -l 1 -j 1 -g 1 -F 1"
+         " -m conv -t 1", 64, Conv(56, 57, 64, 65, 3, 2, 2, 1)),
+        (f"{MIOPEN} --batchsize 5 --in_channels 7 --pad_h 4 --pad_mode valid", 5,
+         Conv(32, 32, 7, 32, 3, 3)),
+        ("MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver conv -n 2 -F 3", 2,
+         Conv(32, 32, 3, 32, 3, 3)),
+    ],
+)  # fmt: skip
+def test_lines_are_read_as_their_tools_read_them(line, images, conv):
+    shape = taken(line)
+    assert (shape.batch, shape.problem) == (images, conv)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("g32ic32ih8oc32kh3", "32 groups"),
+        ("ic8ih8oc8kh3dh1", "dilation 2x2"),
+        ("ic8ih8oc8kh3sh1sw2", "stride 1x2"),
+        ("ic8ih8oc8kh3ph1pw0", "padding 1,0,1,0 above, left, below, right"),
+        ("ic16oc16_ih5oh8kh3ph3", "padding 3,3,2,2 above, left, below, right"),
+        ("ic3oc64_ih224oh112kh7sh2", "padding 2,2,3,3 above, left, below, right"),
+        ("ic8id8oc8kd3", "3 spatial dimensions"),
+        ("--deconv ic8ih8oc8kh3oh10", "transposed"),
+        ("--dir=BWD_W ic8ih8oc8kh3", "direction BWD_W"),
+        ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands, 2 groups"),
+        (f"{MIOPEN} -c 4 -g 4", "4 groups"),
+        (f"{MIOPEN} -l 2", "dilation 2x1"),
+        (f"{MIOPEN} -u 2", "stride 2x1"),
+        (f"{MIOPEN} -q 1", "padding 0,1,0,1 above, left, below, right"),
+        (f"{MIOPEN} -F 4", "backward only (-F 4)"),
+        (f"{MIOPEN} -m trans", "transposed"),
+        (f"{MIOPEN} -z same", "padding mode same"),
+        (f"{MIOPEN} -_ 3", "3 spatial dimensions"),
+        ("MIOpenDriver convfp16", "fp16 operands"),
+    ],
+)
+def test_what_a_shape_cannot_hold_is_said(line, why):
+    assert parse_shape(line).why == why
+    result = run("--", line)
+    assert result.exit_code == 2
+    assert f"expected a convolution that is taken, found {why}" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_dilation_of_one_tap_and_padding_never_read_change_nothing():
+    assert Described(1, 8, 8, 1, 1, 1, 3, (8, 8), pad=(0, 0), dilation=(4, 1)).not_taken
+    assert not Described(1, 8, 8, 1, 1, 1, 1, (8, 8), dilation=(4, 4)).not_taken
+    one_less_below = Described(1, 224, 224, 3, 64, 7, 7, (112, 112), (2, 2), (3, 3))
+    assert one_less_below.behind == (3, 3)
+    assert one_less_below.conv == Conv(224, 224, 3, 64, 7, 7, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ic0ih8oc8kh3", "expected C of at least 1, found 0"),
+        ("ic8ih8oc0kh3", "expected M of at least 1, found 0"),
+        ("mb0ic8ih8oc8kh3", "expected images of at least 1, found 0"),
+        ("g3ic8ih8oc9kh3", "expected groups that divide C, found 3 of 8"),
+        ("g4ic8ih8oc9kh3", "expected groups that divide M, found 4 of 9"),
+        ("g0ic8ih8oc8kh3", "expected groups of at least 1, found 0"),
+        ("ic8ih8oc8kh9", "within the padded map of 8x8, found 9x9"),
+        ("ic8ih8oc8kh5dh1", "within the padded map of 8x8, found 9x9"),
+        ("ic8ih8oc8kh3ph-1", "expected pad of at least 0, found -1"),
+        ("ic8ih8oc8kh3sh0", "expected stride of at least 1, found 0"),
+        ("ic8ih8oc8kh3dh-1", "expected dilation of at least 1, found 0"),
+        ("ic8ih8oc8kh3oh2", "expected OH of at least 6, found 2"),
+        ("ic8oc8kh3", "expected ih, found none"),
+        ("ic8ih8kh3", "expected oc, found none"),
+        ("ic8ih8oc8kh3ic8", "found ic twice"),
+        ("ic8ih8oc8kh3xy4", "once, found xy"),
+        ("ic8ih8oc8kh", "expected an entry and its whole number, found 'kh'"),
+        ("ic8ih8oc8kh12345678901", "expected an entry and its whole number"),
+        ("ic8ih8oc8kh3 ic8ih8oc8kh3", "expected one descriptor, as ic3ih8oc4kh3, found 2"),
+        ("--batch=other ic8ih8oc8kh3", "found --batch=other"),
+        ("--mb=x ic8ih8oc8kh3", "expected a whole number, found 'x'"),
+        ("mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
+        ("g8mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
+        (f"{MIOPEN} -c 0", "expected C of at least 1, found 0"),
+        (f"{MIOPEN} -g 2", "expected groups that divide C, found 2 of 3"),
+        (f"{MIOPEN} -y 33", "within the padded map of 32x32, found 33x3"),
+        (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
+        (f"{MIOPEN} -n", "expected a value behind -n, found none"),
+        (f"{MIOPEN} -n 3 -n 4", "found -n twice"),
+        (f"{MIOPEN} -Q 3", "expected a flag of its convolutions, found -Q"),
+        (f"{MIOPEN} n 3", "expected a flag of its convolutions, found n"),
+        (f"{MIOPEN} --n 3", "expected a flag of its convolutions, found --n"),
+        ("MIOpenDriver pool -n 3", "behind its name, found pool"),
+        ("MIOpenDriver", "behind its name, found nothing"),
+    ],
+)
+def test_a_bad_line_is_one_sentence(line, words):
+    result = run("--", line)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    numbers=st.tuples(*[st.integers(1, 9)] * 7), stride=PAIRS, dilation=PAIRS,
+    pad=st.tuples(st.integers(0, 3), st.integers(0, 3)), groups=st.integers(1, 3),
+    behind=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+)  # fmt: skip
+def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad, groups, behind):
+    n, h, w, c, m, r, s = numbers
+    spans = [(k - 1) * far + 1 for k, far in zip((r, s), dilation, strict=True)]
+    sides = zip((h, w), spans, stride, pad, behind, strict=True)
+    out = tuple(outputs(size, span, by, a + b) for size, span, by, a, b in sides)
+    asked = Described(n, h, w, c * groups, m * groups, r, s, out, stride, pad, dilation, groups)
+    if min(out) < 1:
+        return
+    asked.require("it")
+    assert benchdnn.read(asked.text) == Given(asked)
+    sizes = zip((h, w), spans, stride, pad, asked.behind, strict=True)
+    assert out == tuple(outputs(size, span, by, a + b) for size, span, by, a, b in sizes)
+    if asked.conv is not None:
+        assert asked.conv.out_shape == (*out, m)
+        assert (asked.conv.flop(n), groups) == (asked.flop, 1)
+
+
+def test_a_taken_convolution_computes_what_its_line_says(rng):
+    """Against sums by the line's own padding, which is one less below and right."""
+    asked = parse_shape("mb1ic2ih6oc3oh3kh3sh2ph1").asked
+    assert asked is not None and asked.conv is not None
+    x, w = rng.standard_normal((1, 6, 6, 2)), rng.standard_normal((3, 3, 2, 3))
+    padded = np.pad(x, ((0, 0), (1, 0), (1, 0), (0, 0)))
+    found = reference(x, w, asked.conv)
+    for oy in range(3):
+        for ox in range(3):
+            window = padded[:, 2 * oy : 2 * oy + 3, 2 * ox : 2 * ox + 3]
+            assert np.allclose(found[:, oy, ox], np.einsum("nrsc,rscm->nm", window, w))
+
+
+LINES = f"""# three forms
+
+ic8ih10oc16oh10kh3ph1n"a"
+  g8ic8ih10oc8kh3ph1n"depthwise"
+8,10,9,16,3x1,1,0
+{MIOPEN} -n 2 -c 8 -H 10 -W 10 -k 16 -p 1 -q 1 -F 1
+ic8id4oc8kd3
+"""
+
+
+def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text(LINES)
+    files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "md")}
+    targets = ("--json", files["json"], "--csv", files["csv"], "--markdown", files["md"])
+    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
+                 *targets)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(files["json"].read_text())
+    assert [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]] == [
+        ("a", "8,10,10,16,3,1,1", 2, 2), ("line 5", "8,10,9,16,3x1,1,0", 1, 1),
+    ]  # fmt: skip
+    network = document["network"]
+    rows = {row["label"]: row for row in network["rows"]}
+    assert list(rows) == ["a", "depthwise", "line 5", "line 7"]
+    assert rows["depthwise"]["not_taken"] == "8 groups"
+    assert rows["depthwise"]["command"] == f"lenetgpu conv {rows['depthwise']['shape']}"
+    assert rows["line 7"]["not_taken"] == "3 spatial dimensions"
+    assert "command" not in rows["line 7"]
+    assert (network["convolutions"], network["taken"]) == (5, 3)
+    for kind in ("csv", "md"):
+        text = files[kind].read_text()
+        assert "not taken" in text and "8 groups" in text and "3 spatial dimensions" in text
+    assert "taken: 3 of 5 convolutions" in result.output
+
+
+def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text(LINES)
+    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled,winograd",
+                 "--seconds", 0.02, "--json", "-")  # fmt: skip
+    document = json.loads(result.stdout)
+    times = {
+        (case["label"], entry["name"]): entry["median_ms"]
+        for case in document["cases"]
+        for entry in case["candidates"]
+        if "median_ms" in entry
+    }
+    sums = {row["name"]: row for row in document["network"]["sums"]}
+    for name in ("tiled.blocked", "unrolled.blas"):
+        row = sums[name]
+        assert (row["over"], row["of"]) == (3, 5)
+        assert row["ms"] == pytest.approx(2 * times["a", name] + times["line 5", name])
+        assert row["speedup"] == pytest.approx(sums["tiled.blocked"]["ms"] / row["ms"])
+    best = sums["fastest fp32 of each"]
+    assert best["ms"] <= min(sums[name]["ms"] for name in ("tiled.blocked", "unrolled.blas"))
+    flop = {case["label"]: case["count"] * case["gflop"] for case in document["cases"]}
+    depthwise = 2 * 2 * 100 * 8 * 9 / 1e9
+    share = sum(flop.values()) / (sum(flop.values()) + depthwise)
+    assert best["gflop_share"] == pytest.approx(share)
+    partly = [row for row in sums.values() if row["over"] < 3]
+    assert all(row["speedup"] is None or row["reference_ms"] < best["reference_ms"]
+               for row in partly)  # fmt: skip
+
+
+def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text('mb3ic8ih10oc16oh10kh3ph1n"a"\n8,10,9,16,3x1,1,0\n')
+    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
+                 "--warmup", 2, "--json", "-")  # fmt: skip
+    document = json.loads(result.stdout)
+    for case in document["cases"]:
+        assert f"again: {case['command']}" in result.stderr
+        commands = {None: case["command"], **{e["name"]: e["command"] for e in case["candidates"]}}
+        for name, command in commands.items():
+            words = shlex.split(command)
+            assert words[:2] == ["lenetgpu", "conv"]
+            again = CliRunner().invoke(main, [*words[1:], "--json", "-"])
+            assert again.exit_code == 0, again.output
+            (found,) = json.loads(again.stdout)["cases"]
+            assert (found["shape"], found["images"]) == (case["shape"], case["images"])
+            names = {entry["name"] for entry in found["candidates"]}
+            wanted = {entry["name"] for entry in case["candidates"]} if name is None else {name}
+            assert names == wanted
+            assert "--seconds 0.02" in command and "--warmup 2" in command
+
+
+def test_a_batch_is_that_of_every_line(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("mb3ic8ih10oc16kh3\nmb4ic8ih10oc16kh3\ng8mb5ic8ih10oc8kh3\n")
+    document = json.loads(run("--from", path, "--batch", 7, "--list", "--json", "-").stdout)
+    rows = document["network"]["rows"]
+    assert [(row["images"], row["count"]) for row in rows] == [(7, 2), (7, 1)]
+    shape = json.loads(run("mb3ic8ih10oc16kh3", "--batch", 7, "--list", "--json", "-").stdout)
+    assert shape["network"]["rows"][0]["images"] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"ic8ih8oc8kh3\n\nic8ih8oc8kh9\n", "line 3: benchdnn's 'ic8ih8oc8kh9': expected filters"),
+        (b"1,2,3\n", "line 1: SHAPE '1,2,3': expected C,H,W,M,K"),
+        (b"# nothing\n\n", "expected convolutions, one a line, found none"),
+        (b"\xff\xfe", "expected convolutions, one a line, found text that is not UTF-8"),
+        (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
+        (b"mb9000ic800ih800oc8kh3n\"big\"", "conv 800,800,800,8,3,1,0, batch 9000: expected fewer"),
+        (b"ic8id8oc8kd3", "conv line 1: expected a convolution that is taken, found 3 spatial"),
+        (b"g2ic8ih8oc8kh3\nic8id8oc8kd3", "found 2 groups, 1 others beside it"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(text)
+    result = run("--from", path)
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_ways_do_not_stand_beside_one_another(tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_text("ic8ih8oc8kh3\n")
+    for arguments, words in (
+        (("--from", path, "--suite", "lenet"), "found --suite and --from"),
+        (("--from", path, "--model", path), "found --from and --model"),
+        (("--list", "--seconds", 1), "--list: expected SHAPE"),
+        (("--list", "--batch", 3), "expected SHAPE"),
+        (("--engines", "--from", path), "--engines: expected SHAPE"),
+        (("--shares", "--model", path), "--shares: expected SHAPE"),
+        (("--from", tmp_path / "none"), "expected a file of convolutions, one a line, found no"),
+        (("--from", path, "--json", path), "lines.txt"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert words in result.output
+    assert path.read_text() == "ic8ih8oc8kh3\n"
+
+
+# multiply-adds of an image: He and others, section 3.3 and Table 1 (3.8 billion) and 4.1 (15.3 of
+# VGG-16); Sandler and others, section 6.1 (300 million)
+@pytest.mark.parametrize(
+    ("name", "convolutions", "depthwise", "billions", "rel"),
+    [("resnet50", 53, 0, 3.8, 0.02), ("vgg16", 13, 0, 15.3, 0.005),
+     ("mobilenet-v2", 53, 17, 0.300, 0.005)],
+)  # fmt: skip
+def test_networks_have_the_convolutions_and_the_work_of_their_papers(
+    name, convolutions, depthwise, billions, rel
+):
+    rows = SUITES[name].rows
+    assert sum(row.count for row in rows) == convolutions
+    untaken = [row for row in rows if isinstance(row, Untaken)]
+    assert sum(row.count for row in untaken) == depthwise
+    assert all(row.given.why.endswith("groups") for row in untaken)
+    asked = [
+        row.given.asked if isinstance(row, Untaken) else Described.of(row.problem, row.batch)
+        for row in rows
+    ]
+    assert len(set(asked)) == len({row.label for row in rows}) == len(rows)
+    flop = sum(row.count * a.flop for row, a in zip(rows, asked, strict=True) if a)
+    assert {a.images for a in asked if a} == {networks.BATCH}
+    assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
+
+
+def test_some_rows_of_the_papers_tables():
+    resnet = {shape.label: shape for shape in SUITES["resnet50"].shapes}
+    assert resnet["conv1"].problem == Conv(224, 224, 3, 64, 7, 7, 2, 3)
+    assert (resnet["conv4_x"].problem, resnet["conv4_x"].count) == (
+        Conv(14, 14, 256, 256, 3, 3, 1, 1), 6,
+    )  # fmt: skip
+    assert resnet["conv5_x past"].problem == Conv(14, 14, 1024, 2048, 1, 1, 2)
+    vgg = {shape.label: shape for shape in SUITES["vgg16"].shapes}
+    assert (vgg["block 5"].problem, vgg["block 5"].count) == (
+        Conv(14, 14, 512, 512, 3, 3, 1, 1), 3,
+    )  # fmt: skip
+    mobile = {row.label: row for row in SUITES["mobilenet-v2"].rows}
+    assert mobile["last"].problem == Conv(7, 7, 320, 1280, 1, 1)
+    assert mobile["first"].problem == Conv(224, 224, 3, 32, 3, 3, 2, 1)
+
+
+def test_a_suite_with_what_is_not_taken_says_so_and_how_much_it_is():
+    result = run("--suite", "mobilenet-v2", "--list", "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert "source: Sandler" in result.stderr
+    network = json.loads(result.stdout)["network"]
+    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 36, 31)
+    assert "taken: 36 of 53 convolutions" in result.stderr
+    assert "96 groups" in result.stderr
+
+
+def test_the_suites_are_listed(tmp_path):
+    result = run("--list", "--json", "-", "--csv", tmp_path / "suites.csv")
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["suites"]}
+    assert list(rows) == list(SUITES)
+    assert rows["mobilenet-v2"]["convolutions"] == 53
+    assert (rows["mobilenet-v2"]["shapes"], rows["mobilenet-v2"]["taken"]) == (31, 21)
+    assert "Table 2" in rows["mobilenet-v2"]["source"]
+    listed = list(csv.DictReader(io.StringIO((tmp_path / "suites.csv").read_text())))
+    assert [row["name"] for row in listed] == list(SUITES)
+
+
+def test_engines_take_a_line_too():
+    result = run("mb4ic4ih8oc16oh8kh3ph1", "--engines", "--json", "-")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["shape"], document["images"]) == ("4,8,8,16,3,1,1", 4)
+    assert run("g4ic4ih8oc16oh8kh3ph1", "--engines").exit_code == 2
+
+
+def test_names_are_each_once():
+    asked = [Given(Described(1, 4, 4, c, 1, 1, 1, (4, 4)), "same") for c in (1, 2, 3, 1)]
+    rows = rows_of([*asked, Given(None, "same (2)", ("odd",))])
+    assert len({row.label for row in rows}) == len(rows) == 4
+    assert [row.count for row in rows] == [2, 1, 1, 1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text('gmbicohwkspdnt_0123456789-=" ', max_size=40))
+def test_any_text_is_a_convolution_or_a_sentence(text):
+    for read in (benchdnn.read, lambda line: miopen.read(f"MIOpenDriver conv {line}")):
+        try:
+            given_ = read(text)
+        except LenetError as error:
+            assert "expected" in str(error)
+        else:
+            assert given_.asked is not None or given_.others
