@@ -177,7 +177,9 @@ def _pooled(sizes: Sizes, node: Any) -> list[Size]:
     for n, span, stride, before, behind, _ in _window(size, given, given["kernel_shape"]):
         out = outputs(n, span, stride, before + behind)
         if given.get("ceil_mode", 0) and (n + before + behind - span) % stride:
-            out += (out * stride) < n + before  # a window that begins in the padding is left out
+            if out * stride >= n + before:  # a window of padding alone, which not all count
+                raise OpenError(said(node))
+            out += 1
         made.append(out)
     return [(*size[:2], *made)] * len(node.output)
 

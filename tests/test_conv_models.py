@@ -1,0 +1,403 @@
+"""`lenetgpu conv --model`: an ONNX model's convolutions, and files that are none."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.commands.conv import compared
+from lenetgpu.errors import LenetError
+from lenetgpu.files.convs import onnx_bones, onnx_convs
+from lenetgpu.problems import Conv
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, shape_inference  # noqa: E402
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+NET = sorted(path.name for path in LIGHT.glob("*.onnx"))
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["conv", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def without_torch(monkeypatch):
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+
+
+def tensor(name, *shape, kind=TensorProto.FLOAT):
+    """A weight without its numbers, as it is when they are stepped over."""
+    return TensorProto(name=name, dims=shape, data_type=kind)
+
+
+def numbers(name, values):
+    return helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+
+
+def model(nodes, weights=(), size=("N", 3, 32, 32), kind=TensorProto.FLOAT, **more):
+    """A model of these nodes that reads x, of `size`."""
+    x = helper.make_tensor_value_info("x", kind, size)
+    y = helper.make_tensor_value_info(nodes[-1].output[0], kind, None)
+    graph = helper.make_graph(nodes, "net", [x], [y], list(weights))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], **more)
+
+
+def written(folder, made):
+    path = folder / "net.onnx"
+    path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    return path
+
+
+def node(kind, inputs, output, **attributes):
+    return helper.make_node(kind, inputs, [output], name=attributes.pop("name", output),
+                            **attributes)  # fmt: skip
+
+
+def conv(x, w, y, **attributes):
+    return node("Conv", [x, w], y, **attributes)
+
+
+def found(folder, nodes, weights=(), batch=None, **more):
+    return onnx_convs.read(written(folder, model(nodes, weights, **more)), batch)
+
+
+W = tensor("w", 8, 3, 3, 3)
+
+
+def test_a_model_is_a_row_a_distinct_convolution_and_a_sum(tmp_path):
+    nodes = [
+        conv("x", "w", "a", pads=[1] * 4),
+        node("Relu", ["a"], "b"),
+        conv("b", "v", "c", pads=[1] * 4, strides=[2, 2]),
+        node("MaxPool", ["b"], "d", kernel_shape=[2, 2], strides=[2, 2]),
+        conv("d", "u", "e", pads=[1] * 4),
+        conv("e", "u", "f", pads=[1] * 4),
+        conv("f", "g", "g1", pads=[1] * 4, group=8),
+        node("Add", ["c", "g1"], "h"),
+    ]
+    weights = [W, *(tensor(name, 8, 8, 3, 3) for name in "vu"), tensor("g", 8, 1, 3, 3)]
+    path = written(tmp_path, model(nodes, weights))
+    result = run("--model", path, "--batch", 2, "--device", "cpu", "--only", "tiled,unrolled",
+                 "--seconds", 0.02, "--json", "-")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    cases = [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]]
+    assert cases == [
+        ("a", "3,32,32,8,3,1,1", 2, 1), ("c", "8,32,32,8,3,2,1", 2, 1),
+        ("e", "8,16,16,8,3,1,1", 2, 2),
+    ]  # fmt: skip
+    network = document["network"]
+    last = network["rows"][-1]
+    assert (last["label"], last["not_taken"], last["count"]) == ("g1", "8 groups", 1)
+    assert (network["convolutions"], network["taken"]) == (5, 4)
+    times = {c["label"]: {e["name"]: e["median_ms"] for e in c["candidates"]} for c in
+             document["cases"]}  # fmt: skip
+    (row,) = [row for row in network["sums"] if row["name"] == "tiled.blocked"]
+    tiled = {label: of["tiled.blocked"] for label, of in times.items()}
+    assert row["ms"] == pytest.approx(tiled["a"] + tiled["c"] + 2 * tiled["e"])
+    assert (row["over"], row["of"]) == (4, 5)
+    assert "without its bias" in result.stderr
+    assert "8 groups" in result.stderr
+
+
+@pytest.mark.parametrize("name", NET)
+def test_real_graphs_have_the_sizes_that_onnx_infers(name):
+    path = LIGHT / name
+    made = onnx_convs.read(path, None)
+    inferred = shape_inference.infer_shapes(onnx.load(path), data_prop=True)
+    sizes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in [*inferred.graph.value_info, *inferred.graph.output]
+    }
+    nodes = [one for one in inferred.graph.node if one.op_type == "Conv"]
+    assert len(made) == len(nodes) > 0
+    for given, one in zip(made, nodes, strict=True):
+        asked = given.asked
+        assert asked is not None, given.others
+        assert [asked.images, asked.M, *asked.out] == sizes[one.output[0]]
+        assert sizes.get(one.input[0], [3, 224, 224])[-3:] == [asked.C, asked.H, asked.W]
+
+
+RESNET = "light_resnet50.onnx"
+
+
+@pytest.mark.skipif(RESNET not in NET, reason="this version of onnx brings no light_resnet50.onnx")
+def test_a_real_model_is_listed_for_any_batch():
+    result = run("--model", LIGHT / RESNET, "--batch", 16, "--list", "--json", "-")
+    assert result.exit_code == 0, result.output
+    network = json.loads(result.stdout)["network"]
+    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 53, 23)
+    assert {row["images"] for row in network["rows"]} == {16}
+    assert network["rows"][0]["command"] == "lenetgpu conv 3,224,224,64,7,2,3 --batch 16"
+
+
+BETWEEN = [
+    ([node("AveragePool", ["x"], "p", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)], [],
+     (3, 16, 16)),
+    ([node("MaxPool", ["x"], "p", kernel_shape=[3, 3], strides=[2, 2])], [], (3, 15, 15)),
+    ([node("MaxPool", ["x"], "p", kernel_shape=[5, 5], strides=[3, 3], pads=[0, 0, 1, 1],
+           ceil_mode=1)], [], (3, 11, 11)),
+    ([node("GlobalAveragePool", ["x"], "p")], [], (3, 1, 1)),
+    ([node("Transpose", ["x"], "p", perm=[0, 1, 3, 2])], [], (3, 32, 40)),
+    ([node("Concat", ["x", "x"], "p", axis=-3)], [], (6, 32, 32)),
+    ([node("Flatten", ["x"], "f"), node("Reshape", ["f", "s"], "p")],
+     [numbers("s", [-1, 12, 16, 16])], (12, 16, 16)),
+    ([node("Reshape", ["x", "s"], "p")], [numbers("s", [0, -1, 0, 16])], (6, 32, 16)),
+    ([node("Pad", ["x", "s"], "p")], [numbers("s", [0, 0, 1, 2, 0, 0, 3, 4])], (3, 36, 38)),
+    ([node("Slice", ["x", "s", "e", "a", "t"], "p")],
+     [numbers("s", [1, 0]), numbers("e", [1 << 40, -1]), numbers("a", [2, 3]),
+      numbers("t", [2, 1])], (3, 16, 31)),
+    ([helper.make_node("Split", ["x", "s"], ["p", "q"], axis=1)], [numbers("s", [2, 1])],
+     (2, 32, 32)),
+    ([helper.make_node("Split", ["x"], ["q", "p"], axis=2)], [], (3, 16, 32)),
+    ([node("Resize", ["x", "", "r"], "p")],
+     [helper.make_tensor("r", TensorProto.FLOAT, [4], [1, 1, 2, 0.5])], (3, 64, 16)),
+    ([node("Resize", ["x", "", "", "s"], "p")], [numbers("s", [1, 3, 7, 9])], (3, 7, 9)),
+    ([node("ReduceMean", ["x"], "p", axes=[2], keepdims=1)], [], (3, 1, 32)),
+    ([node("ReduceMean", ["x"], "r", axes=[-1], keepdims=0),
+      node("Unsqueeze", ["r", "s"], "p")], [numbers("s", [2])], (3, 1, 32)),
+    ([node("Unsqueeze", ["x", "s"], "u"), node("Squeeze", ["u", "s"], "p")],
+     [numbers("s", [0])], (3, 32, 32)),
+    ([node("ConvTranspose", ["x", "t"], "p", strides=[2, 2], group=1)], [tensor("t", 3, 5, 2, 2)],
+     (5, 64, 64)),
+    ([node("GlobalAveragePool", ["x"], "g"), node("Mul", ["x", "g"], "p")], [], (3, 32, 32)),
+    ([node("MatMul", ["x", "m"], "p")], [tensor("m", 32, 9)], (3, 32, 9)),
+    ([node("Shape", ["x"], "z"), node("Gather", ["z", "i"], "n"),
+      node("Concat", ["n", "s"], "c", axis=0), node("Reshape", ["x", "c"], "p")],
+     [numbers("i", [0]), numbers("s", [12, 16, 16])], (12, 16, 16)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "weights", "size"), BETWEEN,
+                         ids=[nodes[-1].op_type + str(at) for at, (nodes, *_) in
+                              enumerate(BETWEEN)])  # fmt: skip
+def test_sizes_between_convolutions(tmp_path, nodes, weights, size):
+    first = (1, 3, 40, 32) if nodes[0].op_type == "Transpose" else (1, 3, 32, 32)
+    filters = tensor("w", 4, size[0], 1, 1)
+    (*_, given) = found(tmp_path, [*nodes, conv("p", "w", "y")], [*weights, filters], size=first)
+    assert given.asked is not None, given.others
+    assert size == (given.asked.C, given.asked.H, given.asked.W)
+    inferred = shape_inference.infer_shapes(
+        model([*nodes, conv("p", "w", "y")], [*weights, filters], size=first), data_prop=True
+    )
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+             for v in inferred.graph.value_info}  # fmt: skip
+    assert sizes.get("p", [1, *size])[1:] == list(size)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape", "why"),
+    [
+        ({"pads": [1, 1, 1, 1]}, Conv(32, 32, 3, 8, 3, 3, 1, 1), ""),
+        ({"auto_pad": "SAME_UPPER"}, Conv(32, 32, 3, 8, 3, 3, 1, 1), ""),
+        ({"auto_pad": "VALID", "strides": [2, 2]}, Conv(32, 32, 3, 8, 3, 3, 2), ""),
+        ({"pads": [1, 1, 0, 0], "strides": [2, 2]}, Conv(32, 32, 3, 8, 3, 3, 2, 1), ""),
+        ({"auto_pad": "SAME_UPPER", "strides": [2, 2]}, None,
+         "padding 0,0,1,1 above, left, below, right"),
+        ({"auto_pad": "SAME_LOWER", "strides": [2, 2]}, Conv(32, 32, 3, 8, 3, 3, 2, 1), ""),
+        ({"pads": [1, 0, 1, 0]}, None, "padding 1,0,1,0 above, left, below, right"),
+        ({"strides": [2, 1]}, None, "stride 2x1"),
+        ({"dilations": [2, 2]}, None, "dilation 2x2"),
+    ],
+)  # fmt: skip
+def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape, why):
+    (given,) = found(tmp_path, [conv("x", "w", "y", **attributes)], [W])
+    assert given.asked is not None
+    assert (given.asked.conv, given.why) == (shape, why)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "more", "why"),
+    [
+        ([conv("x", "w", "y")], [W], {"size": ("N", 3, "height", 32)},
+         "its sizes are open behind input x of (1, 3, height, 32)"),
+        ([node("NonZero", ["x"], "z", name="odd"), node("Relu", ["z"], "r"),
+          conv("r", "w", "y")], [W], {}, "its sizes are open behind node odd (NonZero)"),
+        ([conv("x", "w", "y")], [], {}, "its sizes are open behind what nothing makes before"),
+        ([node("Relu", ["x"], "r"), helper.make_node("Custom", ["r"], ["z"], "odd", domain="own"),
+          conv("z", "w", "y")], [W], {}, "its sizes are open behind node odd (own.Custom)"),
+        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3)], {"size": (1, 3, 32)},
+         "1 spatial dimensions"),
+        ([node("MaxPool", ["x"], "p", name="odd", kernel_shape=[2, 2], strides=[2, 2],
+               pads=[0, 0, 1, 1], ceil_mode=1), conv("p", "w", "y")], [W], {},
+         "its sizes are open behind node odd (MaxPool)"),
+        ([node("ConvTranspose", ["x", "w"], "y")], [tensor("w", 3, 8, 3, 3)], {}, "transposed"),
+        ([helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft")], [W], {},
+         "operator FusedConv"),
+        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.FLOAT16)], {},
+         "fp16 operands"),
+        ([node("ConvInteger", ["x", "w"], "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.INT8)],
+         {}, "int8 operands"),
+    ],
+)  # fmt: skip
+def test_what_is_not_taken_is_said(tmp_path, nodes, weights, more, why):
+    (given,) = found(tmp_path, nodes, weights, **more)
+    assert given.why == why
+
+
+def test_convolutions_of_branches_and_functions_are_counted(tmp_path):
+    made_there = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    inner = helper.make_graph([conv("x", "w", "z")], "then", [], [made_there])
+    branch = helper.make_node("If", ["c"], ["y"], "choice", then_branch=inner, else_branch=inner)
+    made = model([branch], [W])
+    function = helper.make_function(
+        "own", "Block", ["x", "w"], ["y"], [conv("x", "w", "y")],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    made.functions.append(function)
+    given = onnx_convs.read(written(tmp_path, made), None)
+    assert [one.why for one in given] == [
+        "in a branch of node choice (If)", "in a branch of node choice (If)", "in function Block",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "batch", "images"), [
+    (("N", 3, 32, 32), None, 1), (("N", 3, 32, 32), 5, 5), ((4, 3, 32, 32), None, 4),
+    ((4, 3, 32, 32), 6, 6), ((0, 3, 32, 32), 2, 2),
+])  # fmt: skip
+def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images):
+    (given,) = found(tmp_path, [conv("x", "w", "y")], [W], batch, size=size)
+    assert given.asked is not None and given.asked.images == images
+
+
+@pytest.mark.parametrize(
+    ("nodes", "weights", "words"),
+    [
+        ([conv("x", "w", "y")], [tensor("w", 8, 4, 3, 3)], "filters of 3 channels, found 4"),
+        ([conv("x", "w", "y", group=2)], [W], "expected groups that divide C, found 2 of 3"),
+        ([conv("x", "w", "y", group=0)], [W], "expected groups of at least 1, found 0"),
+        ([conv("x", "w", "y")], [tensor("w", 8, 3, 33, 33)], "padded map of 32x32, found 33x33"),
+        ([conv("x", "w", "y")], [tensor("w", 0, 3, 3, 3)], "expected M of at least 1, found 0"),
+        ([conv("x", "w", "y", strides=[0, 0])], [W], "expected a convolution's attributes"),
+        ([conv("x", "w", "y", pads=[1, 1])], [W], "expected a convolution's attributes"),
+        ([conv("x", "w", "y", kernel_shape=[5, 5])], [W], "kernel_shape that its filters do not"),
+        ([conv("x", "w", "y", pads=[-1, 0, 0, 0])], [W], "expected a convolution's attributes"),
+        ([conv("x", "w", "y")], [tensor("w", 1 << 40, 3, 3, 3)], "fewer than 2^31 values in the"),
+        ([node("Conv", ["x"], "y")], [], "expected images and filters, found 1 inputs"),
+        ([node("Relu", ["x"], "y")], [], "expected a model with convolutions, found none"),
+        ([conv("x", "w", "y"), conv("x", "w", "y")], [W], "a value y that is made twice"),
+        ([conv("x", "w", "y"), node("Reshape", ["y", "s"], "z"), conv("z", "w", "a")],
+         [W, TensorProto(name="s", dims=[4], data_type=TensorProto.INT64, data_location=1)],
+         "expected tensor s in this file, found it in another, which is not opened"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):
+    path = written(tmp_path, model(nodes, weights))
+    result = run("--model", path, "--list")
+    assert result.exit_code == 2, result.output
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
+    """Their sizes are in the model; the file that holds them need not even be there."""
+    far = TensorProto(name="w", dims=[8, 3, 3, 3], data_type=TensorProto.FLOAT, data_location=1)
+    entry = far.external_data.add()
+    entry.key, entry.value = "location", "../../etc/passwd"
+    path = written(tmp_path, model([conv("x", "w", "y")], [far]))
+    opened = []
+    plain = builtins.open
+
+    def seen(name, *more, **how):
+        opened.append(name)
+        return plain(name, *more, **how)
+
+    monkeypatch.setattr(builtins, "open", seen)
+    (given,) = onnx_convs.read(path, None)
+    assert given.asked is not None and given.asked.conv == Conv(32, 32, 3, 8, 3, 3)
+    assert not any("passwd" in str(name) for name in opened)
+
+
+def test_weights_are_stepped_over_unread(tmp_path):
+    large = helper.make_tensor("w", TensorProto.FLOAT, [64, 64, 3, 3], b"\1" * (4 * 64 * 64 * 9),
+                               raw=True)  # fmt: skip
+    plain = helper.make_tensor("v", TensorProto.FLOAT, [64, 64, 3, 3], [1.0] * (64 * 64 * 9))
+    made = model([conv("x", "w", "a"), conv("a", "v", "y")], [large, plain], (1, 64, 16, 16))
+    path = written(tmp_path, made)
+    data = path.read_bytes()
+
+    class Counted(io.BytesIO):
+        taken = 0
+
+        def read(self, size=-1):
+            part = super().read(size)
+            self.taken += len(part)
+            return part
+
+    file = Counted(data)
+    bones = onnx_bones.Bones(path, file, len(data)).read()
+    assert len(bones) < 500 and file.taken < 2_000 < len(data)
+    assert len(onnx_convs.read(path, None)) == 2
+
+
+@pytest.mark.parametrize("limit", ["MOST_FIELDS", "MOST_KEPT", "MOST_OPEN"])
+def test_a_model_of_too_many_parts_is_refused(tmp_path, monkeypatch, limit):
+    path = written(tmp_path, model([conv("x", "w", "y")], [W]))
+    assert onnx_convs.read(path, None)
+    monkeypatch.setattr(onnx_bones, limit, 5)
+    with pytest.raises(LenetError, match="expected a model of at most"):
+        onnx_convs.read(path, None)
+
+
+def test_every_cut_and_every_changed_byte_is_a_sentence_or_a_list(tmp_path):
+    weights = [W, numbers("s", [0, -1, 16, 16]), tensor("v", 4, 32, 1, 1)]
+    nodes = [conv("x", "w", "a", pads=[1] * 4, group=1), node("Relu", ["a"], "b"),
+             node("Reshape", ["b", "s"], "c"), conv("c", "v", "y")]  # fmt: skip
+    data = written(tmp_path, model(nodes, weights)).read_bytes()
+    path = tmp_path / "bad.onnx"
+    outcomes = set()
+    changed = [data[:at] for at in range(len(data))]
+    for at in range(len(data)):
+        for by in (0x01, 0x80, 0xFF):
+            changed.append(data[:at] + bytes([data[at] ^ by]) + data[at + 1 :])
+    for bad in changed:
+        path.write_bytes(bad)
+        try:
+            made = onnx_convs.read(path, None)
+        except LenetError as error:
+            assert str(error).startswith(f"{path}: ") and "expected" in str(error)
+            outcomes.add("sentence")
+        else:
+            assert made and all(given.asked or given.others for given in made)
+            outcomes.add("list")
+    assert outcomes == {"sentence", "list"}
+
+
+def test_graphs_within_graphs_without_end_are_refused(tmp_path):
+    graph = helper.make_graph([conv("x", "w", "y")], "inner", [], [])
+    for _ in range(20):
+        inner = helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=graph)
+        inner.attribute.pop()
+        graph = helper.make_graph([inner], "more", [], [])
+    path = written(tmp_path, helper.make_model(graph))
+    with pytest.raises(LenetError, match="graphs within graphs without end"):
+        onnx_convs.read(path, None)
+
+
+def test_other_files_are_one_sentence(tmp_path, monkeypatch):
+    path = tmp_path / "net.onnx"
+    for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there", b"\x80\x04" + bytes(20)):
+        path.write_bytes(data)
+        result = run("--model", path)
+        assert result.exit_code == 2
+        assert f"{path}: expected" in result.output
+        assert len(result.output.strip().splitlines()) == 1
+    for wrong in (tmp_path, tmp_path / "none"):
+        result = run("--model", wrong)
+        assert result.exit_code == 2 and "expected an ONNX model, found" in result.output
+    path.write_bytes(b"x")
+    import importlib.util
+
+    plain = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "onnx" else plain(name)
+    )
+    result = run("--model", path)
+    assert result.exit_code == 2 and "pip install 'lenetgpu[models]'" in result.output
