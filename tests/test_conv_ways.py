@@ -19,7 +19,7 @@ from lenetgpu.commands.conv.given import parse_shape, rows_of, taken
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given, outputs
-from lenetgpu.papers import networks
+from lenetgpu.papers.networks import layers as networks
 from lenetgpu.papers.shapes import SUITES, Untaken
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.reference import reference
@@ -216,7 +216,9 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
     rows = {row["label"]: row for row in network["rows"]}
     assert list(rows) == ["a", "depthwise", "line 5", "line 7"]
     assert rows["depthwise"]["not_taken"] == "8 groups"
-    assert rows["depthwise"]["command"] == f"lenetgpu conv {rows['depthwise']['shape']}"
+    assert rows["depthwise"]["shape"] == "8,10,10,8,3,1,1"
+    words = shlex.split(rows["depthwise"]["command"])
+    assert run(*words[2:]).exit_code == 2 and "8 groups" in run(*words[2:]).output
     assert rows["line 7"]["not_taken"] == "3 spatial dimensions"
     assert "command" not in rows["line 7"]
     assert (network["convolutions"], network["taken"]) == (5, 3)

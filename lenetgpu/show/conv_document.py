@@ -147,10 +147,9 @@ def row_json(row: Row) -> dict[str, Any]:
         asked, why = Described.of(row.problem, row.batch), None
     else:
         asked, why = row.given.asked, row.given.why
-    conv = asked and asked.conv
     return {
         "label": row.label,
-        "shape": shape_text(conv) if conv else asked and asked.text,
+        "shape": asked and asked.short,
         "images": asked and asked.images,
         "count": row.count,
         "gflop": asked and asked.flop / 1e9,

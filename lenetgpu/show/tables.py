@@ -99,12 +99,13 @@ _FIRST_TO_GO = (
     "registers", "grid", "block", "occupancy", "limited_by", "blocks_per_sm", "waves", "p05_ms",
     "p95_ms", "p99_ms", "p05_us", "p95_us", "p99_us", "method", "layout", "bound", "gbs", "low",
     "high", "label_flips", "machine.sm_mhz", "precision", "machine.energy_uj_per_image", "tflops",
-    "share", "roofline", "note", "explanation", "machine.throttle", "relative_error",
+    "share", "roofline", "gflop", "images", "reference_us", "note", "explanation",
+    "machine.throttle", "relative_error",
 )  # fmt: skip
 _LAST_TO_GO = ("speedup", "verdict", "table", "section", "label", "paper", "images_per_second")
 """What goes where not even folded words let the rest fit; a name, its check and its time stay."""
 _FOLDED_LEAST = 9
-_WRAPPED = ("explanation", "why", "note", "label", "found")
+_WRAPPED = ("explanation", "why", "note", "label", "found", "not_taken")
 STATUS_WORDS = {
     "right": "PASS", "wrong": "WRONG", "failed": "FAILED", "skipped": "skipped",
     "refused": "refused", "absent": "absent", "waiting": "not checked",

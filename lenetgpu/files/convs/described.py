@@ -93,6 +93,13 @@ class Described:
         )
 
     @property
+    def short(self) -> str:
+        """Its sizes as our own command writes them; what that cannot say, `not_taken` does."""
+        pairs = ((self.R, self.S), self.stride, self.pad)
+        taps, stride, pad = (by(pair[: len({*pair})]) for pair in pairs)
+        return f"{self.C},{self.H},{self.W},{self.M},{taps},{stride},{pad}"
+
+    @property
     def flop(self) -> int:
         """Floating-point operations, two per multiply-add."""
         OH, OW = self.out

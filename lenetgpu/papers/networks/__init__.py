@@ -1,0 +1,1 @@
+"""Networks whose convolutions are suites of `lenetgpu conv`."""
