@@ -178,7 +178,14 @@ CONV: Shape = {
         }
     ],
     "summary": [{**_fields(_T, "name! shapes paper"), **_fields(_N, "geomean least most")}],
-}
+    "source": _T,
+    "network": {
+        "rows!": [{**_fields(_T, "label! shape name not_taken command"), "count!": count,
+                   **_fields(time, "ms reference_ms"), **_fields(_N, "images gflop speedup")}],
+        "sums!": [{"name!": _T, "over!": count, "of!": count, **_fields(time, "ms reference_ms"),
+                   **_fields(_N, "gflop_share speedup")}],
+    },
+}  # fmt: skip
 _CONTESTANT = {
     **_fields(_T, "name! maker! precision peer plan"),
     **TIMES,

@@ -158,14 +158,12 @@ def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def network_rows(network: dict[str, Any]) -> list[dict[str, Any]]:
     """A network's convolutions as table rows, with their shares of the sum of the fastest."""
     rows = []
-    whole = sum(row["count"] * row["ms"] for row in network["rows"] if "ms" in row)
+    whole = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
     for row in network["rows"]:
-        more: dict[str, Any] = {}
-        if "ms" in row:
-            more = {"us": 1e3 * row["ms"], "share": row["count"] * row["ms"] / whole}
-        if "reference_ms" in row:
-            more["reference_us"] = 1e3 * row["reference_ms"]
-        rows.append(row | more)
+        ms, reference = row.get("ms"), row.get("reference_ms")
+        share = row["count"] * ms / whole if ms else None
+        times = {"us": ms and 1e3 * ms, "reference_us": reference and 1e3 * reference}
+        rows.append(row | times | {"share": share})
     return rows
 
 

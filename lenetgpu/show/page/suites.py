@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lenetgpu.show.conv import COLUMNS, SUMMARY_COLUMNS
+from lenetgpu.show.conv import (
+    COLUMNS,
+    NETWORK_COLUMNS,
+    SUM_COLUMNS,
+    SUMMARY_COLUMNS,
+    network_rows,
+    sum_rows,
+)
 from lenetgpu.show.page import specs
 from lenetgpu.show.page.blocks import Block, Chart, Document, Part, Section, Table, of_command
 from lenetgpu.show.page.candidates import table_row
@@ -96,8 +103,14 @@ def suites(documents: Sequence[Document]) -> Section:
         if document["summary"]:
             title = f"Speed-ups over all shapes: {document['label']}"
             parts.append(Table(title, SUMMARY_COLUMNS, document["summary"]))
+        if network := document["network"]:
+            title = f"All convolutions, each as often as it is there: {document['label']}"
+            parts.append(Table(title, SUM_COLUMNS, sum_rows(network)))
+            title = f"Each distinct convolution: {document['label']}"
+            parts.append(Table(title, NETWORK_COLUMNS, network_rows(network)))
         parts.append(Table(f"Every shape: {document['label']}", COLUMNS, _rows(document)))
-        blocks.append(Block(parts, line, claim + peer))
+        of = f" Source: {document['source']}." if document["source"] else ""
+        blocks.append(Block(parts, line, claim + peer + of))
     lead = (
         "Convolutions of shapes that papers measured, by every variant that takes them. A point is "
         "a family's fastest variant; right of the dashed line it is faster than the baseline."
