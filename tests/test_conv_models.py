@@ -221,8 +221,8 @@ def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape, why):
         ([node("NonZero", ["x"], "z", name="odd"), node("Relu", ["z"], "r"),
           conv("r", "w", "y")], [W], {}, "its sizes are open behind node odd (NonZero)"),
         ([conv("x", "w", "y")], [], {}, "its sizes are open behind what nothing makes before"),
-        ([node("Relu", ["x"], "r"), helper.make_node("Custom", ["r"], ["z"], "odd", domain="own"),
-          conv("z", "w", "y")], [W], {}, "its sizes are open behind node odd (own.Custom)"),
+        ([node("Relu", ["x"], "r"), helper.make_node("Relu", ["r"], ["z"], "odd", domain="own"),
+          conv("z", "w", "y")], [W], {}, "its sizes are open behind node odd (own.Relu)"),
         ([conv("x", "w", "y")], [tensor("w", 8, 3, 3)], {"size": (1, 3, 32)},
          "1 spatial dimensions"),
         ([node("MaxPool", ["x"], "p", name="odd", kernel_shape=[2, 2], strides=[2, 2],
@@ -368,6 +368,19 @@ def test_every_cut_and_every_changed_byte_is_a_sentence_or_a_list(tmp_path):
             assert made and all(given.asked or given.others for given in made)
             outcomes.add("list")
     assert outcomes == {"sentence", "list"}
+
+
+def test_a_part_that_ends_behind_its_whole_is_damage(tmp_path):
+    made = model([conv("x", "w", "y")], [W])
+    graph = made.graph.SerializeToString()
+    made.ClearField("graph")
+    head = made.SerializeToString()
+    assert len(graph) < 128
+    path = written(tmp_path, head + bytes([0x3A, len(graph)]) + graph)
+    assert len(onnx_convs.read(path, None)) == 1
+    path.write_bytes(head + bytes([0x3A, len(graph) - 1]) + graph + bytes(8))
+    with pytest.raises(LenetError, match="found a damaged one .a [a-z]+ that ends at byte"):
+        onnx_convs.read(path, None)
 
 
 def test_graphs_within_graphs_without_end_are_refused(tmp_path):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
+from lenetgpu.commands.conv.again import command_of
 from lenetgpu.commands.conv.given import parse_shape, rows_of, taken
+from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given, outputs
@@ -56,6 +59,8 @@ def without_torch(monkeypatch):
          " -m conv -t 1", 64, Conv(56, 57, 64, 65, 3, 2, 2, 1)),
         (f"{MIOPEN} --batchsize 5 --in_channels 7 --pad_h 4 --pad_mode valid", 5,
          Conv(32, 32, 7, 32, 3, 3)),
+        (f"{MIOPEN} --in_h 9 --in_w 8 --fil_h 5 --fil_w 4 --out_channels 6 --conv_stride_h 2"
+         " --conv_stride_w 2 --pad_h 1 --pad_w 1", 100, Conv(9, 8, 3, 6, 5, 4, 2, 1)),
         ("MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver conv -n 2 -F 3", 2,
          Conv(32, 32, 3, 32, 3, 3)),
     ],
@@ -149,6 +154,24 @@ def test_a_bad_line_is_one_sentence(line, words):
     assert result.exit_code == 2, result.output
     assert words in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("taken_", "refused", "name"),
+    [
+        ("1,32767,65536,1,3", "1,32768,65536,1,3", "input"),
+        ("1,32766,65533,1,3,1,1", "1,32766,65534,1,3,1,1", "input"),
+        ("32767,16,16,256,16", "32768,16,16,256,16", "filters"),
+        ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
+    ],
+)
+def test_offsets_of_32_bits_are_enough_or_it_is_refused(taken_, refused, name):
+    asked = parse_shape(taken_).asked
+    assert asked is not None
+    asked.require_countable("it")
+    result = run(refused, "--list")
+    assert result.exit_code == 2
+    assert f"batch 1: expected fewer than 2^31 values in the {name}, found" in result.output
 
 
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -279,6 +302,25 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
             assert "--seconds 0.02" in command and "--warmup 2" in command
 
 
+def test_a_command_says_all_that_shapes_its_times():
+    plain = ConvRequest("8,9,9,8,3")
+    shape = taken("8,9,9,8,3")
+    assert command_of(plain, shape) == "lenetgpu conv 8,9,9,8,3,1,0 --batch 1"
+    asked = ConvRequest(
+        lines=Path("x"), batch=3, device="cuda:1", seconds=0.5, only="tiled", reference="fft",
+        rounds=7, warmup=3, watch=0.0, cold_l2=True, outside=(Path("my own.py"),),
+        plot=Path("p.png"),
+    )  # fmt: skip
+    command = command_of(asked, shape)
+    assert command == (
+        "lenetgpu conv 8,9,9,8,3,1,0 --batch 1 --device cuda:1 --seconds 0.5 --rounds 7 --warmup 3 "
+        "--watch 0.0 --cold-l2 --reference fft --with 'my own.py' --only tiled"
+    )
+    assert command_of(asked, shape, "fft.pocketfft").endswith(" --only fft.pocketfft")
+    options = {name for param in main.commands["conv"].params for name in param.opts}
+    assert {word for word in shlex.split(command) if word.startswith("--")} <= options
+
+
 def test_a_batch_is_that_of_every_line(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("mb3ic8ih10oc16kh3\nmb4ic8ih10oc16kh3\ng8mb5ic8ih10oc8kh3\n")
@@ -402,10 +444,12 @@ def test_engines_take_a_line_too():
 
 
 def test_names_are_each_once():
-    asked = [Given(Described(1, 4, 4, c, 1, 1, 1, (4, 4)), "same") for c in (1, 2, 3, 1)]
-    rows = rows_of([*asked, Given(None, "same (2)", ("odd",))])
-    assert len({row.label for row in rows}) == len(rows) == 4
-    assert [row.count for row in rows] == [2, 1, 1, 1]
+    names = ("same", "same (3)", "same", "same")
+    sizes = enumerate(names, 1)
+    asked = [Given(Described(1, 4, 4, c, 1, 1, 1, (4, 4)), name) for c, name in sizes]
+    rows = rows_of([*asked, asked[0], Given(None, "same", ("odd",))])
+    assert len({row.label for row in rows}) == len(rows) == 5
+    assert [row.count for row in rows] == [2, 1, 1, 1, 1]
 
 
 @settings(max_examples=300, deadline=None)
