@@ -25,7 +25,6 @@ from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import shape_text
 
-
 _WIDEST = 256
 """Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
