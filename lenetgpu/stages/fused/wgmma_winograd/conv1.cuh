@@ -1,0 +1,104 @@
+// Pixels to conv1's pooled maps in registers: A is pixel pairs from registers (rows: positions), B
+// the filters, 32 channels at 2 output columns, as in wgmma/conv1.cuh. There a thread has pooled
+// positions of many lines; here LINES neighbours of one, so that it transforms what it has.
+#pragma once
+#include "gpu/ptx/shared2.cuh"
+#include "gpu/ptx/wgmma_shared.cuh"
+#include "stages/fused/wgmma/conv1.cuh"
+#include "stages/fused/wgmma_winograd/transform.cuh"
+
+constexpr int BATCH = 2 * IMAGES;       // images of a warpgroup
+constexpr int PLANES = 4;               // of 8 channels
+constexpr int ACROSS = SIDE / 2;        // pooled positions of a thread: half of a line
+constexpr int BLOCKS = BATCH * SIDE / 16;  // of 16 lines: a warp has 4, a lane half of one
+constexpr int FOURTH = 4 * ROW_BYTES;
+
+static_assert(BATCH * SIDE % 16 == 0 && SIDE % 4 == 0, "a warp's lines are of one image");
+
+// Which four lines of the batch a warp has in a block, and which of them this thread.
+struct Line {
+    int image, y, half;
+
+    __device__ __forceinline__ Line(int block, int warp, int lane) {
+        const int four = 4 * block + warp;
+        image = four / (SIDE / 4);
+        y = four % (SIDE / 4) * 4 + lane / 4 % 4;
+        half = lane / 16;
+    }
+};
+
+// Pixel pairs under a thread's positions, for the upper and the lower output row: of filter row
+// lane % 4, and of the fourth row what its K slot has (pack_conv1). Neighbours share two of three.
+struct Strips {
+    u32 row, slot;
+    u32 upper[ACROSS + 2], lower[ACROSS + 2];
+
+    __device__ __forceinline__ void begin(u32 images, const Line& line, int quad) {
+        const u32 at = images + line.image * IMAGE_BYTES + 2 * line.y * ROW_BYTES + line.half * 24;
+        row = at + quad * ROW_BYTES, slot = at + FOURTH + min(quad, 2) * 4;
+        load(0);
+    }
+    // Later loads wait for what `nothing`, zero, was made of.
+    __device__ __forceinline__ void after(u32 nothing) { row += nothing, slot += nothing; }
+    __device__ __forceinline__ void load(int x) {
+        const uint2 u = ptx::load_shared2(row + x * 4);
+        const uint2 l = ptx::load_shared2(row + ROW_BYTES + x * 4);
+        upper[x] = u.x, upper[x + 1] = u.y, lower[x] = l.x, lower[x + 1] = l.y;
+    }
+};
+static_assert(ACROSS * 4 == 24 && (ACROSS + 2) % 2 == 0 && ROW_BYTES % 8 == 0, "loads of 8 bytes");
+
+__device__ __forceinline__ void multiply1(float (&d)[32], Strips& s, int x, u64 filters) {
+    if (x % 2 == 0) s.load(x + 2);
+    const u32 upper4 = ptx::load_shared(s.slot + x * 4);
+    const u32 lower4 = ptx::load_shared(s.slot + ROW_BYTES + x * 4);
+    ptx::wgmma_fence();
+    ptx::wgmma<false>(d, uint4{s.upper[x], s.lower[x], s.upper[x + 1], s.lower[x + 1]}, filters);
+    ptx::wgmma<true>(d, uint4{s.upper[x + 2], s.lower[x + 2], upper4, lower4},
+                     filters + STEP1_BYTES / 16);
+    ptx::wgmma_commit();
+}
+
+// Pooled pairs of channels: [block][plane][position].
+using Pooled = u32[BLOCKS][PLANES][ACROSS];
+
+__device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filters1, int warp,
+                                          int lane, u32 zero) {
+    const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    float even[32], odd[32];
+    Strips strips;
+    strips.begin(images, Line(0, warp, lane), lane % 4);
+    multiply1(even, strips, 0, filters);
+#pragma unroll
+    for (int at = 0; at < BLOCKS * ACROSS; ++at) {
+        const int next = at + 1;
+        if (next < BLOCKS * ACROSS) {
+            if (next % ACROSS == 0) strips.begin(images, Line(next / ACROSS, warp, lane), lane % 4);
+            multiply1(next % 2 ? odd : even, strips, next % ACROSS, filters);
+            ptx::wgmma_wait<1>();
+        } else {
+            ptx::wgmma_wait<0>();
+        }
+        float(&d)[32] = at % 2 ? odd : even;
+        ptx::settle(d);
+        u32 made = 0;
+#pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane) {
+            u32& pair = pooled[at / ACROSS][plane][at % ACROSS];
+            pair = pool_pair(d + 8 * plane);
+            made |= pair;
+        }
+        strips.after(made & zero);
+    }
+}
+
+// The 8 inputs of this half's tile: 6 are this thread's, 2 those of the lane with the other half.
+__device__ __forceinline__ void tile_of(u32 (&d)[winograd::POINTS], const u32 (&own)[ACROSS],
+                                        int half) {
+    const u32 first = __shfl_xor_sync(~0u, half ? own[0] : own[4], 16);
+    const u32 second = __shfl_xor_sync(~0u, half ? own[1] : own[5], 16);
+    d[0] = half ? first : own[0], d[1] = half ? second : own[1];
+#pragma unroll
+    for (int i = 2; i < 6; ++i) d[i] = half ? own[i - 2] : own[i];
+    d[6] = half ? own[4] : first, d[7] = half ? own[5] : second;
+}
