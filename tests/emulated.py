@@ -11,6 +11,8 @@ import numpy as np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
+from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
+from lenetgpu.stages.fused.wgmma_winograd import points
 from lenetgpu.stages.rounding import to_half
 
 NAMES = ("conv1", "conv2", "fc1", "fc2")
@@ -72,12 +74,56 @@ def fp16_scores(features, fc1, fc2):
     return hidden @ half(fc2).astype(np.float32)
 
 
-def wgmma_fp16(images, tensors):
-    conv1, conv2, fc1, fc2 = tensors
+def fp16_features(images, tensors):
+    conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     sums = convolve(maps, fp16_conv2(fp16_pack.pack_conv2(conv2)).astype(np.float32))
-    features = np.float32(0.25) * summed(sums)
-    return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
+    return np.float32(0.25) * summed(sums)
+
+
+def wgmma_fp16(images, tensors):
+    features = fp16_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
+
+
+def at_points(d):
+    """8 neighbouring inputs (fp16 each) at the points, rounded where transform.cuh does."""
+
+    def add(a, b, times):
+        return half(a.astype(np.float64) + times / 256 * b.astype(np.float64))
+
+    even6, even2, odd5, odd1 = d[6] - d[4], d[2] - d[4], d[5] - d[3], d[1] - d[3]
+    yield add(add(even6, even2, 1105), d[2] - d[0], 324)
+    yield add(add(d[7] - d[5], odd5, -1105), odd1, -324)
+    one = add(add(even6, even2, 324), d[4], -525), add(add(odd5, odd1, 324), d[3], -525)
+    for point, even, odd in (
+        (144, add(even6, even2, 1024), add(odd5, odd1, 1024)),
+        (256, *one),
+        (512, add(even6, even2, 81), add(odd5, odd1, 81)),
+    ):
+        yield add(even, odd, point)
+        yield add(even, odd, -point)
+
+
+def winograd_features(images, tensors):
+    conv1, conv2 = tensors[:2]
+    maps = fp16_maps(images, fp16_pack.pack_conv1(conv1))
+    filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
+    back = points.output_transform().astype(np.float32)
+    sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
+    for tile in range(2):
+        inputs = np.moveaxis(maps[:, :, 4 * tile : 4 * tile + 8], 2, 0)
+        for p, values in enumerate(at_points(inputs)):
+            rows = np.lib.stride_tricks.sliding_window_view(values, 5, axis=1)
+            rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
+            product = (rows @ filters[p].astype(np.float32)).reshape(-1, 8, 1, 64)
+            sums[:, :, tile] += back[:, p, None] * product
+    return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
+
+
+def wgmma_winograd_fp16(images, tensors):
+    features = winograd_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
 def mma_fp16(images, tensors):
@@ -144,6 +190,7 @@ def fp16x3(images, tensors, rounds_hidden):
 
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
+    "fp16_winograd": ("fp16", wgmma_winograd_fp16),
     "mma_fp16": ("fp16", mma_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.fused.wgmma_winograd.points import POINTS, filter_transform
+from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +39,12 @@ def pack_conv1(conv1: Array) -> Array:
 def pack_conv2(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8.
 
-    A row's five taps are transformed in float64 and rounded once.
+    A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
+    kept: upright strokes are alike in all of them.
     """
     import numpy as np
 
     at_points = np.einsum("pk,rkco->prco", filter_transform(), conv2.astype(np.float64))
-    split = at_points.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
-    return np.ascontiguousarray(split, dtype=np.float16)
+    rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
+    split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    return np.ascontiguousarray(split)

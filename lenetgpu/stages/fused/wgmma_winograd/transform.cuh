@@ -18,27 +18,27 @@ __device__ __forceinline__ constexpr u32 both(int v256) {
     while (fraction < 1024) fraction *= 2, --exponent;
     return (sign | exponent << 10 | (fraction & 1023)) * 0x10001u;
 }
-// d6 + q1 d4 + q0 d2: neighbours two apart.
-template <int Q1, int Q0>
-__device__ __forceinline__ u32 quadratic(u32 d2, u32 d4, u32 d6) {
-    constexpr u32 q1 = both(Q1), q0 = both(Q0);
-    return ptx::multiply_add2(d2, q0, ptx::multiply_add2(d4, q1, d6));
+// a + C / 256 * b.
+template <int C>
+__device__ __forceinline__ u32 add(u32 a, u32 b) {
+    constexpr u32 c = both(C);
+    return ptx::multiply_add2(b, c, a);
 }
-template <int A, int Q1, int Q0>
-__device__ __forceinline__ void at_pair(const u32 (&d)[POINTS], u32& plus, u32& minus) {
-    constexpr u32 a = both(A), minus_a = both(-A);
-    const u32 even = quadratic<Q1, Q0>(d[2], d[4], d[6]);
-    const u32 odd = quadratic<Q1, Q0>(d[1], d[3], d[5]);
-    plus = ptx::multiply_add2(odd, a, even);
-    minus = ptx::multiply_add2(odd, minus_a, even);
+template <int A>
+__device__ __forceinline__ void at_pair(u32 even, u32 odd, u32& plus, u32& minus) {
+    plus = add<A>(even, odd), minus = add<-A>(even, odd);
 }
+// By differences of inputs two apart: where pixels are alike these are small and exact, and so is
+// what is made of them. With N = x (x^2 - 81/256) (x^2 - 1) (x^2 - 4), a point's row is N / (x - p).
 __device__ __forceinline__ void transform(const u32 (&d)[POINTS], u32 (&v)[POINTS]) {
-    constexpr u32 last = both(-324);
-    v[0] = ptx::multiply_add2(d[0], last, quadratic<-1361, 1429>(d[2], d[4], d[6]));
-    v[1] = ptx::multiply_add2(d[1], last, quadratic<-1361, 1429>(d[3], d[5], d[7]));
-    at_pair<144, -1280, 1024>(d, v[2], v[3]);
-    at_pair<256, -1105, 324>(d, v[4], v[5]);
-    at_pair<512, -337, 81>(d, v[6], v[7]);
+    const u32 even6 = ptx::subtract2(d[6], d[4]), even2 = ptx::subtract2(d[2], d[4]);
+    const u32 odd5 = ptx::subtract2(d[5], d[3]), odd1 = ptx::subtract2(d[1], d[3]);
+    v[0] = add<324>(add<1105>(even6, even2), ptx::subtract2(d[2], d[0]));
+    v[1] = add<-324>(add<-1105>(ptx::subtract2(d[7], d[5]), odd5), odd1);
+    at_pair<144>(add<1024>(even6, even2), add<1024>(odd5, odd1), v[2], v[3]);
+    at_pair<256>(add<-525>(add<324>(even6, even2), d[4]), add<-525>(add<324>(odd5, odd1), d[3]),
+                 v[4], v[5]);
+    at_pair<512>(add<81>(even6, even2), add<81>(odd5, odd1), v[6], v[7]);
 }
 
 // Adds the products at a point to the outputs: sums[i] += point^i d. The first point that an output
