@@ -131,6 +131,8 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         ptx::barrier_init(early_free, WARPGROUP / 32);
         ptx::barrier_init(late_free, WARPGROUP / 32);
         ptx::barrier_init_fence();
+    }
+    if (threadIdx.x == 0 && BATCH * int(blockIdx.x) < n) {
         ptx::barrier_expect(loaded1, FILTER1_BYTES);
         ptx::bulk_load(base + FILTER1_AT, filters1, FILTER1_BYTES, loaded1);
         for (int p = 0; p < POINTS; ++p) {
