@@ -190,7 +190,6 @@ def fp16x3(images, tensors, rounds_hidden):
 
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
-    "fp16_winograd": ("fp16", wgmma_winograd_fp16),
     "mma_fp16": ("fp16", mma_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),
@@ -202,7 +201,11 @@ PLANS = {
 
 def scores(plan, images, weights):
     """What `plan` gives for `weights`, in float32."""
+    return unscaled(PLANS[plan][1], images, weights)
+
+
+def unscaled(plan, images, weights):
     balanced = weights.balanced
-    found = PLANS[plan][1](images, [balanced[name] for name in NAMES])
+    found = plan(images, [balanced[name] for name in NAMES])
     with np.errstate(over="ignore", under="ignore"):
         return np.ldexp(found.astype(np.float32), balanced.exponent)

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import pytest
 from conftest import ROOT
-from emulated import PLANS, scores
+from emulated import PLANS, scores, unscaled, wgmma_winograd_fp16
 
 from lenetgpu.check.fit import groups, judge_groups
 from lenetgpu.check.truth import reference_scores, reference_stages
@@ -67,6 +67,17 @@ def test_packed_operands_hold_any_weights(name, plan, given):
     images, parts, truth = given
     found = scores(plan, images, SETS[name])
     assert_within(judge_groups(parts, found, found.argmax(1), truth(name), PLANS[plan][0]))
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_winograds_operands_hold_any_weights(name, given):
+    """As the plans above, within 4e-3: transformed maps are rounded to fp16 once more."""
+    images, parts, truth = given
+    found, expected = unscaled(wgmma_winograd_fp16, images, SETS[name]), truth(name)
+    for part in dict(parts).values():
+        error = np.abs(found[part] - expected[part]).max(initial=0.0)
+        assert error <= 4e-3 * np.abs(expected[part]).max(initial=0.0)
+        assert np.isfinite(found[part]).all()
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -24,7 +24,7 @@ constexpr int IMAGES_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = IMAGES_AT + GROUPS * BATCH * IMAGE_BYTES;
 
 static_assert(BARRIERS_AT + 8 * (1 + POINTS + 2) == SHARED_BYTES, "the launcher's layout differs");
-static_assert(SHARED_BYTES <= 232448, "a block's shared memory on sm_90");
+static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
 static_assert(TILE % BATCH == 0, "a batch lies within one tile");
 
 template <int VALUE>

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
-from lenetgpu.gpu.machines import multiprocessors
+from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
@@ -45,6 +45,7 @@ def kernel(uint8: bool) -> Kernel:
             ("IMAGES", _BATCH // 2),
             ("TILE", TILE_IMAGES),
             ("SHARED_BYTES", _SHARED_BYTES),
+            ("MOST_BYTES", SM_90_BLOCK_BYTES),
         ),
     )
 
