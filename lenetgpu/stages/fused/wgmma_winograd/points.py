@@ -40,7 +40,9 @@ def _product(roots: list[Fraction]) -> list[Fraction]:
     """Coefficients of the polynomial with these roots, that of x**0 first, POINTS of them."""
     found = [Fraction(1)]
     for root in roots:
-        found = [a - root * b for a, b in zip([Fraction(0), *found], [*found, 0], strict=True)]
+        found = [
+            a - root * b for a, b in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)
+        ]
     return found + [Fraction(0)] * (POINTS - len(found))
 
 
