@@ -25,8 +25,16 @@ __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
                      : "l"(a), "l"(b));
 }
 
-// Has `v` computed here, not where it is used: accumulators that it is made of are free again.
-__device__ __forceinline__ void here(u32& v) { asm volatile("" : "+r"(v)); }
+// Has `v` computed here, not where it is used, so that accumulators it is made of are free again:
+// ptxas looks through anything less than a use that may happen. `never` is false, and ptxas must
+// not know.
+template <int SIZE>
+__device__ __forceinline__ void here(const float (&v)[SIZE], bool never, u32 at) {
+    if (__builtin_expect(never, false))
+#pragma unroll
+        for (int i = 0; i < SIZE; ++i)
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + 4 * i), "f"(v[i]) : "memory");
+}
 
 #undef WGMMA_64
 #undef BIND_8

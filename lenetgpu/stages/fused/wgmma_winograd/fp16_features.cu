@@ -183,16 +183,21 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         ptx::async_fence();
         ptx::sync(1 + group, WARPGROUP);
 
+        const auto pin = [&] {
+            for (int i = 0; i < OUTPUTS; ++i) ptx::here(sums[i], n < 0, base + i * 128);
+        };
         const auto two_points = [&](auto next) {
             constexpr int NEXT = decltype(next)::value;
             ptx::wgmma_wait<1>();
             ptx::settle(even);
             winograd::add_point<NEXT - 2>(sums, even);
+            if (NEXT > 2) pin();
             await_filters(NEXT);
             multiply2<NEXT>(even, a, b);
             ptx::wgmma_wait<1>();
             ptx::settle(odd);
             winograd::add_point<NEXT - 1>(sums, odd);
+            if (NEXT > 2) pin();
             if (NEXT == EARLY && lane == 0) ptx::barrier_arrive(early_free);
             await_filters(NEXT + 1);
             multiply2<NEXT + 1>(odd, a, b);
@@ -200,13 +205,15 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         two_points(Constant<2>{});
         two_points(Constant<4>{});
         two_points(Constant<6>{});
+        fetch(pixels[0], images, first + stride, n, tid);
+        fetch(pixels[1], images, first + stride + IMAGES, n, tid);
         ptx::wgmma_wait<1>();
         ptx::settle(even);
         winograd::add_point<6>(sums, even);
-        fetch(pixels[0], images, first + stride, n, tid);
-        fetch(pixels[1], images, first + stride + IMAGES, n, tid);
+        pin();
         ptx::wgmma_wait<0>();
         if (lane == 0) ptx::barrier_arrive(late_free);
+        pin();
         ptx::settle(odd);
         winograd::add_point<7>(sums, odd);
 #pragma unroll
