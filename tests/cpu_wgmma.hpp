@@ -227,6 +227,10 @@ inline u64 operand(u32 start, u32 k_step, u32 row_step) {
     return u64((start & 0x3ffff) >> 4) | u64(k_step >> 4) << 16 | u64(row_step >> 4) << 32;
 }
 inline void here(u64&) {}
+template <class T, int SIZE>
+void here(const T (&)[SIZE], bool never, u32) {
+    if (never) cpu::mistake = "what never happens does";
+}
 inline void wgmma_fence() {}
 template <int SIZE>
 void settle(float (&)[SIZE]) {}

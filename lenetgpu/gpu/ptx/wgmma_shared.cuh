@@ -28,12 +28,14 @@ __device__ __forceinline__ void wgmma(float (&d)[32], u64 a, u64 b) {
 // Has `v` computed here, not where it is used, so that accumulators it is made of are free again:
 // ptxas looks through anything less than a use that may happen. `never` is false, and ptxas must
 // not know.
-template <int SIZE>
-__device__ __forceinline__ void here(const float (&v)[SIZE], bool never, u32 at) {
+template <typename T, int SIZE>
+__device__ __forceinline__ void here(const T (&v)[SIZE], bool never, u32 at) {
     if (__builtin_expect(never, false))
 #pragma unroll
-        for (int i = 0; i < SIZE; ++i)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + 4 * i), "f"(v[i]) : "memory");
+        for (int i = 0; i < SIZE; ++i) {
+            const u32 word = *reinterpret_cast<const u32*>(&v[i]);
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + 4 * i), "r"(word) : "memory");
+        }
 }
 
 #undef WGMMA_64

@@ -31,30 +31,31 @@ struct Line {
 // lane % 4, and of the fourth row what its K slot has (pack_conv1). Neighbours share two of three.
 struct Strips {
     u32 row, slot;
-    u32 upper[ACROSS + 2], lower[ACROSS + 2];
+    u32 upper[ACROSS + 2], lower[ACROSS + 2], upper4[ACROSS], lower4[ACROSS];
 
-    __device__ __forceinline__ void begin(u32 images, const Line& line, int quad) {
+    __device__ __forceinline__ Strips(u32 images, const Line& line, int quad) {
         const u32 at = images + line.image * IMAGE_BYTES + 2 * line.y * ROW_BYTES + line.half * 24;
         row = at + quad * ROW_BYTES, slot = at + FOURTH + min(quad, 2) * 4;
-        load(0);
+        load_two(0);
     }
-    // Later loads wait for what `nothing`, zero, was made of.
-    __device__ __forceinline__ void after(u32 nothing) { row += nothing, slot += nothing; }
-    __device__ __forceinline__ void load(int x) {
+    __device__ __forceinline__ void load_two(int x) {
         const uint2 u = ptx::load_shared2(row + x * 4);
         const uint2 l = ptx::load_shared2(row + ROW_BYTES + x * 4);
         upper[x] = u.x, upper[x + 1] = u.y, lower[x] = l.x, lower[x + 1] = l.y;
     }
+    // What position x has and those before it have not.
+    __device__ __forceinline__ void load(int x) {
+        if (x % 2 == 0) load_two(x + 2);
+        upper4[x] = ptx::load_shared(slot + x * 4);
+        lower4[x] = ptx::load_shared(slot + ROW_BYTES + x * 4);
+    }
 };
 static_assert(ACROSS * 4 == 24 && (ACROSS + 2) % 2 == 0 && ROW_BYTES % 8 == 0, "loads of 8 bytes");
 
-__device__ __forceinline__ void multiply1(float (&d)[32], Strips& s, int x, u64 filters) {
-    if (x % 2 == 0) s.load(x + 2);
-    const u32 upper4 = ptx::load_shared(s.slot + x * 4);
-    const u32 lower4 = ptx::load_shared(s.slot + ROW_BYTES + x * 4);
+__device__ __forceinline__ void multiply1(float (&d)[32], const Strips& s, int x, u64 filters) {
     ptx::wgmma_fence();
     ptx::wgmma<false>(d, uint4{s.upper[x], s.lower[x], s.upper[x + 1], s.lower[x + 1]}, filters);
-    ptx::wgmma<true>(d, uint4{s.upper[x + 2], s.lower[x + 2], upper4, lower4},
+    ptx::wgmma<true>(d, uint4{s.upper[x + 2], s.lower[x + 2], s.upper4[x], s.lower4[x]},
                      filters + STEP1_BYTES / 16);
     ptx::wgmma_commit();
 }
@@ -62,33 +63,42 @@ __device__ __forceinline__ void multiply1(float (&d)[32], Strips& s, int x, u64 
 // Pooled pairs of channels: [block][plane][position].
 using Pooled = u32[BLOCKS][PLANES][ACROSS];
 
+// `never`: as ptx::here has it, with room at `images`.
 __device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filters1, int warp,
-                                          int lane, u32 zero) {
+                                          int lane, bool never) {
+    constexpr int POSITIONS = BLOCKS * ACROSS;
     const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    const auto begin = [=](int block) {
+        return Strips(images, Line(block, warp, lane), lane % 4);
+    };
     float even[32], odd[32];
-    Strips strips;
-    strips.begin(images, Line(0, warp, lane), lane % 4);
+    Strips strips = begin(0), next_strips = strips;
+    strips.load(0);
     multiply1(even, strips, 0, filters);
+    strips.load(1);
 #pragma unroll
-    for (int at = 0; at < BLOCKS * ACROSS; ++at) {
-        const int next = at + 1;
-        if (next < BLOCKS * ACROSS) {
-            if (next % ACROSS == 0) strips.begin(images, Line(next / ACROSS, warp, lane), lane % 4);
+    for (int at = 0; at < POSITIONS; ++at) {
+        const int next = at + 1, ahead = at + 2;
+        if (next < POSITIONS) {
+            if (next % ACROSS == 0) strips = next_strips;
             multiply1(next % 2 ? odd : even, strips, next % ACROSS, filters);
+            if (ahead < POSITIONS) {
+                if (ahead % ACROSS == 0)
+                    next_strips = begin(ahead / ACROSS), next_strips.load(0);
+                else
+                    strips.load(ahead % ACROSS);
+            }
             ptx::wgmma_wait<1>();
         } else {
             ptx::wgmma_wait<0>();
         }
         float(&d)[32] = at % 2 ? odd : even;
         ptx::settle(d);
-        u32 made = 0;
+        u32 pairs[PLANES];
 #pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) {
-            u32& pair = pooled[at / ACROSS][plane][at % ACROSS];
-            pair = pool_pair(d + 8 * plane);
-            made |= pair;
-        }
-        strips.after(made & zero);
+        for (int plane = 0; plane < PLANES; ++plane)
+            pooled[at / ACROSS][plane][at % ACROSS] = pairs[plane] = pool_pair(d + 8 * plane);
+        ptx::here(pairs, never, images);
     }
 }
 

@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         Late late;
         {
             Pooled pooled;
-            convolve1(pooled, staged, base + FILTER1_AT, warp, lane, u32(n) >> 31);
+            convolve1(pooled, staged, base + FILTER1_AT, warp, lane, n < 0);
             if (batch > 0) ptx::barrier_wait(early_free, (batch - 1) & 1);
             write_early(late, pooled, maps, warp, lane);
         }
@@ -216,8 +216,9 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         pin();
         ptx::settle(odd);
         winograd::add_point<7>(sums, odd);
+        const size_t cell = feature_cell(first, tid);  // images side by side: rows of 8 cells
 #pragma unroll
-        for (int i = 0; i < BATCH; ++i) out[feature_cell(first + i, tid)] = mean(sums, i, lane);
+        for (int i = 0; i < BATCH; ++i) out[(cell ^ i) + 8 * i] = mean(sums, i, lane);
     }
     const int groups = GROUPS * int(gridDim.x), own = group * int(gridDim.x) + int(blockIdx.x);
     clear_rest(out, (n + BATCH - 1) / BATCH * BATCH + own, groups, n, tid);
