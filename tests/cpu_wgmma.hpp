@@ -124,6 +124,34 @@ inline void advance(Warpgroup& group, std::size_t until) {
         carry_out(next);
     }
 }
+
+// Bulk copies that nobody waits for yet may take long, and a warp or all of a warpgroup may be held
+// up anywhere.
+struct Load {
+    int passes;
+    Parcel parcel;
+};
+static std::vector<Load> loads;
+static std::map<unsigned, int> asleep;  // passes, by warp
+
+inline bool time_passes() {
+    for (auto& load : loads)
+        if (--load.passes == 0) parcels.push_back(load.parcel);
+    std::erase_if(loads, [](const Load& load) { return load.passes <= 0; });
+    for (auto& [warp, passes] : asleep) passes -= passes > 0;
+    if (random() % 32 == 0) {
+        const int warps = int(fibers.size()) / 32, from = int(random() % warps);
+        const int first = random() % 2 ? from : from / 4 * 4, last = first == from ? from : first + 3;
+        for (int warp = first; warp <= last; ++warp) asleep[warp] = int(random() % 256);
+    }
+    bool waits = !loads.empty();
+    for (const auto& [warp, passes] : asleep) waits |= passes > 0;
+    return waits;
+}
+inline bool held_up(const Fiber& fiber) {
+    const auto found = asleep.find(fiber.thread / 32);
+    return found != asleep.end() && found->second > 0;
+}
 inline Warpgroup& own_group() { return warpgroups[now->thread / GROUP]; }
 
 inline void issue(float* d, int columns, bool adds, const uint4* held, unsigned long long a,
@@ -155,11 +183,13 @@ const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std:
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
     for (unsigned block = 0; block < grid && !mistake; ++block) {
         blockIdx = {block, 0, 0};
-        warpgroups.clear(), unfenced.clear();
+        warpgroups.clear(), unfenced.clear(), loads.clear(), asleep.clear();
+        tick = time_passes, sleeping = held_up;
         if (!run(1, threads, bytes, seed + block, [=] { kernel(arguments...); }))
             return "threads wait for each other";
         for (const auto& [number, group] : warpgroups)
             if (group.done < group.products.size()) mistake = "products nobody waited for";
+        if (!loads.empty() || !parcels.empty()) mistake = "copies nobody waited for";
     }
     return mistake;
 }
@@ -175,7 +205,7 @@ inline void barrier_wait(u32 bar, u32 parity) { barrier_wait_cluster(bar, parity
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     const auto* first = static_cast<const unsigned char*>(from);
     if (to % 16 || bytes % 16) cpu::mistake = "a bulk copy that is not of 16s";
-    cpu::parcels.push_back({to, bar, {first, first + bytes}});
+    cpu::loads.push_back({1 + int(cpu::random() % 512), {to, bar, {first, first + bytes}}});
 }
 inline void async_fence() {
     std::erase_if(cpu::unfenced, [](const auto& s) { return s.second == cpu::now->thread; });

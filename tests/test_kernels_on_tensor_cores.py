@@ -97,7 +97,7 @@ KERNELS = {
 
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
-    [("direct", True, 5, 1), ("winograd", True, 21, 1), ("winograd", True, 9, 2),
+    [("direct", True, 5, 1), ("winograd", True, 21, 1), ("winograd", True, 9, 4),
      ("winograd", False, 3, 1)],
 )  # fmt: skip
 def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
