@@ -12,7 +12,6 @@ from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.fused.wgmma_winograd import points
 from lenetgpu.stages.rounding import to_half
 
 NAMES = ("conv1", "conv2", "fc1", "fc2")
@@ -86,38 +85,35 @@ def wgmma_fp16(images, tensors):
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
-def at_points(d):
-    """8 neighbouring inputs (fp16 each) at the points, rounded where transform.cuh does."""
+POINTS = (0, None, 1, -1, 2, -2, 0.5, -0.5)  # None: infinity
 
-    def add(a, b, times):
-        return half(a.astype(np.float64) + times / 256 * b.astype(np.float64))
 
-    even6, even2, odd5, odd1 = d[6] - d[4], d[2] - d[4], d[5] - d[3], d[1] - d[3]
-    yield add(add(even6, even2, 1105), d[2] - d[0], 324)
-    yield add(add(d[7] - d[5], odd5, -1105), odd1, -324)
-    one = add(add(even6, even2, 324), d[4], -525), add(add(odd5, odd1, 324), d[3], -525)
-    for point, even, odd in (
-        (144, add(even6, even2, 1024), add(odd5, odd1, 1024)),
-        (256, *one),
-        (512, add(even6, even2, 81), add(odd5, odd1, 81)),
-    ):
-        yield add(even, odd, point)
-        yield add(even, odd, -point)
+def input_transform():
+    """(8, 8): 8 neighbouring inputs at POINTS."""
+    finite = [point for point in POINTS if point is not None]
+    rows = []
+    for point in POINTS:
+        others = np.poly([other for other in finite if other != point])[::-1]
+        rows.append(np.pad(others, (0, 8 - len(others))))
+    return np.array(rows)
 
 
 def winograd_features(images, tensors):
+    """Transformed maps are rounded to fp16; their products are summed as float32."""
     conv1, conv2 = tensors[:2]
-    maps = fp16_maps(images, fp16_pack.pack_conv1(conv1))
+    maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
-    back = points.output_transform().astype(np.float32)
     sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
     for tile in range(2):
-        inputs = np.moveaxis(maps[:, :, 4 * tile : 4 * tile + 8], 2, 0)
-        for p, values in enumerate(at_points(inputs)):
-            rows = np.lib.stride_tricks.sliding_window_view(values, 5, axis=1)
+        inputs = maps[:, :, 4 * tile : 4 * tile + 8]
+        at_points = half(np.einsum("pk,nykc->pnyc", input_transform(), inputs))
+        for p, point in enumerate(POINTS):
+            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
             rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
-            product = (rows @ filters[p].astype(np.float32)).reshape(-1, 8, 1, 64)
-            sums[:, :, tile] += back[:, p, None] * product
+            product = (rows @ filters[p].astype(np.float32)).reshape(-1, 8, 64)
+            for output in range(4):
+                factor = float(output == 3) if point is None else point**output
+                sums[:, :, tile, output] += np.float32(factor) * product
     return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
 
 

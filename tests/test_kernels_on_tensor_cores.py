@@ -61,7 +61,14 @@ def library(tmp_path_factory):
             lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
             lines += [on_a_cpu(kernel.source.read_text()), RUN % kernel.entry]
             source.write_text("\n".join(lines))
-            build("-shared", f"-I{folder}", source, "-o", source.with_suffix(".so"))
+            build(
+                "-shared",
+                f"-I{folder}",
+                f"-I{INCLUDE_ROOT}",
+                source,
+                "-o",
+                source.with_suffix(".so"),
+            )
             run = ctypes.CDLL(str(source.with_suffix(".so"))).run
             run.restype = ctypes.c_char_p
             made[kernel] = run

@@ -3,5 +3,5 @@
 from lenetgpu.network import FEATURES
 from lenetgpu.stages.registry import offer
 
-_FAMILIES = {"fp16_features": "wgmma_winograd_fp16", "fp16_pack": "", "points": ""}
+_FAMILIES = {"fp16_features": "wgmma_winograd_fp16", "fp16_pack": ""}
 offer(__name__, __path__, (FEATURES,), _FAMILIES)

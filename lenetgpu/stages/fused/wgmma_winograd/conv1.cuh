@@ -1,6 +1,7 @@
-// Pixels to conv1's pooled maps in registers: A is pixel pairs from registers (rows: positions), B
-// the filters, 32 channels at 2 output columns, as in wgmma/conv1.cuh. There a thread has pooled
-// positions of many lines; here LINES neighbours of one, so that it transforms what it has.
+// Pixels to conv1's pooled maps, transformed, in registers: A is pixel pairs from registers (rows:
+// positions), B the filters, 32 channels at 2 output columns, as in wgmma/conv1.cuh. There a thread
+// has pooled positions of many lines; here ACROSS neighbours of one, so that it transforms what it
+// has, while the next are multiplied.
 #pragma once
 #include "gpu/ptx/shared2.cuh"
 #include "gpu/ptx/wgmma_shared.cuh"
@@ -60,16 +61,33 @@ __device__ __forceinline__ void multiply1(float (&d)[32], const Strips& s, int x
     ptx::wgmma_commit();
 }
 
-// Pooled pairs of channels: [block][plane][position].
-using Pooled = u32[BLOCKS][PLANES][ACROSS];
+// The 8 inputs of this half's tile: 6 are this thread's, 2 those of the lane with the other half.
+__device__ __forceinline__ void tile_of(u32 (&d)[POINTS], const u32 (&own)[ACROSS], int half) {
+    const u32 first = __shfl_xor_sync(~0u, half ? own[0] : own[4], 16);
+    const u32 second = __shfl_xor_sync(~0u, half ? own[1] : own[5], 16);
+    d[0] = half ? first : own[0], d[1] = half ? second : own[1];
+#pragma unroll
+    for (int i = 2; i < 6; ++i) d[i] = half ? own[i - 2] : own[i];
+    d[6] = half ? own[4] : first, d[7] = half ? own[5] : second;
+}
+
+// What conv2 multiplies, pairs of channels of a thread's tiles.
+using Values = u32[BLOCKS][PLANES][POINTS];
 
 // `never`: as ptx::here has it, with room at `images`.
-__device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filters1, int warp,
+__device__ __forceinline__ void convolve1(Values& values, u32 images, u32 filters1, int warp,
                                           int lane, bool never) {
     constexpr int POSITIONS = BLOCKS * ACROSS;
     const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    u32 pooled[BLOCKS][PLANES][ACROSS];
     const auto begin = [=](int block) {
         return Strips(images, Line(block, warp, lane), lane % 4);
+    };
+    const auto finish = [&](int block, int plane) {
+        u32 d[POINTS];
+        tile_of(d, pooled[block][plane], lane / 16);
+        transform(d, values[block][plane]);
+        ptx::here(values[block][plane], never, images);
     };
     float even[32], odd[32];
     Strips strips = begin(0), next_strips = strips;
@@ -78,7 +96,7 @@ __device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filter
     strips.load(1);
 #pragma unroll
     for (int at = 0; at < POSITIONS; ++at) {
-        const int next = at + 1, ahead = at + 2;
+        const int next = at + 1, ahead = at + 2, block = at / ACROSS, x = at % ACROSS;
         if (next < POSITIONS) {
             if (next % ACROSS == 0) strips = next_strips;
             multiply1(next % 2 ? odd : even, strips, next % ACROSS, filters);
@@ -88,6 +106,7 @@ __device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filter
                 else
                     strips.load(ahead % ACROSS);
             }
+            if (block > 0 && x < PLANES) finish(block - 1, x);
             ptx::wgmma_wait<1>();
         } else {
             ptx::wgmma_wait<0>();
@@ -97,18 +116,9 @@ __device__ __forceinline__ void convolve1(Pooled& pooled, u32 images, u32 filter
         u32 pairs[PLANES];
 #pragma unroll
         for (int plane = 0; plane < PLANES; ++plane)
-            pooled[at / ACROSS][plane][at % ACROSS] = pairs[plane] = pool_pair(d + 8 * plane);
+            pooled[block][plane][x] = pairs[plane] = pool_pair(d + 8 * plane);
         ptx::here(pairs, never, images);
     }
-}
-
-// The 8 inputs of this half's tile: 6 are this thread's, 2 those of the lane with the other half.
-__device__ __forceinline__ void tile_of(u32 (&d)[winograd::POINTS], const u32 (&own)[ACROSS],
-                                        int half) {
-    const u32 first = __shfl_xor_sync(~0u, half ? own[0] : own[4], 16);
-    const u32 second = __shfl_xor_sync(~0u, half ? own[1] : own[5], 16);
-    d[0] = half ? first : own[0], d[1] = half ? second : own[1];
 #pragma unroll
-    for (int i = 2; i < 6; ++i) d[i] = half ? own[i - 2] : own[i];
-    d[6] = half ? own[4] : first, d[7] = half ? own[5] : second;
+    for (int plane = 0; plane < PLANES; ++plane) finish(BLOCKS - 1, plane);
 }

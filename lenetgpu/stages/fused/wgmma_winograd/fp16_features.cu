@@ -2,15 +2,12 @@
 // operands, fp32 sums. A block keeps conv2's filters at all 8 points (164 KB) in shared memory,
 // and the transformed maps of 4 images. Its two warpgroups take turns: one multiplies a point after
 // the other and adds the products to the outputs in registers (N = 64: 8 rows, 2 tiles, 4 images),
-// while the other does conv1 of its 4 images, keeps their pooled maps in registers, and writes them
-// transformed as soon as the first has left a point behind. sm_90a, any n >= 1.
+// while the other does conv1 of its 4 images, keeps their transformed maps in registers, and writes
+// them as soon as the first has left a point behind. sm_90a, any n >= 1.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "stages/fused/wgmma_winograd/conv1.cuh"
-
-using winograd::OUTPUTS;
-using winograd::POINTS;
 
 constexpr int GROUPS = 2, ROWS = 5;
 constexpr int STEP2_BYTES = 64 * 2 * CELL, STEPS = 2 * ROWS;  // [2][channel][cell]
@@ -31,32 +28,9 @@ template <int VALUE>
 struct Constant {
     static constexpr int value = VALUE;
 };
-using Late = u32[BLOCKS][PLANES][POINTS - EARLY];
-
-// Pooled maps to the first points; what the others get stays in registers.
-__device__ __forceinline__ void write_early(Late& late, const Pooled& pooled, u32 maps, int warp,
-                                            int lane) {
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-        const Line line(block, warp, lane);
-        const u32 to =
-            maps + (2 * line.image + line.half) * LINE_BYTES + line.y * CELL + lane % 4 * 4;
-#pragma unroll
-        for (int plane = 0; plane < PLANES; ++plane) {
-            u32 d[POINTS], v[POINTS];
-            tile_of(d, pooled[block][plane], line.half);
-            winograd::transform(d, v);
-#pragma unroll
-            for (int p = 0; p < POINTS; ++p) {
-                if (p < EARLY)
-                    ptx::store_shared(to + p * POINT_BYTES + plane * PLANE_BYTES, v[p]);
-                else
-                    late[block][plane][p - EARLY] = v[p];
-            }
-        }
-    }
-}
-__device__ __forceinline__ void write_late(const Late& late, u32 maps, int warp, int lane) {
+// A thread's values at points FROM to TO - 1, to where conv2 reads them.
+template <int FROM, int TO>
+__device__ __forceinline__ void write(const Values& values, u32 maps, int warp, int lane) {
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
         const Line line(block, warp, lane);
@@ -65,9 +39,9 @@ __device__ __forceinline__ void write_late(const Late& late, u32 maps, int warp,
 #pragma unroll
         for (int plane = 0; plane < PLANES; ++plane)
 #pragma unroll
-            for (int p = EARLY; p < POINTS; ++p)
+            for (int p = FROM; p < TO; ++p)
                 ptx::store_shared(to + p * POINT_BYTES + plane * PLANE_BYTES,
-                                  late[block][plane][p - EARLY]);
+                                  values[block][plane][p]);
     }
 }
 
@@ -156,13 +130,10 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         stage(staged + STAGED_BYTES, pixels[1], tid);
         ptx::sync(1 + group, WARPGROUP);
         if (newly) ptx::barrier_wait(loaded1, 0);
-        Late late;
-        {
-            Pooled pooled;
-            convolve1(pooled, staged, base + FILTER1_AT, warp, lane, n < 0);
-            if (batch > 0) ptx::barrier_wait(early_free, (batch - 1) & 1);
-            write_early(late, pooled, maps, warp, lane);
-        }
+        Values values;
+        convolve1(values, staged, base + FILTER1_AT, warp, lane, n < 0);
+        if (batch > 0) ptx::barrier_wait(early_free, (batch - 1) & 1);
+        write<0, EARLY>(values, maps, warp, lane);
         ptx::async_fence();
         ptx::sync(1 + group, WARPGROUP);
 
@@ -179,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         await_filters(1);
         multiply2<1>(odd, a, b);
         if (batch > 0) ptx::barrier_wait(late_free, (batch - 1) & 1);
-        write_late(late, maps, warp, lane);
+        write<EARLY, POINTS>(values, maps, warp, lane);
         ptx::async_fence();
         ptx::sync(1 + group, WARPGROUP);
 
@@ -190,13 +161,13 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
             constexpr int NEXT = decltype(next)::value;
             ptx::wgmma_wait<1>();
             ptx::settle(even);
-            winograd::add_point<NEXT - 2>(sums, even);
+            add_point<NEXT - 2>(sums, even);
             if (NEXT > 2) pin();
             await_filters(NEXT);
             multiply2<NEXT>(even, a, b);
             ptx::wgmma_wait<1>();
             ptx::settle(odd);
-            winograd::add_point<NEXT - 1>(sums, odd);
+            add_point<NEXT - 1>(sums, odd);
             if (NEXT > 2) pin();
             if (NEXT == EARLY && lane == 0) ptx::barrier_arrive(early_free);
             await_filters(NEXT + 1);
@@ -209,13 +180,13 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         fetch(pixels[1], images, first + stride + IMAGES, n, tid);
         ptx::wgmma_wait<1>();
         ptx::settle(even);
-        winograd::add_point<6>(sums, even);
+        add_point<6>(sums, even);
         pin();
         ptx::wgmma_wait<0>();
         if (lane == 0) ptx::barrier_arrive(late_free);
         pin();
         ptx::settle(odd);
-        winograd::add_point<7>(sums, odd);
+        add_point<7>(sums, odd);
         const size_t cell = feature_cell(first, tid);  // images side by side: rows of 8 cells
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) out[(cell ^ i) + 8 * i] = mean(sums, i, lane);

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
 from lenetgpu.stages.fused.wgmma import fp16_pack
-from lenetgpu.stages.fused.wgmma_winograd.points import POINTS, filter_transform
 from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
+
+ORDER = (0, 7, 1, 2, 3, 4, 5, 6)
+"""Points as they are multiplied, by their number in `filter_transform`: 0, infinity, pairs."""
 
 
 def pair_order() -> Array:
@@ -44,7 +47,9 @@ def pack_conv2(conv2: Array) -> Array:
     """
     import numpy as np
 
-    at_points = np.einsum("pk,rkco->prco", filter_transform(), conv2.astype(np.float64))
+    at_points = np.einsum(
+        "pk,rkco->prco", filter_transform()[list(ORDER)], conv2.astype(np.float64)
+    )
     rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
     split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)
