@@ -1,7 +1,7 @@
 // Hopper's tensor cores on a CPU, for kernels of blocks that stand alone: a block's threads are the
-// fibers of cpu_cluster.hpp. A wgmma is done at a moment between its issue by the last thread of its
-// warpgroup and the wait for it, drawn at random; its accumulators are NaN until then. Reading what
-// an ordinary store wrote and no fence followed is a mistake, and ends as one.
+// fibers of cpu_cluster.hpp. A warp's part of a wgmma is done at a moment drawn at random, right
+// after its issue or a while after the warp began to wait; its accumulators are NaN until then.
+// Reading what an ordinary store wrote and no fence followed is a mistake, and ends as one.
 #pragma once
 #include "cpu_cluster.hpp"
 
@@ -28,7 +28,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
 
 namespace cpu {
 
-constexpr int GROUP = 128;
+constexpr int WARP = 32;
 
 inline unsigned short round_half(double x) {  // to nearest, even
     const unsigned sign = std::signbit(x) ? 0x8000 : 0;
@@ -69,20 +69,20 @@ struct Operand {  // a matrix of halves in shared memory, K-major, without swizz
     unsigned long long bits;
     float operator()(int row, int k) const;
 };
-struct Product {
+struct Product {  // a warp's 16 rows of it
     int threads = 0, columns = 0;
     bool adds = false, from_registers = false;
     Operand a, b;
-    uint4 held[GROUP];
-    float* d[GROUP];
+    uint4 held[WARP];
+    float* d[WARP];
 };
-struct Warpgroup {
+struct Warp {
     std::vector<std::unique_ptr<Product>> products;
-    std::size_t done = 0;
-    std::size_t issued[GROUP] = {};
-    std::vector<std::size_t> groups[GROUP];
+    std::size_t done = 0, wanted = 0;
+    std::size_t issued[WARP] = {};
+    std::vector<std::size_t> groups[WARP];
 };
-static std::map<unsigned, Warpgroup> warpgroups;
+static std::map<unsigned, Warp> warps;
 static std::map<unsigned, unsigned> unfenced;  // word -> the thread that stored it
 static const char* mistake = nullptr;
 
@@ -94,34 +94,33 @@ inline float Operand::operator()(int row, int k) const {
     std::memcpy(&half, cpu::at(at), 2);
     return half_value(half);
 }
-inline void carry_out(const Product& p) {
-    static float a[64][16], b[256][16];
-    for (int row = 0; row < 64; ++row)
+inline void carry_out(const Product& p, int first_row) {
+    static float a[16][16], b[256][16];
+    for (int row = 0; row < 16; ++row)
         for (int k = 0; k < 16; ++k) {
             if (!p.from_registers) {
-                a[row][k] = p.a(row, k);
+                a[row][k] = p.a(first_row + row, k);
                 continue;
             }
-            const uint4& held = p.held[row / 16 * 32 + row % 8 * 4 + k % 8 / 2];
+            const uint4& held = p.held[row % 8 * 4 + k % 8 / 2];
             const unsigned words[] = {held.x, held.y, held.z, held.w};
-            a[row][k] = half_value(words[k / 8 * 2 + row / 8 % 2] >> k % 2 * 16 & 0xffff);
+            a[row][k] = half_value(words[k / 8 * 2 + row / 8] >> k % 2 * 16 & 0xffff);
         }
     for (int column = 0; column < p.columns; ++column)
         for (int k = 0; k < 16; ++k) b[column][k] = p.b(column, k);
-    for (int t = 0; t < GROUP; ++t)
+    for (int t = 0; t < WARP; ++t)
         for (int i = 0; i < p.columns / 2; ++i) {
-            const int row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8;
-            const int column = i / 4 * 8 + t % 4 * 2 + i % 2;
+            const int row = t / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
             float sum = p.adds ? p.d[t][i] : 0.0f;
             for (int k = 0; k < 16; ++k) sum += a[row][k] * b[column][k];
             p.d[t][i] = sum;
         }
 }
-inline void advance(Warpgroup& group, std::size_t until) {
-    for (; group.done < until && group.done < group.products.size(); ++group.done) {
-        const Product& next = *group.products[group.done];
-        if (next.threads < GROUP) return;
-        carry_out(next);
+inline void advance(unsigned number, Warp& warp, std::size_t until) {
+    for (; warp.done < until && warp.done < warp.products.size(); ++warp.done) {
+        const Product& next = *warp.products[warp.done];
+        if (next.threads < WARP) return;
+        carry_out(next, number % 4 * 16);
     }
 }
 
@@ -139,12 +138,16 @@ inline bool time_passes() {
         if (--load.passes == 0) parcels.push_back(load.parcel);
     std::erase_if(loads, [](const Load& load) { return load.passes <= 0; });
     for (auto& [warp, passes] : asleep) passes -= passes > 0;
-    if (random() % 32 == 0) {
-        const int warps = int(fibers.size()) / 32, from = int(random() % warps);
-        const int first = random() % 2 ? from : from / 4 * 4, last = first == from ? from : first + 3;
-        for (int warp = first; warp <= last; ++warp) asleep[warp] = int(random() % 256);
-    }
     bool waits = !loads.empty();
+    for (auto& [number, warp] : warps) {
+        waits |= warp.done < warp.wanted;
+        if (random() % 4 == 0) advance(number, warp, warp.wanted);
+    }
+    if (random() % 32 == 0) {
+        const int all = int(fibers.size()) / WARP, from = int(random() % all);
+        const int size = random() % 2 ? 1 : 4, first = from / size * size;
+        for (int warp = first; warp < first + size; ++warp) asleep[warp] = int(random() % 256);
+    }
     for (const auto& [warp, passes] : asleep) waits |= passes > 0;
     return waits;
 }
@@ -152,27 +155,28 @@ inline bool held_up(const Fiber& fiber) {
     const auto found = asleep.find(fiber.thread / 32);
     return found != asleep.end() && found->second > 0;
 }
-inline Warpgroup& own_group() { return warpgroups[now->thread / GROUP]; }
+inline Warp& own_warp() { return warps[now->thread / WARP]; }
 
 inline void issue(float* d, int columns, bool adds, const uint4* held, unsigned long long a,
                   unsigned long long b) {
-    Warpgroup& group = own_group();
-    const int thread = int(now->thread) % GROUP;
-    const std::size_t number = group.issued[thread]++;
-    if (number == group.products.size()) {
-        group.products.push_back(std::make_unique<Product>());
-        Product& made = *group.products.back();
+    Warp& warp = own_warp();
+    const int lane = int(now->thread) % WARP;
+    const std::size_t number = warp.issued[lane]++;
+    if (number == warp.products.size()) {
+        warp.products.push_back(std::make_unique<Product>());
+        Product& made = *warp.products.back();
         made.columns = columns, made.adds = adds, made.from_registers = held != nullptr;
         made.a = {a}, made.b = {b};
     }
-    Product& product = *group.products[number];
+    Product& product = *warp.products[number];
     if (product.columns != columns || product.adds != adds || product.a.bits != a ||
         product.b.bits != b)
-        mistake = "threads of a warpgroup issue different products";
-    if (held) product.held[thread] = *held;
-    product.d[thread] = d;
+        mistake = "lanes of a warp issue different products";
+    if (held) product.held[lane] = *held;
+    product.d[lane] = d;
     if (!adds) std::fill(d, d + columns / 2, NAN);
-    if (++product.threads == GROUP && random() % 3 == 0) advance(group, number + 1);
+    if (++product.threads == WARP && random() % 3 == 0)
+        advance(now->thread / WARP, warp, number + 1);
 }
 
 // Runs the blocks of a grid one after another; the first mistake, or null.
@@ -183,12 +187,12 @@ const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std:
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
     for (unsigned block = 0; block < grid && !mistake; ++block) {
         blockIdx = {block, 0, 0};
-        warpgroups.clear(), unfenced.clear(), loads.clear(), asleep.clear();
+        warps.clear(), unfenced.clear(), loads.clear(), asleep.clear();
         tick = time_passes, sleeping = held_up;
         if (!run(1, threads, bytes, seed + block, [=] { kernel(arguments...); }))
             return "threads wait for each other";
-        for (const auto& [number, group] : warpgroups)
-            if (group.done < group.products.size()) mistake = "products nobody waited for";
+        for (const auto& [number, warp] : warps)
+            if (warp.done < warp.products.size()) mistake = "products nobody waited for";
         if (!loads.empty() || !parcels.empty()) mistake = "copies nobody waited for";
     }
     return mistake;
@@ -205,7 +209,8 @@ inline void barrier_wait(u32 bar, u32 parity) { barrier_wait_cluster(bar, parity
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     const auto* first = static_cast<const unsigned char*>(from);
     if (to % 16 || bytes % 16) cpu::mistake = "a bulk copy that is not of 16s";
-    cpu::loads.push_back({1 + int(cpu::random() % 512), {to, bar, {first, first + bytes}}});
+    const int passes = 1 + int(cpu::random() % (cpu::random() % 4 ? 256 : 8192));
+    cpu::loads.push_back({passes, {to, bar, {first, first + bytes}}});
 }
 inline void async_fence() {
     std::erase_if(cpu::unfenced, [](const auto& s) { return s.second == cpu::now->thread; });
@@ -273,19 +278,17 @@ void wgmma(float (&d)[SIZE], const uint4& a, u64 b) {
     cpu::issue(d, 2 * SIZE, ADD, &a, 0, b);
 }
 inline void wgmma_commit() {
-    const int thread = int(cpu::now->thread) % cpu::GROUP;
-    cpu::own_group().groups[thread].push_back(cpu::own_group().issued[thread]);
+    const int lane = int(cpu::now->thread) % cpu::WARP;
+    cpu::own_warp().groups[lane].push_back(cpu::own_warp().issued[lane]);
 }
 template <int PENDING>
 void wgmma_wait() {
-    cpu::Warpgroup& group = cpu::own_group();
-    const auto& own = group.groups[cpu::now->thread % cpu::GROUP];
+    cpu::Warp& warp = cpu::own_warp();
+    const auto& own = warp.groups[cpu::now->thread % cpu::WARP];
     if (own.size() <= PENDING) return;
     const std::size_t until = own[own.size() - 1 - PENDING];
-    cpu::wait_until([&group, until] {
-        cpu::advance(group, until);
-        return group.done >= until;
-    });
+    warp.wanted = std::max(warp.wanted, until);
+    cpu::wait_until([&warp, until] { return warp.done >= until; });
 }
 
 }  // namespace ptx

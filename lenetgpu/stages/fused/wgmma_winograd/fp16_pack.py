@@ -47,9 +47,8 @@ def pack_conv2(conv2: Array) -> Array:
     """
     import numpy as np
 
-    at_points = np.einsum(
-        "pk,rkco->prco", filter_transform()[list(ORDER)], conv2.astype(np.float64)
-    )
+    transform = filter_transform()[list(ORDER)]
+    at_points = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
     rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
     split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)
