@@ -62,6 +62,7 @@ static std::mt19937 random;
 static Fiber* now;
 static ucontext_t scheduler;
 static std::function<void()> body;
+static unsigned long resumed = 0;                   // how often any fiber was
 static std::function<bool()> tick;                  // before each pass: is anything yet to come?
 static std::function<bool(const Fiber&)> sleeping;  // who sits it out
 
@@ -131,7 +132,7 @@ inline bool run(unsigned blocks, unsigned threads, std::size_t bytes, unsigned s
         for (Fiber* fiber : order) {
             if (sleeping && sleeping(*fiber)) continue;
             if (fiber->over || (fiber->ready && !fiber->ready())) continue;
-            fiber->ready = nullptr, now = fiber, moved = true;
+            fiber->ready = nullptr, now = fiber, moved = true, ++resumed;
             threadIdx = {fiber->thread, 0, 0};
             swapcontext(&scheduler, &fiber->context);
             left -= fiber->over;

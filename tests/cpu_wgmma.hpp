@@ -124,36 +124,37 @@ inline void advance(unsigned number, Warp& warp, std::size_t until) {
     }
 }
 
-// Bulk copies that nobody waits for yet may take long, and a warp or all of a warpgroup may be held
-// up anywhere.
+// Bulk copies may take long, and some warps or whole warpgroups are much slower than others, for a
+// while.
 struct Load {
     int passes;
     Parcel parcel;
 };
 static std::vector<Load> loads;
-static std::map<unsigned, int> asleep;  // passes, by warp
+static std::vector<int> pace;  // of a warp: one pass in so many
+static unsigned long pass, last_resumed, idle;
+constexpr unsigned long LONG = 100;  // passes without a step: a standstill
 
+inline bool held_up(unsigned warp) { return pass % pace[warp]; }
 inline bool time_passes() {
+    ++pass;
+    pace.resize(fibers.size() / WARP, 1);
+    if (random() % 128 == 0) {
+        const unsigned one = random() % pace.size(), size = random() % 3 ? 4 : 1;
+        const int passes = random() % 2 ? 1 : 1 << random() % 6;
+        for (unsigned i = 0; i < size; ++i) pace[one / size * size + i] = passes;
+    }
     for (auto& load : loads)
         if (--load.passes == 0) parcels.push_back(load.parcel);
     std::erase_if(loads, [](const Load& load) { return load.passes <= 0; });
-    for (auto& [warp, passes] : asleep) passes -= passes > 0;
     bool waits = !loads.empty();
     for (auto& [number, warp] : warps) {
         waits |= warp.done < warp.wanted;
-        if (random() % 4 == 0) advance(number, warp, warp.wanted);
+        if (!held_up(number) && random() % 4 == 0) advance(number, warp, warp.wanted);
     }
-    if (random() % 32 == 0) {
-        const int all = int(fibers.size()) / WARP, from = int(random() % all);
-        const int size = random() % 2 ? 1 : 4, first = from / size * size;
-        for (int warp = first; warp < first + size; ++warp) asleep[warp] = int(random() % 256);
-    }
-    for (const auto& [warp, passes] : asleep) waits |= passes > 0;
-    return waits;
-}
-inline bool held_up(const Fiber& fiber) {
-    const auto found = asleep.find(fiber.thread / 32);
-    return found != asleep.end() && found->second > 0;
+    idle = waits || resumed != last_resumed ? 0 : idle + 1;
+    last_resumed = resumed;
+    return idle < LONG;
 }
 inline Warp& own_warp() { return warps[now->thread / WARP]; }
 
@@ -187,8 +188,9 @@ const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std:
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
     for (unsigned block = 0; block < grid && !mistake; ++block) {
         blockIdx = {block, 0, 0};
-        warps.clear(), unfenced.clear(), loads.clear(), asleep.clear();
-        tick = time_passes, sleeping = held_up;
+        warps.clear(), unfenced.clear(), loads.clear(), pace.clear(), idle = 0;
+        tick = time_passes;
+        sleeping = [](const Fiber& fiber) { return held_up(fiber.thread / WARP); };
         if (!run(1, threads, bytes, seed + block, [=] { kernel(arguments...); }))
             return "threads wait for each other";
         for (const auto& [number, warp] : warps)
