@@ -16,6 +16,29 @@ constexpr int FOURTH = 4 * ROW_BYTES;
 
 static_assert(BATCH * SIDE % 16 == 0 && SIDE % 4 == 0, "a warp's lines are of one image");
 
+// A batch's pixels on their way to shared memory, by way of registers; zeros past the last image.
+class Batch {
+    static constexpr int PATCHES = BATCH * PIXELS / 8, EACH = (PATCHES + WARPGROUP - 1) / WARPGROUP;
+    Patch patch_[EACH];
+
+public:
+    __device__ __forceinline__ void fetch(const Pixel* images, int first, int n, int tid) {
+        const int there = min(BATCH, n - first) * (PIXELS / 8);
+        const Pixel* from = images + size_t(first) * PIXELS + tid * 8;
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            patch_[k] = Patch{};
+            if (tid + k * WARPGROUP < there) patch_[k] = load(from + k * WARPGROUP * 8);
+        }
+    }
+    __device__ __forceinline__ void stage(u32 to, int tid) const {
+#pragma unroll
+        for (int k = 0; k < EACH; ++k)
+            if (tid + k * WARPGROUP < PATCHES)
+                ptx::store_shared(to + (tid + k * WARPGROUP) * CELL, halves(patch_[k]));
+    }
+};
+
 // Which four lines of the batch a warp has in a block, and which of them this thread.
 struct Line {
     int image, y, half;

@@ -120,14 +120,12 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
 
     const int stride = GROUPS * BATCH * int(gridDim.x);
     int first = BATCH * (group * int(gridDim.x) + int(blockIdx.x));
-    Pixels pixels[2];
-    fetch(pixels[0], images, first, n, tid);
-    fetch(pixels[1], images, first + IMAGES, n, tid);
+    Batch pixels;
+    pixels.fetch(images, first, n, tid);
     // Batches of the block in turns: this group's are 0, 2, ... or 1, 3, ...
     for (u32 batch = group; first < n; batch += GROUPS, first += stride) {
         const bool newly = batch < GROUPS;
-        stage(staged, pixels[0], tid);
-        stage(staged + STAGED_BYTES, pixels[1], tid);
+        pixels.stage(staged, tid);
         ptx::sync(1 + group, WARPGROUP);
         if (newly) ptx::barrier_wait(loaded1, 0);
         Values values;
@@ -176,8 +174,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         two_points(Constant<2>{});
         two_points(Constant<4>{});
         two_points(Constant<6>{});
-        fetch(pixels[0], images, first + stride, n, tid);
-        fetch(pixels[1], images, first + stride + IMAGES, n, tid);
+        pixels.fetch(images, first + stride, n, tid);
         ptx::wgmma_wait<1>();
         ptx::settle(even);
         add_point<6>(sums, even);
