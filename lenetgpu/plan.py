@@ -64,6 +64,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     },
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
     "fp16": {"cuda": _spanned("wgmma_fp16")},
+    "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},

@@ -62,6 +62,9 @@ static std::mt19937 random;
 static Fiber* now;
 static ucontext_t scheduler;
 static std::function<void()> body;
+static unsigned long resumed = 0;                   // how often any fiber was
+static std::function<bool()> tick;                  // before each pass: is anything yet to come?
+static std::function<bool(const Fiber&)> sleeping;  // who sits it out
 
 inline void wait_until(std::function<bool()> ready) {
     if (ready()) return;
@@ -125,10 +128,11 @@ inline bool run(unsigned blocks, unsigned threads, std::size_t bytes, unsigned s
     }
     std::shuffle(order.begin(), order.end(), random);
     for (std::size_t left = order.size(); left;) {
-        bool moved = !parcels.empty();
+        bool moved = (tick && tick()) || !parcels.empty();
         for (Fiber* fiber : order) {
+            if (sleeping && sleeping(*fiber)) continue;
             if (fiber->over || (fiber->ready && !fiber->ready())) continue;
-            fiber->ready = nullptr, now = fiber, moved = true;
+            fiber->ready = nullptr, now = fiber, moved = true, ++resumed;
             threadIdx = {fiber->thread, 0, 0};
             swapcontext(&scheduler, &fiber->context);
             left -= fiber->over;

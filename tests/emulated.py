@@ -11,6 +11,7 @@ import numpy as np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
+from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.rounding import to_half
 
 NAMES = ("conv1", "conv2", "fc1", "fc2")
@@ -72,12 +73,53 @@ def fp16_scores(features, fc1, fc2):
     return hidden @ half(fc2).astype(np.float32)
 
 
-def wgmma_fp16(images, tensors):
-    conv1, conv2, fc1, fc2 = tensors
+def fp16_features(images, tensors):
+    conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     sums = convolve(maps, fp16_conv2(fp16_pack.pack_conv2(conv2)).astype(np.float32))
-    features = np.float32(0.25) * summed(sums)
-    return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
+    return np.float32(0.25) * summed(sums)
+
+
+def wgmma_fp16(images, tensors):
+    features = fp16_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
+
+
+POINTS = (0, None, 1, -1, 2, -2, 0.5, -0.5)  # None: infinity
+
+
+def input_transform():
+    """(8, 8): 8 neighbouring inputs at POINTS."""
+    finite = [point for point in POINTS if point is not None]
+    rows = []
+    for point in POINTS:
+        others = np.poly([other for other in finite if other != point])[::-1]
+        rows.append(np.pad(others, (0, 8 - len(others))))
+    return np.array(rows)
+
+
+def winograd_features(images, tensors):
+    """Transformed maps are rounded to fp16; their products are summed as float32."""
+    conv1, conv2 = tensors[:2]
+    maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
+    filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
+    sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
+    for tile in range(2):
+        inputs = maps[:, :, 4 * tile : 4 * tile + 8]
+        at_points = half(np.einsum("pk,nykc->pnyc", input_transform(), inputs))
+        for p, point in enumerate(POINTS):
+            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
+            rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
+            product = (rows @ filters[p].astype(np.float32)).reshape(-1, 8, 64)
+            for output in range(4):
+                factor = float(output == 3) if point is None else point**output
+                sums[:, :, tile, output] += np.float32(factor) * product
+    return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
+
+
+def wgmma_winograd_fp16(images, tensors):
+    features = winograd_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
 def mma_fp16(images, tensors):
@@ -155,7 +197,11 @@ PLANS = {
 
 def scores(plan, images, weights):
     """What `plan` gives for `weights`, in float32."""
+    return unscaled(PLANS[plan][1], images, weights)
+
+
+def unscaled(plan, images, weights):
     balanced = weights.balanced
-    found = PLANS[plan][1](images, [balanced[name] for name in NAMES])
+    found = plan(images, [balanced[name] for name in NAMES])
     with np.errstate(over="ignore", under="ignore"):
         return np.ldexp(found.astype(np.float32), balanced.exponent)

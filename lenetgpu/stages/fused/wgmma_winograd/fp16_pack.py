@@ -1,0 +1,54 @@
+"""Filters for the fp16 kernel with Winograd, in the order they are read; NumPy on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
+from lenetgpu.stages.fused.wgmma import fp16_pack
+from lenetgpu.stages.rounding import to_half
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+ORDER = (0, 7, 1, 2, 3, 4, 5, 6)
+"""Points as they are multiplied, by their number in `filter_transform`: 0, infinity, pairs."""
+
+
+def pair_order() -> Array:
+    """(16,) which of fp16's pixel pairs (3 * row + pair) is K's pair 4 * m + q.
+
+    Lane q of four takes the three pairs of row q and one of row 4, so that pairs it has serve the
+    next columns too; pair 15 has no weight.
+    """
+    import numpy as np
+
+    m, quad = np.divmod(np.arange(16), 4)
+    order: Array = np.where(m < 3, 3 * quad + m, 12 + quad)
+    return order
+
+
+def pack_conv1(conv1: Array) -> Array:
+    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
+    import numpy as np
+
+    packed = fp16_pack.pack_conv1(conv1)
+    pairs = packed.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
+    return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
+
+
+def pack_conv2(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8.
+
+    A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
+    kept: upright strokes are alike in all of them.
+    """
+    import numpy as np
+
+    transform = filter_transform()[list(ORDER)]
+    at_points = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
+    rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
+    split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    return np.ascontiguousarray(split)

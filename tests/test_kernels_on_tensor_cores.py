@@ -1,0 +1,118 @@
+"""The features kernels on wgmma without a GPU: compiled as C++, tensor cores by cpu_wgmma.hpp.
+
+What their threads do runs as it stands: descriptors, layouts, barriers, turns, rounding. The kernel
+without Winograd, which GPUs have run, is there to hold the stand-in against.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+from math import ceil
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from emulated import NAMES, fp16_features, winograd_features
+from test_kernels_on_a_cpu import build, version
+
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.stages.fused.wgmma import fp16_features as direct
+from lenetgpu.stages.fused.wgmma import fp16_pack
+from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
+from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
+
+pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+HEADERS = ("async", "barrier", "cluster", "global", "math", "shared", "shared2", "wgmma")
+HEADERS += ("wgmma_shared",)
+TILE = direct.TILE_IMAGES
+NAN = 0x7FFF
+RUN = """
+extern "C" const char* run(unsigned grid, unsigned threads, unsigned seed, const Pixel* images,
+                           const unsigned char* filters1, const unsigned char* filters2,
+                           uint4* out, int n) {
+    return cpu::run_grid(%s, grid, threads, SHARED_BYTES, seed, images, filters1, filters2, out, n);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A kernel as a function of this machine."""
+    folder = tmp_path_factory.mktemp("tensor_cores")
+    (folder / "gpu" / "ptx").mkdir(parents=True)
+    for name in HEADERS:
+        (folder / "gpu" / "ptx" / f"{name}.cuh").write_text('#include "cpu_wgmma.hpp"\n')
+    for name in ("cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
+        shutil.copy(ROOT / "tests" / name, folder)
+    for header in INCLUDE_ROOT.rglob("stages/fused/wgmma*/*.cuh"):
+        to = folder / header.relative_to(INCLUDE_ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(on_a_cpu(header.read_text()))
+    made = {}
+
+    def compiled(kernel):
+        if kernel not in made:
+            source = folder / f"{kernel.entry}{len(made)}.cpp"
+            lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
+            lines += [on_a_cpu(kernel.source.read_text()), RUN % kernel.entry]
+            source.write_text("\n".join(lines))
+            to = source.with_suffix(".so")
+            build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
+            run = ctypes.CDLL(str(to)).run
+            run.restype = ctypes.c_char_p
+            made[kernel] = run
+        return made[kernel]
+
+    return compiled
+
+
+def on_a_cpu(text):
+    memory = "unsigned char* memory = reinterpret_cast<unsigned char*>(cpu::memory());"
+    return re.sub(r"extern __shared__ .*? memory\[\];", memory, text)
+
+
+def launched(run, images, packed, grid, threads, seed):
+    """The features as the kernel leaves them, (tiles of 80, 1024) float32 in its own order."""
+    conv1, conv2 = packed
+    images, conv1 = np.ascontiguousarray(images), np.ascontiguousarray(conv1)
+    out = np.full((ceil(len(images) / TILE), 16, TILE, 8, 8), NAN, np.uint16)
+    given = (ctypes.c_void_p(array.ctypes.data) for array in (images, conv1, conv2, out))
+    mistake = run(grid, threads, seed, *given, ctypes.c_int(len(images)))
+    assert mistake is None, mistake.decode()
+    cells, rows = np.arange(8), np.arange(TILE)[:, None]
+    at = (cells ^ rows % 8)[None, None, :, :, None]
+    straight = np.take_along_axis(out.view(np.float16), at, axis=3)
+    return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024).astype(np.float32)
+
+
+KERNELS = {
+    "direct": (direct, fp16_pack, fp16_features),
+    "winograd": (winograd, winograd_pack, winograd_features),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "uint8", "n", "grid"),
+    [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
+     ("winograd", False, 3, 1)],
+)  # fmt: skip
+def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
+    module, pack, emulated = KERNELS[name]
+    weights = load_weights(assets.default_weights()).balanced
+    tensors = [weights[each] for each in NAMES]
+    images = load_dataset(assets.default_digits()).images[:n]
+    if not uint8:
+        images = rng.random((n, 28, 28, 1), np.float32)
+    form = direct.Form.of(images) if module is direct else uint8
+    threads = direct.TILING.threads if module is direct else 256
+    run = library(module.kernel(form))
+    packed = pack.pack_conv1(tensors[0])[int(uint8)], pack.pack_conv2(tensors[1])
+    found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)))
+    expected = emulated(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]
+    assert not found[n:].any()
+    np.testing.assert_allclose(found[:n], expected, atol=2e-3 * expected.max())
