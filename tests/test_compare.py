@@ -6,17 +6,21 @@ import json
 import random
 
 import pytest
+from click.testing import CliRunner
 
 from lenetgpu.check.judge import Verdict
+from lenetgpu.cli import main
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure import candidates
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import Checked
+from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, UNTRIED
 
 GPU = Gpu(0, "test", 90)
 
@@ -144,3 +148,20 @@ def test_earlier_results_must_be_of_the_same_setting(tmp_path):
     for key, value in others.items():
         with pytest.raises(LenetError, match=f"e.json: expected {key}"):
             check_earlier(earlier, "e.json", setting | {key: value})
+
+
+def test_a_plan_that_nothing_has_run_is_asked_for_by_name(monkeypatch):
+    taken = [on for of in (AUTO_PLANS, STAND_INS) for on in of.values()]
+    named = {name for on in taken for names in on.values() for name in names}
+    assert set(NAMED) >= UNTRIED and not UNTRIED & named
+    monkeypatch.setattr(candidates, "UNTRIED", frozenset({"unrolled"}))
+    words = ["compare", "plans", "--device", "cpu", "--batch", "20", "--no-progress", "--json", "-"]
+    words += ["--seconds", "0.05", "--watch", "0"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    rows = {row["name"]: row for row in json.loads(done.stdout)["candidates"]}
+    assert rows["unrolled"]["status"] == "refused" and rows["tiled"]["status"] == "right"
+    assert "--only unrolled" in str(rows["unrolled"])
+    done = CliRunner().invoke(main, [*words, "--only", "unrolled"])
+    rows = {row["name"]: row for row in json.loads(done.stdout)["candidates"]}
+    assert rows["unrolled"]["status"] == "right", done.output

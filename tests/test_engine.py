@@ -211,3 +211,10 @@ def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch
         list(callers.map(lambda _: engine.runner("uint8", 100, False, True), range(4)))
     assert fits.sizes == [("uint8", 1)] and most == [1]
     assert made == [(50, 2, 1.0)] * 4
+
+
+def test_a_plan_that_no_gpu_has_run_says_so(fits):
+    assert Engine(Request(plan="fp16_winograd")).notes == [
+        "plan fp16_winograd: no GPU has run it yet"
+    ]
+    assert Engine(Request(plan="fp16")).notes == []

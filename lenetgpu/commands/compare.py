@@ -31,6 +31,7 @@ from lenetgpu.measure.candidates import (
     plan_candidates,
     resolve_reference,
     stage_candidates,
+    tried,
 )
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.counters.document import require_gpu
@@ -233,6 +234,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     if request.only is not None:
         always = {reference, *(variant.full_name for variant in own)}
         candidates = only(request.only, candidates, always)
+    else:
+        candidates = tried(candidates)
     if earlier is not None:
         now = {
             "device": device_json(setting.gpu)["name"],

@@ -15,7 +15,7 @@ from lenetgpu.measure.rounds import BREAKS, never
 from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, UNTRIED, canonical, resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 
@@ -93,6 +93,16 @@ def plan_candidates(
 
         found.append(Candidate(name, build, plan.precision))
     return found
+
+
+def tried(candidates: list[Candidate]) -> list[Candidate]:
+    """The candidates, refused the plans that no GPU has run: they run where they are asked for."""
+    return [
+        Candidate(c.name, never, c.precision, "refused", f"no GPU has run it: --only {c.name} does")
+        if c.name in UNTRIED
+        else c
+        for c in candidates
+    ]
 
 
 def only(wanted: str, candidates: list[Candidate], always: Iterable[str]) -> list[Candidate]:
