@@ -33,7 +33,7 @@ from lenetgpu.measure.candidates import (
     stage_candidates,
     tried,
 )
-from lenetgpu.measure.comparison import Comparison
+from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.counters.document import require_gpu
 from lenetgpu.measure.counters.work import Images
 from lenetgpu.measure.document import (
@@ -200,6 +200,24 @@ def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
         return _run(request, found, say)
 
 
+def _candidates(
+    request: CompareRequest, setting: _Setting, own: list[Variant], say: Say
+) -> list[Candidate]:
+    """What is compared: the plans, or the stage's variants, `own` from outside among them."""
+    what = request.what or PLANS
+    if what == PLANS:
+        return plan_candidates(
+            setting.device, setting.images, setting.facts, setting.facts.weights,
+            setting.gpu, say,
+        )  # fmt: skip
+    found = stage_candidates(what, setting.device, len(setting.images), setting.facts, setting.gpu)
+    problem = stage_of(what).problem
+    stopped = cannot_run(
+        own, setting.gpu, len(setting.images), lambda variant: variant.laid_out(problem)
+    )
+    return [c for c in found if c.name not in stopped] + [*stopped.values()]
+
+
 def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutcome:
     """`run_compare` with the variants that were `found` outside."""
     earlier = None
@@ -213,21 +231,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     setting = _setting(request, say)
     if setting.gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
-    if request.what == PLANS:
-        candidates = plan_candidates(
-            setting.device, setting.images, setting.facts, setting.facts.weights,
-            setting.gpu, say,
-        )  # fmt: skip
-    else:
-        candidates = stage_candidates(
-            request.what, setting.device, len(setting.images), setting.facts,
-            setting.gpu,
-        )  # fmt: skip
-        problem = stage_of(request.what).problem
-        stopped = cannot_run(
-            own, setting.gpu, len(setting.images), lambda variant: variant.laid_out(problem)
-        )
-        candidates = [c for c in candidates if c.name not in stopped] + [*stopped.values()]
+    candidates = _candidates(request, setting, own, say)
     reference = default_reference(request.what, setting.device, candidates)
     if request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
