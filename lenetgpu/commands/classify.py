@@ -218,11 +218,10 @@ def _run(
     (say, tell), job = told, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
-    images, begun = outcome.images, clock()
+    images, started = outcome.images, clock()
     try:
         rows = crew.ready(outcome.folder, job) if left else None
-        started = clock()
-        outcome.ready_seconds = started - begun
+        outcome.ready_seconds, started = clock() - started, clock()
         for found in rows(left, tries) if rows is not None else ():
             if isinstance(found, Row):
                 _count(outcome, found)
@@ -237,6 +236,8 @@ def _run(
         for row in manifest.whole(outcome.folder):  # done, and not heard of
             if row.shard not in outcome.rows:
                 _count(outcome, row)
+        if outcome.fresh:
+            outcome.seconds = clock() - started
 
 
 def _count(outcome: ClassifyOutcome, row: Row) -> None:
