@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.files.assets import default_digits
@@ -62,3 +68,46 @@ def test_ctrl_c_in_the_second_shard(images, out, monkeypatch):
     done = run(images, "--out", out, "--shard", 100, code=130)
     assert "100 images, 1 shards" in done.stdout and "2 left" in done.stdout
     assert "for 100 images of this run" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "part-000000.npy", "report.json"])
+def test_nothing_else_is_written_into_the_folder(images, out, name):
+    run(images, "--out", out, "--shard", 200)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for more in ((), ("--predict",)):
+        done = run(images, "--out", out, "--shard", 200, "--json", out / name, *more, code=2)
+        assert "expected a file outside" in done.stderr and done.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_a_file_that_a_pattern_matches_is_not_written_over(images, out):
+    before = images.read_bytes()
+    done = run(images.parent / "*.npy", "--out", out, "--json", images, code=2)
+    assert "expected another file to write" in done.stderr and images.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "summary.json", "part-000000.npy"])
+def test_a_pipe_in_a_files_place_is_not_waited_for(images, out, name):
+    run(images, "--out", out)
+    (out / name).unlink()
+    os.mkfifo(out / name)
+    command = [sys.executable, "-m", "lenetgpu", "classify", images, "--out", out, *CPU]
+    process = subprocess.Popen(
+        list(map(str, command)), env=os.environ | {"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
+    )
+    try:
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 2 and b"found a folder, a pipe or a device" in said
+
+
+def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
+    def remove():
+        shutil.rmtree(out)
+        raise KeyboardInterrupt
+
+    meanwhile(remove)
+    run(images, "--out", out, code=130)
+    assert not out.exists()
+    run(images, "--out", out)
