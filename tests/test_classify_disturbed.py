@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
+from lenetgpu.commands import classify
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.shards import worker
+from lenetgpu.shards import manifest, worker
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 
@@ -111,3 +112,13 @@ def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
     run(images, "--out", out, code=130)
     assert not out.exists()
     run(images, "--out", out)
+
+
+def test_more_shards_than_their_names_have_an_order_for(images, out, monkeypatch):
+    monkeypatch.setattr(classify, "MOST", 3)
+    done = run(images, "--out", out, "--shard", 99, code=2)
+    assert "--shard 99: expected at most 3 shards, found 4 of 300 images" in done.stderr
+    assert not (out / "manifest.json").exists()
+    run(images, "--out", out, "--shard", 100)
+    job = manifest.read(out).job
+    assert job.count == len(job.shards) and job.valid is job.valid  # it is asked at every shard

@@ -20,7 +20,7 @@ from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, crew
 from lenetgpu.shards.here import TRIES
 from lenetgpu.shards.inputs import Gathered, Unreadable, gather
-from lenetgpu.shards.job import PICTURES, SHARD, Job, news, require_same
+from lenetgpu.shards.job import MOST, PICTURES, SHARD, Job, news, require_same
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
 from lenetgpu.shards.pictures import LIST, keep
@@ -178,6 +178,11 @@ def job_of(
         request.scores,
         as_is=request.as_is,
     )
+    if job.count > MOST:
+        raise LenetError(
+            f"--shard {size:,}: expected at most {MOST:,} shards, found {job.count:,} of "
+            f"{job.images:,} images"
+        )
     return job, machine
 
 

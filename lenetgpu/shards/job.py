@@ -16,6 +16,8 @@ from lenetgpu.store import json_text
 
 SHARD, PICTURES = 1_000_000, 1_000
 """Images of a shard, and pictures of one, where nothing else is asked."""
+MOST = 1_000_000
+"""Shards of a job: the order of their files' names is that of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Job:
     void: tuple[int, ...] = ()
     as_is: bool = False
 
-    @property
+    @cached_property
     def pictures(self) -> bool:
         """Whether pictures are read, rather than files of many images."""
         return any(entry.pictures for entry in self.valid)
@@ -81,12 +83,17 @@ class Job:
     def _by_number(self) -> dict[int, Shard]:
         return {shard.number: shard for shard in self.shards}
 
-    @property
+    @cached_property
     def valid(self) -> tuple[Input, ...]:
         """Inputs that have shards."""
         return tuple(i for place, i in enumerate(self.inputs) if place not in self.void)
 
     @property
+    def count(self) -> int:
+        """How many shards there are, without making them."""
+        return sum(1 if i.whole else -(-i.images // self.size) for i in self.valid)
+
+    @cached_property
     def images(self) -> int:
         """Images of all shards."""
         return sum(entry.images for entry in self.valid)
