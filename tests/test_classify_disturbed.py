@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,19 @@ def test_ctrl_c_in_the_second_shard(images, out, monkeypatch):
     assert "for 100 images of this run" in done.stdout
 
 
+def test_images_that_are_written_over_while_they_are_read(images, out, meanwhile):
+    def change():
+        with open(images, "r+b") as file:
+            file.seek(images.stat().st_size // 2)
+            file.write(bytes(784))
+
+    meanwhile(change)
+    done = run(images, "--out", out, code=1)
+    assert "found it changed since" in done.stderr
+    assert not list(out.glob("part-*")) and manifest.read(out).done == {}
+    assert [name for name in os.listdir(out) if name.startswith(".")] == [".lenetgpu.lock"]
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "part-000000.npy", "report.json"])
 def test_nothing_else_is_written_into_the_folder(images, out, name):
     run(images, "--out", out, "--shard", 200)
@@ -103,6 +117,16 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(images, out, name):
     assert process.returncode == 2 and b"found a folder, a pipe or a device" in said
 
 
+def test_a_manifest_that_is_damaged_while_the_job_runs(images, out, meanwhile):
+    def damage():
+        with open(out / "manifest.json", "a") as file:
+            file.write("no line\n")
+
+    meanwhile(damage)
+    done = run(images, "--out", out, "--shard", 100, code=2)
+    assert "damaged while the job runs" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
     def remove():
         shutil.rmtree(out)
@@ -112,6 +136,34 @@ def test_a_folder_that_is_removed_gets_no_summary(images, out, meanwhile):
     run(images, "--out", out, code=130)
     assert not out.exists()
     run(images, "--out", out)
+
+
+def test_a_job_that_took_the_place_is_left_alone(images, out, meanwhile):
+    """The folder was emptied, and another job begun in it, while a worker had a shard in hand."""
+    seen = {}
+
+    def another():
+        job = manifest.read(out).job
+        shutil.rmtree(out)
+        out.mkdir()
+        manifest.begin(out, replace(job, id="another"))
+        (out / "part-000000.npy").write_bytes(b"its own")
+        seen.update({path.name: path.read_bytes() for path in out.iterdir()})
+
+    meanwhile(another)
+    done = run(images, "--out", out, code=2)
+    assert "another one begun since" in done.stderr and done.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == seen
+
+
+def test_a_job_that_is_begun_again_is_another_one(images, out):
+    """A worker of a cluster that stays keeps what it knows of the first."""
+    run(images, "--out", out)
+    first = manifest.read(out).job
+    shutil.rmtree(out)
+    run(images, "--out", out)
+    assert manifest.read(out).job.key != first.key
+    assert replace(manifest.read(out).job, id=first.id) == first
 
 
 def test_more_shards_than_their_names_have_an_order_for(images, out, monkeypatch):

@@ -177,6 +177,7 @@ def job_of(
         f".{request.form}",
         request.scores,
         as_is=request.as_is,
+        id=os.urandom(8).hex(),
     )
     if job.count > MOST:
         raise LenetError(
@@ -254,7 +255,7 @@ def _run(
             if isinstance(found, Row):
                 _count(outcome, found)
             else:
-                manifest.append(outcome.folder, found)
+                manifest.append(outcome.folder, found, job=job)
                 outcome.failed[found.shard] = found
                 tell(f"set aside after {found.tries} tries: {found.sentence}")
             say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)

@@ -41,7 +41,8 @@ class Job:
     Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
     path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
     `as_is`: pictures are not prepared. `void` are the inputs, by their place, that others took the
-    place of: they have numbers, and no shards.
+    place of: they have numbers, and no shards. `id` is drawn: one that is begun again in the same
+    folder has another.
     """
 
     inputs: tuple[Input, ...]
@@ -55,6 +56,7 @@ class Job:
     scores: bool = False
     void: tuple[int, ...] = ()
     as_is: bool = False
+    id: str = ""
 
     @cached_property
     def pictures(self) -> bool:
@@ -114,7 +116,8 @@ class Job:
 
     def header(self) -> dict[str, Any]:
         """The manifest's first line."""
-        return {"schema": 1, "lenetgpu": __version__, "job": asdict(self)}
+        job = asdict(self)
+        return {"schema": 1, "lenetgpu": __version__, "id": job.pop("id"), "job": job}
 
 
 def of_header(document: Any) -> Job:
@@ -124,7 +127,7 @@ def of_header(document: Any) -> Job:
     found = dict(document["job"])
     found["inputs"] = tuple(Input(**entry) for entry in found["inputs"])
     found["void"] = tuple(found["void"])
-    return Job(**found)
+    return Job(**found, id=str(document.get("id", "")))
 
 
 _WORDS = {
