@@ -174,3 +174,25 @@ def test_more_shards_than_their_names_have_an_order_for(images, out, monkeypatch
     run(images, "--out", out, "--shard", 100)
     job = manifest.read(out).job
     assert job.count == len(job.shards) and job.valid is job.valid  # it is asked at every shard
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_long_names_are_whole(images, out, form):
+    """Cut in the middle, as a terminal gets them, those of two folders would be one."""
+    if form == "parquet":
+        pytest.importorskip("pyarrow", reason="no pyarrow")
+    folder, names = images.parent / ("y" * 150), []
+    for middle in "ab":
+        place = folder / ("y" * 150) / (middle * 60) / ("z" * 200)
+        place.mkdir(parents=True)
+        names.append(str(shutil.copy(images, place / f"{middle}.npy")))
+    run(folder, "--out", out, "--form", form)
+    found = []
+    for part in sorted(out.glob("part-*")):
+        if form == "csv":
+            found.append(part.read_text().splitlines()[1].split(",")[1])
+        else:
+            from pyarrow import parquet
+
+            found.append(parquet.read_table(part)["file"][0].as_py())
+    assert found == names
