@@ -21,12 +21,17 @@ def one_line(text: object) -> str:
     newlines, lone surrogates) are escaped as in a Python string; words and lines that are very long
     are cut in the middle.
     """
-    shown = str(text)
-    if not shown.isprintable():
-        shown = "".join(char if char.isprintable() else _escaped(char) for char in shown)
+    shown = printable(str(text))
     if len(shown) > _WORD:
         shown = re.sub(rf"\S{{{_WORD + 1},}}", lambda word: _cut(word[0], _WORD), shown)
     return _cut(shown, _LINE)
+
+
+def printable(text: str) -> str:
+    """`text` as of `one_line`, whole."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
 
 
 def first_line(what: object, instead: str = "") -> str:

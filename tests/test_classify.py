@@ -261,7 +261,22 @@ def test_a_damaged_manifest_is_a_sentence(tmp_path, folder, line):
     assert "line 5 damaged" in said and said.count("\n") == 1
 
 
-@pytest.mark.parametrize("change", [{"hash": "0" * 16}, {"lo": 1}, {"images": 7}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hash": "0" * 16},
+        {"lo": 1},
+        {"images": 7},
+        {"counts": [100]},
+        {"counts": [0] * 10},
+        {"counts": "0123456789"},
+        {"right": "all"},
+        {"right": 101},
+        {"bad": 1},
+        {"said": 5},
+    ],
+    ids=str,
+)
 def test_a_line_of_another_input_is_damaged(tmp_path, folder, change):
     out = tmp_path / "out"
     run(folder, "--out", out)

@@ -200,7 +200,7 @@ def test_damage_behind_a_shard_is_not_its_own(tmp_path):
 def test_a_full_disk_ends_a_lot(begun, monkeypatch):
     out, job, _ = begun
 
-    def full(folder, row):
+    def full(folder, row, job):
         raise LenetError("no space")
 
     monkeypatch.setattr(worker, "append", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,13 @@ from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, crew
 from lenetgpu.shards.here import TRIES
 from lenetgpu.shards.inputs import Gathered, Unreadable, gather
-from lenetgpu.shards.job import PICTURES, SHARD, Job, news, require_same
+from lenetgpu.shards.job import MOST, PICTURES, SHARD, Job, news, require_same
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
 from lenetgpu.shards.pictures import LIST, keep
 from lenetgpu.shards.pictures import require_same as same_pictures
 from lenetgpu.show.progress import Say
-from lenetgpu.store import json_text, sweep, write_atomically
+from lenetgpu.store import json_text, resolved, sweep, write_atomically
 
 SUMMARY = "summary.json"
 _MOST_WORKERS, _TOLD = 1024, 10
@@ -176,8 +177,24 @@ def job_of(
         f".{request.form}",
         request.scores,
         as_is=request.as_is,
+        id=os.urandom(8).hex(),
     )
+    if job.count > MOST:
+        raise LenetError(
+            f"--shard {size:,}: expected at most {MOST:,} shards, found {job.count:,} of "
+            f"{job.images:,} images"
+        )
     return job, machine
+
+
+def require_outside(out: Path, file: Path | None) -> None:
+    """LenetError where `file` (None: none, -: stdout), which is written, lies in `out`."""
+    if file is None or str(file) == "-":
+        return
+    if resolved(file).is_relative_to(resolved(out)):
+        raise LenetError(
+            f"{file}: expected a file outside {out}, which holds the job's own, found it inside"
+        )
 
 
 def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
@@ -193,7 +210,7 @@ def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
     if not out.is_dir():
         raise LenetError(f"{out}: expected a folder for the results, found a file")
     try:
-        others = [name for name in _names(out) if not name.startswith(".") and name != LIST]
+        others = [name for name in _files(out) if not name.startswith(".") and name != LIST]
     except OSError as error:
         raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
     if others and manifest.MANIFEST not in others:
@@ -203,8 +220,20 @@ def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
         )
 
 
-def _names(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
+def _files(folder: Path) -> list[str]:
+    """Names in `folder`; LenetError of a device, a pipe or a folder that has a result's name."""
+    with os.scandir(folder) as entries:
+        found = [(entry.name, _is_odd(entry)) for entry in entries]
+    for name, odd in found:
+        if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
+            raise LenetError(
+                f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
+            )
+    return [name for name, _ in found]
+
+
+def _is_odd(entry: os.DirEntry[str]) -> bool:
+    return not entry.is_file() and Path(entry).exists()
 
 
 def _run(
@@ -218,16 +247,15 @@ def _run(
     (say, tell), job = told, outcome.job
     for number in left:
         outcome.rows.pop(number, None)
-    images, begun = outcome.images, clock()
+    images, started = outcome.images, clock()
     try:
         rows = crew.ready(outcome.folder, job) if left else None
-        started = clock()
-        outcome.ready_seconds = started - begun
+        outcome.ready_seconds, started = clock() - started, clock()
         for found in rows(left, tries) if rows is not None else ():
             if isinstance(found, Row):
                 _count(outcome, found)
             else:
-                manifest.append(outcome.folder, found)
+                manifest.append(outcome.folder, found, job=job)
                 outcome.failed[found.shard] = found
                 tell(f"set aside after {found.tries} tries: {found.sentence}")
             say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)
@@ -237,6 +265,8 @@ def _run(
         for row in manifest.whole(outcome.folder):  # done, and not heard of
             if row.shard not in outcome.rows:
                 _count(outcome, row)
+        if outcome.fresh:
+            outcome.seconds = clock() - started
 
 
 def _count(outcome: ClassifyOutcome, row: Row) -> None:
@@ -246,5 +276,7 @@ def _count(outcome: ClassifyOutcome, row: Row) -> None:
 
 
 def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
+    if not (folder / manifest.MANIFEST).exists():  # somebody removed it: a summary alone is no job
+        return
     sweep(folder)
     write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())

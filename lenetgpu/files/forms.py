@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import IO, TYPE_CHECKING, Any
 
-from lenetgpu.errors import one_line, require_extra
+from lenetgpu.errors import printable, require_extra
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.network import CLASSES
 from lenetgpu.store import json_text
@@ -117,7 +117,7 @@ class Npy(Form):
 
 def _no_formula(name: str) -> str:
     """A name that may stand in a cell of a spreadsheet."""
-    return f"{chr(39) * name.startswith(_FORMULAS)}{one_line(name)}"
+    return f"{chr(39) * name.startswith(_FORMULAS)}{printable(name)}"
 
 
 def _cells(*rows: tuple[object, ...]) -> str:
@@ -295,7 +295,7 @@ class Parquet(Form):
         columns = {"index": pa.array(range(first, first + len(labels)), pa.int64())}
         if self.names is not None:
             names = self.names[self.done : self.done + len(labels)]
-            columns = {"file": pa.array(map(one_line, names)).dictionary_encode()} | columns
+            columns = {"file": pa.array(map(printable, names)).dictionary_encode()} | columns
         missing = None if self.lacking is None else labels == NO_LABEL
         columns["label"] = pa.array(labels, pa.int32(), mask=missing)
         if scores is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
-from lenetgpu.files.folders import below
+from lenetgpu.files.folders import below, is_pattern, matching
 from lenetgpu.files.forms import FORMS, Announced, Lacking, Names
 from lenetgpu.network import CLASSES
 from lenetgpu.store import Temporary, is_device, resolved
@@ -55,7 +55,7 @@ def require_folder(path: Path) -> None:
 
 
 def _read_with(source: Path) -> Iterator[Path]:
-    """What is read where `source` is: labels beside IDX images, the files below a folder."""
+    """What is read where `source` is: labels beside IDX images, files of a folder or a pattern."""
     from lenetgpu.files.idx import label_file
 
     yield source
@@ -64,6 +64,8 @@ def _read_with(source: Path) -> Iterator[Path]:
         yield labels
     with suppress(OSError):  # it is no folder
         yield from map(Path, below(str(source)))
+    if is_pattern(str(source)):
+        yield from map(Path, matching(str(source)))
 
 
 def require_apart(target: Path, *sources: Path | None) -> None:

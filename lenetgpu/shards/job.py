@@ -16,6 +16,8 @@ from lenetgpu.store import json_text
 
 SHARD, PICTURES = 1_000_000, 1_000
 """Images of a shard, and pictures of one, where nothing else is asked."""
+MOST = 1_000_000
+"""Shards of a job: the order of their files' names is that of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class Job:
     Two jobs that are equal give the same files; `form` is an ending (".npy"). `weights` is their
     path, `digest` what they are known by; `plan` and `device` ("cpu", "cuda") are what really runs.
     `as_is`: pictures are not prepared. `void` are the inputs, by their place, that others took the
-    place of: they have numbers, and no shards.
+    place of: they have numbers, and no shards. `id` is drawn: one that is begun again in the same
+    folder has another.
     """
 
     inputs: tuple[Input, ...]
@@ -53,8 +56,9 @@ class Job:
     scores: bool = False
     void: tuple[int, ...] = ()
     as_is: bool = False
+    id: str = ""
 
-    @property
+    @cached_property
     def pictures(self) -> bool:
         """Whether pictures are read, rather than files of many images."""
         return any(entry.pictures for entry in self.valid)
@@ -81,12 +85,17 @@ class Job:
     def _by_number(self) -> dict[int, Shard]:
         return {shard.number: shard for shard in self.shards}
 
-    @property
+    @cached_property
     def valid(self) -> tuple[Input, ...]:
         """Inputs that have shards."""
         return tuple(i for place, i in enumerate(self.inputs) if place not in self.void)
 
     @property
+    def count(self) -> int:
+        """How many shards there are, without making them."""
+        return sum(1 if i.whole else -(-i.images // self.size) for i in self.valid)
+
+    @cached_property
     def images(self) -> int:
         """Images of all shards."""
         return sum(entry.images for entry in self.valid)
@@ -107,7 +116,8 @@ class Job:
 
     def header(self) -> dict[str, Any]:
         """The manifest's first line."""
-        return {"schema": 1, "lenetgpu": __version__, "job": asdict(self)}
+        job = asdict(self)
+        return {"schema": 1, "lenetgpu": __version__, "id": job.pop("id"), "job": job}
 
 
 def of_header(document: Any) -> Job:
@@ -117,7 +127,7 @@ def of_header(document: Any) -> Job:
     found = dict(document["job"])
     found["inputs"] = tuple(Input(**entry) for entry in found["inputs"])
     found["void"] = tuple(found["void"])
-    return Job(**found)
+    return Job(**found, id=str(document.get("id", "")))
 
 
 _WORDS = {

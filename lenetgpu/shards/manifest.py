@@ -13,10 +13,12 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import index
 from pathlib import Path
 from typing import IO, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.network import CLASSES
 from lenetgpu.shards.inputs import Input, Unreadable
 from lenetgpu.shards.job import Job, Shard, of_header
 from lenetgpu.shards.pictures import keep
@@ -24,7 +26,7 @@ from lenetgpu.store import json_text, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
-_MOST_BYTES = 1 << 30
+_MOST_BYTES, _HEAD = 1 << 30, 256
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,36 @@ def begin(folder: Path, job: Job, listed: bytes = b"") -> None:
     write_atomically(folder / MANIFEST, (json_text(job.header()) + "\n").encode())
 
 
-def append(folder: Path, *entries: Entry) -> None:
-    """Add lines; several processes may at once. LenetError where they cannot be written."""
+def require_begun(folder: Path, job: Job) -> None:
+    """LenetError unless the manifest of `folder` is that of `job`, and none begun there since."""
+    path = folder / MANIFEST
+    try:
+        with open(path, "rb", buffering=0) as file:
+            _require_begun(file, job)
+    except OSError as error:
+        raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
+
+
+def _require_begun(file: IO[bytes], job: Job | None) -> None:
+    if job is None:
+        return
+    file.seek(0)
+    if f'"id": {json_text(job.id)}'.encode() not in file.read(_HEAD):
+        raise LenetError(
+            f"{file.name}: expected the job that was begun there, found another one begun since"
+        )
+
+
+def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
+    """Add lines, of `job` where it is given; several processes may at once.
+
+    LenetError where they cannot be written, and where another job was begun in `folder` since.
+    """
     path = folder / MANIFEST
     try:
         with open(path, "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            _require_begun(file, job)
             _cut(file)
             file.write(b"".join(map(_line, entries)))
             file.flush()
@@ -160,7 +186,8 @@ def read(folder: Path) -> Manifest | None:
 
 def _row(entry: Any) -> Row:
     known = Row(**entry)
-    return replace(known, counts=tuple(known.counts), said=tuple(known.said))
+    counts, said = map(index, known.counts), map(str, known.said)
+    return replace(known, counts=tuple(counts), said=tuple(said))
 
 
 def _take(manifest: Manifest, document: Any) -> None:
@@ -183,27 +210,45 @@ def _take_row(manifest: Manifest, row: Row) -> None:
     known = shard.name, len(shard), shard.input.path, shard.input.fingerprint, shard.lo
     if (row.file, row.images, row.input, row.hash, row.lo) != known:
         raise ValueError("another job's")
+    if len(row.counts) != CLASSES or sum(row.counts) + row.bad != row.images:
+        raise ValueError("labels lacking")
+    if row.right is not None and not 0 <= row.right <= row.images:
+        raise ValueError("right ones lacking")
     manifest.redone += row.shard in manifest.done
     manifest.done[row.shard] = row
     manifest.failed.pop(row.shard, None)
 
 
 class Follower:
-    """The shards that have lines in a folder's manifest, whoever appends them meanwhile."""
+    """The shards that have lines in a folder's manifest, whoever appends them meanwhile.
 
-    def __init__(self, folder: Path) -> None:
-        self._path, self._at = folder / MANIFEST, 0
+    LenetError where the manifest is damaged, or another one than that of `job` by now.
+    """
+
+    def __init__(self, folder: Path, job: Job | None = None) -> None:
+        self._path, self._job, self._at = folder / MANIFEST, job, 0
         self._rows: dict[int, Row] = {}
 
     def row(self, shard: Shard) -> Row | None:
         """The line of a shard whose file is there."""
-        if self._path.stat().st_size > self._at:
-            self._read()
+        try:
+            if self._path.stat().st_size > self._at:
+                self._read()
+        except OSError as error:
+            raise LenetError(
+                f"{self._path}: expected a readable file, found: {error.strerror}"
+            ) from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise LenetError(
+                f"{self._path}: expected lines of a job's manifest, found one damaged while the "
+                "job runs"
+            ) from error
         found = self._rows.get(shard.number)
         return found if found is None or (self._path.parent / shard.name).is_file() else None
 
     def _read(self) -> None:
         with open(self._path, "rb") as file:
+            _require_begun(file, self._job)
             file.seek(self._at)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]

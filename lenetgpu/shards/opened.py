@@ -22,11 +22,17 @@ def opened(folder: Path, job: Job, shard: Shard) -> Source:
     if shard.input.pictures:
         found = listing(folder / shard.input.path, shard.input.fingerprint)
         return PictureSource(found, shard.lo, shard.hi, job.as_is)
-    _require_known(shard)
+    require_known(shard)
     return open_source(Path(shard.input.path), shard.lo, len(shard))
 
 
-def _require_known(shard: Shard) -> None:
+def require_known(shard: Shard) -> None:
+    """LenetError where the file of a shard is another one than the job was begun with.
+
+    Pictures are looked at one by one, when they are read.
+    """
+    if shard.input.pictures:
+        return
     path = Path(shard.input.path)
     if fingerprint(path) != shard.input.fingerprint:
         raise LenetError(
@@ -56,7 +62,7 @@ class Opened:
         """The shard's images; LenetError as of `opened`."""
         if shard.input.pictures:
             return opened(self._folder, self._job, shard)
-        _require_known(shard)
+        require_known(shard)
         held = range(0) if self._source is None else self._source.chosen
         if self._source is None or self._of != shard.input or not (
             held.start <= shard.lo < shard.hi <= held.stop

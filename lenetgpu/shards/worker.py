@@ -21,8 +21,8 @@ from lenetgpu.measure.timing import clock
 from lenetgpu.network import CLASSES
 from lenetgpu.running.engine import Engine
 from lenetgpu.shards.job import Job, Shard
-from lenetgpu.shards.manifest import Follower, Row, append
-from lenetgpu.shards.opened import Opened
+from lenetgpu.shards.manifest import Follower, Row, append, require_begun
+from lenetgpu.shards.opened import Opened, require_known
 from lenetgpu.shards.pictures import AT_ONCE, PictureSource
 
 
@@ -50,7 +50,7 @@ class Worker:
             )
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._runner: Any = None
-        self._lines = Follower(folder)
+        self._lines = Follower(folder, job)
         self._open = Opened(folder, job)
 
     def ready(self, dtype: str) -> Any:
@@ -95,7 +95,10 @@ class Worker:
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Row | Future[Row]:
         """Compute a shard and have it written; its line where who did it died before saying so."""
-        found = self._lines.row(shard)
+        try:
+            found = self._lines.row(shard)
+        except LenetError as error:
+            raise StopError(str(error)) from error
         if found is not None:
             return found
         try:
@@ -115,6 +118,7 @@ class Worker:
         found.written = _Written(self.folder / shard.name, shard, self.job.scores, source)
         try:
             runner.run_source(source, found.add)
+            require_known(shard)  # nobody wrote into it meanwhile
         except BaseException:
             found.written.abandon()
             raise
@@ -122,11 +126,13 @@ class Worker:
 
     def _end(self, labelled: _Labelled) -> Row:
         """Name a shard's file and append its line; StopError where the disk takes no more."""
-        labelled.written.close()
         row = labelled.row(self.name)
         try:
-            append(self.folder, row)
+            require_begun(self.folder, self.job)
+            labelled.written.close()
+            append(self.folder, row, job=self.job)
         except LenetError as error:
+            labelled.written.abandon()
             raise StopError(str(error)) from error
         return row
 
