@@ -244,3 +244,17 @@ def test_what_a_worker_costs(tmp_path, workers):
     assert [row["workers"] for row in document["predicted"]] == [1, 2, 4, 8, 64]
     assert ("ms a task" in done.output) == (workers is not None)
     assert sorted(Path(tmp_path).iterdir()) == [read, found]
+
+
+def test_a_job_without_workers_ends_with_a_sentence(begun, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="no Dask")
+    out, job, _ = begun
+    monkeypatch.setattr(cluster, "LOOK_S", 0.1)
+    monkeypatch.setattr(cluster, "JOIN_S", 0.3)
+    with (
+        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as made,
+        distributed.Client(made) as client,
+        pytest.raises(StopError, match="expected one at least, found none for 0 s"),
+    ):
+        list(cluster.Crew(client, out, job, REQUEST).run([0, 1]))
+    assert manifest.read(out).done == {}

@@ -29,7 +29,8 @@ from lenetgpu.shards.worker import StopError, Worker
 
 AHEAD = 2
 """Lots that each worker has been given at most: it does one while the other waits beside it."""
-_JOIN_S = 60
+JOIN_S, LOOK_S = 60.0, 5.0
+"""Seconds that a worker is waited for; those after which a job looks whether one is left."""
 _LOST = 70
 """Exit code of a worker whose GPU is lost; another is started in its place."""
 _TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
@@ -79,11 +80,11 @@ def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> I
         else:
             client = stack.enter_context(_joined(distributed, scheduler))
         try:
-            client.wait_for_workers(1, timeout=_JOIN_S)
+            client.wait_for_workers(1, timeout=JOIN_S)
         except TimeoutError as error:
             where = scheduler or f"--workers {workers}"
             raise LenetError(
-                f"{where}: expected a worker within {_JOIN_S} s, found none"
+                f"{where}: expected a worker within {JOIN_S:.0f} s, found none"
             ) from error
         yield client
 
@@ -204,7 +205,7 @@ class Crew:
                 if why := result(future):
                     raise StopError(why)
 
-    def _submit(self, lots: Lots, workers: int) -> Any:
+    def _submit(self, lots: Lots, workers: int) -> None:
         numbers, count = lots.take(workers)
         future = self._client.submit(
             _task,
@@ -214,25 +215,39 @@ class Crew:
             key=f"lenetgpu-{numbers[0]}-{len(numbers)}-{count}-{os.urandom(4).hex()}",
         )
         self._futures[future] = (numbers, count)
-        return future
 
     def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
         """Rows as they come, in any order; those set aside. StopError ends the job."""
-        lots, workers = Lots(numbers), max(1, len(addresses(self._client)))
-        first = [self._submit(lots, workers) for _ in range(min(AHEAD * workers, len(lots)))]
-        if not first:
-            return
-        coming = _dask().as_completed(first)
+        lots = Lots(numbers)
         try:
-            for ended, future in enumerate(coming, 1):
-                yield from self._ended(future, lots, tries)
-                if ended % AHEAD == 0:  # workers come and go; asking the scheduler takes its time
-                    workers = max(1, len(addresses(self._client)))
+            while len(lots) or self._futures:
+                workers = max(1, len(addresses(self._client)))
                 while len(lots) and len(self._futures) < AHEAD * workers:
-                    coming.add(self._submit(lots, workers))
+                    self._submit(lots, workers)
+                for future in self._some():
+                    yield from self._ended(future, lots, tries)
         finally:
             with suppress(Exception):  # the scheduler may be gone
                 self._client.cancel(list(self._futures))
+
+    def _some(self) -> list[Any]:
+        """The lots that came back, one at least; StopError where nobody is there to do one."""
+        alone = 0.0
+        while True:
+            try:
+                found = _dask().wait(
+                    list(self._futures), timeout=LOOK_S, return_when="FIRST_COMPLETED"
+                )
+                return list(found.done)
+            except TimeoutError:
+                alone = 0.0 if addresses(self._client) else alone + LOOK_S
+            except _dask().CancelledError as error:
+                raise _gone() from error
+            if alone >= JOIN_S:
+                raise StopError(
+                    f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
+                    "the same command goes on where it stopped"
+                )
 
     def _ended(self, future: Any, lots: Lots, tries: int) -> Iterator[Row | Failed]:
         """What came of a lot; what is to be begun again goes to `lots`."""
@@ -278,7 +293,11 @@ def result(future: Any) -> Any:
             f"workers: expected lenetgpu {__version__} installed there, found: {error}"
         ) from error
     except (_dask().CancelledError, OSError) as error:
-        raise StopError(
-            "scheduler: expected it to stay until the job ends, found it gone; "
-            "the same command goes on where it stopped"
-        ) from error
+        raise _gone() from error
+
+
+def _gone() -> StopError:
+    return StopError(
+        "scheduler: expected it to stay until the job ends, found it gone; "
+        "the same command goes on where it stopped"
+    )
