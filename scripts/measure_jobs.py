@@ -106,7 +106,7 @@ def cpu_jobs(quick: bool) -> Iterator[Job]:
     infer = (*LENETGPU, "infer", "--batch", "10000", *named, "--no-progress", "--json", "{json}")
     yield Job("infer", "infer.json", infer, 10, text="infer.txt")
     yield _weights("cpu", quick, 600)
-    yield _scale("cpu", quick, 90)
+    yield _scale("cpu", quick, 180)
     yield _instrument("instrument.json", quick, 560)
     yield _instrument("instrument-loaded.json", quick, 620, "--load", "2")
     yield _cold("cpu", quick)
@@ -157,7 +157,7 @@ def _scale(device: str, quick: bool, seconds: float) -> Job:
             words = ("--images", "20000000", "--shards", "100000,1000000")
         words = (*words, "--workers", ",".join(map(str, counts)))
     elif not quick:
-        words = ()
+        words = ("--images", "800000")
     command = (*_script("scale"), "--device", device, *words, "--json", "{json}")
     return Job("scale", "scale.json", command, 30 if quick else seconds)
 
