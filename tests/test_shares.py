@@ -371,7 +371,7 @@ def test_rows_of_instructions_have_the_papers_lines():
         (("--seconds", "3"), "found --seconds"),
         (("--batch", "0"), "expected at least 1 image, found 0"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
-        (("1,8,8,4,3", "--suite", "convnet2"), "found both"),
+        (("1,8,8,4,3", "--suite", "convnet2"), "found SHAPE and --suite"),
         (("1,50000,50000,1,3",), "2^31"),
         (("--plot", "x.gif", "--device", "cpu"), "expected a name ending in"),
     ],
