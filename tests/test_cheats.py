@@ -97,7 +97,7 @@ def test_cheats_are_wrong_and_their_twins_right(file, facts):
 
 def test_the_command_names_a_cheat_and_fails():
     command = ["compare", "pool1", "--with", str(BROKEN / "cached.py"), "--batch", "200",
-               "--seconds", "0.1", "--device", "cpu"]  # fmt: skip
+               "--seconds", "0.5", "--device", "cpu"]  # fmt: skip
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1, result.output
     for name in ("by_address", "by_identity", "by_shape", "by_first_image"):
