@@ -21,7 +21,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import early
 from lenetgpu.files.reading import Source
 from lenetgpu.files.source import open_source
-from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.outcome import FEW, Request
 from lenetgpu.running.engine import Engine
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -71,6 +71,20 @@ def test_labels_and_scores_are_those_of_images_that_are_read_whole(
     else:
         assert files[0].read_bytes() == files[1].read_bytes()
     assert told[-1] == (N, N) and [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize("scores", [False, True], ids=["labels alone", "with scores"])
+@pytest.mark.parametrize("ending", ["npy", "json"])
+def test_few_images_are_written_with_what_was_asked_for(data, tmp_path, monkeypatch, scores, ending):
+    """Their table has scores, whether or not the file is to have them."""
+    files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
+    few = {"scores": scores, "each": True, "limit": FEW}
+    job.infer(asked(data, **few), output=files[0])
+    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    assert job.infer(asked(data, **few), output=files[1]).streamed
+    assert files[0].read_bytes() == files[1].read_bytes()
+    if ending == "json":
+        assert ("scores" in json.loads(files[1].read_text())) == scores
 
 
 def test_it_says_that_its_time_begins_in_the_file(data, streamed):

@@ -243,7 +243,7 @@ def _classify(job: _Job, ran: _Ran) -> float:
         ran.labels[ran.done : ran.done + len(labels)] = labels
         try:
             if job.writer is not None:
-                job.writer.write(labels, scores)
+                job.writer.write(labels, scores if job.writer.with_scores else None)
             ran.done += len(labels)
         finally:  # Ctrl-C: what is in the file is done
             ran.done = max(ran.done, 0 if job.writer is None else job.writer.done)
