@@ -97,6 +97,7 @@ def test_infer_leaves_alone_what_it_does_not_need(plan):
     loaded = loaded_by("--device", "cpu", "--plan", plan)
     assert "numpy" in loaded and loaded & (NEVER | {"cupy", "cuda"}) == set()
     assert ("numba" in loaded) == (plan == "serial")
+    assert ("numpy.ma" in loaded) == (plan == "serial")  # Numba's
     unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
               "lenetgpu.measure.roofline", "lenetgpu.show.tables"}  # fmt: skip
     assert loaded & unused == set()

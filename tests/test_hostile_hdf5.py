@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from contextlib import nullcontext
+from itertools import permutations
 
 import h5py
 import hostile_hdf5 as hostile
@@ -411,6 +412,34 @@ def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
         path.write_bytes(data)
         with path.open("rb") as file, pytest.raises(LenetError, match="expected B-trees and heaps"):
             require_trees(path, file)
+
+
+@pytest.mark.parametrize("addresses", sorted(set(permutations((16, 48, 48, 8192)))))
+def test_each_list_that_a_layout_may_mean_is_looked_at_once(addresses, tmp_path, monkeypatch):
+    path, looked = tmp_path / "x.h5", []
+    data = bytearray(b"\xff" * 4096)
+    data[:11], data[32:48] = b"\x89HDF\r\n\x1a\n\x02\x08\x08", struct.pack("<QQ", 32, 0)
+    data[48:52] = b"GCOL"
+    for at, address in zip((64, 80, 1000, 2000), addresses, strict=True):
+        data[at : at + 10] = BAD_HEADERS["layout"][:2] + address.to_bytes(8, "little")
+
+    def at(file, place, length):
+        looked.append(place)
+        return whole(file, place, length)
+
+    whole = trees._at
+    monkeypatch.setattr(trees, "_at", at)
+    for there in (True, False):
+        path.write_bytes(data)
+        with path.open("rb") as file:
+            if there:
+                with pytest.raises(LenetError, match="found data stored in other files"):
+                    require_trees(path, file)
+            else:
+                looked.clear()
+                require_trees(path, file)
+        data[48:52] = b"none"
+    assert sorted(looked) == [16, 48]
 
 
 def test_both_ends_of_a_vast_file_are_looked_at(tmp_path, monkeypatch):
