@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,10 +20,13 @@ from lenetgpu.cli import main
 from lenetgpu.commands import infer as inference
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.faults import loses_context, lost, note_lost
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.gpu.streams import new_stream
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.running.runners import CpuRunner
 from lenetgpu.stages.fused.resident.resident import Cluster
+from lenetgpu.streaming.cuda import Cuda
 
 
 class CUDARuntimeError(RuntimeError):
@@ -135,6 +140,58 @@ def test_a_comparison_ends_where_the_gpu_is_lost():
     assert candidate.status == "skipped"
     with pytest.raises(LenetError, match="GPU: expected its kernels to end"):
         rounds.fail(candidate, CUDARuntimeError(700))
+
+
+class Plain:
+    """CuPy 13's stream: what its constructor and its destructor do, and in which order."""
+
+    def __init__(self, non_blocking=False):
+        assert non_blocking
+        if Plain.lost:
+            raise CUDARuntimeError(716)
+        self.ptr = 7
+
+    def __del__(self):
+        if self.ptr != 0:
+            self.freed.append(self.ptr)
+
+
+class Owned(Plain):
+    """CuPy 14's."""
+
+    def __init__(self, **how):
+        super().__init__(**how)
+        self._foreign_stream_ref = None
+
+    def __del__(self):
+        if self._foreign_stream_ref is None:
+            super().__del__()
+
+
+@pytest.mark.parametrize("kind", [Plain, Owned])
+def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(kind, monkeypatch):
+    said, freed = [], []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    monkeypatch.setattr(Plain, "freed", freed, raising=False)
+    cuda = SimpleNamespace(Stream=kind, runtime=None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(Plain, "lost", False, raising=False)
+    assert isinstance(new_stream(), kind)
+    assert (said, freed) == ([], [7])
+    monkeypatch.setattr(Plain, "lost", True)
+    for make in (new_stream, Cuda().stream, lambda: Graph(lambda: None, 1)):
+        with pytest.raises(CUDARuntimeError):
+            make()
+    gc.collect()
+    assert (said, freed) == ([], [7])
+
+
+def test_every_stream_is_made_in_one_place():
+    """Another one would be heard of when the GPU is lost."""
+    made = re.compile(r"\bcuda\.Stream\(")
+    found = [path for path in (ROOT / "lenetgpu").rglob("*.py") if made.search(path.read_text())]
+    assert [path.name for path in found] == ["graph.py"]  # PyTorch's, in TorchGraph
+    assert len(made.findall(found[0].read_text())) == 1
 
 
 def test_a_resident_kernel_that_broke_is_said_and_not_waited_for():

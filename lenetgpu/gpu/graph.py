@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lenetgpu.gpu.streams import new_stream
+
 
 class Graph:
     """`calls` calls of `work`, one after the other, recorded on a stream of their own.
@@ -20,7 +22,7 @@ class Graph:
     def __init__(self, work: Callable[[], Any], calls: int, branches: Sequence[Any] = ()) -> None:
         import cupy
 
-        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream = new_stream()
         cupy.cuda.get_current_stream().synchronize()
         with self.stream:
             self.stream.begin_capture()

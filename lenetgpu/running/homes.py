@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.streams import new_stream
 
 _HOST_KINDS = (1, 3)  # DLPack's devices: the CPU, page-locked memory
 _CUDA_KINDS = (2, 13)  # device memory, managed memory
@@ -114,7 +115,7 @@ def _own_stream(index: int) -> Any:
     import cupy
 
     with cupy.cuda.Device(index):
-        return cupy.cuda.Stream(non_blocking=True)
+        return new_stream()
 
 
 class _Jax(Home):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.check.finite import require_finite
+from lenetgpu.gpu.streams import new_stream
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.running.images import Taken
@@ -25,7 +26,7 @@ class DeviceRunner:
 
         self._index, self._lock = index, threading.Lock()
         self._held: deque[tuple[Any, Any]] = deque()
-        with cupy.cuda.Device(index), cupy.cuda.Stream(non_blocking=True) as stream:
+        with cupy.cuda.Device(index), new_stream() as stream:
             self._pipeline = make()
             self._free = cupy.cuda.Event(disable_timing=True)
             self._free.record(stream)

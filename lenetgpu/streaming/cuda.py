@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.graph import Graph
+from lenetgpu.gpu.streams import new_stream
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.stages.support.unpack import Records, unpack
 
@@ -87,7 +88,7 @@ class Cuda:
 
     def stream(self) -> Any:
         """A stream that does not wait for the default one."""
-        return self._cupy.cuda.Stream(non_blocking=True)
+        return new_stream()
 
     def event(self) -> Any:
         """An event without a time."""

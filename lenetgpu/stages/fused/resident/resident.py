@@ -22,6 +22,7 @@ from lenetgpu.gpu.device import current_arch, require_gpu, usable
 from lenetgpu.gpu.faults import lost, note_lost
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.streams import new_stream
 from lenetgpu.stages.fused.resident import mailbox
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.pack import pack
@@ -104,7 +105,7 @@ class Cluster:
 
         runtime = cupy.cuda.runtime
         self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
-        self._stream = cupy.cuda.Stream(non_blocking=True, priority=_FIRST)
+        self._stream = new_stream(priority=_FIRST)
         self._weights = cupy.asarray(weights)
         cupy.cuda.get_current_stream().synchronize()
         cupy.cuda.driver.funcSetAttribute(function(design.kernel).ptr, _NON_PORTABLE_CLUSTER, 1)
