@@ -141,6 +141,7 @@ def test_from_outside_it_is_said_to_be_broken_without_a_gpu(tmp_path):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_from_outside_it_is_right_and_timed(tmp_path):
     result = compare("--with", paste(tmp_path), "--device", "cuda", "--json", "-")
     assert result.exit_code == 0, result.output

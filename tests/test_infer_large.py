@@ -75,7 +75,9 @@ def test_labels_and_scores_are_those_of_images_that_are_read_whole(
 
 @pytest.mark.parametrize("scores", [False, True], ids=["labels alone", "with scores"])
 @pytest.mark.parametrize("ending", ["npy", "json"])
-def test_few_images_are_written_with_what_was_asked_for(data, tmp_path, monkeypatch, scores, ending):
+def test_few_images_are_written_with_what_was_asked_for(
+    data, tmp_path, monkeypatch, scores, ending
+):
     """Their table has scores, whether or not the file is to have them."""
     files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
     few = {"scores": scores, "each": True, "limit": FEW}

@@ -63,6 +63,7 @@ def test_what_is_written_is_right_at_once(kind, fresh):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @of_each_kind
 def test_what_is_written_is_right_on_a_gpu(kind, fresh):
     found = compared(run("variants", "--new", kind, "mine").output, "cuda")

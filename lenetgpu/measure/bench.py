@@ -19,7 +19,7 @@ from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.measure.sampling.calls import SAMPLE_MS
 from lenetgpu.measure.sampling.facts import Checked, Truth
 from lenetgpu.measure.sampling.fed import Fed
-from lenetgpu.measure.timing import gpu_ms
+from lenetgpu.measure.timing import gpu_ms, idle_gpu_ms
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.stages import Variant
@@ -147,7 +147,7 @@ class StageBench:
         self._y = mounted.output(Feed.outputs(shape, chunk))
         self._chunk = chunk
         feed = Feed(self._slots, self._y, self.problem, shape, chunk, self._expected)
-        self._gate = Gate(mounted, self._weights, feed)
+        self._gate = Gate(mounted, self._weights, feed, idle_gpu_ms if self._gpu else None)
         self._fed = Fed(mounted, feed, self._gate)
         self._checked: Checked | None = None
         self._launches = 1
@@ -198,13 +198,18 @@ class StageBench:
     def recheck(self) -> Checked:
         """All that passes like the timed ones leave, each on other images, is judged again.
 
-        On a GPU the events' time is held against the host's, too.
+        On a GPU the events' time is held against the host's, too. Skip where this machine is too
+        late to tell.
         """
         assert self._checked is not None, "checked first"
         verdict = self._fed.again()
+        if verdict.passed:
+            self._gate.repeat(self.sample)
         if self._gpu and self._flush is None and verdict.passed:
             self._fed.agree(self._one_ms)
         verdict = self._gate.verdict(verdict)
+        if verdict.passed and self._gate.late:
+            raise Skip(self._gate.late)
         bad = None if verdict.passed else _stage_names(self.unit)[-1]
         return replace(self._checked, verdict=verdict, first_bad=bad)
 

@@ -25,7 +25,7 @@ from lenetgpu.measure.bench import Flusher, Skip
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer, Replays
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked
 from lenetgpu.measure.sampling.fed import Fed
-from lenetgpu.measure.timing import cpu_ms
+from lenetgpu.measure.timing import cpu_ms, idle_gpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
@@ -148,7 +148,7 @@ class ConvBench:
         self._mounted = mounted = Mounted(variant, problem, [case.filters], chunk)
         y = mounted.lent(case.output(problem.writes, is_guest(variant.full_name)))
         self._feed = Feed(self._slots, y, problem, case.windows, case.images, case.expected)
-        self._gate = Gate(mounted, [case.filters], self._feed)
+        self._gate = Gate(mounted, [case.filters], self._feed, idle_gpu_ms if case.gpu else None)
         self._fed = Fed(mounted, self._feed, self._gate)
         self._graph_calls: list[Call] = []
         self._checked: Checked | None = None
@@ -236,6 +236,7 @@ class ConvBench:
         timer = self._timer
         if self._flush is not None:
             return self._fed.launches(1, self._flush)
+        self._gate.idle()
         self._renew()
         if not timer.once and timer.replays is None:
             self._fed.warm(self._fed.launch)
@@ -252,7 +253,10 @@ class ConvBench:
         return self._feed.made(*self._graph_calls)
 
     def recheck(self) -> Checked:
-        """All that some more calls leave, on other images; on a GPU the host's clock, too."""
+        """All that some more calls leave, on other images; on a GPU the host's clock, too.
+
+        Skip where this machine is too late to tell.
+        """
         assert self._checked is not None and self._timer is not None, "checked first"
         verdict = self._checked.verdict
         for poisoned in () if self.once else FURTHER:
@@ -260,6 +264,11 @@ class ConvBench:
             verdict = self._gate.pass_again(self._call, poisoned)
             if not verdict.passed:
                 break
+        if verdict.passed:
+            self._gate.repeat(self.sample)
         if self._case.gpu and not self.once and self._flush is None and verdict.passed:
             self._gate.long_run(self._timer.total, self._timer.sample())
-        return replace(self._checked, verdict=self._gate.verdict(verdict))
+        verdict = self._gate.verdict(verdict)
+        if verdict.passed and self._gate.late:
+            raise Skip(self._gate.late)
+        return replace(self._checked, verdict=verdict)

@@ -217,6 +217,9 @@ def _recheck(candidate: Candidate) -> None:
     assert candidate.bench is not None, "right, so it is built"
     try:
         candidate.checked = candidate.bench.recheck()
+    except Skip as reason:
+        candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
+        return
     except BREAKS as error:
         fail(candidate, error)
         return

@@ -118,6 +118,11 @@ def gpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     return float(between(before, after))
 
 
+def idle_gpu_ms() -> float:
+    """Milliseconds between two events with nothing between them, waited for as work is."""
+    return gpu_ms(lambda: None)
+
+
 def cpu_ms(work: Callable[[], Any], times: int = 1) -> float:
     """Milliseconds that `times` calls of `work` take by the clock."""
     start = clock()

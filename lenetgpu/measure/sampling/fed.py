@@ -40,6 +40,7 @@ class Fed:
 
     def launches(self, times: int, flush: Any = None) -> float:
         """On a GPU: milliseconds of one of `times` launches, or of a single one after `flush`."""
+        self._gate.idle()
         self._feed.renew()
         if flush is None:
             self.warm(self.launch)
