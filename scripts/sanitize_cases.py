@@ -38,7 +38,7 @@ from lenetgpu.pipeline import Pipeline  # noqa: E402
 from lenetgpu.plan import resolve, runnable_plans  # noqa: E402
 from lenetgpu.stages import Variant, variants  # noqa: E402
 from lenetgpu.stages.conv.reference import reference as conv_reference  # noqa: E402
-from lenetgpu.stages.support.unpack import Records  # noqa: E402
+from lenetgpu.stages.support.unpack import records_on_gpu  # noqa: E402
 
 PLANTED = Path(__file__).with_name("sanitize_planted.cu")
 IMAGES, DIGITS, THREADS = (2, 5), 133, 64
@@ -91,7 +91,7 @@ def on_device(images: np.ndarray, packed: bool) -> Any:
         return cupy.asarray(images)
     payload, lengths = pack(images)
     offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
-    return Records(cupy.asarray(payload), cupy.asarray(offsets))
+    return records_on_gpu(payload, offsets)
 
 
 def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:

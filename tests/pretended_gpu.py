@@ -6,6 +6,7 @@ writes to a buffer that is still read does too. Arrays on it are NumPy's.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from contextlib import contextmanager
@@ -14,8 +15,14 @@ from types import SimpleNamespace
 import numpy as np
 
 from lenetgpu.files.packed.records import unpack
+from lenetgpu.gpu.workspace import in_units
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import Streamer
+
+
+def within(arrays, address, size):
+    held = [(array.ctypes.data, array.nbytes) for array in arrays]
+    return any(at <= address and address + size <= at + n for at, n in held)
 
 
 class Stream:
@@ -69,7 +76,7 @@ class PretendedGpu:
         self.launches = self.released = 0
         self.recording = None
         self.copied = []
-        self.page_locked = []
+        self.page_locked, self.device_memory = [], []
 
     def stream(self):
         return Stream(self)
@@ -112,6 +119,12 @@ class PretendedGpu:
         self.queue(lambda: np.copyto(to, source), stream)
 
     def records(self, payload, offsets, base):
+        begin, end = (int(offset) - base for offset in offsets[[0, -1]])
+        if not 0 <= begin <= end <= len(payload):
+            begin, end = 0, len(payload)  # a copy's are not there yet
+        first = (payload.ctypes.data + begin) // 16 * 16
+        size = in_units(payload.ctypes.data + end - first)
+        assert self.has(first, size), "a bulk copy would read beside its memory"
         return PretendedRecords(payload, offsets, base)
 
     def unpack(self, packed, out):
@@ -119,7 +132,8 @@ class PretendedGpu:
 
     def empty(self, shape, dtype):
         self.allocate(shape[0])
-        return np.full(shape, 255, dtype)
+        self.device_memory.append(np.full(shape, 255, dtype))
+        return self.device_memory[-1]
 
     def allocate(self, images):
         if self.taken + images > self.room:
@@ -127,18 +141,20 @@ class PretendedGpu:
         self.taken += images
 
     def pinned(self, shape, dtype):
-        array = np.zeros(shape, dtype)
-        self.page_locked.append(array)
-        self.pinned_bytes += array.nbytes
-        return array
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        self.page_locked.append(np.zeros(in_units(size), np.uint8))
+        self.pinned_bytes += size
+        return self.page_locked[-1][:size].view(dtype).reshape(shape)
 
     def mapped(self, array):
         assert self.is_pinned(array.ctypes.data, array.nbytes), "a kernel would fault"
         return array
 
     def is_pinned(self, address, size):
-        held = [(array.ctypes.data, array.nbytes) for array in self.page_locked]
-        return any(at <= address and address + size <= at + n for at, n in held)
+        return within(self.page_locked, address, size)
+
+    def has(self, address, size):
+        return within([*self.page_locked, *self.device_memory], address, size)
 
     def record_graph(self, work, streams):
         assert not self.pending, "recorded while something runs"

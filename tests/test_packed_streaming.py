@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import h5py
 import numpy as np
 import pytest
@@ -16,9 +19,10 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.packed.records import pack
+from lenetgpu.files.packed.records import LONGEST, pack
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
+from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.network import CLASSES
 from lenetgpu.streaming import PackedImages, packed_images
 from lenetgpu.streaming import ring as ring_module
@@ -61,6 +65,49 @@ def test_kernels_read_records_where_they_lie_or_their_copy(seed, zero_copy, take
     read = zero_copy and takes_packed
     assert (gpu.copied[:4] == sums.tolist()) == read
     assert len(gpu.copied) == (8 if read else 24)
+
+
+@pytest.mark.parametrize("lead", [0, 1, 15])
+@pytest.mark.parametrize("tail", [0, 1, 15])
+def test_records_beside_which_nothing_may_be_read_are_copied(lead, tail):
+    """Page-locked memory that is not ours begins and ends anywhere; kernels read 16 bytes."""
+    gpu, images = PretendedGpu(), digits(12)
+    payload, lengths = pack(images)
+    begin = 16 + lead
+    raw = np.zeros(64 + len(payload), np.uint8)
+    held = raw[begin : begin + len(payload) + (-(begin + len(payload)) + tail) % 16]
+    held[: len(payload)] = payload
+    gpu.page_locked.append(held)
+    offsets = pinned(gpu, np.append(0, lengths.cumsum()).astype(np.uint32))
+    labels, _ = results(gpu, 12)
+    streamer = streamer_on(gpu, 4, 1, with_scores=False, takes_packed=True, zero_copy=True)
+    streamer.run(packed_images(held, offsets), labels)
+    assert_right(images, labels)
+    beyond = held.ctypes.data + held.nbytes < -(-(held.ctypes.data + len(payload)) // 16) * 16
+    assert len(gpu.copied) == 2 * ((lead > 0) + beyond)
+
+
+def test_the_longest_records_are_copied_to_where_whole_units_are(monkeypatch):
+    gpu, images = PretendedGpu(), np.full((6, 28, 28, 1), 7, np.uint8)
+    packed = packed_on(gpu, images)
+    assert packed.ends[1] == 6 * LONGEST and 3 * LONGEST % 16
+    labels, _ = results(gpu, 6)
+    streamer = streamer_on(gpu, 3, 1, with_scores=False, takes_packed=True)
+    streamer.run(packed, labels)
+    assert_right(images, labels)
+
+
+def test_page_locked_memory_is_of_whole_units(monkeypatch):
+    asked = []
+    cuda = SimpleNamespace(
+        PinnedMemory=lambda size: asked.append(size) or bytearray(size),
+        PinnedMemoryPointer=lambda memory, offset: memory,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    assert [pinned_empty((n,), "uint8").nbytes for n in (0, 1, 16, 28_771)] == [0, 1, 16, 28_771]
+    assert pinned_empty((3, 3), "float32").shape == (3, 3)
+    assert asked == [1, 16, 16, 28_784, 48]
 
 
 def test_offsets_where_no_kernel_reads_them_are_copied():

@@ -78,7 +78,7 @@ def test_a_source_is_read_whole_into_page_locked_memory_or_in_order_by_parts(gpu
     runner, images = runner_on(gpu), pixels(30)
     source = MemorySource(images, None, "memory")
     whole = runner.whole(source)
-    assert any(whole is held for held in gpu.page_locked) and (whole == images).all()
+    assert gpu.is_pinned(whole.ctypes.data, whole.nbytes) and (whole == images).all()
     labels, scores = runner.results(30, True)
     told = []
     runner.run(whole, labels, scores, told.append)

@@ -9,6 +9,13 @@ from lenetgpu.gpu.faults import lacks_memory
 
 WORKSPACE_BYTES = 1 << 30
 CONSTANT_BYTES = 64 << 10
+UNIT_BYTES = 16
+"""A kernel's bulk copies are of whole units of so many bytes, from a multiple of them on."""
+
+
+def in_units(size: int) -> int:
+    """The bytes of the units that hold `size` bytes, of which the first begins one."""
+    return -(-size // UNIT_BYTES) * UNIT_BYTES
 
 
 def images_within(batch: int, bytes_per_image: int, limit: int = WORKSPACE_BYTES) -> int:
@@ -20,13 +27,13 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """Uninitialised page-locked NumPy array, which the copy engine reads at full speed.
 
     Its memory is the runtime's own (`cudaHostAlloc`) and goes back when nothing views it any more:
-    CuPy's pool would keep it until the process ends.
+    CuPy's pool would keep it until the process ends. It is of whole units.
     """
     import numpy as np
     from cupy.cuda import PinnedMemory, PinnedMemoryPointer
 
     kind = np.dtype(dtype)
-    memory = PinnedMemory(max(1, prod(shape) * kind.itemsize))
+    memory = PinnedMemory(max(1, in_units(prod(shape) * kind.itemsize)))
     return np.ndarray(shape, kind, PinnedMemoryPointer(memory, 0))
 
 

@@ -110,12 +110,18 @@ class Lanes:
         if done is not None:
             device.record(done, lane.stream)
 
-    @staticmethod
-    def _readable(lane: Lane, images: Any) -> bool:
-        """Whether the lane's kernels can read these images where they lie."""
+    def _readable(self, lane: Lane, images: Any) -> bool:
+        """Whether the lane's kernels can read these images where they lie.
+
+        Of packed ones they read whole units: memory that ends within one, at either end, is
+        nobody's to read.
+        """
         if isinstance(images, PackedImages):
+            if not lane.pipeline.takes_packed:
+                return False
+            address, size, inside = images.units
             held = images.offsets.ctypes.data % images.offsets.itemsize == 0
-            return lane.pipeline.takes_packed and held
+            return held and (inside or self._device.is_pinned(address, size))
         return bool(images.ctypes.data % ALIGNED == 0)
 
     def _seen(self, images: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.packed.records import LONGEST, SHORTEST, unpack
+from lenetgpu.gpu.workspace import UNIT_BYTES, in_units
 
 if TYPE_CHECKING:
     from lenetgpu.streaming.cuda import Device
@@ -36,6 +37,14 @@ class PackedImages:
     def ends(self) -> tuple[int, int]:
         """Where the first record begins in `payload`, and where the last one ends."""
         return int(self.offsets[0]), int(self.offsets[-1])
+
+    @property
+    def units(self) -> tuple[int, int, bool]:
+        """The address and bytes of the units that hold the records; are all of them `payload`'s?"""
+        at, (begin, end) = self.payload.ctypes.data, self.ends
+        first = (at + begin) // UNIT_BYTES * UNIT_BYTES
+        size = in_units(at + end - first)
+        return first, size, at <= first and first + size <= at + self.payload.nbytes
 
     def room(self, lo: int, hi: int) -> int:
         """Bytes of images `lo` to `hi`."""
@@ -115,7 +124,7 @@ class Landing:
 
     def __init__(self, device: Device, chunk: int) -> None:
         self._device = device
-        self._payload = device.empty((chunk * LONGEST,), "uint8")
+        self._payload = device.empty((in_units(chunk * LONGEST),), "uint8")
         self._offsets = device.empty((chunk + 1,), "uint32")
 
     def copy(self, images: PackedImages, stream: Any, own: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lenetgpu.files.packed.records import FIRST_BITS, LONGEST, MASK_BYTES, SPAN_BITS
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import in_units
 from lenetgpu.network import IMAGE_SHAPE
 
 _WARPS = 8
@@ -30,7 +31,8 @@ class Records:
 
     `payload` (bytes,) uint8 and `offsets` (n + 1,) uint32, counted from `base`, lie where the
     current GPU reads them. Whatever they hold, nothing beside them is read but the rest of the 16
-    bytes (from a multiple of 16 on) that hold the first one or the last.
+    bytes (from a multiple of 16 on) that hold the first one or the last: their memory has these,
+    as `records_on_gpu` sees to.
     """
 
     payload: Any
@@ -50,6 +52,15 @@ class Records:
         import numpy as np
 
         return self.payload, np.int64(self.payload.size), self.offsets, np.int64(self.base)
+
+
+def records_on_gpu(payload: Any, offsets: Any) -> Records:
+    """A copy of `payload` and `offsets` of host memory on the current GPU, in whole units."""
+    import cupy
+
+    held = cupy.empty(in_units(len(payload)), "uint8")[: len(payload)]
+    held.set(payload)
+    return Records(held, cupy.asarray(offsets))
 
 
 def unpack(packed: Records, out: Any) -> None:
