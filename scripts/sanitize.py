@@ -31,6 +31,7 @@ from typing import Any
 
 import click
 
+import lenetgpu
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu, require_gpu
 from lenetgpu.measure.document import head
@@ -44,26 +45,45 @@ _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
-_PLACE = re.compile(r"\b(\w+)(?:\(.*?\))?\+0x[0-9a-f]+ in (\S+?):(\d+)")
+_PLACE = re.compile(r"(\w+) access at (\S+?)(?:\(.*?\)(?: const)?)?\+0x[0-9a-f]+ in (\S+?):(\d+)")
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """A report that is none: of `tool`, each of its places in `kernels`, on one of `lines`."""
+    """A report that is none: of `tool`, between these accesses in `file` and no others.
+
+    `accesses`: Read or Write, the function as the tool names it, inlined or not, and the line.
+    """
 
     tool: str
-    kernels: tuple[str, ...]
-    lines: tuple[str, ...]
+    file: Path
+    accesses: frozenset[tuple[str, str, str]]
     why: str
+
+    def holds(self, places: list[tuple[str, str, str, str]]) -> bool:
+        """Whether `places`, each with a path, or its last parts, and a line's number, are these."""
+        there = all(self.file.parts[-len(Path(path).parts) :] == Path(path).parts
+                    for _, _, path, _ in places)  # fmt: skip
+        found = {
+            (access, function, source_line(self.file, int(at)))
+            for access, function, _, at in places
+        }
+        return there and found == self.accesses
 
 
 ALLOWED = (
     Allowed(
         "racecheck",
-        ("features", "int8_features"),
-        (
-            "if (own) places(slot)[tid_] = bytes ? make_int2(from, from + bytes) : int2{};",
-            "const int2 found = places(slot)[image];",
+        Path(lenetgpu.__file__).resolve().parent / "stages" / "fused" / "wgmma" / "packed.cuh",
+        frozenset(
+            {
+                (
+                    "Write",
+                    "Intake::load",
+                    "if (own) places(slot)[tid_] = bytes ? make_int2(from, from + bytes) : int2{};",
+                ),
+                ("Read", "Intake::stage", "const int2 found = places(slot)[image];"),
+            }
         ),
         "the store and the load of a record's place in packed.cuh are ordered by an mbarrier: "
         "store, __syncwarp, arrive; wait, load (docs/fast-path.md)",
@@ -101,19 +121,17 @@ class Row:
         return "; ".join([*words, left] if left else words)
 
 
-def source_line(path: str, number: int) -> str:
+def source_line(path: Path, number: int) -> str:
     """A line of a source file without its ends; empty where there is none."""
-    place = Path(path)
-    lines = place.read_text().splitlines() if place.is_file() else []
+    lines = path.read_text().splitlines() if path.is_file() else []
     return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def excused(tool: str, report: str) -> Allowed | None:
-    """The entry of ALLOWED that every place of `report` is of."""
-    places = [(kernel, source_line(path, int(at))) for kernel, path, at in _PLACE.findall(report)]
+    """The entry of ALLOWED that `report` is of, with every place that it names."""
+    places = _PLACE.findall(report)
     for entry in ALLOWED:
-        named = all(kernel in entry.kernels and line in entry.lines for kernel, line in places)
-        if entry.tool == tool and named and len(places) == report.count("+0x") > 0:
+        if entry.tool == tool and len(places) == report.count("+0x") and entry.holds(places):
             return entry
     return None
 
