@@ -20,8 +20,7 @@ from lenetgpu.cli import main
 from lenetgpu.commands import infer as inference
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.faults import loses_context, lost, note_lost
-from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.streams import new_stream
+from lenetgpu.gpu.graph import Graph, new_stream
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.running.runners import CpuRunner

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.streams import new_stream
+from lenetgpu.gpu.graph import new_stream
 
 _HOST_KINDS = (1, 3)  # DLPack's devices: the CPU, page-locked memory
 _CUDA_KINDS = (2, 13)  # device memory, managed memory

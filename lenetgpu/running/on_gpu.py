@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.check.finite import require_finite
-from lenetgpu.gpu.streams import new_stream
+from lenetgpu.gpu.graph import new_stream
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.running.images import Taken

@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from lenetgpu.gpu.faults import lacks_memory, release
-from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.streams import new_stream
+from lenetgpu.gpu.graph import Graph, new_stream
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.stages.support.unpack import Records, unpack
 

@@ -20,9 +20,9 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import current_arch, require_gpu, usable
 from lenetgpu.gpu.faults import lost, note_lost
+from lenetgpu.gpu.graph import new_stream
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.gpu.streams import new_stream
 from lenetgpu.stages.fused.resident import mailbox
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.pack import pack
