@@ -56,11 +56,17 @@ def _sums(
     return [[builder.load(slot) for slot in own] for own in slots]
 
 
-def tile(v: Vectors, pixels: int, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:
+def tile(
+    v: Vectors,
+    pixels: int,
+    ends: tuple[Any, Any, Any],
+    shape: tuple[Any, ...],
+    added: bool = False,
+) -> None:
     """y[p, m] = sum over rows r and depth k of x[r*x_row + p*x_pixel + k] * w[r, k, m].
 
     `ends` are the addresses of x, w and y, `shape` is (rows, x_row, depth, x_pixel, y_pixel) and,
-    where sums are to be bounded below, a vector of that bound.
+    where sums are to be bounded below, a vector of that bound. `added`: to what y has.
     """
     x, w, y = ends
     rows, x_row, depth, x_pixel, y_pixel, *floor = shape
@@ -68,8 +74,9 @@ def tile(v: Vectors, pixels: int, ends: tuple[Any, Any, Any], shape: tuple[Any, 
     starts = [v.at(x, (pitch, p)) for p in range(pixels)]
     for p, sums in enumerate(_sums(v, starts, w, rows, row_bytes, depth)):
         for i, value in enumerate(sums):
-            bounded = v.bounded(value, floor[0]) if floor else value
-            v.store(bounded, v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES)))
+            at = v.at(y, (v.product(y_pixel, FLOAT), p), (i, VECTOR_BYTES))
+            whole = v.add(v.load(at), value) if added else value
+            v.store(v.bounded(whole, floor[0]) if floor else whole, at)
 
 
 def windows(v: Vectors, ends: tuple[Any, Any, Any], shape: tuple[Any, ...]) -> None:

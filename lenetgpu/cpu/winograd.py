@@ -20,6 +20,7 @@ from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, WIDTH, Ve
 
 PAIRS = (1.0, 2.0, 0.5)
 OUTPUTS, POINTS = 4, 8
+PART = 16
 
 
 def _squares(points: tuple[float, ...]) -> list[float]:
@@ -159,7 +160,9 @@ def products(
     """y[p, r, m] = sum over c of x[p, r, c] * w[p, m / CHANNELS, c, m % CHANNELS], 64 points p.
 
     `ends` are x (64, pixels, channels), packed w, y (64, pixels, filters); `rows` of the pixels
-    are filled, and what makes them a multiple of PIXELS; `filters` is one of CHANNELS.
+    are filled, and what makes them a multiple of PIXELS; `filters` is one of CHANNELS. Parts of
+    PART channels, of which there is a whole number, are summed by themselves: most of the error is
+    of long sums.
     """
     x, w, y = ends
     with v.loop(POINTS * POINTS) as point:
@@ -170,8 +173,11 @@ def products(
             own = v.at(packed, (v.product(block, channels), FLOAT))
             at = v.at(values, (v.product(row, channels), FLOAT))
             out = v.at(sums, (v.product(row, filters), FLOAT), (block, FLOAT))
-            shape = v.number(1), v.number(0), v.number(channels), channels, filters
+            shape = v.number(1), v.number(0), v.number(PART), channels, filters
             tile(v, PIXELS, (at, own, out), shape)
+            with v.steps(PART, channels, PART) as part:
+                further = v.at(at, (part, FLOAT)), v.at(own, (part, FLOAT * CHANNELS)), out
+                tile(v, PIXELS, further, shape, added=True)
 
 
 def _convolve(
