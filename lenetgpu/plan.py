@@ -65,12 +65,13 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
     "fp16": {"cuda": _spanned("wgmma_fp16")},
     "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
+    "fp16_specialized": {"cuda": _spanned("wgmma_winograd_specialized_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
 }
-UNTRIED = frozenset({"fp16_winograd"})
-"""Plans that no GPU has run yet: nothing takes them unless they are asked for."""
+UNTRIED = frozenset({"wgmma_winograd_specialized_fp16"})
+"""Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
@@ -122,12 +123,18 @@ class Plan:
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
 
-PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "int8")
+PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp16w", "int8")
 
 
 def canonical(name: str) -> str:
     """The name that plan `name` goes by now, where it was renamed; `name` itself otherwise."""
     return ALIASES.get(name, name)
+
+
+def untried(name: str) -> bool:
+    """Whether a plan, or a variant by its full name, is of a family that no GPU has run."""
+    families = {name, *NAMED.get(name, {}).get("cuda", {}).values()}
+    return any(family.partition(".")[0] in UNTRIED for family in families)
 
 
 def plan_names(device: str) -> list[str]:

@@ -20,7 +20,8 @@ from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import Checked
-from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, UNTRIED
+from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, UNTRIED, untried
+from lenetgpu.stages import variants
 
 GPU = Gpu(0, "test", 90)
 
@@ -150,11 +151,21 @@ def test_earlier_results_must_be_of_the_same_setting(tmp_path):
             check_earlier(earlier, "e.json", setting | {key: value})
 
 
-def test_a_plan_that_nothing_has_run_is_asked_for_by_name(monkeypatch):
+def test_what_no_gpu_has_run_is_a_variant_and_its_plan():
+    families = {variant.family for variant in variants(device="cuda")}
+    assert families >= UNTRIED
+    assert all(untried(f"{family}.features") for family in UNTRIED)
+    assert untried("fp16_specialized")
+    assert not any(
+        untried(name) for name in ("fp16", "fp16_winograd", "wgmma_winograd_fp16.features")
+    )
+
+
+def test_what_nothing_has_run_is_asked_for_by_name(monkeypatch):
     taken = [on for of in (AUTO_PLANS, STAND_INS) for on in of.values()]
     named = {name for on in taken for names in on.values() for name in names}
-    assert set(NAMED) >= UNTRIED and not UNTRIED & named
-    monkeypatch.setattr(candidates, "UNTRIED", frozenset({"unrolled"}))
+    assert set(NAMED) >= named and not any(map(untried, named))
+    monkeypatch.setattr(candidates, "untried", lambda name: name == "unrolled")
     words = ["compare", "plans", "--device", "cpu", "--batch", "20", "--no-progress", "--json", "-"]
     words += ["--seconds", "0.05", "--watch", "0"]
     done = CliRunner().invoke(main, words)

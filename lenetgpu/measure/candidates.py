@@ -15,7 +15,7 @@ from lenetgpu.measure.rounds import BREAKS, never
 from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.network import CONV_POOL, SPANS, STAGE_NAMES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, UNTRIED, canonical, resolve
+from lenetgpu.plan import AUTO, AUTO_PLANS, NAMED, canonical, resolve, untried
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import find_span
 
@@ -96,10 +96,10 @@ def plan_candidates(
 
 
 def tried(candidates: list[Candidate]) -> list[Candidate]:
-    """The candidates, refused the plans that no GPU has run: they run where they are asked for."""
+    """The candidates, refused those that no GPU has run: they run where they are asked for."""
     return [
         Candidate(c.name, never, c.precision, "refused", f"no GPU has run it: --only {c.name} does")
-        if c.name in UNTRIED
+        if untried(c.name)
         else c
         for c in candidates
     ]

@@ -22,7 +22,7 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, UNTRIED, resolve
+from lenetgpu.plan import AUTO, resolve, untried
 from lenetgpu.running.one import one_image
 from lenetgpu.running.runners import CpuRunner, Feed, GpuRunner
 from lenetgpu.turns import PREPARING, Turn, in_turn
@@ -46,7 +46,7 @@ class Engine:
         self.plan = resolve(
             request.plan, self.device, request.overrides, request.precision, self.gpu
         )
-        if self.plan.name in UNTRIED:
+        if untried(self.plan.name):
             self.notes.append(f"plan {self.plan.name}: no GPU has run it yet")
         with self.phases.timed("load"):
             self.weights = load_weights(request.weights or assets.default_weights())

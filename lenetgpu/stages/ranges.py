@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from lenetgpu.errors import LenetError
 
 _HALF = 65504.0
-LARGEST = {"fp32": 2.0**100, "tf32": 2.0**100, "fp16x3": _HALF, "fp16": _HALF, "int8": _HALF}
+LARGEST = {"fp32": 2.0**100, "tf32": 2.0**100} | dict.fromkeys(
+    ("fp16x3", "fp16", "fp16w", "int8"), _HALF
+)
 """The largest value of a stage, by precision: fp16's end; of float32 less, for sums on the way
 (transforms of Winograd and Fourier, and a score's 128 products)."""
 _SUMMED = "fc2"

@@ -3,5 +3,9 @@
 from lenetgpu.network import FEATURES
 from lenetgpu.stages.registry import offer
 
-_FAMILIES = {"fp16_features": "wgmma_winograd_fp16", "fp16_pack": ""}
+_FAMILIES = {
+    "fp16_features": "wgmma_winograd_fp16",
+    "fp16_specialized": "wgmma_winograd_specialized_fp16",
+    "fp16_pack": "",
+}
 offer(__name__, __path__, (FEATURES,), _FAMILIES)

@@ -4,30 +4,98 @@
 // the other and adds the products to the outputs in registers (N = 64: 8 rows, 2 tiles, 4 images),
 // while the other does conv1 of its 4 images, keeps their transformed maps in registers, and writes
 // them as soon as the first has left a point behind. sm_90a, any n >= 1.
-#include "gpu/ptx/async.cuh"
-#include "gpu/ptx/barrier.cuh"
-#include "gpu/ptx/cluster.cuh"
-#include "stages/fused/wgmma_winograd/conv1.cuh"
+#include "stages/fused/wgmma_winograd/conv2.cuh"
 
-constexpr int GROUPS = 2, ROWS = 5;
-constexpr int STEP2_BYTES = 64 * 2 * CELL, STEPS = 2 * ROWS;  // [2][channel][cell]
-constexpr int FILTERS_BYTES = STEPS * STEP2_BYTES;            // of a point
-constexpr int LINE_BYTES = SIDE * CELL;                       // maps: [point][channel/8][image]
-constexpr int PLANE_BYTES = BATCH * 2 * LINE_BYTES;           //   [tile][12 rows] cells
-constexpr int POINT_BYTES = PLANES * PLANE_BYTES;
-constexpr int EARLY = 6;  // points written before the first multiply; the others under it
-constexpr int FILTER1_AT = POINTS * FILTERS_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
+constexpr int GROUPS = 2;
+constexpr int BLOCKS = BATCH * SIDE / 16;       // of 16 lines: a warp has 4, a lane half of one
+constexpr int COLUMN_BYTES = SIDE * CELL;       // maps: [point][channel/8][image][tile][12 rows]
 constexpr int IMAGES_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = IMAGES_AT + GROUPS * BATCH * IMAGE_BYTES;
 
-static_assert(BARRIERS_AT + 8 * (1 + POINTS + 2) == SHARED_BYTES, "the launcher's layout differs");
+static_assert(BATCH * SIDE % 16 == 0 && SIDE % 4 == 0, "a warp's lines are of one image");
+static_assert(BARRIERS_AT + 8 * (FILTER_BARRIERS + 2) == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
-static_assert(TILE % BATCH == 0, "a batch lies within one tile");
 
-template <int VALUE>
-struct Constant {
-    static constexpr int value = VALUE;
+// A batch's pixels; zeros past the last image.
+struct Batch : Patches<BATCH * PIXELS / 8> {
+    __device__ __forceinline__ void fetch(const Pixel* images, int first, int n, int tid) {
+        const int there = min(BATCH, n - first) * (PIXELS / 8);
+        const Pixel* from = images + size_t(first) * PIXELS + tid * 8;
+#pragma unroll
+        for (int k = 0; k < EACH; ++k) {
+            patch_[k] = Patch{};
+            if (tid + k * WARPGROUP < there) patch_[k] = load(from + k * WARPGROUP * 8);
+        }
+    }
 };
+
+// Which four lines of the batch a warp has in a block, and which of them this thread.
+struct Line {
+    int image, y, half;
+
+    __device__ __forceinline__ Line(int block, int warp, int lane) {
+        const int four = 4 * block + warp;
+        image = four / (SIDE / 4);
+        y = four % (SIDE / 4) * 4 + lane / 4 % 4;
+        half = lane / 16;
+    }
+};
+
+// What conv2 multiplies, pairs of channels of a thread's tiles.
+using Values = u32[BLOCKS][PLANES][POINTS];
+
+// `never`: as ptx::here has it, with room at `images`.
+__device__ __forceinline__ void convolve1(Values& values, u32 images, u32 filters1, int warp,
+                                          int lane, bool never) {
+    constexpr int POSITIONS = BLOCKS * ACROSS;
+    const u64 filters = ptx::operand(filters1, 64 * CELL, 8 * CELL);
+    u32 pooled[BLOCKS][PLANES][ACROSS];
+    const auto begin = [=](int block) {
+        const Line line(block, warp, lane);
+        return Strips(images + line.image * IMAGE_BYTES + 2 * line.y * ROW_BYTES +
+                          line.half * HALF_BYTES,
+                      lane % 4);
+    };
+    const auto finish = [&](int block, int plane) {
+        u32 d[POINTS];
+        tile_of(d, pooled[block][plane], lane / 16);
+        transform(d, values[block][plane]);
+        ptx::here(values[block][plane], never, images);
+    };
+    float even[32], odd[32];
+    Strips strips = begin(0), next_strips = strips;
+    strips.load(0);
+    multiply1(even, strips, 0, filters);
+    strips.load(1);
+#pragma unroll
+    for (int at = 0; at < POSITIONS; ++at) {
+        const int next = at + 1, ahead = at + 2, block = at / ACROSS, x = at % ACROSS;
+        if (next < POSITIONS) {
+            if (next % ACROSS == 0) strips = next_strips;
+            multiply1(next % 2 ? odd : even, strips, next % ACROSS, filters);
+            if (ahead < POSITIONS) {
+                if (ahead % ACROSS == 0)
+                    next_strips = begin(ahead / ACROSS), next_strips.load(0);
+                else
+                    strips.load(ahead % ACROSS);
+            }
+            if (block > 0 && x < PLANES) finish(block - 1, x);
+            ptx::wgmma_wait<1>();
+        } else {
+            ptx::wgmma_wait<0>();
+        }
+        float(&d)[32] = at % 2 ? odd : even;
+        ptx::settle(d);
+        u32 pairs[PLANES];
+#pragma unroll
+        for (int plane = 0; plane < PLANES; ++plane)
+            pooled[block][plane][x] = pairs[plane] = pool_pair(d + 8 * plane);
+        ptx::here(pairs, never, images);
+    }
+#pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane) finish(BLOCKS - 1, plane);
+}
+
 // A thread's values at points FROM to TO - 1, to where conv2 reads them.
 template <int FROM, int TO>
 __device__ __forceinline__ void write(const Values& values, u32 maps, int warp, int lane) {
@@ -35,7 +103,7 @@ __device__ __forceinline__ void write(const Values& values, u32 maps, int warp, 
     for (int block = 0; block < BLOCKS; ++block) {
         const Line line(block, warp, lane);
         const u32 to =
-            maps + (2 * line.image + line.half) * LINE_BYTES + line.y * CELL + lane % 4 * 4;
+            maps + (2 * line.image + line.half) * COLUMN_BYTES + line.y * CELL + lane % 4 * 4;
 #pragma unroll
         for (int plane = 0; plane < PLANES; ++plane)
 #pragma unroll
@@ -45,25 +113,6 @@ __device__ __forceinline__ void write(const Values& values, u32 maps, int warp, 
     }
 }
 
-// D[output channel][image][tile][8 rows]: filter row r is a start r cells on.
-template <int POINT>
-__device__ __forceinline__ void multiply2(float (&d)[32], u64 filters, u64 maps) {
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        const u64 a = filters + (POINT * STEPS + step) * STEP2_BYTES / 16;
-        const u64 b = maps + (POINT * POINT_BYTES + step % 2 * 2 * PLANE_BYTES) / 16 + step / 2;
-        if (step == 0)
-            ptx::wgmma<false>(d, a, b);
-        else
-            ptx::wgmma<true>(d, a, b);
-    }
-    ptx::wgmma_commit();
-}
-
-__device__ __forceinline__ float pool(float a, float b, float c, float d) {
-    return 0.125f * (((a + fabsf(a)) + (b + fabsf(b))) + ((c + fabsf(c)) + (d + fabsf(d))));
-}
 // Lane q of four has w[i] of row q; it gets w[q] of row i.
 __device__ __forceinline__ uint4 turn(const u32 (&w)[4], int lane) {
     const bool odd = lane & 1, high = lane & 2;
@@ -101,20 +150,13 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
 
     ptx::start_next_grid();
     if (threadIdx.x == 0) {
-        for (int i = 0; i <= POINTS; ++i) ptx::barrier_init(loaded1 + 8 * i, 1);
+        for (int i = 0; i < FILTER_BARRIERS; ++i) ptx::barrier_init(loaded1 + 8 * i, 1);
         ptx::barrier_init(early_free, WARPGROUP / 32);
         ptx::barrier_init(late_free, WARPGROUP / 32);
         ptx::barrier_init_fence();
     }
-    if (threadIdx.x == 0 && BATCH * int(blockIdx.x) < n) {
-        ptx::barrier_expect(loaded1, FILTER1_BYTES);
-        ptx::bulk_load(base + FILTER1_AT, filters1, FILTER1_BYTES, loaded1);
-        for (int p = 0; p < POINTS; ++p) {
-            ptx::barrier_expect(loaded2 + 8 * p, FILTERS_BYTES);
-            ptx::bulk_load(base + p * FILTERS_BYTES, filters2 + p * FILTERS_BYTES, FILTERS_BYTES,
-                           loaded2 + 8 * p);
-        }
-    }
+    if (threadIdx.x == 0 && BATCH * int(blockIdx.x) < n)
+        load_filters(base, loaded1, filters1, filters2);
     __syncthreads();
     ptx::wait_for_grid();
 
@@ -136,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         ptx::sync(1 + group, WARPGROUP);
 
         u64 a = ptx::operand(base, 64 * CELL, 8 * CELL);
-        u64 b = ptx::operand(maps, PLANE_BYTES, LINE_BYTES);
+        u64 b = ptx::operand(maps, PLANE_BYTES, COLUMN_BYTES);
         ptx::here(a);
         ptx::here(b);
         const auto await_filters = [&](int p) {
@@ -144,9 +186,9 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
         };
         float even[32], odd[32], sums[OUTPUTS][32];
         await_filters(0);
-        multiply2<0>(even, a, b);
+        multiply2<0, CELL>(even, a, b);
         await_filters(1);
-        multiply2<1>(odd, a, b);
+        multiply2<1, CELL>(odd, a, b);
         if (batch > 0) ptx::barrier_wait(late_free, (batch - 1) & 1);
         write<EARLY, POINTS>(values, maps, warp, lane);
         ptx::async_fence();
@@ -162,14 +204,14 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
             add_point<NEXT - 2>(sums, even);
             if (NEXT > 2) pin();
             await_filters(NEXT);
-            multiply2<NEXT>(even, a, b);
+            multiply2<NEXT, CELL>(even, a, b);
             ptx::wgmma_wait<1>();
             ptx::settle(odd);
             add_point<NEXT - 1>(sums, odd);
             if (NEXT > 2) pin();
             if (NEXT == EARLY && lane == 0) ptx::barrier_arrive(early_free);
             await_filters(NEXT + 1);
-            multiply2<NEXT + 1>(odd, a, b);
+            multiply2<NEXT + 1, CELL>(odd, a, b);
         };
         two_points(Constant<2>{});
         two_points(Constant<4>{});

@@ -16,14 +16,13 @@ from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
+BATCH = 4
+"""Images that a block has on their way through conv2 at a time."""
 _GROUPS = 2
-_BATCH = 4
-_THREADS = _GROUPS * 128
+_IMAGE_BYTES = 28 * 28 * 2
 _FILTER_BYTES = 32 * 64 * 2 + POINTS * 5 * 32 * 64 * 2
 _MAP_BYTES = POINTS * 12 * 2 * 32 * 2
-_IMAGE_BYTES = 28 * 28 * 2
-_BARRIERS = 1 + POINTS + 2
-_SHARED_BYTES = _FILTER_BYTES + _BATCH * (_MAP_BYTES + _GROUPS * _IMAGE_BYTES) + 8 * _BARRIERS
+THREADS = _GROUPS * 128
 
 
 @dataclass(frozen=True)
@@ -34,26 +33,55 @@ class Packed:
     conv2: Any
 
 
-def kernel(uint8: bool) -> Kernel:
-    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+def shared_bytes(pixels: int, barriers: int) -> int:
+    """Shared memory of a block: filters, transformed maps, `pixels` bytes, and mbarriers."""
+    return _FILTER_BYTES + BATCH * _MAP_BYTES + pixels + 8 * barriers
+
+
+_SHARED_BYTES = shared_bytes(_GROUPS * BATCH * _IMAGE_BYTES, 1 + POINTS + 2)
+
+
+def kernel_of(source: Path, entry: str, shared: int, uint8: bool) -> Kernel:
+    """A kernel of this folder for uint8 pixels (divided by 255) or float32 ones in 0..1."""
     return Kernel(
-        _SOURCE,
-        "winograd_features",
+        source,
+        entry,
         (
             ("UINT8_PIXELS", int(uint8)),
             ("SPLIT", 0),
-            ("IMAGES", _BATCH // 2),
+            ("IMAGES", BATCH // 2),
             ("TILE", TILE_IMAGES),
-            ("SHARED_BYTES", _SHARED_BYTES),
+            ("SHARED_BYTES", shared),
             ("MOST_BYTES", SM_90_BLOCK_BYTES),
         ),
     )
 
 
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
+def kernel(uint8: bool) -> Kernel:
+    """The kernel whose two warpgroups take turns."""
+    return kernel_of(_SOURCE, "winograd_features", _SHARED_BYTES, uint8)
+
+
+def pack(w: Any, problem: Features, batch: int) -> Packed:
+    """Filters of conv1 (5, 5, 1, 32) and conv2 (5, 5, 32, 64), packed and on the device."""
     import cupy
 
     return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
+
+
+def launch_on(one: Kernel, threads: int, shared: int, x: Any, w: Packed, y: Any) -> None:
+    """Launch `one` on images x (N, 28, 28, 1), features to y; a block takes batches in strides."""
+    import numpy as np
+
+    batches = blocks_for(len(x), TILE_IMAGES) * TILE_IMAGES // BATCH
+    launch(
+        one,
+        (min(multiprocessors(), batches),),
+        (threads,),
+        (x, w.conv1[int(x.dtype == "uint8")], w.conv2, y, np.int32(len(x))),
+        shared=shared,
+        overlap=True,
+    )
 
 
 @variant(
@@ -62,22 +90,11 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     reads="NHWC",
     writes="F16",
     needs=hopper(),
-    precision="fp16",
-    prepare=_prepare,
+    precision="fp16w",
+    prepare=pack,
     kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
     raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 by Winograd, fp16 operands."""
-    import numpy as np
-
-    uint8 = x.dtype == "uint8"
-    batches = blocks_for(len(x), TILE_IMAGES) * TILE_IMAGES // _BATCH
-    launch(
-        kernel(uint8),
-        (min(multiprocessors(), batches),),
-        (_THREADS,),
-        (x, w.conv1[int(uint8)], w.conv2, y, np.int32(len(x))),
-        shared=_SHARED_BYTES,
-        overlap=True,
-    )
+    launch_on(kernel(x.dtype == "uint8"), THREADS, _SHARED_BYTES, x, w, y)
