@@ -98,15 +98,40 @@ def input_transform():
     return np.array(rows)
 
 
-def winograd_features(images, tensors):
-    """Transformed maps are rounded to fp16; their products are summed as float32."""
+def once_rounded(inputs):
+    """(n, rows, 8, channels) maps at POINTS in front, computed exactly and rounded to fp16."""
+    return half(np.einsum("pk,nykc->pnyc", input_transform(), inputs))
+
+
+def in_halves(inputs):
+    """As once_rounded, by transform_in_halves: every step is rounded."""
+    d = np.moveaxis(inputs.astype(np.float64), 2, 0)
+
+    def add(a, quarters, b):
+        return half(a + quarters / 4 * b).astype(np.float64)
+
+    even6, even2 = add(d[6], -4, d[4]), add(d[2], -4, d[4])
+    odd5, odd1 = add(d[5], -4, d[3]), add(d[1], -4, d[3])
+    found = [add(add(d[6], -4, d[0]), 21, even2), add(add(d[7], -4, d[1]), -21, odd5)]
+    pairs = (
+        (add(add(even6, 4, even2), -9, d[4]), 4, add(add(odd5, 4, odd1), -9, d[3])),
+        (add(even6, 1, even2), 8, add(odd5, 1, odd1)),
+        (add(even6, 16, even2), 2, add(odd5, 16, odd1)),
+    )
+    for even, quarters, odd in pairs:
+        found += [add(even, quarters, odd), add(even, -quarters, odd)]
+    return np.stack(found).astype(np.float16)
+
+
+def winograd_features(images, tensors, transform=once_rounded):
+    """Maps transformed by `transform`, as fp16; their products are summed as float32."""
     conv1, conv2 = tensors[:2]
     maps = fp16_maps(images, fp16_pack.pack_conv1(conv1)).astype(np.float32)
     filters = winograd_pack.pack_conv2(conv2).transpose(0, 1, 2, 3, 5, 4).reshape(8, 160, 64)
     sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
     for tile in range(2):
         inputs = maps[:, :, 4 * tile : 4 * tile + 8]
-        at_points = half(np.einsum("pk,nykc->pnyc", input_transform(), inputs))
+        at_points = transform(inputs)
         for p, point in enumerate(POINTS):
             rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
             rows = rows.transpose(0, 1, 3, 2).reshape(-1, 160).astype(np.float32)
@@ -117,8 +142,17 @@ def winograd_features(images, tensors):
     return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
 
 
+def specialized_features(images, tensors):
+    return winograd_features(images, tensors, in_halves)
+
+
 def wgmma_winograd_fp16(images, tensors):
     features = winograd_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
+
+
+def wgmma_winograd_specialized_fp16(images, tensors):
+    features = specialized_features(images, tensors)
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
@@ -186,6 +220,8 @@ def fp16x3(images, tensors, rounds_hidden):
 
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
+    "fp16_winograd": ("fp16w", wgmma_winograd_fp16),
+    "fp16_specialized": ("fp16w", wgmma_winograd_specialized_fp16),
     "mma_fp16": ("fp16", mma_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),

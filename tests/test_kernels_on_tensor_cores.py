@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 import pytest
 from conftest import ROOT
-from emulated import NAMES, fp16_features, winograd_features
+from emulated import NAMES, fp16_features, specialized_features, winograd_features
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
@@ -94,7 +94,7 @@ def launched(run, images, packed, grid, threads, seed):
 KERNELS = {
     "direct": (direct, fp16_pack, fp16_features),
     "winograd": (winograd, winograd_pack, winograd_features),
-    "specialized": (specialized, winograd_pack, winograd_features),
+    "specialized": (specialized, winograd_pack, specialized_features),
 }
 
 

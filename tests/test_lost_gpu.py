@@ -173,7 +173,8 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(kind, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", said.append)
     monkeypatch.setattr(Plain, "freed", freed, raising=False)
     cuda = SimpleNamespace(Stream=kind, runtime=None)
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    cupy = SimpleNamespace(cuda=cuda, __version__="13.6.0")
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(Plain, "lost", False, raising=False)
     assert isinstance(new_stream(), kind)
     assert (said, freed) == ([], [7])
@@ -183,6 +184,20 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(kind, monkeypatch):
             make()
     gc.collect()
     assert (said, freed) == ([], [7])
+
+
+@pytest.mark.parametrize(
+    ("version", "given"),
+    [("13.3.0", {"non_blocking": True}), ("14.2.0", {"non_blocking": True, "priority": -1})],
+)
+def test_a_stream_has_a_priority_where_cupys_take_one(monkeypatch, version, given):
+    class Stream:
+        def __init__(self, **how):
+            self.how = how
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=Stream), __version__=version)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert new_stream(priority=-1).how == given
 
 
 def test_every_stream_is_made_in_one_place():

@@ -19,10 +19,14 @@ def _quiet(kind: type) -> Any:
     return type("Stream", (kind,), {"ptr": 0, "_foreign_stream_ref": None})
 
 
-def new_stream(**how: Any) -> Any:
-    """A CuPy stream that does not wait for the default one; `how` as CuPy takes it."""
+def new_stream(priority: int | None = None) -> Any:
+    """A CuPy stream that does not wait for the default one.
+
+    Work of a lower `priority` number comes first; CuPy 13's streams have none.
+    """
     import cupy
 
+    how = {} if int(cupy.__version__.partition(".")[0]) < 14 else {"priority": priority}
     return _quiet(cupy.cuda.Stream)(non_blocking=True, **how)
 
 
