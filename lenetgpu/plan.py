@@ -81,6 +81,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
+    "fp16w": {"cuda": ("fp16_winograd",)},
     "int8": {"cuda": ("int8",)},
 }
 # precision -> device -> plans of another precision that `auto` takes there too, each as long as its

@@ -178,7 +178,8 @@ def why(error: BaseException) -> str:
     line = str(error).partition("\n")[0]
     if lacks_memory(error):
         return f"needs more memory: {line}" if line else "needs more memory"
-    return line if isinstance(error, LenetError) else f"cannot run: {type(error).__name__}: {line}"
+    said = isinstance(error, (LenetError, Skip))
+    return line if said else f"cannot run: {type(error).__name__}: {line}"
 
 
 def _check_all(comparison: Comparison, flush: Flusher | None, effort: Effort, say: Say) -> None:
@@ -200,9 +201,6 @@ def _check(candidate: Candidate, flush: Flusher | None) -> None:
         if flush is not None and isinstance(candidate.bench, Chilled):
             candidate.bench.use_cold_cache(flush)
         candidate.checked = candidate.bench.check()
-    except Skip as reason:
-        candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
-        return
     except BREAKS as error:
         fail(candidate, error)
         return
@@ -217,9 +215,6 @@ def _recheck(candidate: Candidate) -> None:
     assert candidate.bench is not None, "right, so it is built"
     try:
         candidate.checked = candidate.bench.recheck()
-    except Skip as reason:
-        candidate.status, candidate.bench, candidate.note = "skipped", None, str(reason)
-        return
     except BREAKS as error:
         fail(candidate, error)
         return
@@ -229,10 +224,10 @@ def _recheck(candidate: Candidate) -> None:
 
 
 def fail(candidate: Candidate, error: BaseException) -> None:
-    """Note why a candidate broke, which loses its times; LenetError where the GPU is lost."""
+    """Note why a candidate broke or is left out: its times go; LenetError where the GPU is lost."""
     if loses_context(error):
         raise LenetError(lost()) from error
-    candidate.status = "skipped" if lacks_memory(error) else "failed"
+    candidate.status = "skipped" if isinstance(error, Skip) or lacks_memory(error) else "failed"
     candidate.bench, candidate.note = None, why(error)
     candidate.samples.clear()
 
