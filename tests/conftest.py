@@ -101,11 +101,14 @@ def weight_file(tmp_path: Path, rng: np.random.Generator) -> Path:
     return path
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """GPU tests are skipped without a GPU, and where several processes would share it.
 
     Those of PyTorch are skipped without it: the package index has it with CUDA's libraries only.
     """
+    if config.option.markexpr == "gpu":
+        items[:] = in_turns(items)
     if importlib.util.find_spec("torch") is None:
         for item in items:
             if "peers" in item.keywords:
@@ -118,6 +121,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(pytest.mark.skip(reason=why))
+
+
+def in_turns(items: list[pytest.Item]) -> list[pytest.Item]:
+    """GPU tests as several processes are best given them, one by one.
+
+    Long ones first, with another behind each since a process begins with two; last those that are
+    alone on the GPU: who waits for that does nothing else.
+    """
+    kinds = ("long", "alone")
+    long, alone = ([item for item in items if kind in item.keywords] for kind in kinds)
+    others = iter([item for item in items if not {*kinds} & {*item.keywords}])
+    pairs = [one for item in long for one in (item, next(others, None)) if one is not None]
+    return [*pairs, *others, *alone]
 
 
 @pytest.fixture(autouse=True)

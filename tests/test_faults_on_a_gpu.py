@@ -83,6 +83,7 @@ def runs_here(plan):
         return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
 def test_wherever_memory_lacks_the_labels_are_the_same(plan, ran):
     """Each allocation, on the GPU and page-locked, is refused once; then all from the k-th on."""

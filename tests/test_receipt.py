@@ -295,3 +295,10 @@ def test_no_gpu_no_receipt(written, monkeypatch):
     monkeypatch.setattr(conftest, "driver_gpus", tuple)
     session()
     assert written == []
+
+
+def test_gpu_tests_are_given_long_ones_first_and_those_alone_last():
+    kinds = {"a": "", "b": "alone", "c": "long", "d": "", "e": "long", "f": "alone", "g": "long"}
+    items = [SimpleNamespace(name=name, keywords={kind: 1}) for name, kind in kinds.items()]
+    assert "".join(item.name for item in conftest.in_turns(items)) == "caedgbf"
+    assert conftest.in_turns([]) == []
