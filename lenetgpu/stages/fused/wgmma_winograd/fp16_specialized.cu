@@ -249,8 +249,7 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     } else {
         ptx::fewer_registers<CONVOLVES>();
         convolve(images, base, group, barriers, n);
+        const int groups = BANDS * int(gridDim.x), own = group * int(gridDim.x) + int(blockIdx.x);
+        clear_rest(out, (n + BATCH - 1) / BATCH * BATCH + own, groups, n, threadIdx.x % WARPGROUP);
     }
-    const int groups = GROUPS * int(gridDim.x), own = group * int(gridDim.x) + int(blockIdx.x);
-    clear_rest(out, (n + BATCH - 1) / BATCH * BATCH + own, groups, n,
-               int(threadIdx.x) % WARPGROUP);
 }
