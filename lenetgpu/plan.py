@@ -65,12 +65,12 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
     "fp16": {"cuda": _spanned("wgmma_fp16")},
     "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
-    "fp16_specialized": {"cuda": _spanned("wgmma_winograd_specialized_fp16", "wgmma_fp16")},
+    "fp16_roles": {"cuda": _spanned("wgmma_winograd_roles_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
 }
-UNTRIED = frozenset({"wgmma_winograd_specialized_fp16"})
+UNTRIED = frozenset({"wgmma_winograd_roles_fp16"})
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}

@@ -142,7 +142,7 @@ def winograd_features(images, tensors, transform=once_rounded):
     return np.float32(0.25) * summed(sums.reshape(len(images), 8, 8, 64))
 
 
-def specialized_features(images, tensors):
+def roles_features(images, tensors):
     return winograd_features(images, tensors, in_halves)
 
 
@@ -151,8 +151,8 @@ def wgmma_winograd_fp16(images, tensors):
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
-def wgmma_winograd_specialized_fp16(images, tensors):
-    features = specialized_features(images, tensors)
+def wgmma_winograd_roles_fp16(images, tensors):
+    features = roles_features(images, tensors)
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
@@ -221,7 +221,7 @@ def fp16x3(images, tensors, rounds_hidden):
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
     "fp16_winograd": ("fp16w", wgmma_winograd_fp16),
-    "fp16_specialized": ("fp16w", wgmma_winograd_specialized_fp16),
+    "fp16_roles": ("fp16w", wgmma_winograd_roles_fp16),
     "mma_fp16": ("fp16", mma_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),

@@ -155,13 +155,13 @@ def test_what_no_gpu_has_run_is_a_variant_and_its_plan():
     families = {variant.family for variant in variants(device="cuda")}
     assert families >= UNTRIED
     assert all(untried(f"{family}.features") for family in UNTRIED)
-    assert untried("fp16_specialized")
+    assert untried("fp16_roles")
     assert not any(
         untried(name) for name in ("fp16", "fp16_winograd", "wgmma_winograd_fp16.features")
     )
 
 
-def test_what_nothing_has_run_is_asked_for_by_name(monkeypatch):
+def test_a_plan_that_nothing_has_run_is_asked_for_by_name(monkeypatch):
     taken = [on for of in (AUTO_PLANS, STAND_INS) for on in of.values()]
     named = {name for on in taken for names in on.values() for name in names}
     assert set(NAMED) >= named and not any(map(untried, named))

@@ -214,7 +214,5 @@ def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch
 
 
 def test_a_plan_that_no_gpu_has_run_says_so(fits):
-    assert Engine(Request(plan="fp16_specialized")).notes == [
-        "plan fp16_specialized: no GPU has run it yet"
-    ]
+    assert Engine(Request(plan="fp16_roles")).notes == ["plan fp16_roles: no GPU has run it yet"]
     assert Engine(Request(plan="fp16")).notes == Engine(Request(plan="fp16_winograd")).notes == []

@@ -17,7 +17,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.registry import REGISTRY
 
 pytestmark = pytest.mark.gpu
-FUSED = ["fp16", "fp16_winograd", "fp16_specialized", "fp16x3", "int8"]
+FUSED = ["fp16", "fp16_winograd", "fp16_roles", "fp16x3", "int8"]
 FUSED += ["mma_fp16", "mma_fp16x3", "fp32"]
 
 

@@ -14,7 +14,7 @@ from math import ceil
 import numpy as np
 import pytest
 from conftest import ROOT
-from emulated import NAMES, fp16_features, specialized_features, winograd_features
+from emulated import NAMES, fp16_features, roles_features, winograd_features
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
@@ -25,7 +25,7 @@ from lenetgpu.stages.fused.wgmma import fp16_features as direct
 from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.fused.wgmma_winograd import fp16_specialized as specialized
+from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
 
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 HEADERS = ("async", "barrier", "cluster", "global", "math", "shared", "shared2", "wgmma")
@@ -94,15 +94,15 @@ def launched(run, images, packed, grid, threads, seed):
 KERNELS = {
     "direct": (direct, fp16_pack, fp16_features),
     "winograd": (winograd, winograd_pack, winograd_features),
-    "specialized": (specialized, winograd_pack, specialized_features),
+    "roles": (roles, winograd_pack, roles_features),
 }
 
 
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
     [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
-     ("winograd", False, 3, 1), ("specialized", True, 45, 1), ("specialized", True, 9, 4),
-     ("specialized", False, 3, 1)],
+     ("winograd", False, 3, 1), ("roles", True, 45, 1), ("roles", True, 9, 4),
+     ("roles", False, 3, 1)],
 )  # fmt: skip
 def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
     module, pack, emulated = KERNELS[name]
@@ -112,8 +112,8 @@ def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
     form = direct.Form.of(images) if module is direct else uint8
-    threads = direct.TILING.threads if module is direct else module.THREADS
-    run = library(module.kernel(form))
+    threads = direct.TILING.threads if module is direct else module.DESIGN.threads
+    run = library((module if module is direct else module.DESIGN).kernel(form))
     packed = pack.pack_conv1(tensors[0])[int(uint8)], pack.pack_conv2(tensors[1])
     found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)))
     expected = emulated(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]

@@ -191,7 +191,10 @@ def test_a_precision_without_a_tolerance_is_refused(tmp_path):
     text = HEAD + POOL.replace("needs", 'precision="bf16", needs')
     result = compare("--with", write(tmp_path, text=text))
     assert result.exit_code == 2
-    assert "guest.slices: expected a precision of fp32, fp16x3, fp16, int8, found" in result.stderr
+    assert (
+        "guest.slices: expected a precision of fp32, fp16x3, fp16, fp16w, int8, found"
+        in result.stderr
+    )
 
 
 def test_a_convolution_joins_whatever_only_names(tmp_path):

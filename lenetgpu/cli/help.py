@@ -20,8 +20,8 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "explain", "machine", "engines", "shares", "workers", "scheduler", "predict",
     ),
     "Time and checks": (
-        "repeat", "timing", "seconds", "rounds", "warmup", "watch", "cold_l2", "counters",
-        "min_accuracy", "regression", "against", "tries",
+        "repeat", "timing", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise",
+        "counters", "min_accuracy", "regression", "against", "tries",
     ),
     "Output": (
         "output", "scores", "errors", "json_file", "csv_file", "markdown", "plot", "trace",

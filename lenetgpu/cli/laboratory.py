@@ -260,6 +260,12 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     help="These variants or families, with commas between.",
 )
 @ROUNDS
+@click.option(
+    "--bitwise",
+    is_flag=True,
+    help="Hold runs on the same images against one another: they must agree to the bit, or the "
+    "row says that they need not.",
+)
 @WITH
 @click.option(
     "--reference",

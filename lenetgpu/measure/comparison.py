@@ -25,7 +25,8 @@ class Candidate:
 
     `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
     time for it); or, from the start, refused, with a sentence in `note`. `single`: too slow for
-    rounds in the time allowed; `warmup`: untimed runs before each sample.
+    rounds in the time allowed; `warmup`: untimed runs before each sample. `bits`: "same" or
+    "others" where its runs were held against one another.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Candidate:
     single: bool = False
     warmup: int = 0
     machine: MachineState | None = None
+    bits: str | None = None
 
     @property
     def once(self) -> bool:

@@ -154,6 +154,19 @@ class ConvBench:
         self._checked: Checked | None = None
         self._flush: Flusher | None = None
 
+    @property
+    def repeats(self) -> bool:
+        """Whether two runs on the same images are to agree to the bit."""
+        return self.variant.repeats
+
+    def one_output(self) -> Any:
+        """What one more run on the first chunk leaves in a poisoned output, a copy."""
+        x = self._slots.images[: self._mounted.batch]
+        y = self._feed.y[: len(x)]
+        self._mounted.poison(y)
+        self._mounted.run(x, y)
+        return y.copy()
+
     def use_cold_cache(self, flush: Flusher) -> None:
         """Call `flush` before every timed call."""
         self._flush = flush

@@ -223,6 +223,8 @@ def candidate_json(
         "status": candidate.status,
         "note": candidate.note,
     }
+    if candidate.bits is not None:
+        entry["bits"] = candidate.bits
     if candidate.checked is not None:
         checked = candidate.checked
         entry |= {

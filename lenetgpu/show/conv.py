@@ -38,6 +38,7 @@ COLUMNS = (
     Column("layout", "layout", numeric=False),
     Column("check", "check", numeric=False),
     Column("error", "relative_error", short_error),
+    Column("bits", "bits", numeric=False),
     Column("median us", "median_us", fixed(2)),
     Column("p05 us", "p05_us", fixed(2)),
     Column("p95 us", "p95_us", fixed(2)),

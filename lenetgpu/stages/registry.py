@@ -76,10 +76,9 @@ Rows = list[tuple[str, str]]
 class Variant:
     """One algorithm for one kind of stage; its fields are `variant`'s keywords.
 
-    `run` computes it, and its docstring's first line is the summary. `reads` and `writes` list the
+    `run` computes it; its docstring's first line is the summary. `reads` and `writes` list the
     layouts it takes and makes, preferred first; the problem it is launched with names the pair in
-    use. `also` are other full names that it answers to, `default` marks the variant that its
-    family's name alone means.
+    use. `also` are other full names of it, `default`: its family's name alone means it.
 
     - `prepare(w, problem, batch)` turns a float32 weight array (of a span: the tuple of them) into
       what `run` receives, and may allocate workspace for up to `batch` images.
@@ -88,9 +87,9 @@ class Variant:
     - `supports(problem)` is None, or a sentence saying why not.
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
-    - `local_memory` declares that its kernels use per-thread local memory on purpose, `raw_images`
-      that it takes images as they arrive (uint8 or float32) and needs no input step,
-      `packed_images` that it takes packed ones (`stages.support.unpack.Records`) as well.
+    - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it takes
+      images as they arrive (uint8 or float32); `packed_images`: packed ones as well; `repeats`:
+      two runs on the same images agree to the bit.
     """
 
     kind: str
@@ -111,6 +110,7 @@ class Variant:
     local_memory: bool = False
     raw_images: bool = False
     packed_images: bool = False
+    repeats: bool = True
 
     @property
     def full_name(self) -> str:

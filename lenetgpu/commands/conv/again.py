@@ -11,7 +11,7 @@ from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.papers.shapes import Row, Shape
 from lenetgpu.show.conv_document import shape_text
 
-_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "reference")
+_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
 """What of a request says how a shape is measured, and not where its results go."""
 
 

@@ -10,6 +10,7 @@ from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv.again import add_commands, command_of
 from lenetgpu.commands.conv.beside import explained, has_ladder, ladder, named
 from lenetgpu.commands.conv.kernels import compile_all
+from lenetgpu.commands.conv.repeats import repeat_all
 from lenetgpu.commands.conv.request import ConvRequest, require_checkable, rows_to_run
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
@@ -298,6 +299,8 @@ def _run(
         request.cold_l2,
         say=about,
     )
+    if request.bitwise and not comparison.interrupted:
+        repeat_all(comparison, about)
     watch_all(comparison, setting.gpu, request.watch, about)
     return comparison
 

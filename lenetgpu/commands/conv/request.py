@@ -54,6 +54,7 @@ class ConvRequest:
     warmup: int | None = None
     watch: float = WATCHED_S
     cold_l2: bool = False
+    bitwise: bool = False
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None

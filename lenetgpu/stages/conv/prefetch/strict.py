@@ -152,6 +152,7 @@ def _of(choice: Choice, paper: str) -> Callable[[Callable[..., None]], Callable[
         supports=choice.supports,
         explain=choice.explain,
         paper=paper,
+        repeats=choice.division != "channels",
     )
 
 

@@ -5,7 +5,8 @@ from lenetgpu.stages.registry import offer
 
 _FAMILIES = {
     "fp16_features": "wgmma_winograd_fp16",
-    "fp16_specialized": "wgmma_winograd_specialized_fp16",
+    "fp16_roles": "wgmma_winograd_roles_fp16",
+    "fp16_launch": "",
     "fp16_pack": "",
 }
 offer(__name__, __path__, (FEATURES,), _FAMILIES)

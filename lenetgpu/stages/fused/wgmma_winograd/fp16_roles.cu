@@ -13,7 +13,7 @@ constexpr int LINE_BYTES = BATCH * 2 * CELL;  // maps: [point][channel/8][12 row
 constexpr int BANDS_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = BANDS_AT + BANDS * BATCH * BAND_BYTES;
 constexpr int GROUPS = BANDS + 1;
-constexpr int MULTIPLIES = 224, CONVOLVES = 96;  // registers of a thread
+constexpr int MULTIPLIES = 216, CONVOLVES = 96;  // registers of a thread
 
 static_assert(BATCH == 4 && SIDE % BAND == 0, "a line of all images is a warp's");
 static_assert(BAND_PIXELS % 8 == 0 && 2 * BAND * 28 % 8 == 0, "a band is whole patches");
@@ -222,7 +222,7 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base,
 
 // filters1: [step][2][dx and channel][8] fp16; filters2: [point][row][channel/16][2][channel][8].
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    specialized_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
+    roles_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                       const unsigned char* __restrict__ filters2, uint4* __restrict__ out, int n) {
     extern __shared__ __align__(128) unsigned char memory[];
     const u32 base = ptx::shared(memory);
