@@ -70,7 +70,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
 }
-UNTRIED = frozenset({"wgmma_winograd_roles_fp16"})
+UNTRIED: frozenset[str] = frozenset()
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
@@ -81,7 +81,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
-    "fp16w": {"cuda": ("fp16_winograd",)},
+    "fp16w": {"cuda": ("fp16_roles", "fp16_winograd")},
     "int8": {"cuda": ("int8",)},
 }
 # precision -> device -> plans of another precision that `auto` takes there too, each as long as its

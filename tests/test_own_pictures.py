@@ -85,7 +85,12 @@ def test_every_mode_is_the_same_digit(put, mode):
         form = "PNG"
     if mode == "HSV":
         image, form = image.convert("RGB"), "BMP"
-    made = read_digit(put(image, form=form))
+    path = put(image, form=form)
+    try:
+        Image.open(path).load()
+    except OSError as error:
+        pytest.skip(f"this Pillow does not read the {mode} that it wrote: {error}")
+    made = read_digit(path)
     assert made.notes == ("dark on light, turned",)
     assert alike(made.pixels, SEVEN)
 
