@@ -10,6 +10,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.files.folders import is_pattern, looks_at
 from lenetgpu.files.forms import FORMS
 from lenetgpu.files.pictures.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
@@ -29,7 +30,8 @@ from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, resolved, sweep, write_atomically
 
 SUMMARY = "summary.json"
-_MOST_WORKERS, _TOLD = 1024, 10
+_MOST_WORKERS, _TOLD, _LOOKED_FOR = 1024, 10, 1_000
+_LABELS = "files of labels that are not as they were listed"
 Tell = Callable[[str], None]
 
 
@@ -95,7 +97,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     """
     request.check()
     out = request.out.absolute()
-    _require_folder(out, request.sources)
+    _require_folder(out, request.sources, request.form)
     read = look(request, say)
     with manifest.alone(out):
         begun = manifest.read(out)
@@ -197,7 +199,7 @@ def require_outside(out: Path, file: Path | None) -> None:
         )
 
 
-def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
+def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
     """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
     for source in sources:
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
@@ -228,6 +230,8 @@ def _files(folder: Path) -> list[str]:
         if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
             raise LenetError(
                 f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
+        if is_pattern(str(source)):
+            _require_unseen(out, str(source), form)
             )
     return [name for name, _ in found]
 
@@ -248,6 +252,18 @@ def _run(
     for number in left:
         outcome.rows.pop(number, None)
     images, started = outcome.images, clock()
+def _require_unseen(out: Path, pattern: str, form: str) -> None:
+    """LenetError where `pattern` would match a file that the job writes into `out`."""
+    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
+    place = os.path.realpath(out)
+    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
+        if looks_at(pattern, os.path.join(place, name)):
+            raise LenetError(
+                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
+                f"found that it would match {name}"
+            )
+
+
     try:
         rows = crew.ready(outcome.folder, job) if left else None
         outcome.ready_seconds, started = clock() - started, clock()
