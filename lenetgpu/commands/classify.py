@@ -20,8 +20,9 @@ from lenetgpu.plan import AUTO
 from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, crew
 from lenetgpu.shards.here import TRIES
-from lenetgpu.shards.inputs import Gathered, Unreadable, gather
+from lenetgpu.shards.inputs import Gathered, gather
 from lenetgpu.shards.job import MOST, PICTURES, SHARD, Job, news, require_same
+from lenetgpu.shards.kept import altered, clear
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
 from lenetgpu.shards.pictures import LIST, keep
@@ -105,7 +106,8 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         if begun is not None:
             run = _as_begun(run, begun.job)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
-            _tell_bad(read.bad, tell)
+            unreadable = [entry.sentence for entry in read.bad]
+            _tell_some(unreadable, tell, "files that cannot be read")
             if found.dashboard:
                 tell(f"dashboard {found.dashboard}")
             say("making ready")
@@ -116,11 +118,13 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
             else:
                 require_same(out, begun.job, job)
                 _extend(out, begun, job, read.listed)
+                _require_whole(out, begun, tell)
             new = [entry for entry in read.bad if entry.path not in begun.unreadable]
             if new and not job.pictures:
                 manifest.append(out, *new)
             outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
             _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
+            _look_again(outcome, (say, tell))
     _sum_up(out, outcome)
     return outcome
 
@@ -133,11 +137,12 @@ def look(request: ClassifyRequest, say: Say) -> Gathered:
     return found
 
 
-def _tell_bad(bad: list[Unreadable], tell: Tell) -> None:
-    for entry in bad[:_TOLD]:
-        tell(entry.sentence)
-    if len(bad) > _TOLD:
-        tell(f"and {len(bad) - _TOLD:,} more files that cannot be read")
+def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
+    """The first of them, and how many more there are of `what`."""
+    for sentence in sentences[:_TOLD]:
+        tell(sentence)
+    if len(sentences) > _TOLD:
+        tell(f"and {len(sentences) - _TOLD:,} more {what}")
 
 
 def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
@@ -152,6 +157,29 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
     for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
         manifest.append(out, entry)
         begun.job = begun.job.extended(entry)
+
+
+def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
+    """Files of labels that are not what was listed are done again, and what is left over goes."""
+    found = altered(out, begun.done.values())
+    for row in found:
+        begun.drop(row)
+    _tell_some([f"{why}; they are made again" for why in found.values()], tell, _LABELS)
+    clear(out, begun.job, begun.done.values())
+
+
+def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
+    """In the end the files of labels are to be what was listed; after Ctrl-C nobody waits."""
+    if outcome.interrupted or not outcome.fresh:
+        return
+    say, tell = told
+    say("looking at labels")
+    found = altered(outcome.folder, outcome.rows.values())
+    for row in found:
+        del outcome.rows[row.shard]
+    outcome.altered += found.values()
+    again = [f"{why}; the same command makes them again" for why in outcome.altered]
+    _tell_some(again, tell, _LABELS)
 
 
 def _as_begun(run: Request, job: Job) -> Request:
@@ -202,6 +230,8 @@ def require_outside(out: Path, file: Path | None) -> None:
 def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
     """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
     for source in sources:
+        if is_pattern(str(source)):
+            _require_unseen(out, str(source), form)
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             raise LenetError(
                 f"{out}: expected a folder for the results outside {source}, which is read, "
@@ -222,6 +252,18 @@ def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
         )
 
 
+def _require_unseen(out: Path, pattern: str, form: str) -> None:
+    """LenetError where `pattern` would match a file that the job writes into `out`."""
+    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
+    place = os.path.realpath(out)
+    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
+        if looks_at(pattern, os.path.join(place, name)):
+            raise LenetError(
+                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
+                f"found that it would match {name}"
+            )
+
+
 def _files(folder: Path) -> list[str]:
     """Names in `folder`; LenetError of a device, a pipe or a folder that has a result's name."""
     with os.scandir(folder) as entries:
@@ -230,8 +272,6 @@ def _files(folder: Path) -> list[str]:
         if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
             raise LenetError(
                 f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
-        if is_pattern(str(source)):
-            _require_unseen(out, str(source), form)
             )
     return [name for name, _ in found]
 
@@ -252,18 +292,6 @@ def _run(
     for number in left:
         outcome.rows.pop(number, None)
     images, started = outcome.images, clock()
-def _require_unseen(out: Path, pattern: str, form: str) -> None:
-    """LenetError where `pattern` would match a file that the job writes into `out`."""
-    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
-    place = os.path.realpath(out)
-    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
-        if looks_at(pattern, os.path.join(place, name)):
-            raise LenetError(
-                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
-                f"found that it would match {name}"
-            )
-
-
     try:
         rows = crew.ready(outcome.folder, job) if left else None
         outcome.ready_seconds, started = clock() - started, clock()
@@ -287,7 +315,7 @@ def _require_unseen(out: Path, pattern: str, form: str) -> None:
 
 def _count(outcome: ClassifyOutcome, row: Row) -> None:
     outcome.rows[row.shard] = row
-    outcome.fresh += 1
+    outcome.fresh += row.files
     outcome.fresh_images += row.images
 
 
