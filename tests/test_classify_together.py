@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.commands import classify
 from lenetgpu.errors import LenetError
+from lenetgpu.files import output
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.folders import looks_at, matching
@@ -241,6 +242,18 @@ def test_of_many_that_are_not_as_listed_the_first_are_said(folder, out):
     said = run(folder, "--out", out, "--shard", 3).stderr
     assert said.count("found no such file; they are made again") == 10
     assert "and 15 more files of labels that are not as they were listed" in said
+
+
+def test_labels_that_cannot_be_sealed_leave_nothing(folder, out, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(output, "known_by", full)
+    said = run(folder, "--out", out, code=2).stderr
+    assert "part-000000.npy: expected a place to write to" in said and said.count("\n") == 1
+    assert {path.name for path in out.iterdir()} <= {".lenetgpu.lock", "manifest.json"}
+    monkeypatch.undo()
+    run(folder, "--out", out)
 
 
 @pytest.mark.parametrize("harm", ["edited", "cut"])

@@ -249,14 +249,13 @@ class LabelWriter:
     def seal(self) -> tuple[int, str]:
         """Make the file whole, all labels of which are written, before `close` puts it in place.
 
-        Its bytes and their SHA-256. LenetError as for `write`.
+        Its bytes and their SHA-256. LenetError where the disk does not take it.
         """
         try:
             self._form.finish(None)
             self._sealed = True
             return known_by(self._made.file)
         except OSError as error:
-            self.abandon()
             raise _no_place(self.path, error) from error
 
     def abandon(self) -> None:
