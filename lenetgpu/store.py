@@ -70,7 +70,7 @@ def sizes(folder: Path, names: Iterable[str] | None = None) -> dict[str, int]:
             names = [entry.name for entry in entries]
     for name in names:
         with suppress(OSError):  # it is not there
-            facts = os.lstat(folder / name)
+            facts = os.stat(folder / name)
             if stat.S_ISREG(facts.st_mode):
                 found[name] = facts.st_size
     return found

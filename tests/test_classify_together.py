@@ -291,6 +291,64 @@ def test_labels_that_change_before_the_end_are_said(folder, out, harm, monkeypat
     assert len(labels(out)) == 75
 
 
+def test_files_that_no_line_names_go_at_the_end(folder, out, monkeypatch):
+    begin = worker.Worker._begin
+
+    def disturbed(self, shard, writer):
+        """As of one who did half of a lot, and was killed; another did it whole."""
+        (out / "part-000005.npy").write_bytes(b"half")
+        (out / "part-000025.npy").write_bytes(b"no shard's")
+        return begin(self, shard, writer)
+
+    monkeypatch.setattr(worker.Worker, "_begin", disturbed)
+    run(folder, "--out", out, "--shard", 30)
+    assert [*parts(out)] == [f"part-0000{n}.npy" for n in ("00", "10", "20", "25")]
+
+
+def test_a_job_that_took_the_place_keeps_its_files(folder, out, monkeypatch):
+    look, other = classify._look_again, "part-000005.npy"
+
+    def disturbed(outcome, told):
+        path = out / "manifest.json"
+        path.write_text(path.read_text().replace(outcome.job.id, "0" * len(outcome.job.id)))
+        (out / other).write_bytes(b"another job's")
+        look(outcome, told)
+
+    monkeypatch.setattr(classify, "_look_again", disturbed)
+    said = run(folder, "--out", out, "--shard", 30, code=2).stderr
+    assert "found another one begun since" in said and said.count("\n") == 1
+    assert (out / other).exists() and not (out / "summary.json").exists()
+
+
+def test_ctrl_c_while_labels_are_looked_at(folder, out, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classify, "altered", stopped)
+    assert "interrupted: 0 shards left" in run(folder, "--out", out, code=130).stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["interrupted"] and summary["images_done"] == 75
+
+
+def test_labels_that_were_moved_and_linked_are_done(folder, out, tmp_path):
+    run(folder, "--out", out, "--shard", 30)
+    (out / "part-000010.npy").rename(tmp_path / "elsewhere.npy")
+    (out / "part-000010.npy").symlink_to(tmp_path / "elsewhere.npy")
+    run(folder, "--out", out, "--shard", 30)
+    assert json.loads((out / "summary.json").read_text())["this_run"]["shards"] == 0
+
+
+def test_altered_labels_whose_line_has_odd_fields(folder, out):
+    run(folder, "--out", out)
+    path = out / "manifest.json"
+    first, line = path.read_text().splitlines()
+    document = json.loads(line)
+    document["done"]["worker"] = []
+    path.write_text(f"{first}\n{json.dumps(document)}\n")
+    (out / "part-000000.npy").write_bytes(b"cut")
+    assert "they are made again" in run(folder, "--out", out).stderr
+
+
 @pytest.mark.parametrize("change", ["other", "gone", "touched"])
 def test_labels_beside_images_that_change_are_noticed(labelled, out, change):
     images = labelled.with_name("t-images-idx3-ubyte")
@@ -340,6 +398,22 @@ def test_a_pattern_that_would_match_the_results(tmp_path, folder, out, pattern, 
         assert "that it would match part-000000.npy" in said and said.count("\n") == 1
         assert not out.exists()
     run(folder / "0?.npy", "read/**/1*.npy", "--out", out)
+
+
+def test_a_pattern_in_a_folder_whose_name_looks_like_one(tmp_path, folder, monkeypatch):
+    place = tmp_path / "x[1]"
+    place.mkdir()
+    folder.rename(place / "read")
+    monkeypatch.chdir(place)
+    assert "would match part-000000.npy" in run("*/*.npy", "--out", "out", code=2).stderr
+    run("read/*.npy", "--out", "out")
+
+
+def test_a_pattern_that_leaves_its_folder(tmp_path, folder, out, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("rea?/../read/00.npy", "--out", out)
+    assert len(labels(out)) == 3
+    assert looks_at("rea?/../out/part-000000.npy", str(out / "part-000000.npy"))
 
 
 def test_patterns_match_what_they_would_find(tmp_path):

@@ -162,22 +162,28 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
 def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
     """Files of labels that are not what was listed are done again, and what is left over goes."""
     found = altered(out, begun.done.values())
-    for row in found:
+    for row, _ in found:
         begun.drop(row)
-    _tell_some([f"{why}; they are made again" for why in found.values()], tell, _LABELS)
+    _tell_some([f"{why}; they are made again" for _, why in found], tell, _LABELS)
     clear(out, begun.job, begun.done.values())
 
 
 def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
-    """In the end the files of labels are to be what was listed; after Ctrl-C nobody waits."""
+    """In the end the files of labels are to be what was listed, and no others; not after Ctrl-C."""
     if outcome.interrupted or not outcome.fresh:
         return
     say, tell = told
     say("looking at labels")
-    found = altered(outcome.folder, outcome.rows.values())
-    for row in found:
+    try:
+        manifest.require_begun(outcome.folder, outcome.job)
+        clear(outcome.folder, outcome.job, outcome.rows.values())
+        found = altered(outcome.folder, outcome.rows.values())
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        return
+    for row, why in found:
         del outcome.rows[row.shard]
-    outcome.altered += found.values()
+        outcome.altered.append(why)
     again = [f"{why}; the same command makes them again" for why in outcome.altered]
     _tell_some(again, tell, _LABELS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
-from glob import glob, has_magic
+from glob import escape, glob, has_magic
 
 
 def below(folder: str) -> Iterator[str]:
@@ -41,8 +41,8 @@ def is_pattern(name: str) -> bool:
 
 def looks_at(pattern: str, path: str) -> bool:
     """Whether `pattern` would match `path`, absolute and without links, were a file there."""
-    names = os.path.abspath(pattern).split(os.sep)[1:]
-    plain = next(at for at, name in enumerate(names) if has_magic(name))
+    names = os.path.abspath(os.path.join(escape(os.getcwd()), pattern)).split(os.sep)[1:]
+    plain = next((at for at, name in enumerate(names) if has_magic(name)), len(names))
     start = os.path.realpath(os.sep + os.sep.join(names[:plain])).split(os.sep)
     place = path.split(os.sep)
     start = [name for name in start if name]

@@ -16,7 +16,7 @@ from lenetgpu.shards.manifest import Row
 from lenetgpu.store import known_by, sizes
 
 
-def altered(folder: Path, rows: Iterable[Row]) -> dict[Row, str]:
+def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
     """The lines whose file in `folder` is not the one that was listed any more, each with why.
 
     Every file is read: 4 bytes an image (44 with scores), beside the 784 that its label came of.
@@ -24,7 +24,7 @@ def altered(folder: Path, rows: Iterable[Row]) -> dict[Row, str]:
     listed = list(rows)
     with ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu-look") as pool:
         found = pool.map(lambda row: _altered(folder, row), listed)
-        return {row: why for row, why in zip(listed, found, strict=True) if why}
+        return [(row, why) for row, why in zip(listed, found, strict=True) if why]
 
 
 def _altered(folder: Path, row: Row) -> str:
