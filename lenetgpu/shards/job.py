@@ -214,7 +214,7 @@ def of_header(document: Any) -> Job:
         raise OtherSchemaError(
             f"expected a manifest of format {SCHEMA}, found one of format "
             f"{printable(str(document['schema']))}, by lenetgpu "
-            f"{printable(str(document['lenetgpu']))}: that version goes on with it, "
+            f"{printable(str(document['lenetgpu']))}: go on with the one that wrote it, "
             "or begin in another folder"
         )
     found = dict(document["job"])
