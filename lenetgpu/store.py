@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
 import re
 import stat
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _PREFIX = ".lenetgpu."
+_BLOCK = 1 << 20
 TEMPORARY = r"\.lenetgpu\.[0-9a-f]{16}"
 """What names of temporary files look like."""
 
@@ -43,6 +46,34 @@ def write_atomically(path: Path, data: bytes, lasting: bool = True) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise LenetError(f"{path}: expected a place to write to, found: {reason}") from error
+
+
+def known_by(file: IO[bytes]) -> tuple[int, str]:
+    """The bytes of an open file and their SHA-256, read from its start on; it is then at its end.
+
+    OSError where it cannot be read.
+    """
+    found, size = hashlib.sha256(), 0
+    file.flush()
+    file.seek(0)
+    while block := file.read(_BLOCK):
+        found.update(block)
+        size += len(block)
+    return size, found.hexdigest()
+
+
+def sizes(folder: Path, names: Iterable[str] | None = None) -> dict[str, int]:
+    """The bytes of the files in `folder`, or of those of these names that are there."""
+    found = {}
+    if names is None:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    for name in names:
+        with suppress(OSError):  # it is not there
+            facts = os.stat(folder / name)
+            if stat.S_ISREG(facts.st_mode):
+                found[name] = facts.st_size
+    return found
 
 
 def json_text(document: Any, indent: int | None = None) -> str:

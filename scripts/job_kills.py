@@ -34,6 +34,8 @@ from lenetgpu.files.dataset import load_dataset
 
 _SLOW_S = 120.0
 _SIZES = (700, 2_500, 1_300, 400, 3_100)
+_LITTLE, _FEW = 160, 3
+"""Files of so many images, which share files of labels."""
 _PICTURES = 600
 
 
@@ -58,13 +60,14 @@ class Jobs:
 
     def __init__(self, folder: Path, shard: int, seed: int, pictures: bool = False) -> None:
         self.folder, self.shard, self.random = folder, shard, random.Random(seed)
-        self.sources, self.count = folder / "read", _PICTURES if pictures else sum(_SIZES)
+        sizes = () if pictures else (*_SIZES, *[_FEW] * _LITTLE)
+        self.sources, self.count = folder / "read", sum(sizes) or _PICTURES
         self.sources.mkdir(parents=True)
         images, at = load_dataset(default_digits()).images, 0
         for number in range(self.count if pictures else 0):
             Image.fromarray(images[number, ..., 0]).save(self.sources / f"digit {number:03}.png")
-        for number, count in enumerate(() if pictures else _SIZES):
-            np.save(self.sources / f"digits {number}.npy", images[at : at + count])
+        for number, count in enumerate(sizes):
+            np.save(self.sources / f"digits {number:03}.npy", images[at : at + count])
             at += count
         self.whole = self.labels(self.end(self.start(folder / "whole")))
 

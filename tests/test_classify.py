@@ -258,7 +258,7 @@ def test_a_damaged_manifest_is_a_sentence(tmp_path, folder, line):
     with open(out / "manifest.json", "a") as file:
         file.write(line + "\n")
     said = run(folder, "--out", out, code=2).stderr
-    assert "line 5 damaged" in said and said.count("\n") == 1
+    assert "line 3 damaged" in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -271,9 +271,13 @@ def test_a_damaged_manifest_is_a_sentence(tmp_path, folder, line):
         {"counts": [0] * 10},
         {"counts": "0123456789"},
         {"right": "all"},
-        {"right": 101},
+        {"right": 601},
         {"bad": 1},
         {"said": 5},
+        {"files": 2},
+        {"files": 0},
+        {"files": 9},
+        {"size": "1"},
     ],
     ids=str,
 )
@@ -284,7 +288,7 @@ def test_a_line_of_another_input_is_damaged(tmp_path, folder, change):
     line["done"] |= change
     with open(out / "manifest.json", "a") as file:
         file.write(json.dumps(line) + "\n")
-    assert "line 5 damaged" in run(folder, "--out", out, code=2).stderr
+    assert "line 3 damaged" in run(folder, "--out", out, code=2).stderr
 
 
 def start(folder, out, *words, **more):
@@ -305,7 +309,8 @@ def test_a_full_disk_stops_the_job_and_the_next_start_ends_it(tmp_path, folder, 
     (out / "part-000000.npy").unlink()
     process = start(folder, out, "--shard", "300", preexec_fn=full)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and said.count(b"\n") == 1 and b"File too large" in said
+    assert process.returncode == 2 and said.count(b"\n") == 2 and b"File too large" in said
+    assert b"part-000000.npy: expected the labels that were listed" in said
     run(folder, "--out", out, "--shard", 300)
     assert (labels(out) == truth).all()
 

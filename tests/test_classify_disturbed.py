@@ -190,9 +190,9 @@ def test_long_names_are_whole(images, out, form):
     found = []
     for part in sorted(out.glob("part-*")):
         if form == "csv":
-            found.append(part.read_text().splitlines()[1].split(",")[1])
+            found += [line.split(",")[1] for line in part.read_text().splitlines()[1::300]]
         else:
             from pyarrow import parquet
 
-            found.append(parquet.read_table(part)["file"][0].as_py())
+            found += parquet.read_table(part)["file"].to_pylist()[::300]
     assert found == names

@@ -125,5 +125,5 @@ def classify(
             err=True,
         )
         ctx.exit(INTERRUPTED)
-    if outcome.bad or outcome.failed or outcome.lacking:
+    if outcome.bad or outcome.failed or outcome.lacking or outcome.altered:
         ctx.exit(1)

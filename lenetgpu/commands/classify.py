@@ -10,6 +10,7 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
+from lenetgpu.files.folders import is_pattern, looks_at
 from lenetgpu.files.forms import FORMS
 from lenetgpu.files.pictures.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
@@ -19,8 +20,9 @@ from lenetgpu.plan import AUTO
 from lenetgpu.shards import manifest
 from lenetgpu.shards.crew import Here, OnDask, crew
 from lenetgpu.shards.here import TRIES
-from lenetgpu.shards.inputs import Gathered, Unreadable, gather
+from lenetgpu.shards.inputs import Gathered, gather
 from lenetgpu.shards.job import MOST, PICTURES, SHARD, Job, news, require_same
+from lenetgpu.shards.kept import altered, clear
 from lenetgpu.shards.manifest import Row
 from lenetgpu.shards.outcome import ClassifyOutcome
 from lenetgpu.shards.pictures import LIST, keep
@@ -29,7 +31,8 @@ from lenetgpu.show.progress import Say
 from lenetgpu.store import json_text, resolved, sweep, write_atomically
 
 SUMMARY = "summary.json"
-_MOST_WORKERS, _TOLD = 1024, 10
+_MOST_WORKERS, _TOLD, _LOOKED_FOR = 1024, 10, 1_000
+_LABELS = "files of labels that are not as they were listed"
 Tell = Callable[[str], None]
 
 
@@ -95,7 +98,7 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
     """
     request.check()
     out = request.out.absolute()
-    _require_folder(out, request.sources)
+    _require_folder(out, request.sources, request.form)
     read = look(request, say)
     with manifest.alone(out):
         begun = manifest.read(out)
@@ -103,7 +106,8 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
         if begun is not None:
             run = _as_begun(run, begun.job)
         with crew(run, request.workers, request.scheduler, request.tries) as found:
-            _tell_bad(read.bad, tell)
+            unreadable = [entry.sentence for entry in read.bad]
+            _tell_some(unreadable, tell, "files that cannot be read")
             if found.dashboard:
                 tell(f"dashboard {found.dashboard}")
             say("making ready")
@@ -114,11 +118,13 @@ def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
             else:
                 require_same(out, begun.job, job)
                 _extend(out, begun, job, read.listed)
+                _require_whole(out, begun, tell)
             new = [entry for entry in read.bad if entry.path not in begun.unreadable]
             if new and not job.pictures:
                 manifest.append(out, *new)
             outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
             _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
+            _look_again(outcome, (say, tell))
     _sum_up(out, outcome)
     return outcome
 
@@ -131,11 +137,12 @@ def look(request: ClassifyRequest, say: Say) -> Gathered:
     return found
 
 
-def _tell_bad(bad: list[Unreadable], tell: Tell) -> None:
-    for entry in bad[:_TOLD]:
-        tell(entry.sentence)
-    if len(bad) > _TOLD:
-        tell(f"and {len(bad) - _TOLD:,} more files that cannot be read")
+def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
+    """The first of them, and how many more there are of `what`."""
+    for sentence in sentences[:_TOLD]:
+        tell(sentence)
+    if len(sentences) > _TOLD:
+        tell(f"and {len(sentences) - _TOLD:,} more {what}")
 
 
 def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
@@ -150,6 +157,35 @@ def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> Non
     for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
         manifest.append(out, entry)
         begun.job = begun.job.extended(entry)
+
+
+def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
+    """Files of labels that are not what was listed are done again, and what is left over goes."""
+    found = altered(out, begun.done.values())
+    for row, _ in found:
+        begun.drop(row)
+    _tell_some([f"{why}; they are made again" for _, why in found], tell, _LABELS)
+    clear(out, begun.job, begun.done.values())
+
+
+def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
+    """In the end the files of labels are to be what was listed, and no others; not after Ctrl-C."""
+    if outcome.interrupted or not outcome.fresh:
+        return
+    say, tell = told
+    say("looking at labels")
+    try:
+        manifest.require_begun(outcome.folder, outcome.job)
+        clear(outcome.folder, outcome.job, outcome.rows.values())
+        found = altered(outcome.folder, outcome.rows.values())
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        return
+    for row, why in found:
+        del outcome.rows[row.shard]
+        outcome.altered.append(why)
+    again = [f"{why}; the same command makes them again" for why in outcome.altered]
+    _tell_some(again, tell, _LABELS)
 
 
 def _as_begun(run: Request, job: Job) -> Request:
@@ -197,9 +233,11 @@ def require_outside(out: Path, file: Path | None) -> None:
         )
 
 
-def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
+def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
     """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
     for source in sources:
+        if is_pattern(str(source)):
+            _require_unseen(out, str(source), form)
         if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
             raise LenetError(
                 f"{out}: expected a folder for the results outside {source}, which is read, "
@@ -218,6 +256,18 @@ def _require_folder(out: Path, sources: tuple[Path, ...]) -> None:
             f"{out}: expected an empty folder, or one that a job was begun in, "
             f"found {len(others)} other files, as {min(others)}"
         )
+
+
+def _require_unseen(out: Path, pattern: str, form: str) -> None:
+    """LenetError where `pattern` would match a file that the job writes into `out`."""
+    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
+    place = os.path.realpath(out)
+    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
+        if looks_at(pattern, os.path.join(place, name)):
+            raise LenetError(
+                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
+                f"found that it would match {name}"
+            )
 
 
 def _files(folder: Path) -> list[str]:
@@ -271,7 +321,7 @@ def _run(
 
 def _count(outcome: ClassifyOutcome, row: Row) -> None:
     outcome.rows[row.shard] = row
-    outcome.fresh += 1
+    outcome.fresh += row.files
     outcome.fresh_images += row.images
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from glob import glob, has_magic
+from fnmatch import fnmatchcase
+from glob import escape, glob, has_magic
 
 
 def below(folder: str) -> Iterator[str]:
@@ -36,6 +37,28 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def is_pattern(name: str) -> bool:
     """Whether `name` is a pattern (`*?[`) and no file's name."""
     return has_magic(name) and not os.path.lexists(name)
+
+
+def looks_at(pattern: str, path: str) -> bool:
+    """Whether `pattern` would match `path`, absolute and without links, were a file there."""
+    names = os.path.abspath(os.path.join(escape(os.getcwd()), pattern)).split(os.sep)[1:]
+    plain = next((at for at, name in enumerate(names) if has_magic(name)), len(names))
+    start = os.path.realpath(os.sep + os.sep.join(names[:plain])).split(os.sep)
+    place = path.split(os.sep)
+    start = [name for name in start if name]
+    return place[1 : len(start) + 1] == start and _fits(names[plain:], place[len(start) + 1 :])
+
+
+def _fits(patterns: list[str], names: list[str]) -> bool:
+    """Whether patterns match names, each its own, `**` any number of them; hidden ones by a dot."""
+    if not patterns or (not names and patterns != ["**"]):
+        return patterns == names
+    if patterns[0] == "**":
+        return _fits(patterns[1:], names) or (
+            bool(names) and names[0][0] != "." and _fits(patterns, names[1:])
+        )
+    shown = names[0][0] != "." or patterns[0][:1] == "."
+    return shown and fnmatchcase(names[0], patterns[0]) and _fits(patterns[1:], names[1:])
 
 
 def matching(pattern: str) -> list[str]:

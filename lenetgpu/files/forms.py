@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Names = Sequence[str] | None
 """Of each image's file, where images are of several."""
+Numbers = int | Sequence[int]
+"""Of the first image in its data set, or of all, which may be of several."""
 Lacking = Mapping[int, str] | None
 """Why images have no label, by their place; None where all have one. It may grow meanwhile."""
 NO_LABEL = -1
@@ -50,7 +52,7 @@ class Announced:
 
     count: int
     with_scores: bool
-    first: int = 0
+    first: Numbers = 0
     names: Names = None
     lacking: Lacking = None
 
@@ -66,6 +68,13 @@ class Form(ABC):
     @abstractmethod
     def add(self, labels: Array, scores: Array | None) -> None:
         """The next labels; `done` says how many came before, `first` the number of image 0."""
+
+    def numbers(self, count: int) -> Sequence[int]:
+        """Those of the next `count` images in their data sets."""
+        done, first = self.done, self.first
+        if isinstance(first, int):
+            return range(first + done, first + done + count)
+        return first[done : done + count]
 
     @abstractmethod
     def finish(self, asked: int | None) -> None:
@@ -145,8 +154,8 @@ class Csv(Form):
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """A line for each."""
-        numbers = range(self.first + self.done, self.first + self.done + len(labels))
-        heads, end = list(self._heads(numbers)), "\n" if self.lacking is None else ",\n"
+        heads = list(self._heads(self.numbers(len(labels))))
+        end = "\n" if self.lacking is None else ",\n"
         rows = zip(heads, labels.tolist(), strict=True)
         if scores is None:
             lines = [f"{head},{label}{end}" for head, label in rows]
@@ -162,7 +171,7 @@ class Csv(Form):
                 lines[at] = f"{heads[at]}{empty}{_cells((self.lacking[self.done + at],))}"
         self.file.write("".join(lines).encode())
 
-    def _heads(self, numbers: range) -> Iterable[object]:
+    def _heads(self, numbers: Sequence[int]) -> Iterable[object]:
         """What a line begins with: the image's number, and its name where it has one."""
         if self.names is None:
             return numbers
@@ -234,9 +243,8 @@ class Json(Form):
 class H5(Form):
     """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
 
-    Names are /files, rows of UTF-8 as long as the longest, ended by zeros.
-
-    Parts are kept in files of their own; HDF5 has a part in them only in the end.
+    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. Parts are kept in
+    files of their own; HDF5 has a part in them only in the end.
     """
 
     def __init__(self, file: IO[bytes], told: Announced) -> None:
@@ -291,8 +299,7 @@ class Parquet(Form):
         """A group of rows."""
         import pyarrow as pa
 
-        first = self.first + self.done
-        columns = {"index": pa.array(range(first, first + len(labels)), pa.int64())}
+        columns = {"index": pa.array(self.numbers(len(labels)), pa.int64())}
         if self.names is not None:
             names = self.names[self.done : self.done + len(labels)]
             columns = {"file": pa.array(map(printable, names)).dictionary_encode()} | columns

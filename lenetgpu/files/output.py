@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files import assets
 from lenetgpu.files.folders import below, is_pattern, matching
-from lenetgpu.files.forms import FORMS, Announced, Lacking, Names
+from lenetgpu.files.forms import FORMS, Announced, Lacking, Names, Numbers
 from lenetgpu.network import CLASSES
-from lenetgpu.store import Temporary, is_device, resolved
+from lenetgpu.store import Temporary, is_device, known_by, resolved
 
 if TYPE_CHECKING:
     from typing import Self
@@ -178,7 +178,7 @@ class LabelWriter:
 
     def __init__(self, path: Path, told: Announced) -> None:
         self.path, self.count, self.with_scores = path, told.count, told.with_scores
-        self._ended = False
+        self._ended = self._sealed = False
         try:
             self._made = _temporary(path)
         except OSError as error:
@@ -238,12 +238,25 @@ class LabelWriter:
             self.abandon()
             raise ValueError(f"{self.path}: {self.count} labels announced, {self.done} written")
         try:
-            self._form.finish(asked)
+            if not self._sealed:
+                self._form.finish(asked)
             _put(self._made, self.path)
         except OSError as error:
             raise _no_place(self.path, error) from error
         finally:
             self.abandon()
+
+    def seal(self) -> tuple[int, str]:
+        """Make the file whole, all labels of which are written, before `close` puts it in place.
+
+        Its bytes and their SHA-256. LenetError where the disk does not take it.
+        """
+        try:
+            self._form.finish(None)
+            self._sealed = True
+            return known_by(self._made.file)
+        except OSError as error:
+            raise _no_place(self.path, error) from error
 
     def abandon(self) -> None:
         """Drop what was written; the file that was at `path` stays. After `close`, nothing."""
@@ -260,15 +273,15 @@ def open_labels(
     path: Path,
     count: int,
     with_scores: bool,
-    first: int = 0,
+    first: Numbers = 0,
     names: Names = None,
     lacking: Lacking = None,
 ) -> LabelWriter:
     """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be.
 
-    `first` is the number that the first image has in its data set; `names` (count,) are those of
-    the files that the images are of, where they are of several; `lacking` says why labels that are
-    NO_LABEL are, where some may be.
+    `first` is the number that the first image has in its data set, or those of all; `names`
+    (count,) are those of the files that the images are of, where they are of several; `lacking`
+    says why labels that are NO_LABEL are, where some may be.
     """
     return LabelWriter(path, Announced(count, with_scores, first, names, lacking))
 

@@ -44,11 +44,16 @@ def _form(path: Path, expected: str) -> tuple[str, int]:
                 return "HDF5", size
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    if start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08":
+    if is_idx(start):
         return "IDX", size
     if start[:6] == b"\x93NUMPY":
         return "npy", size
     return kind_of(start) or "", size
+
+
+def is_idx(start: bytes) -> bool:
+    """Whether a file that begins so is an IDX file, of gzip or not."""
+    return start[:2] == GZIP_MAGIC or start[:3] == b"\0\0\x08"
 
 
 def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:

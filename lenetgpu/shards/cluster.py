@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def _task(
         begun, found = clock(), []
         try:
             worker = _worker(folder, key, asked)
-            for shard, row in worker.run(map(worker.job.shard, numbers)):
+            for shard, row in worker.run(worker.job.joined(numbers)):
                 done = isinstance(row, Row)
                 found.append((shard.number, "done" if done else "bad",
                               vars(row) if done else str(row)))  # fmt: skip
@@ -190,6 +191,7 @@ class Crew:
     def __init__(self, client: Any, folder: Path, job: Job, request: Request) -> None:
         self._client, self._job = client, job
         self._told = str(folder.resolve()), job.key, pickle.dumps(request)
+        self._with: dict[int, tuple[int, ...]] = {}
         self._futures: dict[Any, tuple[tuple[int, ...], int]] = {}
 
     def ready(self) -> None:
@@ -206,7 +208,8 @@ class Crew:
                     raise StopError(why)
 
     def _submit(self, lots: Lots, workers: int) -> None:
-        numbers, count = lots.take(workers)
+        taken, count = lots.take(workers)
+        numbers = tuple(chain.from_iterable(self._with.pop(first, (first,)) for first in taken))
         future = self._client.submit(
             _task,
             *self._told,
@@ -218,7 +221,9 @@ class Crew:
 
     def run(self, numbers: list[int], tries: int = TRIES) -> Iterator[Row | Failed]:
         """Rows as they come, in any order; those set aside. StopError ends the job."""
-        lots = Lots(numbers)
+        shares = ([one.number for one in shard.each] for shard in self._job.joined(numbers))
+        self._with = {first: (first, *more) for first, *more in shares}
+        lots = Lots([*self._with])
         try:
             while len(lots) or self._futures:
                 workers = max(1, len(addresses(self._client)))
@@ -257,7 +262,7 @@ class Crew:
         except _dask().KilledWorker:
             yield from self._died(numbers, lots, tries)
             return
-        lots.took(len(numbers), seconds)
+        lots.took(max(1, len(outcomes)), seconds)
         for number, how, found in outcomes:
             if how == "stop":
                 raise StopError(found)

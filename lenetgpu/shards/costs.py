@@ -132,7 +132,9 @@ def ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
         scores = np.zeros((len(shard), CLASSES), np.float32)
     labels = np.zeros(len(shard), np.int32)
     manifest.begin(folder, job)
-    row = Row(0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "")
+    row = Row(
+        0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "", 0, ""
+    )
 
     line = _median(lambda: manifest.append(folder, row))
     written = _median(lambda: write_labels(folder / shard.name, labels, scores))

@@ -21,7 +21,7 @@ def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iter
     with closing(worker):
         while counts:
             later: dict[int, int] = {}
-            for shard, found in worker.run(map(worker.job.shard, counts)):
+            for shard, found in worker.run(worker.job.joined(counts)):
                 count = counts[shard.number]
                 if isinstance(found, Row):
                     yield found

@@ -15,7 +15,7 @@ from lenetgpu.files.idx import GzipSource, label_file
 from lenetgpu.files.pictures.given import PICTURE, kind_of_file
 from lenetgpu.files.pictures.kinds import EXPECTED
 from lenetgpu.files.regular import open_regular
-from lenetgpu.files.source import Source, open_source
+from lenetgpu.files.source import Source, is_idx, open_source
 from lenetgpu.shards.pictures import LIST, Listed, digest
 
 _ENDS = 32 << 10
@@ -29,8 +29,9 @@ class Input:
     """A file of images: its absolute `path`, how many images it has, and what it is known by again.
 
     `dtype` "uint8" or "float32". `fingerprint`: a hash of its size, time of change, first and last
-    32 KiB. `whole`: it can only be read from its start on, so that it is one shard. `pictures`: it
-    is the list of so many of them, `path` its name in the job's folder, `fingerprint` its hash.
+    32 KiB, and of those of the labels beside IDX images. `whole`: it can only be read from its
+    start on, so that it is one shard. `pictures`: it is the list of so many of them, `path` its
+    name in the job's folder, `fingerprint` its hash.
     """
 
     path: str
@@ -90,17 +91,37 @@ def _found(source: str, files: Iterable[str], wanted: str) -> Iterator[tuple[str
 
 
 def fingerprint(path: Path) -> str:
-    """What `path` is known by again, without reading it whole; LenetError where it is no file."""
+    """What `path` is known by again, without reading it whole; LenetError where it is no file.
+
+    Of IDX images also the labels beside them.
+    """
+    found, start = _ends(path, "a file of images")
+    beside = label_file(path) if is_idx(start) else None
+    if beside is not None:
+        found.update(os.fsencode(beside.name))
+        found.update(_ends(beside, "an IDX file of labels")[0].digest())
+    return found.hexdigest()[:32]
+
+
+def _ends(path: Path, what: str) -> tuple[hashlib._Hash, bytes]:
+    """A hash of a file's size, time of change, first and last bytes; and the first ones."""
     try:
-        with open_regular(path, "a file of images") as file:
+        with open_regular(path, what) as file:
             facts = os.fstat(file.fileno())
             found = hashlib.sha256(f"{facts.st_size} {facts.st_mtime_ns} ".encode())
-            found.update(file.read(_ENDS))
+            start = file.read(_ENDS)
+            found.update(start)
             file.seek(max(0, facts.st_size - _ENDS))
             found.update(file.read(_ENDS))
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
-    return found.hexdigest()[:32]
+    return found, start
+
+
+def changed(path: Path) -> str:
+    """What of a file of images may have changed, in words."""
+    beside = label_file(path)
+    return "it" if beside is None else f"it or {beside.name}, its labels,"
 
 
 def look(path: Path) -> Input:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import index
@@ -20,9 +20,9 @@ from typing import IO, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSES
 from lenetgpu.shards.inputs import Input, Unreadable
-from lenetgpu.shards.job import Job, Shard, of_header
+from lenetgpu.shards.job import Job, OtherSchemaError, Shard, of_header
 from lenetgpu.shards.pictures import keep
-from lenetgpu.store import json_text, write_atomically
+from lenetgpu.store import json_text, sizes, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
@@ -34,8 +34,10 @@ class Row:
     """A shard that is done: `counts` (10) labels of each digit, `right` None without labels.
 
     `hash` is its input's fingerprint, `version` lenetgpu's; `seconds` from opening the input to the
-    file's name; `worker` names who did it. `bad` of its pictures have no label, `said` is why the
-    first of them have none.
+    file's name; `worker` names who did it. `size` and `digest` are its file's bytes and their
+    SHA-256. `files`: so many shards, of a file each, share that file, from this one on; all but
+    `shard`, `input` and `lo` is then of all of them. `bad` of its pictures have no label, `said`
+    is why the first of them have none.
     """
 
     shard: int
@@ -49,6 +51,9 @@ class Row:
     seconds: float
     worker: str
     version: str
+    size: int
+    digest: str
+    files: int = 1
     bad: int = 0
     said: tuple[str, ...] = ()
 
@@ -74,11 +79,39 @@ class Manifest:
     """Paths of files that were found and could not be read."""
     redone: int = 0
     """Lines of shards that had one already."""
+    _first: dict[int, int] = field(default_factory=dict)
 
     @property
     def done_inputs(self) -> set[str]:
         """Paths of the inputs of which some shard is done."""
-        return {row.input for row in self.done.values()}
+        return {self.job.shard(number).input.path for number in self._first}
+
+    def row(self, number: int) -> Row | None:
+        """The line that shard `number` is in."""
+        return self.done.get(self._first.get(number, -1))
+
+    def take(self, row: Row) -> None:
+        """A line more; those of its shards before it do not count any more, nor of what they share
+        a file with."""
+        old = [found for number in numbers(row) if (found := self.row(number)) is not None]
+        for known in old:
+            self.drop(known)
+        self.redone += bool(old)
+        self.done[row.shard] = row
+        self._first.update(dict.fromkeys(numbers(row), row.shard))
+        for number in numbers(row):
+            self.failed.pop(number, None)
+
+    def drop(self, row: Row) -> None:
+        """A line less, where it is there."""
+        if self.done.pop(row.shard, None) is not None:
+            for number in numbers(row):
+                del self._first[number]
+
+
+def numbers(row: Row) -> range:
+    """Of the shards of a line."""
+    return range(row.shard, row.shard + row.files)
 
 
 Entry = Row | Failed | Input | Unreadable
@@ -157,7 +190,10 @@ def _cut(file: IO[bytes]) -> None:
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest of `folder`, None where there is none; LenetError where it is damaged."""
+    """The manifest of `folder`, None where there is none.
+
+    LenetError where it is damaged, or of another version of the format.
+    """
     path = folder / MANIFEST
     try:
         with open(path, "rb") as file:
@@ -176,6 +212,8 @@ def read(folder: Path) -> Manifest | None:
         found = Manifest(of_header(json.loads(whole[0])))
         for number, line in enumerate(whole[1:], 2):  # noqa: B007
             _take(found, json.loads(line))
+    except OtherSchemaError as error:
+        raise LenetError(f"{path}: {error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LenetError(
             f"{path}: expected lines of a job's manifest, found line {max(1, number)} damaged "
@@ -187,6 +225,7 @@ def read(folder: Path) -> Manifest | None:
 def _row(entry: Any) -> Row:
     known = Row(**entry)
     counts, said = map(index, known.counts), map(str, known.said)
+    index(known.size), index(known.files)
     return replace(known, counts=tuple(counts), said=tuple(said))
 
 
@@ -206,17 +245,15 @@ def _take(manifest: Manifest, document: Any) -> None:
 
 
 def _take_row(manifest: Manifest, row: Row) -> None:
-    shard = manifest.job.shard(row.shard)
-    known = shard.name, len(shard), shard.input.path, shard.input.fingerprint, shard.lo
+    shard = manifest.job.several(row.shard, row.files)
+    known = shard.name, len(shard), shard.input.path, shard.hash, shard.lo
     if (row.file, row.images, row.input, row.hash, row.lo) != known:
         raise ValueError("another job's")
     if len(row.counts) != CLASSES or sum(row.counts) + row.bad != row.images:
         raise ValueError("labels lacking")
     if row.right is not None and not 0 <= row.right <= row.images:
         raise ValueError("right ones lacking")
-    manifest.redone += row.shard in manifest.done
-    manifest.done[row.shard] = row
-    manifest.failed.pop(row.shard, None)
+    manifest.take(row)
 
 
 class Follower:
@@ -230,7 +267,7 @@ class Follower:
         self._rows: dict[int, Row] = {}
 
     def row(self, shard: Shard) -> Row | None:
-        """The line of a shard whose file is there."""
+        """The line of a shard, and of those that share its file, where that is there."""
         try:
             if self._path.stat().st_size > self._at:
                 self._read()
@@ -244,7 +281,10 @@ class Follower:
                 "job runs"
             ) from error
         found = self._rows.get(shard.number)
-        return found if found is None or (self._path.parent / shard.name).is_file() else None
+        if found is None or found.files != len(shard.each):
+            return None
+        there = sizes(self._path.parent, [shard.name])
+        return found if there.get(shard.name) == found.size else None
 
     def _read(self) -> None:
         with open(self._path, "rb") as file:
@@ -267,18 +307,10 @@ def whole(folder: Path) -> list[Row]:
 
 
 def left(folder: Path, manifest: Manifest) -> list[int]:
-    """Numbers of the shards that have no line, or whose file is not there any more."""
-    there = set(_names(folder))
-    return [
-        shard.number
-        for shard in manifest.job.shards
-        if shard.number not in manifest.done or shard.name not in there
-    ]
-
-
-def _names(folder: Path) -> Iterable[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    """Numbers of the shards that have no line, or whose file is not there, or not whole."""
+    there = sizes(folder)
+    rows = ((shard.number, manifest.row(shard.number)) for shard in manifest.job.shards)
+    return [number for number, row in rows if row is None or there.get(row.file) != row.size]
 
 
 @contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.source import Source, open_source
-from lenetgpu.shards.inputs import Input, fingerprint
+from lenetgpu.files.source import MemorySource, Source, open_source
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.shards.inputs import Input, changed, fingerprint
 from lenetgpu.shards.job import Job, Shard
 from lenetgpu.shards.pictures import PictureSource, listing
 
@@ -29,15 +30,41 @@ def opened(folder: Path, job: Job, shard: Shard) -> Source:
 def require_known(shard: Shard) -> None:
     """LenetError where the file of a shard is another one than the job was begun with.
 
-    Pictures are looked at one by one, when they are read.
+    Pictures are looked at one by one, when they are read, and so are files that are done together.
     """
-    if shard.input.pictures:
+    if shard.input.pictures or shard.more:
         return
     path = Path(shard.input.path)
     if fingerprint(path) != shard.input.fingerprint:
-        raise LenetError(
-            f"{path}: expected the file that the job was begun with, found it changed since"
-        )
+        raise _other(path)
+
+
+def _other(path: Path) -> LenetError:
+    return LenetError(
+        f"{path}: expected the file that the job was begun with, found {changed(path)} "
+        "changed since"
+    )
+
+
+def _together(shard: Shard) -> Source:
+    """The images of several small files, in memory; LenetError as of `opened`."""
+    import numpy as np
+
+    images = np.empty((len(shard), *IMAGE_SHAPE), shard.input.dtype)
+    labels = np.empty(len(shard), np.int64) if shard.input.labelled else None
+    at = 0
+    for one in shard.each:
+        path, end = Path(one.input.path), at + len(one)
+        with open_source(path) as source:
+            found = len(source), source.dtype, source.labels is not None
+            if found != (one.input.images, one.input.dtype, one.input.labelled):
+                raise _other(path)
+            source.read(0, images[at:end])
+            if labels is not None:
+                labels[at:end] = np.asarray(source.labels)
+        require_known(one)  # nobody wrote into it before it was read, or meanwhile
+        at = end
+    return MemorySource(images, labels, shard.input.path)
 
 
 class Opened:
@@ -62,6 +89,8 @@ class Opened:
         """The shard's images; LenetError as of `opened`."""
         if shard.input.pictures:
             return opened(self._folder, self._job, shard)
+        if shard.more:
+            return _together(shard)
         require_known(shard)
         held = range(0) if self._source is None else self._source.chosen
         if self._source is None or self._of != shard.input or not (

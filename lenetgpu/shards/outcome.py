@@ -14,7 +14,7 @@ from lenetgpu.shards.manifest import Failed, Row
 from lenetgpu.shards.model import WORKERS, Costs, Prediction, predict
 
 FIRST_SAID, _UNREADABLE = 10, 1_000
-"""Pictures without a label, and files that cannot be read, that a summary has sentences of."""
+"""Pictures without a label, and files that cannot be read or are altered, said in a summary."""
 
 
 @dataclass
@@ -34,12 +34,19 @@ class ClassifyOutcome:
     seconds: float = 0.0
     ready_seconds: float = 0.0
     interrupted: bool = False
+    altered: list[str] = field(default_factory=list)
+    """Why files of labels are not those that were listed any more, when the command ends."""
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def left(self) -> int:
         """Shards that are neither done nor set aside."""
-        return len(self.job.shards) - len(self.rows) - len(self.failed)
+        return len(self.job.shards) - self.shards - len(self.failed)
+
+    @property
+    def shards(self) -> int:
+        """Those that are done."""
+        return sum(row.files for row in self.rows.values())
 
     @property
     def images(self) -> int:
@@ -79,7 +86,9 @@ class ClassifyOutcome:
             "images": self.job.images,
             "images_done": self.images,
             "shards": len(self.job.shards),
-            "shards_done": len(self.rows),
+            "shards_done": self.shards,
+            "label_files": len(self.rows),
+            "altered": self.altered[:_UNREADABLE],
             "plan": self.job.plan,
             "precision": self.job.precision,
             "weights": self.job.weights,

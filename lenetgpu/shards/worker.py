@@ -12,7 +12,7 @@ from typing import Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
-from lenetgpu.files.forms import NO_LABEL
+from lenetgpu.files.forms import NO_LABEL, Numbers
 from lenetgpu.files.output import open_labels
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.faults import loses_context, telling
@@ -70,15 +70,7 @@ class Worker:
         """
         before: tuple[Shard, Future[Row]] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="lenetgpu-write") as writer:
-            for shard in shards:
-                try:
-                    now = self._begin(shard, writer)
-                except StopError:
-                    raise
-                except LenetError as error:
-                    found: Row | Future[Row] | LenetError = error
-                else:
-                    found = now
+            for shard, found in self._begun(shards, writer):
                 if before is not None:
                     yield before[0], before[1].result()
                     before = None
@@ -88,6 +80,25 @@ class Worker:
                     yield shard, found
             if before is not None:
                 yield before[0], before[1].result()
+
+    def _begun(
+        self, shards: Iterable[Shard], writer: ThreadPoolExecutor
+    ) -> Iterator[tuple[Shard, Row | Future[Row] | LenetError]]:
+        """Each shard with what `_begin` gives, or its LenetError.
+
+        One of several files is halved where it fails, until the bad one is alone.
+        """
+        for shard in shards:
+            try:
+                found: Row | Future[Row] | LenetError = self._begin(shard, writer)
+            except StopError:
+                raise
+            except LenetError as error:
+                if shard.more:
+                    yield from self._begun(shard.halves, writer)
+                    continue
+                found = error
+            yield shard, found
 
     def close(self) -> None:
         """Let go of the file that was read last, which stays open from one run to the next."""
@@ -126,8 +137,8 @@ class Worker:
 
     def _end(self, labelled: _Labelled) -> Row:
         """Name a shard's file and append its line; StopError where the disk takes no more."""
-        row = labelled.row(self.name)
         try:
+            row = labelled.row(self.name)
             require_begun(self.folder, self.job)
             labelled.written.close()
             append(self.folder, row, job=self.job)
@@ -164,20 +175,24 @@ class _Labelled:
         self.written.add(labels, scores)
 
     def row(self, worker: str) -> Row:
-        """Its line."""
+        """Its line; StopError where the disk does not take its file."""
         shard, pictures = self.shard, self.pictures
+        size, digest = self.written.seal()
         return Row(
             shard.number,
             shard.name,
             len(shard),
             shard.input.path,
-            shard.input.fingerprint,
+            shard.hash,
             shard.lo,
             tuple(self.counts.tolist()),
             self.right if self.truth is not None else None,
             clock() - self.begun,
             worker,
             __version__,
+            size,
+            digest,
+            1 + len(shard.more),
             len(pictures.lacking) if pictures else 0,
             pictures.said() if pictures else (),
         )
@@ -187,13 +202,16 @@ class _Written:
     """A shard's file; that it cannot be written stops the job."""
 
     def __init__(self, path: Path, shard: Shard, with_scores: bool, source: Source) -> None:
-        names, lacking = None, None
+        first: Numbers
+        names, lacking, first = None, None, shard.lo
         if isinstance(source, PictureSource):
             names, lacking = source.names, source.lacking
-        elif path.suffix in (".csv", ".parquet"):
-            names = [shard.input.path] * len(shard)
+        elif shard.more or path.suffix in (".csv", ".parquet"):
+            names = [one.input.path for one in shard.each for _ in range(len(one))]
+        if shard.more:
+            first = [number for one in shard.each for number in range(len(one))]
         try:
-            self._writer = open_labels(path, len(shard), with_scores, shard.lo, names, lacking)
+            self._writer = open_labels(path, len(shard), with_scores, first, names, lacking)
         except LenetError as error:
             raise StopError(str(error)) from error
 
@@ -201,6 +219,13 @@ class _Written:
         """The next labels (n,), and scores (n, 10) or None."""
         try:
             self._writer.write(labels, scores)
+        except LenetError as error:
+            raise StopError(str(error)) from error
+
+    def seal(self) -> tuple[int, str]:
+        """The file is whole; its bytes and their SHA-256."""
+        try:
+            return self._writer.seal()
         except LenetError as error:
             raise StopError(str(error)) from error
 

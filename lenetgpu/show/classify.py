@@ -20,7 +20,7 @@ def lines(outcome: ClassifyOutcome) -> list[str]:
         f"{len(job.shards):,} shards of at most {job.size:,}",
         f"weights  {job.weights}",
         f"plan     {job.plan}, {job.precision}, on {outcome.machine.get('name', job.device)}",
-        f"done     {outcome.images:,} {word}, {len(outcome.rows):,} shards in {outcome.folder}"
+        f"done     {outcome.images:,} {word}, {outcome.shards:,} shards in {outcome.folder}"
         + (f", {len(outcome.failed):,} set aside" if outcome.failed else "")
         + (f", {outcome.left:,} left" if outcome.left else ""),
         "digits   " + "  ".join(f"{k}: {count:,}" for k, count in enumerate(outcome.counts)),
