@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.frames import digits_only
 from lenetgpu.files.pictures.islands import Island, islands
-from lenetgpu.files.pictures.sizes import MANY, blurred
+from lenetgpu.files.pictures.sizes import MANY, blurred, eroded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,15 @@ none where borders cut them off, are a solid shape for sure; an edge's length ov
 sides."""
 
 
+_MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
+"""Of full ink, averaged over 3x3: from what on it is a stroke's; where strokes are narrower than so
+many pixels, which an average thins out, and lie in so many pieces at most: more are noise."""
+
+
+_ALONG_SHEET = 0.5
+"""Of its size: what lies further along a sheet's edge is that edge, or what is beside the sheet."""
+
+
 @dataclass
 class Digit:
     """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
@@ -40,17 +49,14 @@ class Digit:
     @property
     def edges(self) -> int:
         """Sides of its pixels at which it ends."""
-        import numpy as np
-
         assert self.mask is not None
-        wide = np.pad(self.mask, 1).astype(np.int8)
-        return int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+        return _edges(self.mask)
 
     @property
     def stroke(self) -> float:
-        """About how many pixels wide strokes are: twice their area over their edges' length."""
+        """About how many pixels wide its strokes are."""
         assert self.mask is not None
-        return 2 * float(self.mask.sum()) / (self.edges * _STAIRS)
+        return _stroke(self.mask)
 
     @property
     def doubtful(self) -> bool:
@@ -96,13 +102,32 @@ class Digit:
         )
 
 
-def digits_of(ink: Array) -> list[Digit]:
-    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none."""
+def _edges(mask: Array) -> int:
+    """Sides of pixels at which `mask` (H, W) bool ends."""
     import numpy as np
 
-    mask = blurred(ink) > 0.4
+    wide = np.pad(mask, 1)
+    return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
+
+
+def _stroke(mask: Array) -> float:
+    """About how many pixels wide strokes are: twice their area over their edges' length."""
+    return 2 * float(mask.sum()) / (_edges(mask) * _STAIRS)
+
+
+def digits_of(ink: Array, sheet: Array | None = None) -> list[Digit]:
+    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none.
+
+    What touches the edge of the picture, or of the `sheet` (H, W) bool, is none where others are.
+    """
+    import numpy as np
+
+    smooth = blurred(ink)
+    mask = smooth > _MOST
+    if mask.any() and _stroke(mask) < _THIN and len(islands(mask)[0]) <= _PIECES:
+        mask = smooth > _SOME
     parts, numbers = islands(mask)
-    parts, said = digits_only(_inner(parts, ink.shape), numbers)
+    parts, said = digits_only(_inner(parts, numbers, sheet), numbers)
     if not parts:
         raise LenetError("expected a digit, found a blank picture")
     whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
@@ -128,14 +153,16 @@ def digits_of(ink: Array) -> list[Digit]:
     return digits
 
 
-def _inner(parts: list[Island], shape: tuple[int, ...]) -> list[Island]:
+def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
     """`parts` without those at the picture's border, where one of a fair size is not there."""
-    height, width = shape
-    inner = [
-        part
-        for part in parts
-        if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
-    ]
+    import numpy as np
+
+    rim = ~eroded(
+        np.ones(numbers.shape, bool) if sheet is None else sheet, 1 if sheet is None else 2
+    )
+    touching = np.bincount(numbers[rim & (numbers >= 0)], minlength=len(parts))
+    most = 0 if sheet is None else _ALONG_SHEET
+    inner = [part for part in parts if touching[part.number] <= most * part.size]
     largest = max((part.size for part in parts), default=0)
     return inner if max((part.size for part in inner), default=0) >= 0.25 * largest else parts
 

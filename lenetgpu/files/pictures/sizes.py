@@ -86,3 +86,19 @@ def grown(values: Array, by: int) -> Array:
         last = reach - count
         values = np.moveaxis(np.maximum(wide[:length], wide[last : last + length]), 0, axis)
     return values
+
+
+def eroded(mask: Array, by: int) -> Array:
+    """`mask` (H, W) bool without what lies within `by` pixels of its edge or the array's."""
+    import numpy as np
+
+    found: Array = ~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by]
+    return found
+
+
+def box_of(mask: Array) -> tuple[slice, slice]:
+    """The rows and columns of the least box round what is true in `mask` (H, W): some is."""
+    import numpy as np
+
+    rows, columns = (np.flatnonzero(np.any(mask, axis=axis)) for axis in (1, 0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
