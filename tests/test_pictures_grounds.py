@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFilter
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures import read_digit
 from lenetgpu.files.pictures.as_mnist import as_mnist
+from lenetgpu.files.pictures.digits import digits_of
 from lenetgpu.files.pictures.outlines import FILLED, filled_outline
 from lenetgpu.files.pictures.read import read_colours
 from lenetgpu.files.pictures.sheets import sheet_of
@@ -220,3 +221,81 @@ def test_a_jpeg_that_is_long_and_narrow_is_not_decoded_in_colour(tmp_path):
     assert read_colours(tmp_path / "long.jpg") == []
     with pytest.raises(LenetError, match="found a blank picture"):
         read_digit(tmp_path / "long.jpg")
+
+
+def test_ink_of_lines_is_looked_at_as_such(monkeypatch):
+    seen = []
+
+    def spied(ink, *words, **how):
+        seen.append(bool(how.get("lines")))
+        return digits_of(ink, *words, **how)
+
+    monkeypatch.setattr("lenetgpu.files.pictures.as_mnist.digits_of", spied)
+    page = laid(strokes(width=40), 230, 35)[100:306, 112:274]
+    as_mnist((page + np.random.default_rng(4).normal(0, 4, page.shape)).astype(np.float32))
+    assert seen == [False, True]
+
+
+def angular(boxes, size, pad=40):
+    """(H, W) bool: a block of `size` (W, H) with `boxes` cut out."""
+    image = Image.new("L", size, 255)
+    for box in boxes:
+        ImageDraw.Draw(image).rectangle(box, fill=0)
+    return np.pad(np.asarray(image) > 127, pad)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "size"),
+    [([(30, 30, 59, 119)], (90, 150)), ([(40, 40, 60, 140)], (101, 181)),
+     ([(30, 30, 59, 59), (30, 90, 59, 119)], (90, 150)),
+     ([(30, 36, 70, 65), (30, 101, 70, 130)], (101, 167))],
+    ids=["0", "thick 0", "8", "broad 8"],
+)  # fmt: skip
+@pytest.mark.parametrize(("paper", "ink"), [(235, 30), (25, 225)])
+def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size, paper, ink):
+    mask = angular(boxes, size)
+    assert sheet_of(mask) is None
+    made = as_mnist(laid(mask * 255, paper, ink))
+    assert made.notes == ((TURNED,) if ink < paper else ())
+    assert np.ptp(np.nonzero(made.pixels.max(axis=1) > 60)) == 19
+    assert made.pixels[4:24].max(axis=1).min() > 60
+
+
+@pytest.mark.parametrize("tight", [0, 6])
+def test_a_digit_close_to_its_sheets_edges_is_read(tight):
+    sheet = laid(strokes(width=34), 225, 40)[90 + tight : 330 - tight, 96 + tight : 290 - tight]
+    page = np.full((330, 300), 60, np.float32)
+    page[30 : 30 + sheet.shape[0], 40 : 40 + sheet.shape[1]] = sheet
+    made = as_mnist(page)
+    assert made.notes == (TURNED,)
+    assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("shape", [[80, 20, 130, 220], [90, 20, 118, 220]])
+def test_a_bar_drawn_as_an_outline_may_be_a_narrow_0_and_is_left(width, shape):
+    assert filled_outline(ring([shape], width)) is None
+
+
+def test_the_holes_of_a_thick_digit_are_never_filled():
+    for width in (20, 30, 40):
+        for boxes in ([[40, 30, 160, 210]], [[50, 20, 150, 125], [40, 105, 160, 220]]):
+            cut = ring(boxes, width)
+            made = as_mnist(laid(cut * 255, 235, 20))
+            assert FILLED not in made.notes and (made.pixels[9:19, 10:18] < 60).any()
+
+
+def test_what_lies_along_a_sheets_edge_is_none_of_its_digits():
+    sheet = np.zeros((300, 300), bool)
+    sheet[20:280, 30:270] = True
+    ink = laid(strokes((300, 300), 20, (-50, -60)), 0, 1)
+    size = digits_of(ink, sheet)[0].box
+    ink[20:280, 30:35] = ink[20:25, 30:270] = 1
+    assert digits_of(ink, sheet)[0].box == size
+
+
+def test_a_faint_pixel_is_a_strokes_where_strokes_are_thin_and_not_of_lines():
+    ink = np.zeros((120, 120), np.float32)
+    ink[20:60, 50] = ink[60, 50:80] = 1
+    ink[61:100, 80] = 0.8
+    assert digits_of(ink)[0].box[1] >= 99 > 65 > digits_of(ink, lines=True)[0].box[1]

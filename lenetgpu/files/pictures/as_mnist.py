@@ -32,6 +32,8 @@ _EDGE = 0.15
 """Of full ink: where a digit's box ends."""
 _SHEETS, _EMPTY = 3, 0.36
 """Sheets in each other that are looked at; of its size, how wide one is that has nothing on it."""
+_HOLLOW = 0.1
+"""Of a digit's size: how wide the line of an outline is at most."""
 _TURNED = "dark on light, turned"
 
 
@@ -86,7 +88,7 @@ def _made(found: Found, notes: list[str]) -> Prepared:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
     notes += digits[0].said
     assert digits[0].mask is not None
-    whole = filled_outline(digits[0].mask)
+    whole = filled_outline(digits[0].mask) if digits[0].width <= _HOLLOW else None
     if whole is not None:
         ink, digits[0].mask = np.maximum(ink, whole), whole
         notes.append(FILLED)
@@ -116,7 +118,7 @@ def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool 
             return standing
     try:
         thin = lines_of(grey)
-        drawn = digits_of(thin)
+        drawn = digits_of(thin, lines=True)
         if not drawn[0].doubtful:
             return Found(thin, True, drawn, depth)
     except LenetError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.frames import digits_only
 from lenetgpu.files.pictures.islands import Island, islands
-from lenetgpu.files.pictures.sizes import MANY, blurred, eroded
+from lenetgpu.files.pictures.sizes import MANY, blurred, edges_of, eroded, stroke_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +22,9 @@ _JAGGED = 40
 """Times its size that a digit's edges are long, at most: an 8's are ten times."""
 _ALONG = 0.15
 """Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
-_RULED, _SOLID, _CUT, _SHAPE, _STAIRS = 0.05, 0.3, 0.24, 0.45, 0.8
+_RULED, _SOLID, _CUT, _SHAPE = 0.05, 0.3, 0.24, 0.45
 """Of a digit's size: a page's lines are narrower than this; strokes that are wider are none, are
-none where borders cut them off, are a solid shape for sure; an edge's length over its pixels'
-sides."""
+none where borders cut them off, are a solid shape for sure."""
 
 
 _MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
@@ -50,13 +49,13 @@ class Digit:
     def edges(self) -> int:
         """Sides of its pixels at which it ends."""
         assert self.mask is not None
-        return _edges(self.mask)
+        return edges_of(self.mask)
 
     @property
     def stroke(self) -> float:
         """About how many pixels wide its strokes are."""
         assert self.mask is not None
-        return _stroke(self.mask)
+        return stroke_of(self.mask)
 
     @property
     def doubtful(self) -> bool:
@@ -102,31 +101,19 @@ class Digit:
         )
 
 
-def _edges(mask: Array) -> int:
-    """Sides of pixels at which `mask` (H, W) bool ends."""
-    import numpy as np
-
-    wide = np.pad(mask, 1)
-    return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
-
-
-def _stroke(mask: Array) -> float:
-    """About how many pixels wide strokes are: twice their area over their edges' length."""
-    return 2 * float(mask.sum()) / (_edges(mask) * _STAIRS)
-
-
-def digits_of(ink: Array, sheet: Array | None = None) -> list[Digit]:
+def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> list[Digit]:
     """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none.
 
     What touches the edge of the picture, or of the `sheet` (H, W) bool, is none where others are.
+    `lines`: the ink is what `lines_of` found, whose faint rims are no strokes.
     """
     import numpy as np
 
     smooth = blurred(ink)
     mask = smooth > _MOST
-    if mask.any() and _stroke(mask) < _THIN and len(islands(mask)[0]) <= _PIECES:
-        mask = smooth > _SOME
     parts, numbers = islands(mask)
+    if not lines and smooth is not ink and 0 < len(parts) <= _PIECES and stroke_of(mask) < _THIN:
+        parts, numbers = islands(smooth > _SOME)
     parts, said = digits_only(_inner(parts, numbers, sheet), numbers)
     if not parts:
         raise LenetError("expected a digit, found a blank picture")
@@ -157,12 +144,17 @@ def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Isl
     """`parts` without those at the picture's border, where one of a fair size is not there."""
     import numpy as np
 
-    rim = ~eroded(
-        np.ones(numbers.shape, bool) if sheet is None else sheet, 1 if sheet is None else 2
-    )
-    touching = np.bincount(numbers[rim & (numbers >= 0)], minlength=len(parts))
-    most = 0 if sheet is None else _ALONG_SHEET
-    inner = [part for part in parts if touching[part.number] <= most * part.size]
+    if sheet is None:
+        height, width = numbers.shape
+        inner = [
+            part
+            for part in parts
+            if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
+        ]
+    else:
+        rim = ~eroded(sheet, 2) & (numbers >= 0)
+        along = np.bincount(numbers[rim], minlength=len(parts))
+        inner = [part for part in parts if along[part.number] <= _ALONG_SHEET * part.size]
     largest = max((part.size for part in parts), default=0)
     return inner if max((part.size for part in inner), default=0) >= 0.25 * largest else parts
 

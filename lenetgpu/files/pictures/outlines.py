@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.files.pictures.islands import islands
+from lenetgpu.files.pictures.sheets import is_bar
 from lenetgpu.files.pictures.sizes import box_of, grown
 
 if TYPE_CHECKING:
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FILLED = "an outline was filled"
-_LONG, _ALONG, _BROAD = 1.9, 0.85, 0.3
+_LONG, _ALONG, _BROAD, _SLIM = 1.9, 0.85, 0.3, 2.2
 """What is inside of a stroke is as long, a circle is 1; so much of an outline's ink lies along it;
-of the digit's size, how broad the stroke is at most."""
+of the digit's size, how broad the stroke is at most; so many times longer than wide is a bar."""
 
 
 def filled_outline(mask: Array) -> Array | None:
@@ -23,7 +24,7 @@ def filled_outline(mask: Array) -> Array | None:
 
     What ink encloses is the inside of a stroke where it is long and narrow; a 0's or an 8's hole is
     round, and so is a narrow 0 with it. Nearly all ink of an outline lies along such insides: the
-    tail of a 6 does not.
+    tail of a 6 does not. A bar is none: it may be a hollow 1, or a narrow 0 or 8 as well.
     """
     import numpy as np
 
@@ -31,6 +32,8 @@ def filled_outline(mask: Array) -> Array | None:
     size = max(mask[box].shape)
     closed = grown(np.pad(mask[box], 3), 1)
     holes, numbers = islands(~closed)
+    if len(holes) < 2:
+        return None
     outside = numbers[0, 0]
     inner = np.zeros(closed.shape, bool)
     rim = grown(numbers == outside, 1)
@@ -50,6 +53,8 @@ def filled_outline(mask: Array) -> Array | None:
         return None
     whole: Array = ~grown(~(closed | inner), 1)
     if _longness(whole) < _LONG or 2 * float(whole.sum()) / _edge(whole) > _BROAD * size:
+        return None
+    if is_bar(whole, _SLIM):
         return None
     found = mask.copy()
     found[box] |= whole[3:-3, 3:-3]
