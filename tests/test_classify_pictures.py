@@ -370,7 +370,7 @@ def test_what_may_pass_is_tried_again_and_is_no_row_without_a_label(
 
     decoded = read._decoded
 
-    def refuse(data, form):
+    def refuse(*words):
         monkeypatch.setattr(read, "_decoded", decoded)
         raise read.RefusedError("no memory for it") from error
 

@@ -24,5 +24,23 @@ def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
     try:
         made = as_it_is(grey, size) if as_is else as_mnist(grey)
     except LenetError as error:
-        raise LenetError(f"{path}: {error}") from error
+        told = _by_colour(Path(path))
+        if told is None:
+            raise LenetError(f"{path}: {error}") from error
+        made = told
     return Prepared(made.pixels, (*notes, *made.notes))
+
+
+def _by_colour(path: Path) -> Prepared | None:
+    """A picture's digit where ink and paper differ in colour alone; None of no colour, no digit."""
+    from lenetgpu.errors import LenetError
+    from lenetgpu.files.pictures.as_mnist import of_colours
+    from lenetgpu.files.pictures.read import read_colours
+
+    bands = read_colours(path)
+    if not bands:
+        return None
+    try:
+        return of_colours(bands)
+    except LenetError:
+        return None

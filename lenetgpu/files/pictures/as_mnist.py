@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures.colours import COLOUR, apart
 from lenetgpu.files.pictures.digits import Digit, digits_of
 from lenetgpu.files.pictures.ink import ink_of, lines_of
-from lenetgpu.files.pictures.sizes import grown, resized, shrunk
+from lenetgpu.files.pictures.outlines import FILLED, filled_outline
+from lenetgpu.files.pictures.sheets import sheet_of
+from lenetgpu.files.pictures.sizes import box_of, eroded, grown, resized, shrunk
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 
 if TYPE_CHECKING:
@@ -27,6 +30,10 @@ _STROKE = 2.0
 """Pixels of a digit of 20 that its strokes have at least; MNIST's have two to four."""
 _EDGE = 0.15
 """Of full ink: where a digit's box ends."""
+_SHEETS, _EMPTY = 3, 0.36
+"""Sheets in each other that are looked at; of its size, how wide one is that has nothing on it."""
+_HOLLOW = 0.1
+"""Of a digit's size: how wide the line of an outline is at most."""
 _TURNED = "dark on light, turned"
 
 
@@ -38,47 +45,114 @@ class Prepared:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Found:
+    """`ink` (H, W) in 0..1, whether it is the darker, and its digits, the largest first."""
+
+    ink: Array
+    turned: bool
+    digits: list[Digit]
+    depth: int
+    """Of how many sheets in each other it is on the innermost."""
+
+
 def as_mnist(grey: Array) -> Prepared:
     """`grey` (H, W) float32, 0 black to 255 white, as MNIST's digits are.
 
     LenetError, whose text begins with "expected a digit", where there is no ink that hangs
     together: a blank picture, or one of noise.
     """
-    ink, turned, digits = _found(shrunk(grey))
-    notes = [_TURNED] if turned else []
+    found = _found(shrunk(grey))
+    return _made(found, [_TURNED] if found.turned else [])
+
+
+def of_colours(bands: list[Array]) -> Prepared:
+    """`bands`, three (H, W) float32, as `as_mnist` makes grey, by what tells their colours apart.
+
+    Which of two colours is ink no brightness says: it is what stands out of the other. LenetError
+    where that has no strokes; lines in it are not looked for.
+    """
+    found = _found(apart([shrunk(band) for band in bands]), lines=False)
+    digit = found.digits[0]
+    if digit.doubtful or digit.cut > 2:
+        raise LenetError("expected a digit, found fields of colour")
+    return _made(found, [COLOUR])
+
+
+def _made(found: Found, notes: list[str]) -> Prepared:
+    """The largest digit of what was found, as MNIST's are; what is said of it after `notes`."""
+    import numpy as np
+
+    ink, digits = found.ink, found.digits
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
     notes += digits[0].said
+    assert digits[0].mask is not None
+    whole = filled_outline(digits[0].mask) if digits[0].width <= _HOLLOW else None
+    if whole is not None:
+        ink, digits[0].mask = np.maximum(ink, whole), whole
+        notes.append(FILLED)
     return Prepared(_centred(_fitted(_cropped(ink, digits[0]))), tuple(notes))
 
 
-def _found(grey: Array) -> tuple[Array, bool, list[Digit]]:
-    """Ink (H, W), whether it is the darker, and its digits; LenetError of none.
+def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool = True) -> Found:
+    """What there is in `grey` (H, W), or on its `sheet`; LenetError of nothing.
 
-    Where what stands out of the paper as a whole is no stroke, but a sheet or a shadow, thin dark
-    lines are looked for, and taken where they make a digit.
+    What stands out and is a sheet or a screen, the ground around it darker or brighter, is read
+    alone, up to three in each other. Where it is no stroke either, but a shadow or more of a sheet,
+    thin dark lines are looked for if `lines`, and taken where they make a digit.
     """
     refused, standing = None, None
     try:
-        ink, turned = ink_of(grey)
-        standing = ink, turned, digits_of(ink)
-        if not standing[2][0].doubtful:
-            return standing
+        ink, turned = ink_of(grey, sheet)
+        standing = Found(ink, turned, digits_of(ink, sheet), depth)
     except LenetError as error:
+        if not lines:
+            raise
         refused = error
+    if standing is not None:
+        inside = _on_sheet(grey, standing) if depth < _SHEETS else None
+        if inside is not None:
+            return inside
+        if not standing.digits[0].doubtful or not lines:
+            return standing
     try:
-        lines = lines_of(grey)
-        drawn = digits_of(lines)
+        thin = lines_of(grey)
+        drawn = digits_of(thin, lines=True)
         if not drawn[0].doubtful:
-            return lines, True, drawn
+            return Found(thin, True, drawn, depth)
     except LenetError as error:
         refused = refused or error
     if standing is None:
         assert refused is not None
         raise refused
-    if standing[2][0].solid:
+    if standing.digits[0].solid:
         raise LenetError("expected a digit, found a solid shape")
     return standing
+
+
+def _on_sheet(grey: Array, standing: Found) -> Found | None:
+    """What is on the sheet that stands out of `grey` (H, W); None: it is none, or has no digit.
+
+    LenetError where it is whole, solid and empty.
+    """
+    digit = standing.digits[0]
+    assert digit.mask is not None
+    sheet = sheet_of(digit.mask)
+    if sheet is None:
+        return None
+    box = box_of(sheet)
+    try:
+        found = _found(grey[box], sheet[box], standing.depth + 1, lines=False)
+    except LenetError as error:
+        if digit.cut or digit.width < _EMPTY:
+            return None
+        raise LenetError("expected a digit, found a solid shape or an empty sheet") from error
+    inner = found.digits[0]
+    assert inner.mask is not None
+    shadow = digit.cut and found.depth == standing.depth + 1
+    crossed = shadow and (inner.mask & ~eroded(sheet[box], 2)).any()
+    return None if inner.doubtful or crossed else found
 
 
 def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files.pictures.frames import digits_only
 from lenetgpu.files.pictures.islands import Island, islands
-from lenetgpu.files.pictures.sizes import MANY, blurred
+from lenetgpu.files.pictures.sizes import MANY, blurred, edges_of, eroded, stroke_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +22,18 @@ _JAGGED = 40
 """Times its size that a digit's edges are long, at most: an 8's are ten times."""
 _ALONG = 0.15
 """Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
-_RULED, _SOLID, _CUT, _SHAPE, _STAIRS = 0.05, 0.3, 0.24, 0.45, 0.8
+_RULED, _SOLID, _CUT, _SHAPE = 0.05, 0.3, 0.24, 0.45
 """Of a digit's size: a page's lines are narrower than this; strokes that are wider are none, are
-none where borders cut them off, are a solid shape for sure; an edge's length over its pixels'
-sides."""
+none where borders cut them off, are a solid shape for sure."""
+
+
+_MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
+"""Of full ink, averaged over 3x3: from what on it is a stroke's; where strokes are narrower than so
+many pixels, which an average thins out, and lie in so many pieces at most: more are noise."""
+
+
+_ALONG_SHEET = 0.5
+"""Of its size: what lies further along a sheet's edge is that edge, or what is beside the sheet."""
 
 
 @dataclass
@@ -40,17 +48,14 @@ class Digit:
     @property
     def edges(self) -> int:
         """Sides of its pixels at which it ends."""
-        import numpy as np
-
         assert self.mask is not None
-        wide = np.pad(self.mask, 1).astype(np.int8)
-        return int(np.abs(np.diff(wide, axis=0)).sum() + np.abs(np.diff(wide, axis=1)).sum())
+        return edges_of(self.mask)
 
     @property
     def stroke(self) -> float:
-        """About how many pixels wide strokes are: twice their area over their edges' length."""
+        """About how many pixels wide its strokes are."""
         assert self.mask is not None
-        return 2 * float(self.mask.sum()) / (self.edges * _STAIRS)
+        return stroke_of(self.mask)
 
     @property
     def doubtful(self) -> bool:
@@ -96,13 +101,20 @@ class Digit:
         )
 
 
-def digits_of(ink: Array) -> list[Digit]:
-    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none."""
+def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> list[Digit]:
+    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none.
+
+    What touches the edge of the picture, or of the `sheet` (H, W) bool, is none where others are.
+    `lines`: the ink is what `lines_of` found, whose faint rims are no strokes.
+    """
     import numpy as np
 
-    mask = blurred(ink) > 0.4
+    smooth = blurred(ink)
+    mask = smooth > _MOST
     parts, numbers = islands(mask)
-    parts, said = digits_only(_inner(parts, ink.shape), numbers)
+    if not lines and smooth is not ink and 0 < len(parts) <= _PIECES and stroke_of(mask) < _THIN:
+        parts, numbers = islands(smooth > _SOME)
+    parts, said = digits_only(_inner(parts, numbers, sheet), numbers)
     if not parts:
         raise LenetError("expected a digit, found a blank picture")
     whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
@@ -128,14 +140,21 @@ def digits_of(ink: Array) -> list[Digit]:
     return digits
 
 
-def _inner(parts: list[Island], shape: tuple[int, ...]) -> list[Island]:
+def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
     """`parts` without those at the picture's border, where one of a fair size is not there."""
-    height, width = shape
-    inner = [
-        part
-        for part in parts
-        if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
-    ]
+    import numpy as np
+
+    if sheet is None:
+        height, width = numbers.shape
+        inner = [
+            part
+            for part in parts
+            if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
+        ]
+    else:
+        rim = ~eroded(sheet, 2) & (numbers >= 0)
+        along = np.bincount(numbers[rim], minlength=len(parts))
+        inner = [part for part in parts if along[part.number] <= _ALONG_SHEET * part.size]
     largest = max((part.size for part in parts), default=0)
     return inner if max((part.size for part in inner), default=0) >= 0.25 * largest else parts
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.pictures.sizes import MANY, blurred, grown, shrunk
+from lenetgpu.files.pictures.sizes import (
+    MANY,
+    averaged,
+    averaged_by,
+    blurred,
+    box_of,
+    eroded,
+    grown,
+    shrunk,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,14 +26,16 @@ _FAINTEST, _NOISES = 12.0, 5.0
 """Ink stands out by so many of 255 levels, and by so many times the noise of the paper."""
 
 
-def ink_of(grey: Array) -> tuple[Array, bool]:
+def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
     """How much each pixel (H, W) stands out of the paper, in 0..1, and whether it is darker.
 
-    LenetError where nothing does.
+    Of a `sheet` (H, W) bool the rest is nothing. LenetError where nothing stands out.
     """
     import numpy as np
 
-    away = grey - _paper(grey)
+    away = grey - _paper(grey, sheet)
+    if sheet is not None:
+        away[~sheet] = 0
     smooth = blurred(away)
     far = float(np.abs(smooth).max())
     dark = float(smooth[np.abs(smooth) > far / 2].sum()) < 0
@@ -68,8 +79,8 @@ def _scaled(away: Array, smooth: Array) -> Array:
     return found
 
 
-def _paper(grey: Array) -> Array:
-    """What `grey` (H, W) would be without ink: a surface of second order.
+def _paper(grey: Array, sheet: Array | None = None) -> Array:
+    """What `grey` (H, W), or its part in `sheet`, would be without ink: a surface of second order.
 
     It is fitted to a small picture, again and again without what lies far from it.
     """
@@ -78,7 +89,12 @@ def _paper(grey: Array) -> Array:
     small = shrunk(grey, _FIT)
     terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
     values = small.reshape(-1).astype(np.float64)
-    border = _border(small.shape).reshape(-1)
+    on = np.ones(small.shape, bool)
+    if sheet is not None:
+        on = averaged(sheet.astype(np.float32), averaged_by(grey.shape, _FIT)) > 0.99
+        if not on.any():
+            raise LenetError("expected a digit, found a blank picture")
+    border, inside = _border(on).reshape(-1), on.reshape(-1)
     kept = border & _of_most(values, border)
     clear = kept.sum() > 0.8 * border.sum()
     fit = np.array([np.median(values[kept])])
@@ -89,11 +105,11 @@ def _paper(grey: Array) -> Array:
         squares = np.einsum("ij,ik->jk", near, near)  # no library's threads for what is small
         fit = np.linalg.lstsq(squares, np.einsum("ij,i->j", near, wanted), rcond=None)[0]
         away = values - np.einsum("ij,j->i", terms[:, :order], fit)
-        kept = np.abs(away) <= max(4.0, 3 * _spread(away[kept]))
+        kept = inside & (np.abs(away) <= max(4.0, 3 * _spread(away[kept])))
     surface = np.zeros(grey.shape, np.float32)
     for factor, term in zip(fit, _terms(*grey.shape), strict=False):
         surface += np.float32(factor) * term
-    return np.clip(surface, values.min(), values.max(), out=surface)
+    return np.clip(surface, values[inside].min(), values[inside].max(), out=surface)
 
 
 def _spread(values: Array) -> float:
@@ -124,14 +140,16 @@ def _of_most(values: Array, border: Array) -> Array:
     return near
 
 
-def _border(shape: tuple[int, ...]) -> Array:
-    """bool `shape`: the outer twelfth of a picture on each side, a pixel at least."""
-    import numpy as np
-
-    height, width = shape
-    down, across = max(1, height // 12), max(1, width // 12)
-    found = np.ones(shape, bool)
-    found[down : height - down, across : width - across] = False
+def _border(on: Array) -> Array:
+    """bool (H, W): the outer twelfth of a sheet `on` (H, W) on each side, a pixel at least."""
+    height, width = on.shape
+    down, across = (max(1, side // 12) for side in on[box_of(on)].shape)
+    inner = on.copy()
+    inner[:down] = inner[height - down :] = False
+    inner[:, :across] = inner[:, width - across :] = False
+    if not on.all():
+        inner &= eroded(on, max(1, min(down, across)))
+    found: Array = on & ~inner
     return found
 
 

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
+from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+_COLOURED = 10_000_000
+"""Pixels of a JPEG that is decoded in colour, at 4 bytes each, beside what _HELD allows."""
 _STRIP = 1 << 20
 """Pixels that are made grey at a time, or a few rows."""
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
@@ -40,17 +43,33 @@ def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
     It is turned as EXIF says, and no side is longer than SIDE: larger pictures are averaged.
     LenetError, naming the file, where it is no picture that is taken, or damaged, or too large.
     """
+    (grey,), notes, size = _read(path, "L", lambda image: [_grey(image)])
+    return grey, notes, size
+
+
+def read_colours(path: Path) -> list[Array]:
+    """A picture file's red, green and blue, each as `read_grey` gives grey; [] of a grey one.
+
+    [] too of a JPEG that is large and narrow, which would take more memory. LenetError as there.
+    """
+    return _read(path, "RGB", _colours)[0]
+
+
+def _read(
+    path: Path, draft: str, planes: Callable[[Image.Image], list[Array]]
+) -> tuple[list[Array], list[str], tuple[int, int]]:
+    """The `planes` of a picture file, a JPEG's decoded as `draft`, notes, its (H, W) as it was."""
     data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
     kind = kind_of(data[:START])
     if kind is None:
         raise LenetError(f"{path}: expected {EXPECTED}, found {unknown(data)}")
     try:
         data, several = looked_at(kind, data)
-        grey, size = _decoded(data, _NAMES.get(kind, kind))
+        made, size = _decoded(data, _NAMES.get(kind, kind), draft, planes)
     except RefusedError as error:
         wanted = error.wanted or f"a whole {kind} picture"
         raise LenetError(f"{path}: expected {wanted}, found {error}") from error
-    return grey, ["the first of several frames"] if several else [], size
+    return made, ["the first of several frames"] if several else [], size
 
 
 def unknown(data: bytes) -> str:
@@ -93,8 +112,10 @@ class _Quiet:
 _QUIET = _Quiet()
 
 
-def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
-    """The grey of a picture's bytes, turned and averaged, and how many rows and columns they are.
+def _decoded(
+    data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
+) -> tuple[list[Array], tuple[int, int]]:
+    """The `planes` of a picture's bytes, turned and averaged, and how many rows and columns it has.
 
     RefusedError of what is damaged.
     """
@@ -104,14 +125,16 @@ def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
         with _QUIET, Image.open(io.BytesIO(data), formats=[form]) as image:
             width, height = image.size
             require_pixels(width, height, form)
-            image.draft("L", (SIDE, SIDE))
+            image.draft(draft, (SIDE, SIDE))
+            if draft != "L" and form == "JPEG" and image.width * image.height > _COLOURED:
+                return [], (height, width)
             if ImageFile.LOAD_TRUNCATED_IMAGES:
                 raise RefusedError("Pillow told to take what is cut off")
             with overheard(form):
                 image.load()
             number = image.getexif().get(_ORIENTATION, 1)
             size = (width, height) if number in _ON_ITS_SIDE else (height, width)
-            return _turned(_grey(image), number), size
+            return [_turned(plane, number) for plane in planes(image)], size
     except (RefusedError, LenetError):
         raise
     except MemoryError as error:
@@ -119,6 +142,21 @@ def _decoded(data: bytes, form: str) -> tuple[Array, tuple[int, int]]:
     except Exception as error:  # what decoders raise of damaged bytes is of many kinds
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise RefusedError(f"a damaged one ({reason})") from error
+
+
+def _colours(image: Image.Image) -> list[Array]:
+    """Three bands (H, W) float32, 0 to 255, averaged to SIDE, of a picture; [] of a grey one."""
+    if image.mode in ("LAB", "YCbCr"):
+        return [_averaged(image, methodcaller("getchannel", band)) for band in range(3)]
+    if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
+        return []
+    clear = image.has_transparency_data
+    form = "RGBA" if clear else "RGB"
+    bands = [
+        _averaged(image, lambda strip: strip.convert(form).getchannel(band))  # noqa: B023
+        for band in form
+    ]
+    return [_on_paper(band, bands[3]) for band in bands[:3]] if clear else bands
 
 
 def _grey(image: Image.Image) -> Array:

@@ -13,6 +13,8 @@ SIDE = 512
 """Pixels of the longer side that a picture is looked at with, at most."""
 MANY = 60
 """Pixels of the shorter side, from which on neighbours are averaged against noise."""
+_STAIRS = 0.8
+"""An edge's length over its pixels' sides."""
 
 
 def averaged_by(shape: tuple[int, ...], side: int = SIDE) -> int:
@@ -86,3 +88,32 @@ def grown(values: Array, by: int) -> Array:
         last = reach - count
         values = np.moveaxis(np.maximum(wide[:length], wide[last : last + length]), 0, axis)
     return values
+
+
+def eroded(mask: Array, by: int) -> Array:
+    """`mask` (H, W) bool without what lies within `by` pixels of its edge or the array's."""
+    import numpy as np
+
+    found: Array = ~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by]
+    return found
+
+
+def box_of(mask: Array) -> tuple[slice, slice]:
+    """The rows and columns of the least box round what is true in `mask` (H, W): some is."""
+    import numpy as np
+
+    rows, columns = (np.flatnonzero(np.any(mask, axis=axis)) for axis in (1, 0))
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+
+def edges_of(mask: Array) -> int:
+    """Sides of pixels at which `mask` (H, W) bool ends."""
+    import numpy as np
+
+    wide = np.pad(mask, 1)
+    return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
+
+
+def stroke_of(mask: Array) -> float:
+    """About how many pixels wide strokes are: twice their area over their edges' length."""
+    return 2 * float(mask.sum()) / (edges_of(mask) * _STAIRS)

@@ -1,0 +1,302 @@
+"""Digits on a sheet or screen, hollow ones, thin ones, ones that differ from paper in colour."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageFilter
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.pictures import read_digit
+from lenetgpu.files.pictures.as_mnist import as_mnist
+from lenetgpu.files.pictures.digits import digits_of
+from lenetgpu.files.pictures.outlines import FILLED, filled_outline
+from lenetgpu.files.pictures.read import read_colours
+from lenetgpu.files.pictures.sheets import sheet_of
+
+TURNED = "dark on light, turned"
+RED, GREEN = (200, 60, 60), (60, 127, 80)
+"""Colours of one luminance: 102 of 255."""
+
+
+def strokes(size=(400, 400), width=26, at=(0, 0)):
+    """A mask (H, W) of a 7."""
+    image = Image.new("L", size)
+    line = [(at[0] + x, at[1] + y) for x, y in ((130, 120), (260, 120), (190, 300))]
+    ImageDraw.Draw(image).line(line, fill=255, width=width, joint="curve")
+    return image
+
+
+def laid(mask, paper, ink):
+    """`ink` on `paper` where `mask` is 255, (H, W) float32."""
+    return paper + (ink - paper) * np.asarray(mask, np.float32) / 255
+
+
+def put(tmp_path, array, form="PNG", **how):
+    path = tmp_path / f"picture.{form.lower()}"
+    Image.fromarray(np.clip(array, 0, 255).astype(np.uint8)).save(path, form, **how)
+    return path
+
+
+def alike(one, other, most=8.0):
+    return np.abs(one.astype(float) - other).mean() < most
+
+
+SEVEN = as_mnist(laid(strokes(), 235, 20)).pixels
+
+
+def on_ground(sheet, ground, angle, bezel=None, noise=3.0):
+    """(600, 700): a sheet (400, 400) turned by `angle`, with a bezel round it, on a ground."""
+    if bezel is not None:
+        sheet = np.pad(sheet, 14, constant_values=bezel)
+    image, cover = Image.fromarray(sheet), Image.new("L", sheet.shape[::-1], 255)
+    whole = Image.new("F", (700, 600), ground)
+    turned = [one.rotate(angle, Image.Resampling.BILINEAR, expand=True) for one in (image, cover)]
+    whole.paste(turned[0], (80, 60), turned[1].point(lambda value: 255 * (value > 250)))
+    return np.asarray(whole) + np.random.default_rng(2).normal(0, noise, (600, 700))
+
+
+@pytest.mark.parametrize(
+    ("paper", "ink", "ground", "bezel"),
+    [(230, 30, 70, None), (30, 220, 150, None), (230, 30, 130, 15), (230, 30, 15, 60),
+     (40, 220, 15, 90)],
+    ids=["sheet", "dark screen", "bezel", "bezel, night", "dark screen, night"],
+)  # fmt: skip
+@pytest.mark.parametrize("angle", [0, 7])
+def test_a_sheet_or_screen_is_read_alone(paper, ink, ground, bezel, angle):
+    page = on_ground(laid(strokes(), paper, ink), ground, angle, bezel).astype(np.float32)
+    made = as_mnist(page)
+    assert alike(made.pixels, SEVEN, 12 if angle == 0 else 30)
+    assert (TURNED in made.notes) == (ink < paper)
+
+
+def test_several_digits_on_a_sheet_are_said_and_the_largest_is_read():
+    sheet = np.full((400, 400), 230, np.float32)
+    for size, top, left in ((150, 20, 20), (150, 20, 280), (240, 180, 100)):
+        page = laid(strokes(width=40).resize((size, size)), 230, 30)
+        rows, columns = (np.flatnonzero((page < 220).any(axis=axis)) for axis in (1, 0))
+        cut = page[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        sheet[top : top + len(rows), left : left + len(columns)] = cut
+    made = as_mnist(on_ground(sheet, 60, 6).astype(np.float32))
+    assert made.notes == (TURNED, "3 digits stand apart, the largest is taken")
+    lone = as_mnist(laid(strokes(width=40).rotate(6), 230, 30))
+    assert alike(made.pixels, lone.pixels, 12)
+
+
+@pytest.mark.parametrize(("paper", "ground"), [(230, 60), (20, 160)])
+@pytest.mark.parametrize("angle", [0, 6])
+def test_an_empty_sheet_is_refused(paper, ground, angle):
+    page = on_ground(np.full((400, 400), paper, np.float32), ground, angle)
+    with pytest.raises(LenetError, match="^expected a digit, found a solid shape or an empty"):
+        as_mnist(page.astype(np.float32))
+
+
+def test_a_sheet_is_a_rectangle_however_turned_and_a_digit_is_none():
+    for angle in (0, 20, 45):
+        image = Image.new("L", (300, 300))
+        ImageDraw.Draw(image).rectangle([70, 90, 230, 210], fill=255)
+        ImageDraw.Draw(image).line([(120, 120), (180, 180)], fill=0, width=8)
+        sheet = sheet_of(np.asarray(image.rotate(angle)) > 127)
+        assert sheet is not None and sheet[150, 150] and 17_000 < sheet.sum() < 19_500
+    for shape in ([70, 40, 230, 260], [100, 30, 200, 270]):
+        image = Image.new("L", (300, 300))
+        ImageDraw.Draw(image).ellipse(shape, outline=255, width=40)
+        assert sheet_of(np.asarray(image) > 127) is None
+    assert sheet_of(np.asarray(strokes()) > 127) is None
+
+
+def outlined(mask, width):
+    """Only the outer `width` pixels of a mask."""
+    inner = mask
+    for _ in range(width):
+        inner = inner.filter(ImageFilter.MinFilter(3))
+    return Image.fromarray(np.asarray(mask) - np.asarray(inner))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("size", [400, 200])
+@pytest.mark.parametrize(("paper", "ink"), [(235, 20), (25, 210)])
+def test_a_hollow_digit_is_filled_and_that_is_said(width, size, paper, ink):
+    mask = strokes().resize((size, size)).point(lambda value: 255 * (value > 127))
+    made = as_mnist(laid(outlined(mask, width), paper, ink))
+    assert made.notes == ((TURNED, FILLED) if ink < paper else (FILLED,))
+    assert alike(made.pixels, SEVEN)
+
+
+def ring(boxes, width):
+    image = Image.new("L", (200, 240))
+    for box in boxes:
+        ImageDraw.Draw(image).ellipse(box, outline=255, width=width)
+    return np.asarray(image) > 127
+
+
+def test_a_hollow_0_keeps_its_hole():
+    mask = ring([[40, 30, 160, 210]], 24)
+    found = filled_outline(np.asarray(outlined(Image.fromarray(mask.astype("u1") * 255), 2)) > 127)
+    assert found is not None and not found[120, 100] and (found != mask).mean() < 0.01
+
+
+@pytest.mark.parametrize("width", [2, 5, 12])
+@pytest.mark.parametrize(
+    "boxes",
+    [[[40, 30, 160, 210]], [[70, 30, 130, 210]], [[60, 30, 140, 115], [50, 110, 150, 210]]],
+    ids=["0", "narrow 0", "8"],
+)
+def test_a_written_0_and_8_are_no_outlines(boxes, width):
+    assert filled_outline(ring(boxes, width)) is None
+
+
+def test_a_loop_with_a_tail_is_no_outline():
+    image = Image.new("L", (200, 240))
+    ImageDraw.Draw(image).ellipse([80, 140, 112, 230], outline=255, width=3)
+    ImageDraw.Draw(image).line([(81, 185), (90, 100), (130, 15)], fill=255, width=3)
+    assert filled_outline(np.asarray(image) > 127) is None
+
+
+def test_lines_of_one_pixel_are_whole():
+    image = Image.new("L", (300, 300), 235)
+    ImageDraw.Draw(image).line([(90, 80), (210, 80), (210, 230)], fill=20, width=1)
+    made = as_mnist(np.asarray(image, np.float32))
+    rows, columns = np.nonzero(made.pixels > 60)
+    assert np.ptp(rows) >= 18 and np.ptp(columns) >= 14
+
+
+def coloured(paper, ink, mask=None):
+    cover = np.asarray(strokes() if mask is None else mask, np.float32)[..., None] / 255
+    page = np.asarray(paper, np.float32) * (1 - cover) + np.asarray(ink, np.float32) * cover
+    return page + np.random.default_rng(3).normal(0, 2, page.shape[:2])[..., None]
+
+
+@pytest.mark.parametrize(("paper", "ink"), [(RED, GREEN), (GREEN, RED)])
+@pytest.mark.parametrize(("form", "how"), [("PNG", {}), ("JPEG", {"quality": 80})])
+def test_ink_of_the_papers_luminance_is_told_by_its_colour(tmp_path, paper, ink, form, how):
+    made = read_digit(put(tmp_path, coloured(paper, ink), form, **how))
+    assert made.notes == ("told by colour, not by brightness",)
+    assert alike(made.pixels, SEVEN)
+
+
+def disc(shape):
+    image = Image.new("L", (400, 400))
+    getattr(ImageDraw.Draw(image), shape[0])(shape[1], fill=255)
+    return image
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [("ellipse", [100, 100, 300, 280]), ("rectangle", [0, 0, 90, 400]),
+     ("rectangle", [90, 90, 310, 310]), ("rectangle", [0, 0, 0, 0])],
+    ids=["disc", "halves", "square", "blank"],
+)  # fmt: skip
+def test_fields_of_colour_are_refused_as_they_were(tmp_path, shape):
+    path = put(tmp_path, coloured(RED, GREEN, disc(shape)))
+    with pytest.raises(LenetError, match=r"picture\.png: expected a digit, found (a blank|only)"):
+        read_digit(path)
+
+
+def test_bands_are_as_they_are_in_every_mode_and_turned(tmp_path):
+    page = np.zeros((60, 80, 3), np.uint8)
+    page[:20], page[:, 50:] = RED, GREEN
+    image, exif = Image.fromarray(page), Image.Exif()
+    exif[0x0112] = 6
+    for mode, form in (("RGB", "PNG"), ("RGBA", "PNG"), ("P", "GIF"), ("CMYK", "TIFF")):
+        path = tmp_path / f"{mode}.x"
+        (image.quantize(8) if mode == "P" else image.convert(mode)).save(path, form)
+        bands = read_colours(path)
+        assert len(bands) == 3
+        for band, wanted in zip(bands, np.moveaxis(page, -1, 0), strict=True):
+            assert np.abs(band - wanted).max() <= 2, mode
+    image.save(tmp_path / "t.png", exif=exif)
+    assert (np.stack(read_colours(tmp_path / "t.png"), axis=-1) == np.rot90(page, -1)).all()
+    for mode in ("L", "1", "LA"):
+        image.convert(mode).save(tmp_path / "g.png")
+        assert read_colours(tmp_path / "g.png") == []
+
+
+def test_a_jpeg_that_is_long_and_narrow_is_not_decoded_in_colour(tmp_path):
+    out = io.BytesIO()
+    Image.new("RGB", (12_000, 900), RED).save(out, "JPEG")
+    (tmp_path / "long.jpg").write_bytes(out.getvalue())
+    assert read_colours(tmp_path / "long.jpg") == []
+    with pytest.raises(LenetError, match="found a blank picture"):
+        read_digit(tmp_path / "long.jpg")
+
+
+def test_ink_of_lines_is_looked_at_as_such(monkeypatch):
+    seen = []
+
+    def spied(ink, *words, **how):
+        seen.append(bool(how.get("lines")))
+        return digits_of(ink, *words, **how)
+
+    monkeypatch.setattr("lenetgpu.files.pictures.as_mnist.digits_of", spied)
+    page = laid(strokes(width=12), 230, 35)
+    page[:, 170:] *= 0.5
+    assert as_mnist(page).notes[0] == TURNED
+    assert seen == [False, True]
+
+
+def angular(boxes, size, pad=40):
+    """(H, W) bool: a block of `size` (W, H) with `boxes` cut out."""
+    image = Image.new("L", size, 255)
+    for box in boxes:
+        ImageDraw.Draw(image).rectangle(box, fill=0)
+    return np.pad(np.asarray(image) > 127, pad)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "size"),
+    [([(30, 30, 59, 119)], (90, 150)), ([(40, 40, 60, 140)], (101, 181)),
+     ([(30, 30, 59, 59), (30, 90, 59, 119)], (90, 150)),
+     ([(30, 36, 70, 65), (30, 101, 70, 130)], (101, 167))],
+    ids=["0", "thick 0", "8", "broad 8"],
+)  # fmt: skip
+@pytest.mark.parametrize(("paper", "ink"), [(235, 30), (25, 225)])
+def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size, paper, ink):
+    mask = angular(boxes, size)
+    assert sheet_of(mask) is None
+    made = as_mnist(laid(mask * 255, paper, ink))
+    assert made.notes == ((TURNED,) if ink < paper else ())
+    assert np.ptp(np.nonzero(made.pixels.max(axis=1) > 60)) == 19
+    assert made.pixels[4:24].max(axis=1).min() > 60
+
+
+@pytest.mark.parametrize("tight", [0, 6])
+def test_a_digit_close_to_its_sheets_edges_is_read(tight):
+    sheet = laid(strokes(width=34), 225, 40)[90 + tight : 330 - tight, 96 + tight : 290 - tight]
+    page = np.full((330, 300), 60, np.float32)
+    page[30 : 30 + sheet.shape[0], 40 : 40 + sheet.shape[1]] = sheet
+    made = as_mnist(page)
+    assert made.notes == (TURNED,)
+    assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("shape", [[80, 20, 130, 220], [90, 20, 118, 220]])
+def test_a_bar_drawn_as_an_outline_may_be_a_narrow_0_and_is_left(width, shape):
+    assert filled_outline(ring([shape], width)) is None
+
+
+def test_the_holes_of_a_thick_digit_are_never_filled():
+    for width in (20, 30, 40):
+        for boxes in ([[40, 30, 160, 210]], [[50, 20, 150, 125], [40, 105, 160, 220]]):
+            cut = ring(boxes, width)
+            made = as_mnist(laid(cut * 255, 235, 20))
+            assert FILLED not in made.notes and (made.pixels[9:19, 10:18] < 60).any()
+
+
+def test_what_lies_along_a_sheets_edge_is_none_of_its_digits():
+    sheet = np.zeros((300, 300), bool)
+    sheet[20:280, 30:270] = True
+    ink = laid(strokes((300, 300), 20, (-50, -60)), 0, 1)
+    size = digits_of(ink, sheet)[0].box
+    ink[20:280, 30:35] = ink[20:25, 30:270] = 1
+    assert digits_of(ink, sheet)[0].box == size
+
+
+def test_a_faint_pixel_is_a_strokes_where_strokes_are_thin_and_not_of_lines():
+    ink = np.zeros((120, 120), np.float32)
+    ink[20:60, 50] = ink[60, 50:80] = 1
+    ink[61:100, 80] = 0.8
+    assert digits_of(ink)[0].box[1] >= 99 > 65 > digits_of(ink, lines=True)[0].box[1]
