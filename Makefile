@@ -51,8 +51,8 @@ infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 test: $(VENV)/.dev  ## every test that this machine can run
 	$(BIN)/python -m pytest $(if $(EXTRA),,-n auto --maxprocesses 8 --dist worksteal)
 
-test-gpu: $(VENV)/.dev  ## every GPU test; writes tests/gpu-receipt.json
-	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 6 --dist load --maxschedchunk 1
+test-gpu: $(VENV)/.dev  ## every GPU test, or with REST=1 those not passed yet; writes tests/gpu-receipt.json
+	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 6 --dist load --maxschedchunk 1 $(if $(REST),--rest)
 
 test-lowest: $(VENV)-lowest/.dev  ## every test, with the lowest versions that pyproject.toml allows
 	$(VENV)-lowest/bin/python -m pytest -n auto --maxprocesses 8 --dist worksteal

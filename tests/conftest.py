@@ -16,6 +16,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import parts
 import pytest
 import receipt
 
@@ -42,6 +43,14 @@ def outside(variable: str, what: str) -> Path:
     return folder
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rest",
+        action="store_true",
+        help="of GPU tests (-m gpu) those that have not passed on these sources and this GPU yet",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One new cache folder for the session: each kernel is compiled once, and none is stale."""
     if hasattr(config, "workerinput"):
@@ -53,6 +62,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if processes:  # the workers share the cores
         each = max(1, (os.cpu_count() or 1) // int(processes))
         os.environ.setdefault("OPENBLAS_NUM_THREADS", str(each))
+    if config.option.markexpr == "gpu" and driver_gpus() and cupy_installed():
+        key = parts.key(_used())
+        before = parts.kept(key) if config.option.rest else {}
+        parts.tell(before)
+        run = datetime.datetime.now(datetime.timezone.utc).isoformat()
+        config.pluginmanager.register(parts.Keeper(key, before, run), "gpu-parts")
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +123,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Those of PyTorch are skipped without it: the package index has it with CUDA's libraries only.
     """
     if config.option.markexpr == "gpu":
-        items[:] = in_turns(items)
+        before = parts.told()
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
+        items[:] = in_turns([item for item in items if item.nodeid not in before])
     if importlib.util.find_spec("torch") is None:
         for item in items:
             if "peers" in item.keywords:
@@ -153,14 +170,15 @@ def gpu_turn(request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workerinput"):
         return
-    if exitstatus != 0 or not _is_whole(session.config):
+    done = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if exitstatus not in done or not _is_whole(session.config):
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    passed = len(reporter.stats.get("passed", []))
-    if not passed or not driver_gpus():
+    keeper = session.config.pluginmanager.get_plugin("gpu-parts")
+    if keeper is None or not keeper.passed:
         return
     skipped = len(reporter.stats.get("skipped", []))
-    receipt.write(receipt.fresh(_facts(passed, skipped)))
+    receipt.write(receipt.fresh(_facts(keeper, skipped)))
 
 
 def _is_whole(config: pytest.Config) -> bool:
@@ -174,8 +192,8 @@ def _is_whole(config: pytest.Config) -> bool:
     )
 
 
-def _facts(passed: int, skipped: int) -> dict[str, Any]:
-    """What the run was on, and how much of it."""
+def _used() -> dict[str, Any]:
+    """What GPU tests run on."""
     gpu = driver_gpus()[0]
     used = software(gpu)
     return {
@@ -184,9 +202,17 @@ def _facts(passed: int, skipped: int) -> dict[str, Any]:
         "cuda_driver": used["cuda_driver"] or "unknown",
         "nvrtc": used["nvrtc"],
         "cupy": used["cupy"],
+    }
+
+
+def _facts(keeper: parts.Keeper, skipped: int) -> dict[str, Any]:
+    """What the run was on, and how much of it; of runs in parts, the last one's date."""
+    return {
+        **_used(),
         "date": datetime.date.today().isoformat(),
-        "tests_passed": passed,
+        "tests_passed": keeper.passed,
         "tests_skipped": skipped,
+        "runs": keeper.runs,
     }
 
 

@@ -172,7 +172,8 @@ def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, 
         ]
     since = len(state.unrun)
     rest = f"; {since} file{'s' * (since > 1)} changed since, listed as unrun" if since else ""
-    return True, [f"GPU receipt holds: {receipt['tests_passed']} tests on {where}{rest}"]
+    runs = f" in {receipt['runs']} runs" if receipt.get("runs", 1) > 1 else ""
+    return True, [f"GPU receipt holds: {receipt['tests_passed']} tests{runs} on {where}{rest}"]
 
 
 def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:

@@ -249,7 +249,9 @@ def test_a_written_receipt_reads_the_same(ran, tree):
 
 def session(passed=5, exitstatus=0, source="TESTPATHS", processes=None, **chosen):
     reporter = SimpleNamespace(stats={"passed": [0] * passed, "skipped": [0, 0]})
-    plugins = SimpleNamespace(get_plugin={"terminalreporter": reporter}.__getitem__)
+    keeper = SimpleNamespace(passed=passed, runs=2)
+    plugins = {"terminalreporter": reporter, "gpu-parts": keeper}
+    plugins = SimpleNamespace(get_plugin=plugins.__getitem__)
     config = SimpleNamespace(
         option=SimpleNamespace(**{"markexpr": "gpu", "keyword": "", "deselect": None} | chosen),
         pluginmanager=plugins,
@@ -274,7 +276,7 @@ def written(monkeypatch):
 def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written, processes):
     session(processes=processes)
     (made,) = written
-    assert (made["tests_passed"], made["tests_skipped"]) == (5, 2)
+    assert (made["tests_passed"], made["tests_skipped"], made["runs"]) == (5, 2, 2)
     assert (made["device"], made["driver"], made["cupy"]) == ("NVIDIA Test", "unknown", "14.0")
     assert made["unrun"] == {}
     assert receipt.compared(made) == receipt.State((), ())
@@ -291,9 +293,13 @@ def test_less_than_a_whole_gpu_run_writes_nothing(written, less):
     assert written == []
 
 
-def test_no_gpu_no_receipt(written, monkeypatch):
-    monkeypatch.setattr(conftest, "driver_gpus", tuple)
-    session()
+def test_no_gpu_no_receipt(written):
+    """Nobody writes down what passes where there is none."""
+    nobody = SimpleNamespace(get_plugin=lambda name: None)
+    option = SimpleNamespace(markexpr="gpu", keyword="", deselect=None)
+    source = pytest.Config.ArgsSource.TESTPATHS
+    config = SimpleNamespace(option=option, pluginmanager=nobody, args_source=source)
+    conftest.pytest_sessionfinish(SimpleNamespace(config=config), 0)
     assert written == []
 
 

@@ -155,6 +155,7 @@ def test_what_a_step_does_not_take_it_refuses(problem, refusing):
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_its_commands_run_on_a_gpu(tutorial, fresh):
     for run in tutorial.RUNS:
         words = shlex.split(run.command("gpu"))[1:]
