@@ -31,7 +31,7 @@ from lenetgpu.stages.registry import cpu, make_variant
 
 COUNTS = {
     "pascal-single": 18, "pascal-multi": 30, "overfeat": 6, "convnet2": 5, "lenet": 4,
-    "resnet50": 20, "vgg16": 9, "mobilenet-v2": 21,
+    "resnet50": 20, "vgg16": 9, "mobilenet-v2": 31,
 }  # fmt: skip
 CPU = [v.full_name for v in variants("conv", "cpu")]
 
@@ -109,7 +109,9 @@ def test_suites_hold_the_papers_shapes(name):
     for shape in suite.shapes:
         assert shape.batch >= 1
         assert min(shape.problem.OH, shape.problem.OW) >= 1
-        assert laid_out(find("conv", "direct.basic", "cuda"), shape.problem).reads == "NCHW"
+        if not shape.problem.wants:
+            basic = find("conv", "direct.basic", "cuda")
+            assert laid_out(basic, shape.problem).reads == "NCHW"
 
 
 def test_the_named_shapes_are_as_asked():

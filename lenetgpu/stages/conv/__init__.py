@@ -19,5 +19,6 @@ _FAMILIES = {
     "tuned": "direct winograd best",
     "reference": "",
     "shape": "",
+    "windows": "",
 }
 offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)
