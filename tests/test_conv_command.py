@@ -109,9 +109,8 @@ def test_suites_hold_the_papers_shapes(name):
     for shape in suite.shapes:
         assert shape.batch >= 1
         assert min(shape.problem.OH, shape.problem.OW) >= 1
-        if not shape.problem.wants:
-            basic = find("conv", "direct.basic", "cuda")
-            assert laid_out(basic, shape.problem).reads == "NCHW"
+        taker = "direct.grouped" if shape.problem.wants else "direct.basic"
+        assert laid_out(find("conv", taker, "cuda"), shape.problem).reads == "NCHW"
 
 
 def test_the_named_shapes_are_as_asked():

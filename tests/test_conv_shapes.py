@@ -208,9 +208,9 @@ def test_spans_refuse_too(variant):
         assert words in (variant.refusal(ConvPool(problem)) or "")
 
 
-def test_what_takes_everything():
+def test_one_kernel_and_the_truths_loops_take_everything():
     everything = {v.full_name for v in variants("conv") if v.takes == {*WANTS}}
-    assert everything == {"serial.loops", "unrolled.blas"}
+    assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
     chosen = [v for v in variants("conv", "cuda") if v.family == "best"]
     assert chosen and not any(v.takes for v in chosen)
 

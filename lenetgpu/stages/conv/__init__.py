@@ -6,6 +6,7 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",
+    "grouped": "direct",
     "unrolled": "unrolled cublas",
     "course": "direct unrolled",
     "tiled": "tiled",
