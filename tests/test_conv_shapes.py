@@ -16,6 +16,7 @@ from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
+from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
@@ -220,7 +221,7 @@ def test_wants_that_are_none_are_refused_where_a_variant_is_made():
         make_variant(print, kind="conv", family="own", needs=cpu(), takes="depth strides group")
 
 
-def rows_of(tmp_path, monkeypatch, *words):
+def rows_of(monkeypatch, *words):
     """`conv` of one line on a CPU: (exit code, candidates by name, what it says)."""
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
     words = ["conv", "--device", "cpu", "--rounds", "5", "--watch", "0", *words, "--json", "-"]
@@ -253,22 +254,33 @@ def guest(x, w, y, problem):
 def test_a_guest_refuses_unless_it_says_that_it_knows(tmp_path, monkeypatch, takes, status, note):
     path = tmp_path / "own.py"
     path.write_text(GUEST.format(takes=takes))
-    code, rows, said = rows_of(tmp_path, monkeypatch, LINE, "--with", path, "--only", "unrolled")
+    only = ("--only", "tiled,unrolled")
+    code, rows, said = rows_of(monkeypatch, LINE, "--with", path, *only)
     assert (code, rows["own.guest"]["status"]) == (0, status)
+    assert rows["tiled.blocked"]["status"] == "refused"  # who is the baseline where it can be
+    assert rows["unrolled.blas"]["verdict"] == "reference"
     assert rows["own.guest"].get("note") == (note or "")
     if note:
         assert f"own.guest: refused, {note}" in said
 
 
-def test_what_gets_one_of_them_wrong_is_found(tmp_path, monkeypatch):
+def test_what_gets_one_of_them_wrong_is_found(monkeypatch):
     beside = ROOT / "tests" / "broken" / "shapes.py"
-    code, rows, _ = rows_of(tmp_path, monkeypatch, LINE, "--with", beside, "--only", "serial")
+    code, rows, _ = rows_of(monkeypatch, LINE, "--with", beside, "--only", "serial")
     assert code == 1
     assert {name: row["status"] for name, row in rows.items()} == {
         "serial.loops": "right", "twin.plain_loops": "right",
         **{f"shapes.{name}": "wrong" for name in WRONG},
     }  # fmt: skip
     assert "median_ms" not in rows["shapes.first_group"]
+
+
+def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+    asked = ConvRequest(LINE, device="cpu", only="direct,best", explain=True, machine="h200")
+    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
+    about = [section["about"] for section in case["explanation"]]
+    assert about == ["the shape", "direct.grouped, planned for H200"]
 
 
 def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):

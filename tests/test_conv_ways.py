@@ -139,6 +139,7 @@ def test_padding_that_no_output_reads_is_not_there():
         ("g8mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
         (f"{MIOPEN} -c 0", "expected C of at least 1, found 0"),
         (f"{MIOPEN} -g 2", "expected groups that divide C, found 2 of 3"),
+        (f"{MIOPEN} -l 17", "within the padded map of 32x32, found 35x3"),
         (f"{MIOPEN} -y 33", "within the padded map of 32x32, found 33x3"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
         (f"{MIOPEN} -n", "expected a value behind -n, found none"),
@@ -450,6 +451,18 @@ def test_engines_take_a_line_too():
         refused = run("g4ic4ih8oc16oh8kh3ph1", option)
         assert refused.exit_code == 2
         assert "supports one group, not 4" in refused.output
+
+
+def test_forms_that_compute_the_same_are_one_row():
+    lines = (
+        "ic8ih8oc8kh1dh5",
+        "ic8ih8oc8kh1",
+        "ic8ih8oc8kh1oh8ph0",
+        "mb2ic8ih8oc8kh1dw3",
+        "8,8,8,8,1",
+    )
+    rows = rows_of(parse_shape(line) for line in lines)
+    assert [row.count for row in rows] == [4, 1]
 
 
 def test_names_are_each_once():
