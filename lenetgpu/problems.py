@@ -7,8 +7,38 @@ Shapes are per image and logical, (H, W, C); how an activation lies in memory is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 FLOAT_BYTES = 4
+Pair = tuple[int, int]
+"""Of rows, of columns."""
+Sides = tuple[int, int, int, int]
+"""Above, left, below, right."""
+
+
+def outputs(size: int, span: int, stride: int, padding: int) -> int:
+    """How often a filter that reaches over `span` fits; 0 where it never does.
+
+    `padding` is that before and behind together.
+    """
+    return (size + padding - span) // stride + 1 if size + padding >= span else 0
+
+
+def reach(taps: Pair, dilation: Pair) -> Pair:
+    """From the first to the last row and column of taps that lie `dilation` apart."""
+    (rows, columns), (far, wide) = taps, dilation
+    return (rows - 1) * far + 1, (columns - 1) * wide + 1
+
+
+def _behind(size: int, span: int, stride: int, before: int, behind: int) -> int:
+    """Padding behind a side, as before it where that changes no output, else the least that does.
+
+    What no output reads is left out: forms that compute the same become one.
+    """
+    fits = outputs(size, span, stride, before + behind)
+    if fits == outputs(size, span, stride, 2 * before):
+        return before
+    return max(0, (fits - 1) * stride + span - size - before)
 
 
 @dataclass(frozen=True)
@@ -32,7 +62,15 @@ class OfMap:
 
 @dataclass(frozen=True)
 class Conv(OfMap):
-    """Cross-correlation of (H, W, C) with M filters of (R, S, C), any stride and zero padding."""
+    """Cross-correlation of (H, W, C) with M filters of (R, S, C / groups), with zero padding.
+
+    `stride` is that of rows and columns, `pad` that of every side; where they differ `strides` and
+    `pads` say them, None where they do not, and `stride` and `pad` are the first of them. Taps lie
+    `dilation` apart. Each of the `groups` takes as many channels, in order, to as many maps.
+
+    Forms that compute the same are equal: of one tap there is no dilation, and padding behind that
+    no output reads is not there. What then differs from the plain form is in `wants`.
+    """
 
     M: int
     R: int
@@ -41,16 +79,75 @@ class Conv(OfMap):
     pad: int = 0
     reads: str = "NHWC"
     writes: str = "NHWC"
+    strides: Pair | None = None
+    pads: Sides | None = None
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        rows, columns = self.dilation
+        self._settle(dilation=(rows if self.R > 1 else 1, columns if self.S > 1 else 1))
+        if self.strides is not None:
+            first, other = self.strides
+            self._settle(stride=first, strides=None if first == other else self.strides)
+        if self.pads is not None:
+            above, left, below, right = self.pads
+            (high, wide), (down, across) = self.span, self.step
+            below = _behind(self.H, high, down, above, below)
+            right = _behind(self.W, wide, across, left, right)
+            sides = (above, left, below, right)
+            self._settle(pad=above, pads=None if len({*sides}) == 1 else sides)
+
+    def _settle(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @property
+    def wants(self) -> frozenset[str]:
+        """What of it a variant must know of: its fields that have no plain value."""
+        found = {
+            "strides": self.strides is not None,
+            "pads": self.pads is not None,
+            "dilation": self.dilation != (1, 1),
+            "groups": self.groups != 1,
+        }
+        return frozenset(name for name, wanted in found.items() if wanted)
+
+    @property
+    def each(self) -> Pair:
+        """Channels and maps of a group."""
+        return self.C // self.groups, self.M // self.groups
+
+    @property
+    def step(self) -> Pair:
+        """Rows and columns from an output to the next."""
+        return self.strides or (self.stride, self.stride)
+
+    @property
+    def around(self) -> Sides:
+        """Padding above, left, below and right."""
+        return self.pads or (self.pad, self.pad, self.pad, self.pad)
+
+    @property
+    def span(self) -> Pair:
+        """Rows and columns that a filter reaches over."""
+        return reach((self.R, self.S), self.dilation)
+
+    @property
+    def padded(self) -> Pair:
+        """Rows and columns of the padded map."""
+        above, left, below, right = self.around
+        return self.H + above + below, self.W + left + right
+
+    @cached_property
     def OH(self) -> int:
         """Output rows."""
-        return (self.H + 2 * self.pad - self.R) // self.stride + 1
+        return outputs(self.padded[0], self.span[0], self.step[0], 0)
 
-    @property
+    @cached_property
     def OW(self) -> int:
         """Output columns."""
-        return (self.W + 2 * self.pad - self.S) // self.stride + 1
+        return outputs(self.padded[1], self.span[1], self.step[1], 0)
 
     @property
     def out_shape(self) -> tuple[int, int, int]:
@@ -59,13 +156,13 @@ class Conv(OfMap):
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int]:
-        """Filter shape (R, S, C, M)."""
-        return (self.R, self.S, self.C, self.M)
+        """Filter shape (R, S, C / groups, M)."""
+        return (self.R, self.S, self.each[0], self.M)
 
     @property
     def depth(self) -> int:
-        """Products summed per output: R*S*C."""
-        return self.R * self.S * self.C
+        """Products summed per output: R*S*C of a group."""
+        return self.R * self.S * self.each[0]
 
     def flop(self, n: int) -> int:
         """Floating-point operations for `n` images, two per multiply-add."""
@@ -202,6 +299,11 @@ class ConvPool:
     writes: str = "NHWC"
 
     @property
+    def wants(self) -> frozenset[str]:
+        """What of the convolution a variant must know of."""
+        return self.conv.wants
+
+    @property
     def pool(self) -> Pool:
         """The problem of the second stage."""
         return Pool(*self.conv.out_shape)
@@ -218,7 +320,7 @@ class ConvPool:
 
     @property
     def weight_shape(self) -> tuple[int, int, int, int]:
-        """Filter shape (R, S, C, M)."""
+        """Filter shape (R, S, C / groups, M)."""
         return self.conv.weight_shape
 
     def flop(self, n: int) -> int:

@@ -17,6 +17,9 @@ ODD: dict[str, list[Any]] = {
         Conv(17, 19, 5, 33, 7, 7, pad=3),
         Conv(40, 37, 1, 3, 5, 3, stride=3),
         Conv(6, 8, 4, 65, 3, 3, pad=1),
+        Conv(13, 12, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3),
+        Conv(10, 9, 5, 10, 3, 3, stride=2, pad=1, groups=5),
+        Conv(9, 14, 3, 33, 3, 3, pad=2, dilation=(2, 2)),
     ],
     "pool": [Pool(2, 2, 1), Pool(6, 10, 7), Pool(14, 4, 33)],
     "conv_pool": [

@@ -31,7 +31,7 @@ from lenetgpu.stages.registry import cpu, make_variant
 
 COUNTS = {
     "pascal-single": 18, "pascal-multi": 30, "overfeat": 6, "convnet2": 5, "lenet": 4,
-    "resnet50": 20, "vgg16": 9, "mobilenet-v2": 21,
+    "resnet50": 20, "vgg16": 9, "mobilenet-v2": 31,
 }  # fmt: skip
 CPU = [v.full_name for v in variants("conv", "cpu")]
 
@@ -109,7 +109,8 @@ def test_suites_hold_the_papers_shapes(name):
     for shape in suite.shapes:
         assert shape.batch >= 1
         assert min(shape.problem.OH, shape.problem.OW) >= 1
-        assert laid_out(find("conv", "direct.basic", "cuda"), shape.problem).reads == "NCHW"
+        taker = "direct.grouped" if shape.problem.wants else "direct.basic"
+        assert laid_out(find("conv", taker, "cuda"), shape.problem).reads == "NCHW"
 
 
 def test_the_named_shapes_are_as_asked():
@@ -357,7 +358,9 @@ def test_requests_are_checked_before_a_device_is_opened(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.alone
-@pytest.mark.parametrize("shape", ["3,13,11,7,3,2,1", "1,28,28,32,5"])
+@pytest.mark.parametrize(
+    "shape", ["3,13,11,7,3,2,1", "1,28,28,32,5", "g2ic4oc6_ih9oh5kh3sh2dh1ph2"]
+)
 def test_a_small_shape_on_a_gpu(shape):
     result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--explain",
                  "--json", "-")  # fmt: skip

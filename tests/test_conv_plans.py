@@ -99,6 +99,6 @@ def test_more_work_never_costs_less():
 
 
 def test_every_odd_shape_has_a_plan():
-    for problem in ODD["conv"]:
+    for problem in (base for base in ODD["conv"] if not base.wants):
         for batch in (1, 5, 10_000):
             assert best.choices(problem, batch)[0].clocks > 0

@@ -21,10 +21,11 @@ from lenetgpu.commands.conv.given import parse_shape, rows_of, taken
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
-from lenetgpu.files.convs.described import Described, Given, outputs
+from lenetgpu.files.convs.described import Described, Given, as_line, require_countable
 from lenetgpu.papers.networks import layers as networks
-from lenetgpu.papers.shapes import SUITES, Untaken
-from lenetgpu.problems import Conv
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.problems import Conv, outputs
+from lenetgpu.show.conv_document import shape_text
 from lenetgpu.stages.conv.reference import reference
 
 MIOPEN = "./bin/MIOpenDriver conv"
@@ -63,6 +64,18 @@ def without_torch(monkeypatch):
          " --conv_stride_w 2 --pad_h 1 --pad_w 1", 100, Conv(9, 8, 3, 6, 5, 4, 2, 1)),
         ("MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver conv -n 2 -F 3", 2,
          Conv(32, 32, 3, 32, 3, 3)),
+        ("g32ic32ih8oc64kh3", 2, Conv(8, 8, 32, 64, 3, 3, groups=32)),
+        ("ic8ih8oc8kh3dh1", 2, Conv(8, 8, 8, 8, 3, 3, dilation=(2, 2))),
+        ("ic8ih8oc8kh3dh1dw0", 2, Conv(8, 8, 8, 8, 3, 3, dilation=(2, 1))),
+        ("ic8ih8oc8kh3sh1sw2", 2, Conv(8, 8, 8, 8, 3, 3, strides=(1, 2))),
+        ("ic8ih8oc8kh3ph1pw0", 2, Conv(8, 8, 8, 8, 3, 3, pads=(1, 0, 1, 0))),
+        ("ic16oc16_ih5oh8kh3ph3", 2, Conv(5, 5, 16, 16, 3, 3, pads=(3, 3, 2, 2))),
+        ("ic3oc64_ih224oh112kh7sh2", 2, Conv(224, 224, 3, 64, 7, 7, 2, pads=(2, 2, 3, 3))),
+        (f"{MIOPEN} -c 4 -g 4", 100, Conv(32, 32, 4, 32, 3, 3, groups=4)),
+        (f"{MIOPEN} -l 2", 100, Conv(32, 32, 3, 32, 3, 3, dilation=(2, 1))),
+        (f"{MIOPEN} -l 2 -j 3 -u 2", 100,
+         Conv(32, 32, 3, 32, 3, 3, strides=(2, 1), dilation=(2, 3))),
+        (f"{MIOPEN} -q 1", 100, Conv(32, 32, 3, 32, 3, 3, pads=(0, 1, 0, 1))),
     ],
 )  # fmt: skip
 def test_lines_are_read_as_their_tools_read_them(line, images, conv):
@@ -73,20 +86,10 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("g32ic32ih8oc32kh3", "32 groups"),
-        ("ic8ih8oc8kh3dh1", "dilation 2x2"),
-        ("ic8ih8oc8kh3sh1sw2", "stride 1x2"),
-        ("ic8ih8oc8kh3ph1pw0", "padding 1,0,1,0 above, left, below, right"),
-        ("ic16oc16_ih5oh8kh3ph3", "padding 3,3,2,2 above, left, below, right"),
-        ("ic3oc64_ih224oh112kh7sh2", "padding 2,2,3,3 above, left, below, right"),
         ("ic8id8oc8kd3", "3 spatial dimensions"),
         ("--deconv ic8ih8oc8kh3oh10", "transposed"),
         ("--dir=BWD_W ic8ih8oc8kh3", "direction BWD_W"),
-        ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands, 2 groups"),
-        (f"{MIOPEN} -c 4 -g 4", "4 groups"),
-        (f"{MIOPEN} -l 2", "dilation 2x1"),
-        (f"{MIOPEN} -u 2", "stride 2x1"),
-        (f"{MIOPEN} -q 1", "padding 0,1,0,1 above, left, below, right"),
+        ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands"),
         (f"{MIOPEN} -F 4", "backward only (-F 4)"),
         (f"{MIOPEN} -m trans", "transposed"),
         (f"{MIOPEN} -z same", "padding mode same"),
@@ -94,7 +97,7 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         ("MIOpenDriver convfp16", "fp16 operands"),
     ],
 )
-def test_what_a_shape_cannot_hold_is_said(line, why):
+def test_what_is_not_taken_is_said(line, why):
     assert parse_shape(line).why == why
     result = run("--", line)
     assert result.exit_code == 2
@@ -102,12 +105,10 @@ def test_what_a_shape_cannot_hold_is_said(line, why):
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_a_dilation_of_one_tap_and_padding_never_read_change_nothing():
-    assert Described(1, 8, 8, 1, 1, 1, 3, (8, 8), pad=(0, 0), dilation=(4, 1)).not_taken
-    assert not Described(1, 8, 8, 1, 1, 1, 1, (8, 8), dilation=(4, 4)).not_taken
+def test_padding_that_no_output_reads_is_not_there():
     one_less_below = Described(1, 224, 224, 3, 64, 7, 7, (112, 112), (2, 2), (3, 3))
-    assert one_less_below.behind == (3, 3)
     assert one_less_below.conv == Conv(224, 224, 3, 64, 7, 7, 2, 3)
+    assert not one_less_below.conv.wants
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,7 @@ def test_a_dilation_of_one_tap_and_padding_never_read_change_nothing():
         ("g8mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
         (f"{MIOPEN} -c 0", "expected C of at least 1, found 0"),
         (f"{MIOPEN} -g 2", "expected groups that divide C, found 2 of 3"),
+        (f"{MIOPEN} -l 17", "within the padded map of 32x32, found 35x3"),
         (f"{MIOPEN} -y 33", "within the padded map of 32x32, found 33x3"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
         (f"{MIOPEN} -n", "expected a value behind -n, found none"),
@@ -163,12 +165,13 @@ def test_a_bad_line_is_one_sentence(line, words):
         ("1,32766,65533,1,3,1,1", "1,32766,65534,1,3,1,1", "input"),
         ("32767,16,16,256,16", "32768,16,16,256,16", "filters"),
         ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
+        ("g8mb1ic8ih16oc8kh1ph8184pw8183", "g8mb1ic8ih16oc8kh1ph8184pw8184", "input"),
+        ("g2mb1ic65534ih16oc256kh16", "g2mb1ic65536ih16oc256kh16", "filters"),
     ],
 )
 def test_offsets_of_32_bits_are_enough_or_it_is_refused(taken_, refused, name):
-    asked = parse_shape(taken_).asked
-    assert asked is not None
-    asked.require_countable("it")
+    shape = taken(taken_)
+    require_countable(shape.problem, 1, "it")
     result = run(refused, "--list")
     assert result.exit_code == 2
     assert f"batch 1: expected fewer than 2^31 values in the {name}, found" in result.output
@@ -192,18 +195,21 @@ def test_a_convolution_is_read_from_its_own_text(numbers, stride, dilation, pad,
     if min(out) < 1:
         return
     asked.require("it")
-    assert benchdnn.read(asked.text) == Given(asked)
-    sizes = zip((h, w), spans, stride, pad, asked.behind, strict=True)
-    assert out == tuple(outputs(size, span, by, a + b) for size, span, by, a, b in sizes)
-    if asked.conv is not None:
-        assert asked.conv.out_shape == (*out, m)
-        assert (asked.conv.flop(n), groups) == (asked.flop, 1)
+    conv = asked.conv
+    assert conv.out_shape == (*out, m * groups)
+    for text in (as_line(conv), shape_text(conv)):
+        again = parse_shape(text).asked
+        assert again is not None
+        assert again.conv == conv, text
+    given_ = Conv(h, w, c * groups, m * groups, r, s, strides=stride, pads=(*pad, *behind),
+                  dilation=dilation, groups=groups)  # fmt: skip
+    assert given_ == conv
 
 
 def test_a_taken_convolution_computes_what_its_line_says(rng):
     """Against sums by the line's own padding, which is one less below and right."""
     asked = parse_shape("mb1ic2ih6oc3oh3kh3sh2ph1").asked
-    assert asked is not None and asked.conv is not None
+    assert asked is not None
     x, w = rng.standard_normal((1, 6, 6, 2)), rng.standard_normal((3, 3, 2, 3))
     padded = np.pad(x, ((0, 0), (1, 0), (1, 0), (0, 0)))
     found = reference(x, w, asked.conv)
@@ -233,29 +239,28 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
     assert result.exit_code == 0, result.output
     document = json.loads(files["json"].read_text())
     assert [(c["label"], c["shape"], c["images"], c["count"]) for c in document["cases"]] == [
-        ("a", "8,10,10,16,3,1,1", 2, 2), ("line 5", "8,10,9,16,3x1,1,0", 1, 1),
+        ("a", "8,10,10,16,3,1,1", 2, 2), ("depthwise", "g8ic8oc8_ih10oh10kh3ph1", 2, 1),
+        ("line 5", "8,10,9,16,3x1,1,0", 1, 1),
     ]  # fmt: skip
     network = document["network"]
     rows = {row["label"]: row for row in network["rows"]}
     assert list(rows) == ["a", "depthwise", "line 5", "line 7"]
-    assert rows["depthwise"]["not_taken"] == "8 groups"
-    assert rows["depthwise"]["shape"] == "8,10,10,8,3,1,1"
-    words = shlex.split(rows["depthwise"]["command"])
-    assert run(*words[2:]).exit_code == 2 and "8 groups" in run(*words[2:]).output
+    assert rows["depthwise"]["shape"] == "g8ic8oc8_ih10oh10kh3ph1"
     assert rows["line 7"]["not_taken"] == "3 spatial dimensions"
     assert "command" not in rows["line 7"]
-    assert (network["convolutions"], network["taken"]) == (5, 3)
+    assert (network["convolutions"], network["taken"]) == (5, 4)
     for kind in ("csv", "md"):
         text = files[kind].read_text()
-        assert "not taken" in text and "8 groups" in text and "3 spatial dimensions" in text
-    assert "taken: 3 of 5 convolutions" in result.output
+        assert "not taken" in text and "3 spatial dimensions" in text
+        assert "supports one group, not 8" in text
+    assert "taken: 4 of 5 convolutions" in result.output
 
 
 def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text(LINES)
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled,winograd",
-                 "--seconds", 0.02, "--json", "-")  # fmt: skip
+                 "--seconds", 0.02, "--reference", "unrolled", "--json", "-")  # fmt: skip
     document = json.loads(result.stdout)
     times = {
         (case["label"], entry["name"]): entry["median_ms"]
@@ -265,17 +270,18 @@ def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
     }
     sums = {row["name"]: row for row in document["network"]["sums"]}
     for name in ("tiled.blocked", "unrolled.blas"):
-        row = sums[name]
-        assert (row["over"], row["of"]) == (3, 5)
-        assert row["ms"] == pytest.approx(2 * times["a", name] + times["line 5", name])
-        assert row["speedup"] == pytest.approx(sums["tiled.blocked"]["ms"] / row["ms"])
-    best = sums["fastest fp32 of each"]
-    assert best["ms"] <= min(sums[name]["ms"] for name in ("tiled.blocked", "unrolled.blas"))
+        row, last = sums[name], times.get(("depthwise", name))
+        assert (row["over"], row["of"]) == (4 if last else 3, 5)
+        together = 2 * times["a", name] + times["line 5", name] + (last or 0.0)
+        assert row["ms"] == pytest.approx(together)
+    best, tiled = sums["fastest fp32 of each"], sums["tiled.blocked"]
+    assert (best["over"], best["gflop_share"]) == (4, pytest.approx(1.0))
+    assert best["ms"] <= sums["unrolled.blas"]["ms"]
     flop = {case["label"]: case["count"] * case["gflop"] for case in document["cases"]}
-    depthwise = 2 * 2 * 100 * 8 * 9 / 1e9
-    share = sum(flop.values()) / (sum(flop.values()) + depthwise)
-    assert best["gflop_share"] == pytest.approx(share)
-    partly = [row for row in sums.values() if row["over"] < 3]
+    assert flop["depthwise"] == pytest.approx(2 * 2 * 100 * 8 * 9 / 1e9)
+    assert tiled["gflop_share"] == pytest.approx(1 - flop["depthwise"] / sum(flop.values()))
+    assert tiled["speedup"] == pytest.approx(tiled["reference_ms"] / tiled["ms"])
+    partly = [row for row in sums.values() if row["over"] < 4]
     assert all(row["speedup"] is None or row["reference_ms"] < best["reference_ms"]
                for row in partly)  # fmt: skip
 
@@ -341,7 +347,7 @@ def test_a_batch_is_that_of_every_line(tmp_path):
         (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
         (b"mb9000ic800ih800oc8kh3n\"big\"", "conv 800,800,800,8,3,1,0, batch 9000: expected fewer"),
         (b"ic8id8oc8kd3", "conv line 1: expected a convolution that is taken, found 3 spatial"),
-        (b"g2ic8ih8oc8kh3\nic8id8oc8kd3", "found 2 groups, 1 others beside it"),
+        (b"--dt=f16 ic8ih8oc8kh3\nic8id8oc8kd3", "found f16 operands, 1 others beside it"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words):
@@ -384,16 +390,14 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
 ):
     rows = SUITES[name].rows
     assert sum(row.count for row in rows) == convolutions
-    untaken = [row for row in rows if isinstance(row, Untaken)]
-    assert sum(row.count for row in untaken) == depthwise
-    assert all(row.given.why.endswith("groups") for row in untaken)
-    asked = [
-        row.given.asked if isinstance(row, Untaken) else Described.of(row.problem, row.batch)
-        for row in rows
-    ]
-    assert len(set(asked)) == len({row.label for row in rows}) == len(rows)
-    flop = sum(row.count * a.flop for row, a in zip(rows, asked, strict=True) if a)
-    assert {a.images for a in asked if a} == {networks.BATCH}
+    shapes = SUITES[name].shapes
+    assert list(rows) == list(shapes)
+    grouped = [shape for shape in shapes if shape.problem.groups > 1]
+    assert sum(shape.count for shape in grouped) == depthwise
+    assert all(shape.problem.each == (1, 1) for shape in grouped)
+    assert len({shape.problem for shape in shapes}) == len({r.label for r in rows}) == len(rows)
+    flop = sum(shape.count * shape.problem.flop(shape.batch) for shape in shapes)
+    assert {shape.batch for shape in shapes} == {networks.BATCH}
     assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
 
 
@@ -413,14 +417,17 @@ def test_some_rows_of_the_papers_tables():
     assert mobile["first"].problem == Conv(224, 224, 3, 32, 3, 3, 2, 1)
 
 
-def test_a_suite_with_what_is_not_taken_says_so_and_how_much_it_is():
+def test_a_suites_depthwise_convolutions_are_taken_and_said_by_lines():
     result = run("--suite", "mobilenet-v2", "--list", "--json", "-")
     assert result.exit_code == 0, result.output
     assert "source: Sandler" in result.stderr
     network = json.loads(result.stdout)["network"]
-    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 36, 31)
-    assert "taken: 36 of 53 convolutions" in result.stderr
-    assert "96 groups" in result.stderr
+    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 53, 31)
+    assert "taken: 53 of 53 convolutions, 100.0% of" in result.stderr
+    rows = {row["label"]: row for row in network["rows"]}
+    row = rows["bottleneck 2 depthwise 96 to 96"]
+    assert row["shape"] == "g96ic96oc96_ih112oh56kh3sh2ph1"
+    assert row["command"] == f"lenetgpu conv {row['shape']} --batch 64"
 
 
 def test_the_suites_are_listed(tmp_path):
@@ -429,7 +436,7 @@ def test_the_suites_are_listed(tmp_path):
     rows = {row["name"]: row for row in json.loads(result.stdout)["suites"]}
     assert list(rows) == list(SUITES)
     assert rows["mobilenet-v2"]["convolutions"] == 53
-    assert (rows["mobilenet-v2"]["shapes"], rows["mobilenet-v2"]["taken"]) == (31, 21)
+    assert (rows["mobilenet-v2"]["shapes"], rows["mobilenet-v2"]["taken"]) == (31, 31)
     assert "Table 2" in rows["mobilenet-v2"]["source"]
     listed = list(csv.DictReader(io.StringIO((tmp_path / "suites.csv").read_text())))
     assert [row["name"] for row in listed] == list(SUITES)
@@ -440,7 +447,22 @@ def test_engines_take_a_line_too():
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert (document["shape"], document["images"]) == ("4,8,8,16,3,1,1", 4)
-    assert run("g4ic4ih8oc16oh8kh3ph1", "--engines").exit_code == 2
+    for option in ("--engines", "--shares"):
+        refused = run("g4ic4ih8oc16oh8kh3ph1", option)
+        assert refused.exit_code == 2
+        assert "supports one group, not 4" in refused.output
+
+
+def test_forms_that_compute_the_same_are_one_row():
+    lines = (
+        "ic8ih8oc8kh1dh5",
+        "ic8ih8oc8kh1",
+        "ic8ih8oc8kh1oh8ph0",
+        "mb2ic8ih8oc8kh1dw3",
+        "8,8,8,8,1",
+    )
+    rows = rows_of(parse_shape(line) for line in lines)
+    assert [row.count for row in rows] == [4, 1]
 
 
 def test_names_are_each_once():

@@ -45,6 +45,8 @@ def version():
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 WINDOW = Conv(11, 13, 3, 7, 3, 2, stride=2, pad=1)
 EVEN = Conv(6, 8, 4, 35, 3, 3, pad=1)
+EVERYTHING = Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(2, 3), groups=3)
+DEPTHWISE = Conv(8, 9, 5, 10, 3, 3, stride=2, pad=1, groups=5)
 
 
 def build(*arguments):
@@ -195,6 +197,10 @@ CASES = [
     ("conv", "direct.four_maps", WINDOW, 2),
     ("conv", "unrolled.naive", EVEN, 2),
     ("conv", "unrolled.tiled", EVEN, 1),
+    ("conv", "direct.grouped", EVERYTHING, 3),
+    ("conv", "direct.grouped", DEPTHWISE, 3),
+    ("conv", "direct.grouped", Conv(7, 6, 3, 4, 3, 3, pad=2, dilation=(1, 2)), 2),
+    ("conv", "direct.grouped", WINDOW, 2),
 ]
 
 

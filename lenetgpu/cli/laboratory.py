@@ -227,7 +227,7 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     required=False,
     explained="C,H,W,M,K[,stride[,pad]]: channels, height and width of the input, maps of the "
     "output, a filter's width or its sides, as 64,56,56,64,3,1,1; or a line of benchdnn or "
-    "MIOpenDriver.",
+    "MIOpenDriver, with groups, dilation and uneven padding too.",
 )
 @click.option(
     "--suite",

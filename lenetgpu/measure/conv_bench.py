@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from lenetgpu.check.gates import FURTHER, Gate
@@ -57,7 +58,7 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
     """Bytes that `count` random images, the filters and on a CPU the outputs take on the host."""
     drawn = count * problem.H * problem.W * problem.C + problem.depth * problem.M
     made = problem.OH * problem.OW * problem.M
-    padded = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
+    padded = prod(problem.padded) * problem.C
     return 12 * drawn if gpu else 12 * (drawn + count * made) + 8 * (padded + 2 * made)
 
 
@@ -112,7 +113,7 @@ class Case:
     def expected(self) -> Any:
         """Float64 output in NHWC, of all images on a GPU, of the first ones on a CPU."""
         n, p = self._count if self.gpu else min(self._count, CHECK_IMAGES), self.problem
-        padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
+        padded = prod(p.padded) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
         x, w = self._x, self.arrays.asarray(self.filters)
         out = self.arrays.empty((n, *p.out_shape), "float64")
@@ -198,7 +199,8 @@ class ConvBench:
         p, flop = self.problem, self.problem.flop(self.images)
         if flop < _LONG_FLOP:
             return
-        rows = min(p.H, max(1, p.R - 2 * p.pad) + p.stride * (core_count() - 1))
+        seen = p.span[0] - p.around[0] - p.around[2]
+        rows = min(p.H, max(1, seen) + p.step[0] * (core_count() - 1))
         few = replace(p, H=rows)
         if self.variant.refusal(few) is not None:
             return

@@ -43,7 +43,7 @@ Row = Shape | Untaken
 def row_of(label: str, given: Given, count: int = 1) -> Row:
     """A row of a convolution that was described elsewhere."""
     asked = given.asked
-    if given.why or asked is None or asked.conv is None:
+    if given.others or asked is None:
         return Untaken(label, given, count)
     return Shape(label, asked.conv, asked.images, count=count)
 

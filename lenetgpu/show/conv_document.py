@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from lenetgpu.check.judge import PRECISE
-from lenetgpu.files.convs.described import Described
+from lenetgpu.files.convs.described import as_line
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.document import again_json, candidate_json
 from lenetgpu.measure.roofline import Ceilings
@@ -15,7 +15,12 @@ from lenetgpu.problems import Conv
 
 
 def shape_text(problem: Conv) -> str:
-    """`problem` as the command takes it; filters that are not square as RxS."""
+    """`problem` as the command takes it; filters that are not square as RxS.
+
+    What SHAPE has no place for makes it a line of benchdnn.
+    """
+    if problem.wants:
+        return as_line(problem)
     k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
     return ",".join(map(str, sizes))
@@ -142,19 +147,19 @@ def network_json(
 
 def row_json(row: Row) -> dict[str, Any]:
     """A convolution as it was asked for: its shape, its work, and why it is not taken."""
-    asked: Described | None
+    problem: Conv | None = None
     if isinstance(row, Shape):
-        asked, why = Described.of(row.problem, row.batch), None
+        problem, images, why = row.problem, row.batch, None
     else:
-        asked, why = row.given.asked, row.given.why
-    return {
-        "label": row.label,
-        "shape": asked and asked.short,
-        "images": asked and asked.images,
-        "count": row.count,
-        "gflop": asked and asked.flop / 1e9,
-        "not_taken": why,
-    }
+        why = row.given.why
+        if row.given.asked is not None:
+            problem, images = row.given.asked.conv, row.given.asked.images
+    sizes: dict[str, Any] = dict.fromkeys(("shape", "images", "gflop"))
+    if problem is not None:
+        sizes = {
+            "shape": shape_text(problem), "images": images, "gflop": problem.flop(images) / 1e9,
+        }  # fmt: skip
+    return {"label": row.label, **sizes, "count": row.count, "not_taken": why}
 
 
 def _timed(case: dict[str, Any], name: str | None) -> dict[str, Any] | None:

@@ -19,7 +19,8 @@ def map_defines(problem: Any) -> dict[str, int | str]:
 
 
 def conv_defines(problem: Conv) -> dict[str, int | str]:
-    """A convolution's shape and layouts."""
+    """A plain convolution's shape and layouts: one stride, one padding, no dilation or groups."""
+    assert not problem.wants, f"no names for {', '.join(sorted(problem.wants))}"
     filters = {"M": problem.M, "R": problem.R, "S": problem.S}
     window = {"STRIDE": problem.stride, "PAD": problem.pad}
     return map_defines(problem) | filters | window

@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.network import CLASSIFIER, CONV_POOL, FEATURES
+from lenetgpu.stages.needs import Needs as Needs
+from lenetgpu.stages.needs import cpu as cpu
+from lenetgpu.stages.needs import cuda as cuda
+from lenetgpu.stages.needs import hopper as hopper
+from lenetgpu.stages.wants import require_known, untaken
 
 if TYPE_CHECKING:
-    from lenetgpu.gpu.device import Gpu
     from lenetgpu.gpu.machines import Machine
     from lenetgpu.gpu.nvrtc import Kernel
 
@@ -27,45 +31,6 @@ KINDS = ("conv", "pool", "fc", "argmax")
 SPAN_KINDS = (CONV_POOL, FEATURES, CLASSIFIER)
 SUPPORT_KINDS = ("scale", "relayout")
 WEIGHTED = ("conv", "fc", *SPAN_KINDS)
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The device a variant runs on: "cpu", or "cuda" with a least compute capability (75 = 7.5).
-
-    `exact` means that capability and no later one: instructions of one architecture only.
-    """
-
-    device: str
-    compute_capability: int = 0
-    exact: bool = False
-
-    def met_by(self, gpu: Gpu) -> bool:
-        """Whether `gpu` will do."""
-        if self.exact:
-            return gpu.compute_capability == self.compute_capability
-        return gpu.compute_capability >= self.compute_capability
-
-    def __str__(self) -> str:
-        if self.device == "cpu":
-            return "cpu"
-        only = " only" if self.exact else ""
-        return f"cuda {self.compute_capability // 10}.{self.compute_capability % 10}{only}"
-
-
-def cpu() -> Needs:
-    """Runs anywhere."""
-    return Needs("cpu")
-
-
-def cuda(compute_capability: int = 75) -> Needs:
-    """Runs on an NVIDIA GPU of at least this compute capability."""
-    return Needs("cuda", compute_capability)
-
-
-def hopper() -> Needs:
-    """Runs on Hopper (compute capability 9.0) and nothing else: wgmma, setmaxnreg."""
-    return Needs("cuda", 90, exact=True)
 
 
 Kernels = Callable[[Any, int], "tuple[Kernel, ...]"]
@@ -84,6 +49,8 @@ class Variant:
       what `run` receives, and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
+    - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.wants`): one that
+      wants more is refused, before `supports` is asked.
     - `supports(problem)` is None, or a sentence saying why not.
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
@@ -105,6 +72,7 @@ class Variant:
     default: bool = False
     prepare: Callable[[Any, Any, int], Any] | None = None
     kernels: Kernels | None = None
+    takes: frozenset[str] = frozenset()
     supports: Callable[[Any], str | None] | None = None
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
@@ -129,7 +97,10 @@ class Variant:
 
     def refusal(self, problem: Any) -> str | None:
         """None where it can solve `problem`, else a sentence saying what it supports."""
-        return self.supports(problem) if self.supports is not None else None
+        unknown = untaken(problem, self.takes)
+        if unknown is not None or self.supports is None:
+            return unknown
+        return self.supports(problem)
 
     def laid_out(self, problem: Any) -> Any:
         """`problem` in the first of its layouts that it does not refuse, or the last refusal."""
@@ -163,10 +134,12 @@ def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
 def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     """`run` as variant `family.<function name>`, not registered; `fields` are Variant's.
 
-    A layout or another name may stand alone, without a tuple around it.
+    A layout or another name may stand alone, without a tuple around it; `takes` is a text of words.
+    ValueError where it has others than wants.
     """
     for name in ("reads", "writes", "also"):
         fields[name] = _tuple(fields.get(name, ()))
+    fields["takes"] = require_known(fields.get("takes", ""))
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 
 

@@ -6,7 +6,6 @@ import shlex
 from dataclasses import fields
 from typing import Any
 
-from lenetgpu.commands.conv.given import shape_of
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.papers.shapes import Row, Shape
 from lenetgpu.show.conv_document import shape_text
@@ -16,13 +15,10 @@ _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise",
 
 
 def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str | None:
-    """The command line of a row; None where what is not taken of it cannot be said in one."""
-    if isinstance(row, Shape):
-        words = [shape_text(row.problem), "--batch", str(row.batch)]
-    elif row.given.others or row.given.asked is None:
+    """The command line of a row; None where it is not taken."""
+    if not isinstance(row, Shape):
         return None
-    else:
-        return shlex.join(["lenetgpu", "conv", shape_of(row.given)])
+    words = [shape_text(row.problem), "--batch", str(row.batch)]
     plain = {field.name: field.default for field in fields(ConvRequest)}
     for name in _KEPT:
         value = getattr(request, name)

@@ -88,8 +88,11 @@ def _with_reference(chosen: list[Variant], wanted: str | None, device: str) -> l
     return [v for v in every if v in chosen or v == added]
 
 
-def _reference(request: ConvRequest, setting: _Setting) -> str:
-    """The name that ratios are over: as asked, else the peer, else the package's default."""
+def _reference(request: ConvRequest, setting: _Setting, shapes: list[Shape]) -> str:
+    """The name that ratios are over: as asked, else the peer, else the package's default.
+
+    Where that refuses every shape it is the first that does not.
+    """
     names = [v.full_name for v in setting.chosen]
     peer = setting.peer_name
     wanted = request.reference
@@ -98,8 +101,10 @@ def _reference(request: ConvRequest, setting: _Setting) -> str:
     if wanted is None:
         if peer is not None:
             return peer
-        default = find("conv", NAMED["fp32"][setting.device]["conv"], setting.device).full_name
-        return default if default in names else names[0]
+        default = find("conv", NAMED["fp32"][setting.device]["conv"], setting.device)
+        first = [v for v in (default, *setting.chosen) if v.full_name in names]
+        taking = (v for v in first if any(isinstance(laid_out(v, s.problem), Conv) for s in shapes))
+        return next(taking, first[0]).full_name
     if peer is not None and wanted in ("torch", peer, peer.split()[-1]):
         return peer
     if wanted not in names:
@@ -169,7 +174,7 @@ def _run_rows(
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     setting = _Setting(gpu, limits, peer_version(device) if chosen else None, chosen, own)
-    reference = _reference(request, setting)
+    reference = _reference(request, setting, shapes)
     _check_setting(request, setting, reference, shapes, earlier)
     document = (
         head("conv", gpu)

@@ -14,6 +14,7 @@ from lenetgpu.papers.convnet2_claims import claim_rows
 from lenetgpu.papers.convnet2_engines import CHANGED, STEPS, step_rows
 from lenetgpu.papers.convnet2_listings import GTX_480
 from lenetgpu.show.conv_document import shape_text
+from lenetgpu.stages.wants import untaken
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
     if request.shape is not None:
         shape = taken(request.shape)
         problem, batch = shape.problem, shape.batch
+        refused = untaken(problem, frozenset())
+        if refused is not None:
+            raise LenetError(f"--engines, {shape_text(problem)}: {refused}")
     if request.batch is not None:
         batch = request.batch
     if batch < 1:

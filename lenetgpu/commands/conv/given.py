@@ -9,9 +9,10 @@ from pathlib import Path
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
-from lenetgpu.files.convs.described import Described, Given, outputs
+from lenetgpu.files.convs.described import Described, Given
 from lenetgpu.files.regular import read_whole
 from lenetgpu.papers.shapes import Row, Shape, Suite, row_of
+from lenetgpu.problems import Conv, outputs
 from lenetgpu.show.conv_document import shape_text
 
 SHAPE = "C,H,W,M,K[,stride[,pad]]"
@@ -106,10 +107,11 @@ def of_batch(row: Row, batch: int) -> Row:
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
     """Each convolution once, in the order that they come, with its first name and how often."""
-    first: dict[tuple[Described | None, tuple[str, ...]], Given] = {}
-    counts: dict[tuple[Described | None, tuple[str, ...]], int] = {}
+    first: dict[tuple[int, Conv | None, tuple[str, ...]], Given] = {}
+    counts: dict[tuple[int, Conv | None, tuple[str, ...]], int] = {}
     for given in found:
-        key = given.asked, given.others
+        asked = given.asked
+        key = asked.images if asked else 0, asked.conv if asked else None, given.others
         first.setdefault(key, given)
         counts[key] = counts.get(key, 0) + 1
     rows, labels = [], set[str]()
@@ -124,7 +126,4 @@ def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
 
 def shape_of(given: Given) -> str:
     """A convolution as the command takes it, where it can be said in a word."""
-    if given.asked is None:
-        return ""
-    conv = given.asked.conv
-    return given.asked.text if conv is None else shape_text(conv)
+    return "" if given.asked is None else shape_text(given.asked.conv)

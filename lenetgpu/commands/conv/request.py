@@ -16,7 +16,7 @@ from lenetgpu.commands.conv.given import (
     rows_of,
 )
 from lenetgpu.errors import LenetError, choose
-from lenetgpu.files.convs.described import Described
+from lenetgpu.files.convs.described import require_countable
 from lenetgpu.gpu import machines
 from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
@@ -63,12 +63,12 @@ class ConvRequest:
 
 def _require_countable(row: Row) -> None:
     if isinstance(row, Shape):
-        where, asked = shape_text(row.problem), Described.of(row.problem, row.batch)
+        where, problem, images = shape_text(row.problem), row.problem, row.batch
     elif row.given.asked is None:
         return
     else:
-        where, asked = row.label, row.given.asked
-    asked.require_countable(f"conv {where}, batch {asked.images}")
+        where, problem, images = row.label, row.given.asked.conv, row.given.asked.images
+    require_countable(problem, images, f"conv {where}, batch {images}")
 
 
 def _asked_for(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:

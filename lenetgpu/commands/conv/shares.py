@@ -25,6 +25,7 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import shape_text
 from lenetgpu.stages.conv.convnet2.layout import indexable
+from lenetgpu.stages.wants import untaken
 
 _SUITE = "convnet2"
 
@@ -52,7 +53,7 @@ def _shapes(request: SharesRequest) -> list[Shape]:
         _, rows = rows_to_run(ConvRequest(request.shape, request.suite, request.batch))
         shapes = [row for row in rows if isinstance(row, Shape)]
     for shape in shapes:
-        refused = indexable(shape.problem)
+        refused = untaken(shape.problem, frozenset()) or indexable(shape.problem)
         if refused is not None:
             raise LenetError(f"{shape.label}: {refused}")
     return shapes

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.convs.described import Described, Given, outputs
+from lenetgpu.files.convs.described import Described, Given
+from lenetgpu.problems import outputs
 
 _ENTRIES = ("g", "mb", "ic", "oc", *(what + side for side in "dhw" for what in "ioksdp"))
 _PLAIN = {"g": 1, "mb": 2}

@@ -1,4 +1,4 @@
-"""A convolution as other tools describe it, and what of it `Conv` has no place for yet."""
+"""A convolution as other tools describe it, and as a line of benchdnn."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from math import prod
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models.layouts import by
-from lenetgpu.problems import Conv
+from lenetgpu.problems import Conv, Pair, outputs, reach
 
 _MOST_VALUES = 1 << 31
-Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Described:
-    """A convolution as other tools describe it: what `Conv` holds, and what it has no place for.
+    """A convolution as other tools describe it, in numbers that may be none of one: see `require`.
 
     Pairs are of rows and columns. `pad` lies before the first row and column; what lies behind the
     last follows from `out`, the sizes of the output. A `dilation` of 1 is none.
@@ -34,86 +33,23 @@ class Described:
     dilation: Pair = (1, 1)
     groups: int = 1
 
-    @classmethod
-    def of(cls, problem: Conv, images: int) -> Described:
-        """What `Conv` holds of `images`."""
-        p, out = problem, (problem.OH, problem.OW)
-        both = (p.stride, p.stride), (p.pad, p.pad)
-        return cls(images, p.H, p.W, p.C, p.M, p.R, p.S, out, *both)
-
     @property
     def span(self) -> Pair:
         """Rows and columns that a filter reaches over."""
-        rows, columns = self.dilation
-        return (self.R - 1) * rows + 1, (self.S - 1) * columns + 1
+        return reach((self.R, self.S), self.dilation)
 
     @property
-    def behind(self) -> Pair:
-        """Padding behind the last row and column, as before the first where it changes nothing."""
+    def conv(self) -> Conv:
+        """The problem, of numbers that `require` lets by."""
         sides = zip((self.H, self.W), self.span, self.stride, self.pad, self.out, strict=True)
-        rows, columns = (
-            pad if outputs(size, span, stride, 2 * pad) == out
-            else max(0, (out - 1) * stride + span - size - pad)
-            for size, span, stride, pad, out in sides
-        )  # fmt: skip
-        return rows, columns
-
-    @property
-    def conv(self) -> Conv | None:
-        """The same as `Conv` has it, None where `not_taken` says why not."""
-        if self.not_taken:
-            return None
-        return Conv(self.H, self.W, self.C, self.M, self.R, self.S, self.stride[0], self.pad[0])
-
-    @property
-    def not_taken(self) -> str:
-        """What `Conv` has no place for, in words; empty where it holds all of it."""
-        found = []
-        if self.groups > 1:
-            found.append(f"{self.groups} groups")
-        reached = zip((self.R, self.S), self.dilation, strict=True)
-        if any(taps > 1 and dilation > 1 for taps, dilation in reached):
-            found.append(f"dilation {by(self.dilation)}")
-        if self.stride[0] != self.stride[1]:
-            found.append(f"stride {by(self.stride)}")
-        if len({*self.pad, *self.behind}) > 1:
-            sides = ",".join(map(str, (*self.pad, *self.behind)))
-            found.append(f"padding {sides} above, left, below, right")
-        return ", ".join(found)
-
-    @property
-    def text(self) -> str:
-        """It as a line of benchdnn, which has a place for all of it."""
-        (OH, OW), (sh, sw), (ph, pw), (dh, dw) = self.out, self.stride, self.pad, self.dilation
-        groups = f"g{self.groups}" if self.groups > 1 else ""
-        far = f"_dh{dh - 1}dw{dw - 1}" if self.dilation != (1, 1) else ""
-        return (
-            f"{groups}mb{self.images}_ic{self.C}ih{self.H}iw{self.W}_oc{self.M}oh{OH}ow{OW}"
-            f"_kh{self.R}kw{self.S}_sh{sh}sw{sw}_ph{ph}pw{pw}{far}"
+        behind = (
+            max(0, (out - 1) * stride + span - size - pad) for size, span, stride, pad, out in sides
         )
-
-    @property
-    def short(self) -> str:
-        """Its sizes as our own command writes them; what that cannot say, `not_taken` does."""
-        pairs = ((self.R, self.S), self.stride, self.pad)
-        taps, stride, pad = (by(pair[: len({*pair})]) for pair in pairs)
-        return f"{self.C},{self.H},{self.W},{self.M},{taps},{stride},{pad}"
-
-    @property
-    def flop(self) -> int:
-        """Floating-point operations, two per multiply-add."""
-        OH, OW = self.out
-        return 2 * self.images * OH * OW * self.M * self.R * self.S * self.C // self.groups
-
-    @property
-    def held(self) -> dict[str, int]:
-        """Values in the padded input, the filters and the output."""
-        padded = zip((self.H, self.W), self.pad, self.behind, strict=True)
-        return {
-            "input": self.images * prod(map(sum, padded)) * self.C,
-            "filters": self.R * self.S * self.C * self.M // self.groups,
-            "output": self.images * prod(self.out) * self.M,
-        }
+        above, left, below, right = (*self.pad, *behind)
+        return Conv(
+            self.H, self.W, self.C, self.M, self.R, self.S, strides=self.stride,
+            pads=(above, left, below, right), dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
 
     def require(self, where: str) -> None:
         """LenetError, a sentence that begins with `where`, unless it is a convolution."""
@@ -144,21 +80,38 @@ class Described:
             if out < fewest:
                 raise LenetError(f"{where}: expected O{side} of at least {fewest}, found {out}")
 
-    def require_countable(self, where: str) -> None:
-        """LenetError, a sentence that begins with `where`, where an offset would need 64 bits."""
-        for name, values in self.held.items():
-            if values >= _MOST_VALUES:
-                raise LenetError(
-                    f"{where}: expected fewer than 2^31 values in the {name}, found {values:,}"
-                )
+
+def require_countable(problem: Conv, images: int, where: str) -> None:
+    """LenetError, a sentence that begins with `where`, where an offset would need 64 bits."""
+    held = {
+        "input": images * prod(problem.padded) * problem.C,
+        "filters": prod(problem.weight_shape),
+        "output": images * prod(problem.out_shape),
+    }
+    for name, values in held.items():
+        if values >= _MOST_VALUES:
+            raise LenetError(
+                f"{where}: expected fewer than 2^31 values in the {name}, found {values:,}"
+            )
 
 
-def outputs(size: int, span: int, stride: int, padding: int) -> int:
-    """How often a filter that reaches over `span` fits; 0 where it never does.
+def as_line(problem: Conv) -> str:
+    """A convolution as benchdnn's line, which has a place for all of it; images are not said.
 
-    `padding` is that before and behind together.
+    Where columns are as rows, rows alone are said.
     """
-    return (size + padding - span) // stride + 1 if size + padding >= span else 0
+    p = problem
+    sizes = {"i": (p.H, p.W), "o": (p.OH, p.OW), "k": (p.R, p.S), "s": p.step}
+    sizes |= {"d": (p.dilation[0] - 1, p.dilation[1] - 1), "p": p.around[:2]}
+    left_out = {"s": (1, 1), "d": (0, 0)}
+    said = {what: of for what, of in sizes.items() if left_out.get(what) != of}
+    sides = "h" if all(rows == columns for rows, columns in said.values()) else "hw"
+    groups = f"g{p.groups}" if p.groups > 1 else ""
+    return "_".join((
+        f"{groups}ic{p.C}oc{p.M}",
+        *("".join(f"{what}{side}{of[at]}" for what, of in said.items())
+          for at, side in enumerate(sides)),
+    ))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,5 +128,4 @@ class Given:
     @property
     def why(self) -> str:
         """Why it is not taken, in words; empty where it is."""
-        held = self.asked.not_taken if self.asked else ""
-        return ", ".join(filter(None, (*self.others, held)))
+        return ", ".join(self.others)

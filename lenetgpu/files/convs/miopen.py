@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.convs.described import Described, Given, outputs
+from lenetgpu.files.convs.described import Described, Given
+from lenetgpu.problems import outputs
 
 DRIVER = re.compile(r"\S*MIOpenDriver(\s|$)")
 _SIZES = {

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from lenetgpu.files.convs.described import Described, outputs
+from lenetgpu.files.convs.described import Described
 from lenetgpu.files.models.onnx_constants import Constants, attributes, said
+from lenetgpu.problems import outputs
 
 Size = tuple[int, ...]
 _MOST_AXES, _MOST_SIDE = 8, 1 << 31

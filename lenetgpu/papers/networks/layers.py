@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from math import ceil
 
-from lenetgpu.files.convs.described import Described, outputs
+from lenetgpu.files.convs.described import Described
+from lenetgpu.problems import outputs
 
 BATCH, SIDE = 64, 224
 """Images in a pass of these suites, and the width of an image, RGB."""

@@ -6,6 +6,7 @@ from lenetgpu.stages.registry import offer
 _FAMILIES = {
     "serial": "serial",
     "direct": "direct tiled",
+    "grouped": "direct",
     "unrolled": "unrolled cublas",
     "course": "direct unrolled",
     "tiled": "tiled",
@@ -19,5 +20,6 @@ _FAMILIES = {
     "tuned": "direct winograd best",
     "reference": "",
     "shape": "",
+    "windows": "",
 }
 offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)

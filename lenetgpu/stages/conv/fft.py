@@ -38,7 +38,8 @@ def fast_length(n: int) -> int:
 
 def fft_size(problem: Conv) -> tuple[int, int]:
     """Transform size: the padded image, so that no valid output wraps around."""
-    return fast_length(problem.H + 2 * problem.pad), fast_length(problem.W + 2 * problem.pad)
+    rows, columns = problem.padded
+    return fast_length(rows), fast_length(columns)
 
 
 @dataclass
@@ -55,7 +56,10 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
     import numpy as np
 
     size = fft_size(problem)
-    spectrum = np.fft.rfft2(w.astype(np.float64), s=size, axes=(0, 1)).conj()
+    far, wide = problem.dilation
+    spread = np.zeros((*problem.span, problem.C, problem.M))
+    spread[::far, ::wide] = w
+    spectrum = np.fft.rfft2(spread, s=size, axes=(0, 1)).conj()
     filters = np.ascontiguousarray(spectrum.reshape(-1, problem.C, problem.M), np.complex64)
     per_image = 8 * size[0] * (size[1] // 2 + 1) * (problem.C + problem.M)
     return CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
@@ -67,6 +71,7 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
+    takes="strides pads dilation",
     prepare=cpu_spectrum,
     paper="report 2.4 on a CPU",
 )
@@ -75,18 +80,18 @@ def pocketfft(x: Any, w: CpuSpectrum, y: Any, problem: Conv) -> None:
     import numpy as np
 
     rows, columns = w.size
-    pad, t = problem.pad, problem.stride
+    (above, left, below, right), (down, across) = problem.around, problem.step
     for lo in range(0, len(x), w.chunk):
         part = x[lo : lo + w.chunk]
         n = len(part)
-        if pad:
-            part = np.pad(part, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+        if any(problem.around):
+            part = np.pad(part, ((0, 0), (above, below), (left, right), (0, 0)))
         spectrum = np.fft.rfft2(part, s=w.size, axes=(1, 2))
         by_frequency = spectrum.reshape(n, -1, problem.C).transpose(1, 0, 2)
         product = np.matmul(by_frequency.astype(np.complex64, copy=False), w.filters)
         folded = product.transpose(1, 0, 2).reshape(n, rows, columns // 2 + 1, problem.M)
         maps = np.fft.irfft2(folded, s=w.size, axes=(1, 2))
-        y[lo : lo + n] = maps[:, : t * problem.OH : t, : t * problem.OW : t]
+        y[lo : lo + n] = maps[:, : down * problem.OH : down, : across * problem.OW : across]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from lenetgpu.problems import Conv
 
 
 def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
-    """Cross-correlation in float64: x (N, H, W, C), w (R, S, C, M) -> (N, OH, OW, M).
+    """Cross-correlation in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
 
     `arrays` is the module that computes it: NumPy, or CuPy where given.
     """
@@ -17,12 +17,19 @@ def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
     np = arrays or numpy
     x = np.asarray(x, np.float64)
     w = np.asarray(w, np.float64)
-    p, t = problem.pad, problem.stride
-    x = np.pad(x, ((0, 0), (p, p), (p, p), (0, 0)))
-    y = np.zeros((len(x) * problem.OH * problem.OW, problem.M))
+    above, left, below, right = problem.around
+    x = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
+    groups, (channels, maps) = problem.groups, problem.each
+    y = np.zeros((groups, len(x) * problem.OH * problem.OW, maps))
     for r in range(problem.R):
         for s in range(problem.S):
-            rows = slice(r, r + t * (problem.OH - 1) + 1, t)
-            columns = slice(s, s + t * (problem.OW - 1) + 1, t)
-            y += x[:, rows, columns, :].reshape(-1, problem.C) @ w[r, s]
-    return y.reshape(len(x), *problem.out_shape)
+            rows, columns = (
+                slice(tap * far, tap * far + by * (fits - 1) + 1, by)
+                for tap, far, by, fits in zip(
+                    (r, s), problem.dilation, problem.step, (problem.OH, problem.OW), strict=True
+                )
+            )
+            seen = x[:, rows, columns, :].reshape(-1, groups, channels)
+            filters = w[r, s].reshape(channels, groups, maps)
+            y += np.matmul(seen.transpose(1, 0, 2), filters.transpose(1, 0, 2))
+    return y.transpose(1, 0, 2).reshape(len(x), *problem.out_shape)

@@ -10,21 +10,23 @@ from lenetgpu.stages.registry import cpu, variant
 
 
 @lazy_njit
-def _loops(x, w, y, stride, pad):  # type: ignore[no-untyped-def]
+def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
+    channels, maps = w.shape[2], y.shape[3] // (x.shape[3] // w.shape[2])  # of a group
     for n in range(y.shape[0]):
         for m in range(y.shape[3]):
+            first = m // maps * channels
             for oy in range(y.shape[1]):
                 for ox in range(y.shape[2]):
                     total = y.dtype.type(0)
-                    for c in range(w.shape[2]):
+                    for c in range(channels):
                         for r in range(w.shape[0]):
-                            iy = oy * stride + r - pad
+                            iy = oy * step[0] + r * far[0] - pad[0]
                             if iy < 0 or iy >= x.shape[1]:
                                 continue
                             for s in range(w.shape[1]):
-                                ix = ox * stride + s - pad
+                                ix = ox * step[1] + s * far[1] - pad[1]
                                 if 0 <= ix < x.shape[2]:
-                                    total += x[n, iy, ix, c] * w[r, s, c, m]
+                                    total += x[n, iy, ix, first + c] * w[r, s, c, m]
                     y[n, oy, ox, m] = total
 
 
@@ -34,8 +36,9 @@ def _loops(x, w, y, stride, pad):  # type: ignore[no-untyped-def]
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
+    takes="strides pads dilation groups",
     paper="report 2.1, table 13: the serial code",
 )
 def loops(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Seven nested scalar loops on one CPU thread."""
-    _loops(x, w, y, problem.stride, problem.pad)
+    _loops(x, w, y, problem.step, problem.around[:2], problem.dilation)

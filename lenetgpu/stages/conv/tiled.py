@@ -7,14 +7,18 @@ from typing import Any
 
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.windows import Padded, columns, padding
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.stages.registry import cpu, variant
 
 
 @dataclass
 class _Packed:
+    """Filters, and room for images: padded, and as (batch, rows, OW, S, C) of dilated columns."""
+
     lines: Any
-    padded: Any
+    padded: Padded | None
+    beside: Any
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
@@ -22,12 +26,12 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
 
     from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
 
-    padded = None
-    if problem.pad:
-        h, wide = problem.H + 2 * problem.pad, problem.W + 2 * problem.pad
-        padded = np.zeros((batch, h, wide, problem.C), np.float32)
+    beside = None
+    if problem.dilation[1] > 1:
+        lines = (batch, problem.padded[0], problem.OW, problem.S, problem.C)
+        beside = np.empty(lines, np.float32)
     packed = pack_weights(w.reshape(problem.R, problem.S * problem.C, problem.M))
-    return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padded)
+    return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padding(problem, batch), beside)
 
 
 @variant(
@@ -36,6 +40,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
+    takes="strides pads dilation",
     prepare=_prepare,
     paper="report 2.1.3 on a CPU: the tile sits in registers",
 )
@@ -43,14 +48,17 @@ def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
     """Register tiles of pixels x channels, vector fused multiply-adds, every core."""
     import numpy as np
 
-    n, pad, stride = len(x), problem.pad, problem.stride
-    if pad:
-        w.padded[:n, pad:-pad, pad:-pad] = x
-        x = w.padded[:n]
-    _, height, width, channels = x.shape
-    line = width * channels
+    n, (down, across) = len(x), problem.step
+    x = x if w.padded is None else w.padded.around(x)
+    height, pixel = x.shape[1], across * problem.C
+    line = x.shape[2] * problem.C
+    if w.beside is not None:
+        np.copyto(w.beside[:n], columns(x, problem))
+        x, pixel = w.beside[:n], problem.S * problem.C
+        line = problem.OW * pixel
     geometry = (
-        problem.OH, height * line, stride * line, stride * channels, line, problem.OW, problem.M,
+        problem.OH, height * line, down * line, pixel, problem.dilation[0] * line, problem.OW,
+        problem.M,
     )  # fmt: skip
     x = np.ascontiguousarray(x, np.float32)
     ends = addresses(x, y)

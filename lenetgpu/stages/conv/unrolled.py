@@ -15,6 +15,7 @@ from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
+from lenetgpu.stages.conv.windows import Padded, padding, windows
 from lenetgpu.stages.explain import conv_moves, reuse
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows
@@ -28,10 +29,14 @@ TILE = 32
 
 @dataclass
 class _Unrolled:
-    """Filters as (DEPTH, M) and workspace for the unrolled rows of `chunk` images."""
+    """Filters as (groups, DEPTH, M / groups) and workspace for the rows of `chunk` images.
+
+    `rows` are (groups, chunk, OH, OW, R, S, C / groups); of one channel a group, whose products are
+    not BLAS's, the products of one tap: (chunk, OH, OW, C, M / C).
+    """
 
     matrix: Any
-    padded: Any
+    padded: Padded | None
     rows: Any
     chunk: int
 
@@ -39,19 +44,30 @@ class _Unrolled:
 def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     import numpy as np
 
-    pixels = problem.OH * problem.OW
-    chunk = max(1, min(batch, _CPU_WORKSPACE_BYTES // (4 * pixels * problem.depth)))
-    window = (problem.OH, problem.OW, problem.R, problem.S, problem.C)
-    padded = None
-    if problem.pad:
-        shape = (chunk, problem.H + 2 * problem.pad, problem.W + 2 * problem.pad, problem.C)
-        padded = np.zeros(shape, np.float32)
+    groups, (channels, maps) = problem.groups, problem.each
+    pixels, alone = problem.OH * problem.OW, problem.C == groups > 1
+    each = problem.M if alone else problem.depth * groups
+    chunk = max(1, min(batch, _CPU_WORKSPACE_BYTES // (4 * pixels * each)))
+    window = (problem.OH, problem.OW, problem.R, problem.S, channels)
+    room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
+    by_group = w.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
-        np.ascontiguousarray(w.reshape(problem.depth, problem.M)),
-        padded,
-        aligned_empty((chunk, *window), np.float32),
+        np.ascontiguousarray(by_group), padding(problem, chunk), aligned_empty(room, np.float32),
         chunk,
-    )
+    )  # fmt: skip
+
+
+def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
+    """Of one channel a group: y (n, OH, OW, M) from seen (n, OH, OW, R, S, C), tap by tap."""
+    import numpy as np
+
+    *pixels, rows, columns, _ = seen.shape
+    out = y.reshape(*pixels, *room.shape[-2:])
+    for tap in range(rows * columns):
+        product = room[: len(seen)] if tap else out
+        np.multiply(seen[..., tap // columns, tap % columns, :, None], matrix[:, tap], out=product)
+        if tap:
+            out += product
 
 
 @variant(
@@ -60,29 +76,28 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
+    takes="strides pads dilation groups",
     also="cublas.blas",
     prepare=_prepare_blas,
     default=True,
     paper="report 2.2 on a CPU",
 )
 def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
-    """Windows copied to rows in cache-sized chunks, then one BLAS matrix product."""
+    """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
     import numpy as np
-    from numpy.lib.stride_tricks import as_strided
 
-    pad, t = problem.pad, problem.stride
+    groups, depth, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
-        part = x[lo : lo + w.chunk]
+        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
         n = len(part)
-        if pad:
-            w.padded[:n, pad:-pad, pad:-pad] = part
-            part = w.padded[:n]
-        sn, sh, sw, sc = part.strides
-        shape = (n, problem.OH, problem.OW, problem.R, problem.S, problem.C)
-        windows = as_strided(part, shape, (sn, t * sh, t * sw, sh, sw, sc), writeable=False)
-        np.copyto(w.rows[:n], windows)
-        rows = w.rows[:n].reshape(-1, problem.depth)
-        np.matmul(rows, w.matrix, out=y[lo : lo + n].reshape(-1, problem.M))
+        seen = windows(part if w.padded is None else w.padded.around(part), problem)
+        if problem.C == groups > 1:
+            _by_taps(seen, w.matrix, w.rows, out)
+            continue
+        by_group = seen.reshape(*seen.shape[:-1], groups, -1)
+        np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
+        rows = w.rows[:, :n].reshape(groups, -1, depth)
+        np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
 
 
 @cache

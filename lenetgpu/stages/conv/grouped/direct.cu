@@ -1,0 +1,37 @@
+// Direct convolution of any strides, padding of each side, dilation and groups: one output a thread.
+// A block takes THREADS outputs in the order in which they lie in memory, so that stores coalesce;
+//   so do loads of columns (NCHW) and of a depthwise convolution's channels (NHWC).
+// Taps in the padding are stepped over: what a filter holds there is not multiplied.
+// Index arithmetic alone, nothing is shared or kept: it is the GPU's way for shapes that no other
+//   kernel takes, and what a fast one can be compared with.
+#include "stages/layout.cuh"
+
+constexpr int CHANNELS = CH / GROUPS, MAPS = M / GROUPS;  // of a group
+constexpr int OUTPUTS = OH * OW * M;                      // of an image
+static_assert(CH % GROUPS == 0 && M % GROUPS == 0, "groups must divide channels and maps");
+static_assert(OH > 0 && OW > 0, "the filter must fit into the padded image");
+
+#ifdef ENTRY_conv_grouped
+extern "C" __global__ void __launch_bounds__(THREADS)
+    conv_grouped(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y,
+                 long long count) {
+    const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const size_t n = i / OUTPUTS;
+    const Cell out = locate<WRITES, OH, OW, M>(int(i % OUTPUTS));
+    const int first = out.c / MAPS * CHANNELS;
+    float sum = 0.0f;
+    for (int r = 0; r < R; ++r) {
+        const int iy = out.y * STRIDE_Y + r * DILATION_Y - ABOVE;
+        if (iy < 0 || iy >= H) continue;
+        for (int s = 0; s < S; ++s) {
+            const int ix = out.x * STRIDE_X + s * DILATION_X - LEFT;
+            if (ix < 0 || ix >= W) continue;
+            for (int c = 0; c < CHANNELS; ++c)
+                sum += x[cell<READS, H, W, CH>(n, iy, ix, first + c)] *
+                       w[((r * S + s) * CHANNELS + c) * M + out.c];
+        }
+    }
+    y[i] = sum;
+}
+#endif

@@ -1,0 +1,49 @@
+"""Direct convolution on the GPU of any strides, padding, dilation and groups.
+
+No GPU has run it yet: its source has run on a CPU, as C++, and `best` does not choose it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import MAPS
+from lenetgpu.stages.defines import map_defines
+from lenetgpu.stages.explain import reuse
+from lenetgpu.stages.registry import cuda, of_shape, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+
+
+@cache
+def _kernels(problem: Conv) -> tuple[Kernel, ...]:
+    (down, across), (far, wide) = problem.step, problem.dilation
+    above, left, _, _ = problem.around
+    defines = map_defines(problem) | {
+        "M": problem.M, "R": problem.R, "S": problem.S, "OH": problem.OH, "OW": problem.OW,
+        "STRIDE_Y": down, "STRIDE_X": across, "ABOVE": above, "LEFT": left,
+        "DILATION_Y": far, "DILATION_X": wide, "GROUPS": problem.groups, "THREADS": _THREADS,
+    }  # fmt: skip
+    return (Kernel(_SOURCE, "conv_grouped", tuple(defines.items())),)
+
+
+@variant(
+    kind="conv",
+    family="direct",
+    reads=MAPS,
+    writes=MAPS,
+    needs=cuda(),
+    takes="strides pads dilation groups",
+    kernels=of_shape(_kernels),
+    explain=lambda problem, batch, machine: reuse(1),
+)
+def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
+    """Any strides, padding, dilation and groups: an output a thread, not run on a GPU yet."""
+    (kernel,) = _kernels(problem)
+    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (x, w, y, int(y.size)))

@@ -1,0 +1,41 @@
+"""What convolutions want of a variant beside the plain form, and the refusal of who does not know.
+
+A kernel that does not know of groups would compute something all the same: so a variant names what
+it knows of, and gets nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lenetgpu.problems import Conv
+
+
+def _by(numbers: tuple[int, ...], between: str) -> str:
+    return between.join(map(str, numbers))
+
+
+_SAID: dict[str, Callable[[Conv], str]] = {
+    "strides": lambda p: f"supports rows and columns of one stride, not {_by(p.step, 'x')}",
+    "pads": lambda p: f"supports padding alike on every side, not {_by(p.around, ',')}",
+    "dilation": lambda p: f"supports no dilation, not {_by(p.dilation, 'x')}",
+    "groups": lambda p: f"supports one group, not {p.groups}",
+}
+WANTS = tuple(_SAID)
+
+
+def require_known(words: str) -> frozenset[str]:
+    """The wants that `words` name; ValueError where it has other words."""
+    found = frozenset(words.split())
+    if not found <= {*WANTS}:
+        others = ", ".join(sorted(found - {*WANTS}))
+        raise ValueError(f"expected takes of {', '.join(WANTS)}, found {others}")
+    return found
+
+
+def untaken(problem: Any, takes: frozenset[str]) -> str | None:
+    """A sentence on the first thing that `problem` wants and that is not in `takes`, or None."""
+    wanted: frozenset[str] = getattr(problem, "wants", frozenset()) - takes
+    conv = getattr(problem, "conv", problem)
+    return next((_SAID[name](conv) for name in WANTS if name in wanted), None)
