@@ -116,6 +116,7 @@ CASES = [
     Case(conv("20,7,6,10,3,3,1,1"), 2, NARROW, parts=1),
     Case(conv("3,9,8,70,5,5,2,2", **NCHW), 2, SMALL, parts=1),
     Case(conv("70,5,5,17,3,3,2,1"), 3, NARROW, 3, parts=1),
+    Case(conv("8,1,33000,4,3,3,300,1"), 1, NARROW),  # corners that no half of a register holds
     Case(conv("3,7,7,4,2,2"), 2, HALF),
     Case(conv("20,9,8,70,3,3,1,1"), 2, HALF),
     Case(conv("64,5,9,33,3,3,2,1", **NCHW), 3, HALF, 3),
