@@ -30,7 +30,7 @@ from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.conv.tensor import exact, halves, meet, mma, product, variants, wgmma
+from lenetgpu.stages.conv.tensor import exact, halves, implicit, meet, mma, product, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
 from lenetgpu.stages.conv.tuned.choose import choices
@@ -225,12 +225,12 @@ def on_a_cpu(with_second_look, monkeypatch):
 def computed(case, x, w, batch=None):
     """What the kernels make of NHWC `x`, in NHWC, fenced and poisoned."""
     problem = case.problem
-    state = variants.prepare(w, batch or len(x), case.product)
+    state = implicit.prepare(w, batch or len(x), case.product)
     fenced = Fenced(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
     fenced.array.fill(np.nan)
     held = np.ascontiguousarray(from_nhwc(x, problem.reads))
     before = held.copy()
-    variants.run(held, state, fenced.array)
+    implicit.run(held, state, fenced.array)
     assert fenced.intact and np.array_equal(held, before, equal_nan=True)
     return to_nhwc(fenced.array, problem.writes, problem.out_shape)
 
@@ -412,7 +412,7 @@ def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
         for parts, precision in ((2, "fp16x3"), (1, "fp16")):
             for made in options(Layout(problem, parts), tilings):
                 y = cupy.full(physical_shape(problem.writes, 3, problem.out_shape), np.nan, "f4")
-                variants.run(held, variants.prepare(w, 3, made), y)
+                implicit.run(held, implicit.prepare(w, 3, made), y)
                 found = to_nhwc(y.get(), problem.writes, problem.out_shape)
                 assert judge(found, expected, precision).passed, (made, problem)
 

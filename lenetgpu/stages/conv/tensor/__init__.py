@@ -2,4 +2,4 @@
 
 from lenetgpu.stages.registry import import_all
 
-import_all(__name__, __path__, ("packed", "halves", "product", "mma", "wgmma", "exact", "variants"))
+import_all(__name__, __path__, ("mma", "wgmma"))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lenetgpu.gpu.machines import WARP
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
 from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -41,3 +45,21 @@ TILINGS = (
     MmaTiling(2, 4, stages=3, resident=2, warps_m=2, warps_n=2),  # 64 x 64
     MmaTiling(1, 2, stages=3, resident=2, warps_m=4, warps_n=1),  # 64 x 16
 )
+
+
+@tensor(
+    Kind(2, TILINGS),
+    needs=cuda(80),
+    precision="fp16x3",
+    default=True,
+    paper="after Ootomo and Yokota",
+)
+def fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on mma.sync, operands as fp16 hi and lo with scales; no GPU has run it."""
+    run(x, w, y)
+
+
+@tensor(Kind(1, TILINGS), needs=cuda(80), precision="fp16")
+def fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on mma.sync, operands as scaled fp16, fp32 sums; no GPU has run it."""
+    run(x, w, y)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
 from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _WARPGROUP = 128
@@ -40,3 +44,15 @@ TILINGS = (
     WgmmaTiling(2, 8, stages=4, resident=1, groups_m=2),  # 256 x 64
     WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
 )
+
+
+@tensor(Kind(2, TILINGS), needs=hopper(), precision="fp16x3")
+def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """The product of tensor.fp16x3 on Hopper's wgmma; no GPU has run it."""
+    run(x, w, y)
+
+
+@tensor(Kind(1, TILINGS), needs=hopper(), precision="fp16")
+def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """The product of tensor.fp16 on Hopper's wgmma; no GPU has run it."""
+    run(x, w, y)

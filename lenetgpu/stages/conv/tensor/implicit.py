@@ -12,11 +12,11 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS
-from lenetgpu.stages.conv.tensor import exact, mma, wgmma
+from lenetgpu.stages.conv.tensor import exact
 from lenetgpu.stages.conv.tensor.halves import Images, Split
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest, memory_rate
-from lenetgpu.stages.registry import Rows, cuda, hopper, variant
+from lenetgpu.stages.registry import Rows, variant
 
 _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
 
@@ -122,7 +122,7 @@ def refusal(problem: Conv) -> str | None:
     return None
 
 
-def _tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a variant of this kind."""
     return variant(
         kind="conv",
@@ -135,33 +135,3 @@ def _tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callab
         explain=kind.explain,
         **fields,
     )
-
-
-@_tensor(
-    Kind(2, mma.TILINGS),
-    needs=cuda(80),
-    precision="fp16x3",
-    default=True,
-    paper="after Ootomo and Yokota",
-)
-def fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Implicit product on mma.sync, operands as fp16 hi and lo with scales; no GPU has run it."""
-    run(x, w, y)
-
-
-@_tensor(Kind(1, mma.TILINGS), needs=cuda(80), precision="fp16")
-def fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """Implicit product on mma.sync, operands as scaled fp16, fp32 sums; no GPU has run it."""
-    run(x, w, y)
-
-
-@_tensor(Kind(2, wgmma.TILINGS), needs=hopper(), precision="fp16x3")
-def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """The product of tensor.fp16x3 on Hopper's wgmma; no GPU has run it."""
-    run(x, w, y)
-
-
-@_tensor(Kind(1, wgmma.TILINGS), needs=hopper(), precision="fp16")
-def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """The product of tensor.fp16 on Hopper's wgmma; no GPU has run it."""
-    run(x, w, y)
