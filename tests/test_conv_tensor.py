@@ -533,5 +533,5 @@ def test_nothing_takes_it_unless_it_is_asked_for():
 def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():
     rows = dict(find("conv", "tensor", "cuda").explain(RESNET[0], 64, H200))
     assert rows["tiling"] == "256 outputs x 64 filters a block of 256 threads"
-    assert rows["split images"] == "51.4 MB, 1 at a time" and rows["depth used"].startswith("100%")
+    assert rows["split images"] == "51.4 MB, 64 at a time" and rows["depth used"].startswith("100%")
     assert rows["predicted"].endswith("no GPU has run it")

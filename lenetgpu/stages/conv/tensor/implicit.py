@@ -76,7 +76,7 @@ class Kind:
         whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (clocks, passes))
         return [
             ("tiling", str(product)),
-            ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {turns} at a time"),
+            ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {once} at a time"),
             ("depth used", f"{filled:.0%} of {layout.chunks} chunks"),
             ("predicted", f"{whole}, {split} of them to split images; no GPU has run it"),
         ]
@@ -85,12 +85,13 @@ class Kind:
 def prepare(w: Any, batch: int, product: Product) -> State:
     """What a run needs for up to `batch` images; `w` (R, S, C, M) float32 on the host."""
     import cupy
+    import numpy as np
 
     layout = product.layout
     packed = pack(w, layout, product.padded)
     images = images_at_once(layout, batch)
     return State(
-        cupy.asarray(w),
+        cupy.asarray(np.ascontiguousarray(w, np.float32)),
         cupy.asarray(packed.filters),
         cupy.asarray(packed.lifts),
         cupy.asarray(packed.drops),
