@@ -65,7 +65,7 @@ unsigned each_half(F f, unsigned a, unsigned b = 0, unsigned c = 0) {
     return one(0) | unsigned(one(16)) << 16;
 }
 
-struct Operand {  // a matrix of halves in shared memory, K-major, without swizzle
+struct Operand {  // a matrix of halves in shared memory, K-major, in cores or in swizzled rows
     unsigned long long bits;
     float operator()(int row, int k) const;
 };
@@ -88,7 +88,11 @@ static const char* mistake = nullptr;
 
 inline float Operand::operator()(int row, int k) const {
     const auto field = [this](int at) { return unsigned(bits >> at & 0x3fff) << 4; };
-    const unsigned at = field(0) + row / 8 * field(32) + k / 8 * field(16) + row % 8 * 16 + k % 8 * 2;
+    unsigned at = field(0) + row / 8 * field(32) + k / 8 * field(16) + row % 8 * 16 + k % 8 * 2;
+    if (bits >> 62) {
+        at = field(0) + row / 8 * field(32) + row % 8 * 128 + k * 2;
+        at ^= (at >> 7 & 7) << 4;
+    }
     if (unfenced.count(at / 4 * 4)) mistake = "wgmma reads what was stored without a fence";
     unsigned short half;
     std::memcpy(&half, cpu::at(at), 2);
@@ -263,6 +267,7 @@ inline u32 multiply_add2(u32 a, u32 b, u32 c) {
 inline u64 operand(u32 start, u32 k_step, u32 row_step) {
     return u64((start & 0x3ffff) >> 4) | u64(k_step >> 4) << 16 | u64(row_step >> 4) << 32;
 }
+inline u64 swizzled(u32 start) { return operand(start, 16, 1024) | u64(1) << 62; }
 inline void here(u64&) {}
 template <class T, int SIZE>
 void here(const T (&)[SIZE], bool never, u32) {

@@ -18,6 +18,7 @@ _FAMILIES = {
     "prefetch": "prefetch",
     "winograd": "winograd",
     "tuned": "direct winograd best",
+    "tensor": "tensor",
     "reference": "",
     "shape": "",
     "windows": "",

@@ -1,0 +1,47 @@
+"""A convolution once more in float64, for images that fp16 high and low may not have held."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.conv.tensor.packed import Layout
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+_MOST_BLOCKS = 264
+# Below 2^15 fp16 high and low are off by 2^-25 at most. Operands of a sum of `depth` products are
+# off by depth * 2^(15 - 24) then; outputs 2^20 times that are right to 1e-6.
+_ROOM = 15 - 24 + 20
+
+
+def room(layout: Layout) -> int:
+    """The exponent of the least largest output, of scaled operands, that needs no second look."""
+    return _ROOM + int(layout.problem.depth).bit_length()
+
+
+def kernel(layout: Layout) -> Kernel:
+    """`tensor_again`."""
+    return Kernel(
+        _SOURCE, "tensor_again", tuple((layout.defines() | {"THREADS": _THREADS}).items())
+    )
+
+
+def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst: int) -> None:
+    """Look at `count` images of `y`, by what `images` says of each; queue what must be done.
+
+    `w` are the float32 filters (R, S, C, M), `worst` their largest drop.
+    """
+    import numpy as np
+
+    problem = layout.problem
+    numbers = (np.int32(number) for number in (count, worst, room(layout)))
+    blocks = blocks_for(problem.OH * problem.OW * problem.M, _THREADS)
+    launch(
+        kernel(layout),
+        (min(_MOST_BLOCKS, blocks),),
+        (_THREADS,),
+        (x, w, images.tops, images.reached, y, *numbers),
+    )

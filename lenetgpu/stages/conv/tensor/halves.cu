@@ -1,0 +1,91 @@
+// Images to fp16 high and low, scaled by powers of two: each image by its largest input, each
+// channel by what its filters make of it (`lifts`), so that nothing overflows and what counts is kept.
+// tensor_largest: SHARES blocks an image, each finds the largest exponent of its share.
+// tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel.
+#include "stages/conv/tensor/packed.cuh"
+
+constexpr int WARPS = THREADS / 32;
+constexpr size_t INPUTS = size_t(H) * W * CH;
+
+static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
+static_assert(SHARES <= 32 && 32 % SHARES == 0, "lanes of a warp hold an image's shares");
+
+__device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
+
+#ifdef ENTRY_tensor_largest
+constexpr int ALONG = READS == NHWC ? CH : H * W;
+constexpr int WIDE = ALONG % 4 == 0 ? 4 : 1;
+
+__device__ __forceinline__ int channel_of(size_t i) {
+    return READS == NHWC ? int(i % CH) : int(i / (size_t(H) * W));
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor_largest(const float* __restrict__ x, const int* __restrict__ lifts,
+                   u32* __restrict__ found, u32* __restrict__ reached) {
+    __shared__ u32 of_warp[WARPS];
+    const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
+    const float* from = x + image * INPUTS;
+    u32 most = 0;
+    const auto count = [&](float v, size_t i) {
+        const int top = top_of(v);
+        if (top != NO_TOP) most = max(most, raised(top + lifts[channel_of(i)]));
+    };
+    for (size_t i = size_t(share * THREADS + threadIdx.x) * WIDE; i < INPUTS;
+         i += SHARES * THREADS * WIDE) {
+        if (WIDE == 4) {
+            const float4 four = *reinterpret_cast<const float4*>(from + i);
+            count(four.x, i), count(four.y, i + 1), count(four.z, i + 2), count(four.w, i + 3);
+        } else {
+            count(from[i], i);
+        }
+    }
+    most = __reduce_max_sync(~0u, most);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        most = __reduce_max_sync(~0u, threadIdx.x < WARPS ? of_warp[threadIdx.x] : 0);
+        if (threadIdx.x == 0) {
+            found[blockIdx.x] = most;
+            if (share == 0) reached[image] = 0;
+        }
+    }
+}
+#endif
+
+#ifdef ENTRY_tensor_halves
+__device__ __forceinline__ float input_of(const float* __restrict__ x, size_t image, int y, int col,
+                                          int channel) {
+    if (!FOLD) return channel < CH ? x[cell<READS, H, W, CH>(image, y, col, channel)] : 0.0f;
+    if (channel >= S * CH) return 0.0f;
+    return input_at(x, image, y, col * STRIDE - PAD + channel / CH, channel % CH);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
+                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed) {
+    const int image = blockIdx.x / BLOCKS, part = blockIdx.x % BLOCKS;
+    const u32 most = __reduce_max_sync(~0u, found[image * SHARES + threadIdx.x % SHARES]);
+    const int top = most ? int(most) + NO_TOP : NO_TOP;
+    if (part == 0 && threadIdx.x == 0) tops[image] = top;
+    const int shift = HALF_TOP - (most ? top : 0);
+    for (int i = part * THREADS + threadIdx.x; i < IMAGE_CELLS; i += BLOCKS * THREADS) {
+        const int first = i % GROUPS * CELL, col = i / GROUPS % WP, y = i / GROUPS / WP;
+        float v[CELL];
+#pragma unroll
+        for (int c = 0; c < CELL; ++c) {
+            const int channel = first + c, own = FOLD ? channel % CH : min(channel, CH - 1);
+            v[c] = times_power(input_of(x, image, y, col, channel), shift + lifts[own]);
+        }
+        u32 high[CELL / 2], low[CELL / 2];
+#pragma unroll
+        for (int c = 0; c < CELL / 2; ++c) {
+            high[c] = ptx::half2(v[2 * c], v[2 * c + 1]);
+            low[c] = ptx::rest2(v[2 * c], v[2 * c + 1], high[c]);
+        }
+        uint4* to = packed + (size_t(image) * IMAGE_CELLS + i) * PARTS;
+        to[0] = {high[0], high[1], high[2], high[3]};
+        if (PARTS == 2) to[PARTS - 1] = {low[0], low[1], low[2], low[3]};
+    }
+}
+#endif

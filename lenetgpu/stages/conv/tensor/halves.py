@@ -1,0 +1,85 @@
+"""Images to fp16 high and low on the GPU, each scaled by its largest input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.conv.tensor.packed import Layout
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+THREADS = 256
+_MOST_SHARES = 32  # a warp's lanes hold those of an image
+_INPUTS_A_THREAD = 16
+_CELLS_A_THREAD = 4
+
+
+@dataclass(frozen=True)
+class Split:
+    """Both launches for images of a layout: who finds the largest, who splits."""
+
+    layout: Layout
+
+    @property
+    def shares(self) -> int:
+        """Blocks that look for an image's largest input: a power of two."""
+        problem = self.layout.problem
+        wanted = blocks_for(problem.H * problem.W * problem.C, THREADS * _INPUTS_A_THREAD)
+        return int(min(_MOST_SHARES, 1 << (wanted - 1).bit_length()))
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that split an image."""
+        return blocks_for(self.layout.image_cells, THREADS * _CELLS_A_THREAD)
+
+    def kernels(self) -> tuple[Kernel, Kernel]:
+        """`tensor_largest` and `tensor_halves`."""
+        sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
+        defines = tuple((self.layout.defines() | sizes).items())
+        names = ("tensor_largest", "tensor_halves")
+        first, second = (Kernel(_SOURCE, name, defines) for name in names)
+        return first, second
+
+
+@dataclass(frozen=True)
+class Images:
+    """Split images on the device, the exponent that each was scaled by, and what became of it.
+
+    `found` holds a number an image and share, `tops` and `reached` one an image.
+    """
+
+    packed: Any
+    found: Any
+    tops: Any
+    reached: Any
+
+    @staticmethod
+    def empty(split: Split, images: int) -> Images:
+        """Room for `images` images."""
+        import cupy
+
+        return Images(
+            cupy.empty(images * split.layout.image_bytes, cupy.uint8),
+            cupy.empty(images * split.shares, cupy.uint32),
+            cupy.empty(images, cupy.int32),
+            cupy.empty(images, cupy.uint32),
+        )
+
+    def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
+        """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
+        largest, halves = split.kernels()
+        launch(
+            largest,
+            (images * split.shares,),
+            (THREADS,),
+            (x, lifts, self.found, self.reached),
+        )
+        launch(
+            halves,
+            (images * split.blocks,),
+            (THREADS,),
+            (x, lifts, self.found, self.tops, self.packed),
+        )

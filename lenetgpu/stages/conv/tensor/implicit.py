@@ -1,0 +1,138 @@
+"""Convolutions on tensor cores: by three products of fp16 halves at fp32 accuracy, or by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.gpu.workspace import images_within
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import MAPS
+from lenetgpu.stages.conv.tensor import exact
+from lenetgpu.stages.conv.tensor.halves import Images, Split
+from lenetgpu.stages.conv.tensor.packed import Layout, pack
+from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest, memory_rate
+from lenetgpu.stages.registry import Rows, variant
+
+_MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
+
+
+@dataclass(frozen=True)
+class State:
+    """Filters as float32 and as halves, the product, and its workspace for `batch` images."""
+
+    w: Any
+    filters: Any
+    lifts: Any
+    drops: Any
+    worst: int
+    product: Product
+    images: Images
+    parts: Any
+    batch: int
+
+
+def images_at_once(layout: Layout, batch: int) -> int:
+    """How many of `batch` images are split and multiplied at a time."""
+    problem = layout.problem
+    rows = problem.OH * problem.OW
+    return min(images_within(batch, layout.image_bytes), max(1, _MOST // rows))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What sets a variant apart: the parts of its operands, and its tilings."""
+
+    parts: int
+    tilings: tuple[Tiling, ...]
+
+    def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
+        """The product for up to `batch` images on `machine`, the current one where None."""
+        layout = Layout(problem, self.parts)
+        images = images_at_once(layout, batch)
+        return cheapest(layout, images, machine or machines.current(), self.tilings)
+
+    def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
+        """Every kernel that a run of up to `batch` images launches."""
+        product = self.plan(problem, batch)
+        layout = product.layout
+        return (*Split(layout).kernels(), *product.kernels(), exact.kernel(layout))
+
+    def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
+        """How the work is divided, and what the model predicts of it."""
+        product = self.plan(problem, batch, machine)
+        layout = product.layout
+        once = images_at_once(layout, batch)
+        turns = -(-batch // once)
+        read = 4 * batch * problem.H * problem.W * problem.C
+        passes = (2 * read + batch * layout.image_bytes) / memory_rate(machine)
+        passes += turns * 2 * FIT.launch
+        clocks = turns * (product.clocks(once, machine) + FIT.launch) + passes
+        filled = problem.depth / (layout.chunks * 64 // layout.parts)
+        whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (clocks, passes))
+        return [
+            ("tiling", str(product)),
+            ("split images", f"{batch * layout.image_bytes / 1e6:.1f} MB, {once} at a time"),
+            ("depth used", f"{filled:.0%} of {layout.chunks} chunks"),
+            ("predicted", f"{whole}, {split} of them to split images; no GPU has run it"),
+        ]
+
+
+def prepare(w: Any, batch: int, product: Product) -> State:
+    """What a run needs for up to `batch` images; `w` (R, S, C, M) float32 on the host."""
+    import cupy
+    import numpy as np
+
+    layout = product.layout
+    packed = pack(w, layout, product.padded)
+    images = images_at_once(layout, batch)
+    return State(
+        cupy.asarray(np.ascontiguousarray(w, np.float32)),
+        cupy.asarray(packed.filters),
+        cupy.asarray(packed.lifts),
+        cupy.asarray(packed.drops),
+        packed.worst,
+        product,
+        Images.empty(Split(layout), images),
+        cupy.empty(product.parts_elements(images), cupy.float32),
+        images,
+    )
+
+
+def run(x: Any, w: State, y: Any) -> None:
+    """Launch on the current stream, `w.batch` images at a time."""
+    layout = w.product.layout
+    for lo in range(0, len(x), w.batch):
+        count = min(w.batch, len(x) - lo)
+        w.images.fill(Split(layout), x[lo:], w.lifts, count)
+        w.product.run(w.images, w.filters, w.drops, y[lo:], w.parts, count)
+        exact.again(layout, x[lo:], w.w, w.images, y[lo:], count, w.worst)
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why offsets of 32 bits do not reach, or None."""
+    layout = Layout(problem, 2)
+    outputs = problem.OH * problem.OW * problem.M
+    inputs = max(problem.H * problem.W * problem.C, layout.image_bytes // (2 * layout.parts))
+    if max(inputs, outputs, layout.chunks * layout.channels * problem.M) >= _MOST:
+        return f"supports images and filters of fewer than {_MOST} elements"
+    return None
+
+
+def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a variant of this kind."""
+    return variant(
+        kind="conv",
+        family="tensor",
+        reads=MAPS,
+        writes=MAPS,
+        prepare=lambda w, problem, batch: prepare(w, batch, kind.plan(problem, batch)),
+        kernels=kind.kernels,
+        supports=refusal,
+        explain=kind.explain,
+        **fields,
+    )

@@ -1,0 +1,27 @@
+"""The parts of a split depth, added to outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.conv.tensor.packed import Layout
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_THREADS = 256
+
+
+def kernel(layout: Layout, split: int) -> Kernel:
+    """`tensor_meet`, of `split` parts."""
+    defines = layout.defines() | {"SPLIT": split, "THREADS": _THREADS}
+    return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()))
+
+
+def meet(layout: Layout, split: int, rows: int, args: tuple[Any, ...]) -> None:
+    """Add the parts of `rows` rows, on the current stream: (parts, tops, drops, y, reached)."""
+    import numpy as np
+
+    blocks = blocks_for(rows * layout.problem.M, _THREADS)
+    launch(kernel(layout, split), (blocks,), (_THREADS,), (*args, np.int32(rows)))

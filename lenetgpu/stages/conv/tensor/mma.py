@@ -1,0 +1,65 @@
+"""Products by mma.sync: every GPU from sm_80 on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.machines import WARP
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
+from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.registry import cuda
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+
+
+@dataclass(frozen=True)
+class MmaTiling(Tiling):
+    """Warps of a block along rows and columns, each with tiles of 16 rows x 8 columns."""
+
+    warps_m: int
+    warps_n: int
+
+    source = _SOURCE
+    entry = "tensor_mma"
+    share = 0.62
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns and threads of a block."""
+        rows, columns = 16 * self.tiles_m * self.warps_m, 8 * self.tiles_n * self.warps_n
+        return rows, columns, WARP * self.warps_m * self.warps_n
+
+    def own_defines(self) -> dict[str, int | str]:
+        """Its warps."""
+        return {"WARPS_M": self.warps_m, "WARPS_N": self.warps_n}
+
+
+# every GPU from sm_80 on gives a block the shared memory of each
+TILINGS = (
+    MmaTiling(4, 4, stages=3, resident=1, warps_m=2, warps_n=4),  # 128 x 128
+    MmaTiling(4, 4, stages=2, resident=1, warps_m=4, warps_n=2),  # 256 x 64
+    MmaTiling(4, 4, stages=3, resident=2, warps_m=2, warps_n=2),  # 128 x 64
+    MmaTiling(2, 4, stages=3, resident=3, warps_m=4, warps_n=1),  # 128 x 32
+    MmaTiling(2, 4, stages=3, resident=2, warps_m=2, warps_n=2),  # 64 x 64
+    MmaTiling(1, 2, stages=3, resident=2, warps_m=4, warps_n=1),  # 64 x 16
+)
+
+
+@tensor(
+    Kind(2, TILINGS),
+    needs=cuda(80),
+    precision="fp16x3",
+    default=True,
+    paper="after Ootomo and Yokota",
+)
+def fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on mma.sync, operands as fp16 hi and lo with scales; no GPU has run it."""
+    run(x, w, y)
+
+
+@tensor(Kind(1, TILINGS), needs=cuda(80), precision="fp16")
+def fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on mma.sync, operands as scaled fp16, fp32 sums; no GPU has run it."""
+    run(x, w, y)

@@ -1,0 +1,43 @@
+// What the kernels of this folder share: how split images lie in memory, and powers of two as ints.
+// An image is [H][WP][CP / 8] cells of 8 channels, each PARTS x 8 halves: high, then low. FOLD:
+// a filter row's S * CH inputs are the channels of an output column, so that few channels fill cells.
+#pragma once
+#include "gpu/ptx/math.cuh"
+#include "stages/conv/shape.cuh"
+
+using ptx::u32;
+using ptx::u64;
+
+constexpr int CELL = 8;
+constexpr int CELL_BYTES = 16;
+constexpr int GROUPS = CP / CELL;             // of channels
+constexpr int TAPS_X = FOLD ? 1 : S;
+constexpr int STEP_X = FOLD ? 1 : STRIDE;
+constexpr int PAD_X = FOLD ? 0 : PAD;
+constexpr int IMAGE_CELLS = H * WP * GROUPS;
+
+static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");
+static_assert(WP == (FOLD ? OW : W), "a folded image has a column for each output column");
+static_assert(PARTS == 1 || PARTS == 2, "fp16, or fp16 high and low");
+
+constexpr int HALF_TOP = 15;                  // scaled operands stay below 2^15
+constexpr int NO_TOP = -4096;                 // of an image without a number but 0
+constexpr int NORMAL = 126;                   // 2^-126 to 2^126 are normal floats
+constexpr u32 INFINITY_BITS = 0x7f800000;
+
+__device__ __forceinline__ u32 size_bits(float v) { return __float_as_uint(v) & 0x7fffffff; }
+
+// The least e of a normal exponent with |v| < 2^e; NO_TOP of 0, infinity and NaN.
+__device__ __forceinline__ int top_of(float v) {
+    const u32 bits = size_bits(v);
+    if (bits == 0 || bits >= INFINITY_BITS) return NO_TOP;
+    return int(bits >> 23) - NORMAL;
+}
+__device__ __forceinline__ float power(int k) { return __uint_as_float(u32(k + 127) << 23); }
+
+// v times 2^k, in two steps where one power does not reach.
+__device__ __forceinline__ float times_power(float v, int k) {
+    if (u32(k + NORMAL) <= 2 * NORMAL) return v * power(k);
+    const int held = max(-2 * NORMAL, min(2 * NORMAL, k));
+    return v * power(held / 2) * power(held - held / 2);
+}

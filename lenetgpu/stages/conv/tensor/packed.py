@@ -1,0 +1,156 @@
+"""How the tensor cores' operands lie in memory, and filters split into fp16 high and low.
+
+Scales are powers of two, named by their exponents. A channel's inputs are multiplied by 2**lift,
+its filters divided by it, so that inputs compare by what they can make of an output; each filter is
+then scaled to stay below 2**15 and its sums multiplied by 2**drop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.problems import Conv
+from lenetgpu.stages.defines import conv_defines
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+CELL = 8  # channels, 16 bytes of halves
+ROW = 8  # cells of a chunk's row: of high halves, or of high and low in turn
+_HALF_TOP = 15
+_NONE = -(1 << 12)  # the exponent of zeros
+_NO_FILTER = -300  # the lift of a channel that no filter reads
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Split images of `problem` with `parts` parts: [H][width][channels / 8][part][8] halves.
+
+    `folded`: a filter row's S x C inputs are the channels of an output column, where C alone would
+    leave most of a cell empty.
+    """
+
+    problem: Conv
+    parts: int
+
+    @property
+    def folded(self) -> bool:
+        """Whether fewer cells hold a filter row's inputs together than tap by tap."""
+        return self.problem.C < CELL and self.problem.S > 1
+
+    @property
+    def channels(self) -> int:
+        """Channels of a column, in whole cells."""
+        held = self.problem.C * (self.problem.S if self.folded else 1)
+        return CELL * blocks_for(held, CELL)
+
+    @property
+    def width(self) -> int:
+        """Columns of an image."""
+        return self.problem.OW if self.folded else self.problem.W
+
+    @property
+    def image_cells(self) -> int:
+        """Cells of one image, all parts of 8 channels counted once."""
+        return self.problem.H * self.width * self.channels // CELL
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one image."""
+        return 2 * CELL * self.parts * self.image_cells
+
+    @property
+    def depth_cells(self) -> int:
+        """Cells that one output is summed over."""
+        taps = 1 if self.folded else self.problem.S
+        return self.problem.R * taps * self.channels // CELL
+
+    @property
+    def chunks(self) -> int:
+        """Rows of ROW cells that hold an output's depth."""
+        return blocks_for(self.depth_cells, ROW // self.parts)
+
+    def defines(self) -> dict[str, int | str]:
+        """The problem and its layout as `-D` definitions."""
+        return conv_defines(self.problem) | {
+            "PARTS": self.parts,
+            "FOLD": int(self.folded),
+            "CP": self.channels,
+            "WP": self.width,
+        }
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Filters as blocks copy them, [chunk][filter][cell][8] halves, and the scales' exponents.
+
+    `lifts` (C,) and `drops` (a filter each, padded with zeros) are int32; `worst` is the largest
+    drop of a filter that is not all zeros.
+    """
+
+    filters: Array
+    lifts: Array
+    drops: Array
+    worst: int
+
+
+def _tops(sizes: Array) -> Array:
+    """The least e with size < 2**e; _NONE of zeros."""
+    import numpy as np
+
+    return np.where(sizes > 0, np.frexp(sizes)[1], _NONE).astype(np.int32)
+
+
+def _cells(w: Array, layout: Layout, padded: int) -> Array:
+    """(R, S, C, M) as (chunks, cells of a chunk, 8, padded), zeros where there is no filter."""
+    import numpy as np
+
+    rows, taps, channels, maps = w.shape
+    if layout.folded:
+        w = w.reshape(rows, 1, taps * channels, maps)
+    held = np.zeros((*w.shape[:2], layout.channels, padded))
+    held[:, :, : w.shape[2], :maps] = w
+    cut = ROW // layout.parts
+    found = np.zeros((layout.chunks * cut, CELL, padded))
+    found[: layout.depth_cells] = held.reshape(layout.depth_cells, CELL, padded)
+    return found.reshape(layout.chunks, cut, CELL, padded)
+
+
+def _in_halves(scaled: Array, parts: int) -> Array:
+    """Float64 numbers as fp16: high, and low where there are two parts, along a new first axis."""
+    import numpy as np
+
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        high = scaled.astype(np.float16)
+        return np.stack([high, (scaled - high).astype(np.float16)][:parts])
+
+
+def pack(w: Array, layout: Layout, padded: int) -> Packed:
+    """Filters (R, S, C, M) float32 for blocks that take `padded` filters in all.
+
+    NaN and infinity count for no scale, and stay what they are or become NaN.
+    """
+    import numpy as np
+
+    exact = w.astype(np.float64)
+    sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
+    channels = _tops(sizes.max((0, 1, 3)))
+    used = channels > _NONE
+    lifts = np.where(used, channels - channels.max(), _NO_FILTER).astype(np.int32)
+    level = np.ldexp(exact, np.where(used, -lifts, 0)[:, None])
+    found = _tops(np.where(np.isfinite(level), np.abs(level), 0).max((0, 1, 2)))
+    filled = found > _NONE
+    shifts = np.where(filled, _HALF_TOP - found, 0)
+    halves = _in_halves(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
+    # part, chunk, cell, channel, filter -> chunk, filter, part and cell, channel
+    cells = halves.transpose(1, 4, 0, 2, 3).reshape(layout.chunks, padded, ROW, CELL)
+    places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
+    swizzled = np.take_along_axis(cells, places[None, :, :, None], axis=2)
+    drops = np.zeros(padded, np.int32)
+    drops[: len(shifts)] = -shifts
+    worst = int(-shifts[filled].min()) if filled.any() else _NONE
+    return Packed(np.ascontiguousarray(swizzled), lifts, drops, worst)

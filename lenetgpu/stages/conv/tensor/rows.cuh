@@ -1,0 +1,163 @@
+// What products share: chunks of rows and filters on their way to shared memory, sums on theirs to
+// outputs. BM rows x BN columns a block; a chunk is a row of 8 cells of 16 bytes, the high halves of
+// 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
+#pragma once
+#include "gpu/ptx/async.cuh"
+#include "stages/conv/tensor/sums.cuh"
+
+constexpr int ROW = 8;                        // cells
+constexpr int ROW_BYTES = ROW * CELL_BYTES;
+constexpr int STAGE_BYTES = (BM + BN) * ROW_BYTES;
+constexpr int CHUNK = ROW / PARTS;            // cells of the depth
+constexpr int STEPS = CHUNK / 2;              // of 16 of the depth
+constexpr int DEPTH_CELLS = R * TAPS_X * GROUPS;
+constexpr int CHUNKS = (DEPTH_CELLS + CHUNK - 1) / CHUNK;
+constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
+constexpr int COPY_ROWS = THREADS / ROW;      // that all threads copy at once
+constexpr int OWN_ROWS = BM / COPY_ROWS;
+constexpr bool INSIDE = PAD == 0;             // no window leaves its image
+constexpr bool NEAR = H + 2 * PAD < 1 << 15 && WP + 2 * PAD < 1 << 15;
+
+static_assert(SHARED_BYTES == STAGES * STAGE_BYTES, "the launcher's ring differs");
+static_assert(BM % COPY_ROWS == 0 && BN % COPY_ROWS == 0, "a pass of copies takes whole rows");
+static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
+static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
+
+__device__ __forceinline__ int place(int row, int q) {
+    return row * ROW_BYTES + (q ^ row % ROW) * CELL_BYTES;
+}
+
+// Where a window begins, row and column; in one register where that holds them. Nowhere: no row.
+template <bool SHORT>
+struct Corner {
+    static constexpr int NOWHERE = -(1 << 30);
+    int y, col;
+
+    __device__ __forceinline__ void set(int row, int column) { y = row, col = column; }
+    __device__ __forceinline__ int row() const { return y; }
+    __device__ __forceinline__ int column() const { return col; }
+};
+template <>
+struct Corner<true> {
+    static constexpr int NOWHERE = -(1 << 15);
+    u32 both;
+
+    __device__ __forceinline__ void set(int row, int column) {
+        both = u32(column) << 16 | (u32(row) & 0xffff);
+    }
+    __device__ __forceinline__ int row() const { return short(both & 0xffff); }
+    __device__ __forceinline__ int column() const { return int(both) >> 16; }
+};
+
+// What a thread copies of a chunk: cell q of rows `row`, `row` + COPY_ROWS and so on.
+struct Copies {
+    const int q = threadIdx.x % ROW, row = threadIdx.x / ROW;
+    const uint4* images;
+    const uint4* filters;
+    int at[OWN_ROWS];  // the pixel where the window begins
+    Corner<NEAR> corner[OWN_ROWS];
+
+    __device__ __forceinline__ Copies(const uint4* images, const uint4* filters, int first_row,
+                                      int rows, int first_column)
+        : images(images), filters(filters + (first_column + row) * ROW + q) {
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; ++i) {
+            const int n = first_row + row + i * COPY_ROWS, pixel = n % PIXELS;
+            const int y = pixel / OW * STRIDE - PAD, col = pixel % OW * STEP_X - PAD_X;
+            at[i] = (n / PIXELS * H + y) * WP + col;
+            corner[i].set(n < rows ? y : Corner<NEAR>::NOWHERE, col);
+        }
+    }
+    __device__ __forceinline__ void start(unsigned char* stage, int chunk) const {
+        const int k = chunk * CHUNK + q / PARTS, tap = k / GROUPS, r = tap / TAPS_X, s = tap % TAPS_X;
+        const int step = r * WP + s, rest = k % GROUPS * PARTS + q % PARTS;
+        const int own = q % PARTS * CHUNK + q / PARTS;  // neighbours in memory are high and low
+#pragma unroll
+        for (int i = 0; i < OWN_ROWS; ++i) {
+            const int y = corner[i].row();
+            const bool inside = INSIDE ? y >= 0
+                                       : u32(y + r) < H && (FOLD || u32(corner[i].column() + s) < WP);
+            const bool there = k < DEPTH_CELLS && inside;
+            const long long from = there ? (long long)(at[i] + step) * (GROUPS * PARTS) + rest : 0;
+            ptx::copy16_or_zero(reinterpret_cast<float*>(stage + place(row + i * COPY_ROWS, own)),
+                                reinterpret_cast<const float*>(images + from), there);
+        }
+        const uint4* from = filters + size_t(chunk) * MP * ROW;
+#pragma unroll
+        for (int i = 0; i < BN / COPY_ROWS; ++i) {
+            const int at = (BM + row + i * COPY_ROWS) * ROW_BYTES + q * CELL_BYTES;
+            ptx::copy16(reinterpret_cast<float*>(stage + at),
+                        reinterpret_cast<const float*>(from + i * COPY_ROWS * ROW));
+        }
+    }
+};
+
+// A block's tile and part of the depth; blocks of the same rows follow one another.
+struct Block {
+    static constexpr int ACROSS = MP / BN;
+    const int part = blockIdx.x / ACROSS % SPLIT;
+    const int first_row = blockIdx.x / (ACROSS * SPLIT) * BM;
+    const int first_column = blockIdx.x % ACROSS * BN;
+    const int first = part * SHARE, end = min(CHUNKS, part * SHARE + SHARE);
+};
+
+// A lane's outputs of TILES_M tiles, ROWS_APART rows from each other: rows lane / 4 and 8 below, and
+// of every 8 columns 2 (lane % 4) and the next.
+using Sums = float[TILES_M][4 * TILES_N];
+
+struct Outputs {
+    int first_row, first_column, rows, part;
+
+    __device__ __forceinline__ int row_of(int i) const {
+        return first_row + i / 2 * ROWS_APART + i % 2 * 8 + threadIdx.x % WARP / 4;
+    }
+    __device__ __forceinline__ int column_of(int n, int e) const {
+        return first_column + n * 8 + threadIdx.x % 4 * 2 + e;
+    }
+    __device__ __forceinline__ void keep(const Sums& sums, float* __restrict__ parts) const {
+#pragma unroll
+        for (int i = 0; i < 2 * TILES_M; ++i) {
+            const int row = row_of(i);
+            float* to = parts + (size_t(part) * rows + row) * M;
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    if (row < rows && column_of(n, e) < M)
+                        to[column_of(n, e)] = sums[i / 2][4 * n + i % 2 * 2 + e];
+        }
+    }
+    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
+                                        const int* __restrict__ drops, float* __restrict__ y,
+                                        float* __restrict__ parts, u32* __restrict__ reached) const {
+        if (SPLIT > 1)
+            keep(sums, parts);
+        else
+            store(sums, tops, drops, y, reached);
+    }
+    __device__ __forceinline__ void store(const Sums& sums, const int* __restrict__ tops,
+                                          const int* __restrict__ drops, float* __restrict__ y,
+                                          u32* __restrict__ reached) const {
+        if (first_row >= rows) return;
+        u32 most[2 * TILES_M];
+        int image[2 * TILES_M];
+#pragma unroll
+        for (int i = 0; i < 2 * TILES_M; ++i) {
+            const int row = min(row_of(i), rows - 1), pixel = row % PIXELS;
+            image[i] = row / PIXELS, most[i] = 0;
+            const int top = tops[image[i]];
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n)
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int column = column_of(n, e);
+                    if (row_of(i) >= rows || column >= M) continue;
+                    const float v = undone(sums[i / 2][4 * n + i % 2 * 2 + e], top, drops[column]);
+                    output_at(y, image[i], pixel / OW, pixel % OW, column) = v;
+                    most[i] = max(most[i], size_or_none(v));
+                }
+        }
+        const int last = min(first_row + (TILES_M - 1) * ROWS_APART + 16, rows) - 1;
+        keep_largest(reached, most, image, first_row / PIXELS, last / PIXELS);
+    }
+};

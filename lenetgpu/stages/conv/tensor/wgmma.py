@@ -1,0 +1,58 @@
+"""Products by wgmma: Hopper alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
+from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.registry import hopper
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_WARPGROUP = 128
+_WIDE = 16  # tiles of 8 columns
+
+
+@dataclass(frozen=True)
+class WgmmaTiling(Tiling):
+    """Warpgroups of a block, one below the other, each with tiles of 64 rows x all columns."""
+
+    groups_m: int
+
+    source = _SOURCE
+    entry = "tensor_wgmma"
+
+    @property
+    def share(self) -> float:
+        """Less where a product has 64 columns: shared memory gives 128 bytes a clock."""
+        return 0.8 if self.tiles_n >= _WIDE else 0.65
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns and threads of a block."""
+        return 64 * self.tiles_m * self.groups_m, 8 * self.tiles_n, _WARPGROUP * self.groups_m
+
+    def own_defines(self) -> dict[str, int | str]:
+        """Its warpgroups."""
+        return {"GROUPS_M": self.groups_m}
+
+
+TILINGS = (
+    WgmmaTiling(1, 16, stages=6, resident=1, groups_m=2),  # 128 x 128
+    WgmmaTiling(2, 8, stages=4, resident=1, groups_m=2),  # 256 x 64
+    WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
+)
+
+
+@tensor(Kind(2, TILINGS), needs=hopper(), precision="fp16x3")
+def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """The product of tensor.fp16x3 on Hopper's wgmma; no GPU has run it."""
+    run(x, w, y)
+
+
+@tensor(Kind(1, TILINGS), needs=hopper(), precision="fp16")
+def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """The product of tensor.fp16 on Hopper's wgmma; no GPU has run it."""
+    run(x, w, y)

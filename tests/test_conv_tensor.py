@@ -1,0 +1,537 @@
+"""`tensor.*` without a GPU: filters as they are packed, and the kernels compiled as C++.
+
+What their threads do runs as it stands, launched by the package's own launchers; tensor cores,
+copies and barriers are those of cpu_mma.hpp. Workspace and outputs are poisoned, shared memory too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_kernels_on_a_cpu import build, version
+
+from lenetgpu.check.judge import judge
+from lenetgpu.check.truth import random_input
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.gpu.occupancy import PROCESSORS
+from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.plan import untried
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tensor import exact, halves, implicit, meet, mma, product, wgmma
+from lenetgpu.stages.conv.tensor.packed import Layout, pack
+from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
+from lenetgpu.stages.conv.tuned.choose import choices
+from lenetgpu.stages.mounted import Fenced, Mounted
+
+compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
+SQUARE, TOWER, HALF = wgmma.TILINGS
+RUN = """
+extern "C" const char* run%d(unsigned grid, unsigned threads, unsigned long bytes, unsigned seed,
+                             void** args) {
+    return cpu::run_kernel(%s, grid, threads, bytes, seed, args);
+}
+"""
+
+
+def conv(text, **how):
+    """C,H,W,M,R,S[,stride[,pad]] as the command line has it, R and S apart."""
+    c, h, w, m, r, s, *rest = (int(word) for word in text.split(","))
+    return Conv(h, w, c, m, r, s, *rest, **how)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution with its images, and how it is divided."""
+
+    problem: Conv
+    images: int
+    tiling: Tiling
+    split: int = 1
+    parts: int = 2
+
+    @property
+    def product(self):
+        return Product(Layout(self.problem, self.parts), self.tiling, self.split)
+
+    @property
+    def kernels(self):
+        split = halves.Split(self.product.layout)
+        second = (exact.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
+        return (*split.kernels(), *self.product.kernels(), *second)
+
+    def __str__(self):
+        p, tiling = self.problem, self.tiling
+        shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
+        return f"{shape}-{self.images}-{tiling.bm}x{tiling.bn}-{self.split}-{self.parts}"
+
+
+NCHW = {"reads": "NCHW", "writes": "NCHW"}
+CASES = [
+    Case(conv("1,1,1,1,1,1"), 1, NARROW),
+    Case(conv("1,5,5,10,5,5"), 3, NARROW),
+    Case(conv("1,9,11,6,3,3,1,1", **NCHW), 5, SMALL),
+    Case(conv("1,12,10,10,5,3,3"), 2, NARROW, 2),
+    Case(conv("2,9,7,5,2,2"), 5, NARROW),
+    Case(conv("3,11,13,7,3,2,2,1"), 4, SMALL),
+    Case(conv("3,15,15,64,7,7,2,3"), 1, SMALL),
+    Case(conv("3,15,15,10,7,7,2,3", reads="NCHW"), 2, NARROW, 3),
+    Case(conv("3,8,9,33,5,5,3,2"), 3, SMALL, 2),
+    Case(conv("3,6,5,4,1,1"), 3, NARROW),
+    Case(conv("4,6,8,65,3,3,1,1"), 2, SMALL),
+    Case(conv("5,9,10,33,7,7,1,3"), 1, SMALL, 3),
+    Case(conv("7,5,6,10,3,3,2,1"), 2, NARROW),
+    Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW),
+    Case(conv("8,7,7,10,3,3,1,1"), 3, NARROW, 3),
+    Case(conv("8,7,7,1,3,3,1,1", **NCHW), 2, NARROW, 3),
+    Case(conv("8,10,9,96,1,1,2"), 2, SMALL),
+    Case(conv("9,6,7,12,3,3,1,2"), 2, NARROW, 2),
+    Case(conv("20,7,6,10,3,3,1,1"), 2, NARROW, 2),
+    Case(conv("20,9,9,64,1,1"), 1, SMALL),
+    Case(conv("20,8,8,96,3,3,2,1", writes="NCHW"), 1, SMALL, 4),
+    Case(conv("20,7,9,35,2,3,1,2", reads="NCHW"), 2, SMALL, 2),
+    Case(conv("64,5,6,64,3,3,1,1"), 2, SMALL),
+    Case(conv("64,5,5,10,3,3,1,1", **NCHW), 3, NARROW, 6),
+    Case(conv("64,4,3,96,1,1"), 5, SMALL, 2),
+    Case(conv("64,9,9,1,3,3,3"), 2, NARROW, 4),
+    Case(conv("70,5,5,17,3,3,2,1"), 2, NARROW),
+    Case(conv("8,9,8,130,3,2,1,1"), 2, LARGE),
+    Case(conv("8,10,14,70,2,3,1,1"), 2, TALL),
+    Case(conv("24,9,8,70,2,2,1,1", **NCHW), 2, MIDDLE, 2),
+    Case(conv("8,10,14,34,3,3,1,1"), 2, LONG),
+    Case(conv("64,3,3,16,3,3,1,5"), 1, NARROW),
+    Case(conv("20,7,6,10,3,3,1,1"), 2, NARROW, parts=1),
+    Case(conv("3,9,8,70,5,5,2,2", **NCHW), 2, SMALL, parts=1),
+    Case(conv("70,5,5,17,3,3,2,1"), 3, NARROW, 3, parts=1),
+    Case(conv("8,1,33000,4,3,3,300,1"), 1, NARROW),  # corners that no half of a register holds
+    Case(conv("3,7,7,4,2,2"), 2, HALF),
+    Case(conv("20,9,8,70,3,3,1,1"), 2, HALF),
+    Case(conv("64,5,9,33,3,3,2,1", **NCHW), 3, HALF, 3),
+    Case(conv("24,9,8,130,3,3,1,1"), 2, SQUARE),
+    Case(conv("36,10,14,70,3,3,1,1"), 2, TOWER, 2),
+    Case(conv("70,9,8,40,3,3,2,1"), 2, HALF, parts=1),
+]
+RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
+PLAIN, PARTED = CASES[13], CASES[14]
+DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
+STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
+ALL = [*CASES, DEEP, STRIDED]
+LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED)
+
+
+def flat(path, seen):
+    """A source with the folder's headers in place, and without what a namespace cannot hold."""
+    if path in seen:
+        return ""
+    seen.add(path)
+    lines = []
+    for line in path.read_text().splitlines():
+        found = re.match(r'#include "(.*)"', line)
+        if found is None:
+            lines.append(line)
+        elif found[1].startswith("stages/"):
+            lines.append(flat(INCLUDE_ROOT / found[1], seen))
+    text = "\n".join(lines).replace("#pragma once", "").replace('extern "C" ', "")
+    memory = "unsigned char* memory = reinterpret_cast<unsigned char*>(cpu::memory());"
+    return re.sub(r"extern __shared__ .*? memory\[\];", memory, text)
+
+
+def in_a_namespace(number, kernel):
+    macros = [(f"ENTRY_{kernel.entry}", 1), *kernel.defines]
+    lines = [f"namespace k{number} {{", *(f"#define {k} {v}" for k, v in macros)]
+    lines += [flat(kernel.source, set()), *(f"#undef {k}" for k, _ in macros), "}"]
+    return "\n".join(lines) + RUN % (number, f"k{number}::{kernel.entry}")
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    """Kernel -> its function and the library's `may_read`; two libraries, built side by side."""
+    folder = tmp_path_factory.mktemp("tensor")
+    for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
+        shutil.copy(ROOT / "tests" / name, folder)
+    kernels = list(dict.fromkeys(kernel for case in ALL for kernel in case.kernels))
+
+    def built(half):
+        source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
+        texts = [in_a_namespace(i, k) for i, k in enumerate(kernels) if i % 2 == half]
+        source.write_text("\n".join(['#include "cpu_mma.hpp"', *texts]))
+        build("-O0", "-shared", f"-I{folder}", source, "-o", library)
+        return ctypes.CDLL(str(library))
+
+    with ThreadPoolExecutor() as pool:
+        libraries = list(pool.map(built, (0, 1)))
+    found = {}
+    for i, kernel in enumerate(kernels):
+        run, may_read = getattr(libraries[i % 2], f"run{i}"), libraries[i % 2].may_read
+        run.restype = ctypes.c_char_p
+        found[kernel] = run, may_read
+    return found
+
+
+def argument(value):
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int32(int(value))
+
+
+def poisoned(shape, dtype):
+    made = np.empty(shape, dtype)
+    made.reshape(-1).view(np.uint8).fill(0xFF)
+    return made
+
+
+@pytest.fixture
+def with_second_look(functions, monkeypatch, rng):
+    """The package's launchers launch on this CPU."""
+
+    def launch(kernel, grid, block, args, shared=0):
+        run, may_read = functions[kernel]
+        may_read(None, 0)
+        for array in args:
+            if isinstance(array, np.ndarray):
+                may_read(ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        seed = int(rng.integers(1 << 30))
+        mistake = run(grid[0], block[0], ctypes.c_ulong(shared), seed, addresses)
+        assert mistake is None, f"{kernel.entry}: {mistake.decode()}"
+
+    types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
+    stand_in = SimpleNamespace(empty=poisoned, asarray=np.ascontiguousarray, **types)
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    for module in (halves, product, meet, exact):
+        monkeypatch.setattr(module, "launch", launch)
+
+
+@pytest.fixture
+def on_a_cpu(with_second_look, monkeypatch):
+    """The same without `tensor_again`, which would mend what comes out wrong."""
+    monkeypatch.setattr(exact, "again", lambda *_: None)
+
+
+def computed(case, x, w, batch=None):
+    """What the kernels make of NHWC `x`, in NHWC, fenced and poisoned."""
+    problem = case.problem
+    state = implicit.prepare(w, batch or len(x), case.product)
+    fenced = Fenced(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
+    fenced.array.fill(np.nan)
+    held = np.ascontiguousarray(from_nhwc(x, problem.reads))
+    before = held.copy()
+    implicit.run(held, state, fenced.array)
+    assert fenced.intact and np.array_equal(held, before, equal_nan=True)
+    return to_nhwc(fenced.array, problem.writes, problem.out_shape)
+
+
+def operands(case, rng):
+    problem = case.problem
+    x = rng.standard_normal((case.images, *problem.in_shape)).astype(np.float32)
+    return x, rng.standard_normal(problem.weight_shape).astype(np.float32)
+
+
+def assert_right(found, x, w, case, most=None):
+    """By the one table; `most` is what it comes to here, far below."""
+    verdict = judge(found, reference(x, w, case.problem), "fp16x3" if case.parts == 2 else "fp16")
+    assert verdict.passed and (most is None or verdict.error <= most), f"{verdict} for {case}"
+
+
+def assert_each_right(found, x, w, case):
+    """Every image and filter by itself, whatever the others are."""
+    expected = reference(x, w, case.problem)
+    for image, truth in zip(found, expected, strict=True):
+        for m in range(case.problem.M):
+            assert judge(image[..., m], truth[..., m], "fp16x3").passed, (case, m)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_right_and_nothing_beside(case, on_a_cpu, rng):
+    x, w = operands(case, rng)
+    assert_right(computed(case, x, w), x, w, case, 1.5e-6 if case.parts == 2 else 1e-3)
+
+
+@compiled_here
+def test_images_in_turns_and_runs_that_agree_to_the_bit(on_a_cpu, rng):
+    for case in (PLAIN, PARTED):
+        x, w = operands(replace(case, images=5), rng)
+        found = computed(case, x, w)
+        assert_right(found, x, w, case)
+        np.testing.assert_array_equal(computed(case, x, w, batch=2), found)
+        np.testing.assert_array_equal(computed(case, x[3:4], w), found[3:4])
+
+
+@compiled_here
+def test_deep_sums_are_not_cut_by_the_tensor_cores(on_a_cpu, rng):
+    """Of 4,608 products of one sign; summed in the tensor cores alone they are off by 6e-5."""
+    problem = DEEP.problem
+    x = rng.random((1, *problem.in_shape), np.float32)
+    w = rng.random(problem.weight_shape, np.float32)
+    assert_right(computed(DEEP, x, w), x, w, DEEP, 1.5e-6)
+
+
+TINY = np.float32(2.0**-149)
+SCALES = {
+    "1e30 and 1e-30": (1e30, 1e-30), "1e-30 and 1e30": (1e-30, 1e30), "both 1e18": (1e18, 1e18),
+    "both 1e-18": (1e-18, 1e-18), "1e30 and 1e6": (1e30, 1e6), "denormal inputs": (1e-40, 1e10),
+    "denormal filters": (1e10, 1e-40), "the least": (TINY, 1e30),
+}  # fmt: skip
+
+
+@compiled_here
+@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+@pytest.mark.parametrize("name", SCALES)
+def test_operands_of_any_size(name, case, on_a_cpu, rng):
+    x, w = operands(case, rng)
+    large, small = (np.float32(scale) for scale in SCALES[name])
+    x, w = x * large, w * small
+    assert_each_right(computed(case, x, w), x, w, case)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
+    x, w = operands(case, rng)
+    x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
+    channels = np.logspace(-9, 9, case.problem.C).astype(np.float32)
+    w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
+    x, w = x * channels, w / channels[:, None]
+    assert_each_right(computed(case, x, w), x, w, case)
+    x[..., 3], w[:, :, 5] = 0, 0
+    x[..., 5] = np.where(x[..., 5] > 0, 1e38, x[..., 5])  # no filter reads it
+    assert_each_right(computed(case, x, w), x, w, case)
+
+
+@compiled_here
+def test_nothing_at_all_gives_zeros(on_a_cpu, rng):
+    for case in (PLAIN, PARTED):
+        x, w = operands(case, rng)
+        x[1] = 0
+        assert_right(computed(case, x, w), x, w, case)
+        assert not computed(case, x, w)[1].any()
+        assert not computed(case, x, 0 * w).any()
+
+
+@compiled_here
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
+    """Where it reaches; every other output is right."""
+    x, w = operands(case, rng)
+    x[1, 2, 3, 4] = value
+    with np.errstate(invalid="ignore"):
+        expected = reference(x, w, case.problem)
+    found = computed(case, x, w)
+    reached = ~np.isfinite(expected)
+    assert reached.any() and np.array_equal(~np.isfinite(found), reached)
+    assert judge(found[~reached], expected[~reached], "fp16x3").passed
+    x, w = operands(case, rng)
+    w[1, 1, 4, 6] = value
+    found = computed(case, x, w)
+    assert not np.isfinite(found[..., 6]).any()
+    rest = np.arange(case.problem.M) != 6
+    w[..., 6] = 0
+    assert judge(found[..., rest], reference(x, w, case.problem)[..., rest], "fp16x3").passed
+
+
+@compiled_here
+def test_outputs_too_small_for_halves_are_computed_once_more(with_second_look, monkeypatch, rng):
+    """An input that no output reads is 1e30: what the others leave in fp16 is nothing."""
+    x, w = operands(STRIDED, rng)
+    x[1, 1, 1], x[2, 3, 2] = 1e30, -3e7
+    assert_each_right(computed(STRIDED, x, w), x, w, STRIDED)
+    monkeypatch.setattr(exact, "again", lambda *_: None)
+    found = computed(STRIDED, x, w)
+    assert_each_right(found[:1], x[:1], w, STRIDED)
+    with pytest.raises(AssertionError):
+        assert_each_right(found[1:2], x[1:2], w, STRIDED)
+    with pytest.raises(AssertionError):
+        assert_each_right(found[2:], x[2:], w, STRIDED)
+
+
+@compiled_here
+def test_only_images_that_need_it_are_computed_once_more(with_second_look, monkeypatch, rng):
+    """Filters are replaced for the second look: what it did not touch is not theirs."""
+    x, w = operands(STRIDED, rng)
+    x[1, 1, 1] = 1e30
+    look = exact.again
+    monkeypatch.setattr(exact, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
+    found = computed(STRIDED, x, w)
+    assert_each_right(found[[0, 2]], x[[0, 2]], w, STRIDED)
+    assert_each_right(found[1:2], x[1:2], 2 * w, STRIDED)
+    for case in (PLAIN, PARTED):
+        x, w = operands(case, rng)
+        w[..., 2], x[1] = 0, 0
+        assert_each_right(computed(case, x, w), x, w, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16"])
+def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
+    """And two runs agree to the bit."""
+    chosen = find("conv", f"tensor.{name}", "cuda")
+    if not chosen.needs.met_by(driver_gpus()[0]):
+        pytest.skip(f"needs {chosen.needs}")
+    monkeypatch.setattr(exact, "again", lambda *_: None)
+    for problem in (*RESNET, *dict.fromkeys(case.problem for case in CASES)):
+        x, w = random_input("conv", problem, 3, rng)
+        mounted = Mounted(chosen, problem, (w,), 3)
+        fed, outputs = mounted.input(x), [mounted.output(3), mounted.output(3)]
+        for output in outputs:
+            mounted.run(fed, output)
+        first, second = map(mounted.found, outputs)
+        np.testing.assert_array_equal(first, second)
+        assert judge(first, reference(x, w, problem), chosen.precision).passed, problem
+        assert not mounted.trespassed()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
+    if not find("conv", "tensor", "cuda").needs.met_by(driver_gpus()[0]):
+        pytest.skip("needs a GPU of 8.0")
+    monkeypatch.setattr(exact, "again", lambda *_: None)
+    hopper = find("conv", "tensor.wgmma_fp16x3", "cuda").needs.met_by(driver_gpus()[0])
+    tilings = mma.TILINGS + (wgmma.TILINGS if hopper else ())
+    import cupy
+
+    for problem in (RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)):
+        x, w = random_input("conv", problem, 3, rng)
+        expected = reference(x, w, problem)
+        held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
+        for parts, precision in ((2, "fp16x3"), (1, "fp16")):
+            for made in options(Layout(problem, parts), tilings):
+                y = cupy.full(physical_shape(problem.writes, 3, problem.out_shape), np.nan, "f4")
+                implicit.run(held, implicit.prepare(w, 3, made), y)
+                found = to_nhwc(y.get(), problem.writes, problem.out_shape)
+                assert judge(found, expected, precision).passed, (made, problem)
+
+
+def unpacked(packed, layout, count):
+    """Packed filters as (parts, cells of the depth, 8, filters) float64, without their scales."""
+    places = np.arange(8) ^ np.arange(packed.filters.shape[1])[:, None] % 8
+    straight = np.take_along_axis(packed.filters, places[None, :, :, None], axis=2)
+    cut = straight.reshape(layout.chunks, -1, layout.parts, 8 // layout.parts, 8)
+    halves = cut.transpose(2, 0, 3, 4, 1).astype(np.float64)
+    held = halves.reshape(layout.parts, -1, 8, packed.filters.shape[1])
+    assert not held[:, layout.depth_cells :].any() and not held[..., count:].any()
+    return np.ldexp(held[:, : layout.depth_cells, :, :count], packed.drops[:count])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("text", ["3,9,9,5,3,2", "20,9,9,17,3,3", "64,9,9,33,1,1", "1,9,9,1,5,5"])
+def test_packed_filters_are_the_filters(text, parts, rng):
+    problem = conv(text)
+    layout = Layout(problem, parts)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    w *= np.logspace(-8, 8, problem.M).astype(np.float32)
+    packed = pack(w, layout, 48)
+    found = unpacked(packed, layout, problem.M).sum(0)
+    level = np.ldexp(w.astype(np.float64), -packed.lifts[:, None])
+    rows = level.reshape(problem.R, -1, problem.M) if layout.folded else level.reshape(
+        problem.R * problem.S, problem.C, problem.M
+    )  # fmt: skip
+    found = found.reshape(len(rows), -1, problem.M)
+    assert not found[:, rows.shape[1] :].any()
+    most = np.abs(level).max((0, 1, 2))
+    off = np.abs(found[:, : rows.shape[1]] - rows) / most
+    assert off.max() <= (2.0**-22 if parts == 2 else 2.0**-11)
+    assert np.abs(packed.filters.astype(np.float32)).max() <= 2**15
+    assert packed.lifts.max() == 0 and packed.lifts.dtype == packed.drops.dtype == np.int32
+    assert packed.worst == packed.drops[: problem.M].max()
+
+
+def test_packed_filters_of_zeros_and_of_what_is_no_number():
+    problem = conv("8,4,4,4,1,1")
+    w = np.ones(problem.weight_shape, np.float32)
+    w[..., 1], w[0, 0, 2, 2], w[0, 0, 3, 3] = 0, np.nan, np.inf
+    packed = pack(w, Layout(problem, 2), 16)
+    found = unpacked(packed, Layout(problem, 2), 4)
+    assert not found[..., 1].any() and np.isnan(found[:, 0, 2, 2]).all()
+    assert found[0, 0, 3, 3] == np.inf and np.isnan(found[1, 0, 3, 3])
+    assert np.isfinite(np.delete(found[..., 2], 2, -1)).all()
+    assert not packed.lifts.any() and packed.drops[:4].tolist() == [-14, 0, -14, -14]
+    assert packed.worst == -14
+    assert not pack(0 * np.nan_to_num(w), Layout(problem, 2), 16).filters.any()
+
+
+def test_few_channels_fill_cells_by_rows_of_the_filter():
+    assert [Layout(conv(f"{c},9,9,4,3,3"), 2).folded for c in (1, 3, 7, 8, 20)] == [1, 1, 1, 0, 0]
+    first = Layout(conv("3,224,224,64,7,7,2,3"), 2)
+    assert (first.channels, first.width, first.depth_cells, first.chunks) == (24, 112, 21, 6)
+    assert first.image_bytes == 224 * 112 * 24 * 4
+    assert not Layout(conv("3,9,9,4,1,1"), 2).folded
+
+
+@pytest.mark.parametrize(("family", "least"), [(mma, 80), (wgmma, 90)], ids=["mma", "wgmma"])
+def test_every_division_of_every_shape_has_work_and_room(family, least):
+    room = [p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
+            if c == least or c > least == 80]  # fmt: skip
+    for problem in (*RESNET, *(case.problem for case in ALL)):
+        layout = Layout(problem, 2)
+        found = options(layout, family.TILINGS)
+        assert {made.tiling for made in found} == set(family.TILINGS)
+        for made in found:
+            share = -(-layout.chunks // made.split)
+            assert made.split in SPLITS and share * (made.split - 1) < layout.chunks
+            assert made.tiling.shared_bytes <= min(room) and made.padded % made.tiling.bn == 0
+
+
+def test_a_grid_smaller_than_the_machine_splits_the_depth():
+    assert cheapest(Layout(RESNET[0], 2), 64, H200, mma.TILINGS).split == 1
+    assert cheapest(Layout(RESNET[2], 2), 1, H200, mma.TILINGS).split > 1
+    assert cheapest(Layout(conv("512,7,7,512,1,1"), 2), 10_000, H200, mma.TILINGS).split == 1
+
+
+def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
+    launched = []
+    for module in (halves, product, meet, exact):
+        monkeypatch.setattr(module, "launch", lambda kernel, *_: launched.append(kernel))
+    types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
+    monkeypatch.setitem(
+        sys.modules, "cupy", SimpleNamespace(empty=np.empty, asarray=np.asarray, **types)
+    )
+    for name, parts in (("fp16x3", 2), ("fp16", 1), ("wgmma_fp16x3", 2), ("wgmma_fp16", 1)):
+        for problem in (RESNET[2], conv("3,9,9,4,3,3")):
+            chosen = find("conv", f"tensor.{name}", "cuda")
+            launched.clear()
+            x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
+            chosen.launch(x, chosen.prepare(np.ones(problem.weight_shape), problem, 2), y, problem)
+            assert tuple(launched) == chosen.kernels(problem, 2)
+            assert dict(launched[0].defines)["PARTS"] == parts
+            assert any(kernel.entry == "tensor_wgmma" for kernel in launched) == ("wg" in name)
+
+
+def test_shapes_that_offsets_do_not_reach_are_refused():
+    fits = find("conv", "tensor", "cuda")
+    assert fits.full_name == "tensor.fp16x3"
+    assert fits.refusal(conv("64,224,224,64,3,3,1,1")) is None
+    for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "1,64,64,1,1,1,1,20000",
+                 "1,8192,8192,2,1,9,1,4", "4096,9,9,30000,3,3,1,1"):  # fmt: skip
+        assert "supports images" in fits.refusal(conv(text)), text
+
+
+def test_nothing_takes_it_unless_it_is_asked_for():
+    """No GPU has run it."""
+    assert untried("tensor.fp16x3") and untried("tensor.wgmma_fp16")
+    for problem in RESNET:
+        laid_out = replace(problem, reads="NCHW", writes="NCHW")
+        named = {choice.algorithm for choice in choices(laid_out, 64, H200)}
+        assert named and not any(name.startswith("tensor") for name in named)
+
+
+def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():
+    rows = dict(find("conv", "tensor", "cuda").explain(RESNET[0], 64, H200))
+    assert rows["tiling"] == "256 outputs x 64 filters a block of 256 threads"
+    assert rows["split images"] == "51.4 MB, 64 at a time" and rows["depth used"].startswith("100%")
+    assert rows["predicted"].endswith("no GPU has run it")
