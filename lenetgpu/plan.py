@@ -67,10 +67,11 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
     "fp16_roles": {"cuda": _spanned("wgmma_winograd_roles_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
+    "int8_sparse": {"cuda": _spanned("wgmma_sparse_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
 }
-UNTRIED: frozenset[str] = frozenset({"tensor"})
+UNTRIED: frozenset[str] = frozenset({"tensor", "wgmma_sparse_int8"})
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
@@ -124,7 +125,7 @@ class Plan:
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
 
-PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp16w", "int8")
+PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp16w", "int8", "int8s")
 
 
 def canonical(name: str) -> str:

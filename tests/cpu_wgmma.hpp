@@ -18,6 +18,7 @@ T shuffled(unsigned, T v, int lane) {
 struct uint2 {
     unsigned x, y;
 };
+inline float __ldg(const float* from) { return *from; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long both = (unsigned long long)b << 32 | a;
@@ -65,16 +66,27 @@ unsigned each_half(F f, unsigned a, unsigned b = 0, unsigned c = 0) {
     return one(0) | unsigned(one(16)) << 16;
 }
 
-struct Operand {  // a matrix of halves in shared memory, K-major, in cores or in swizzled rows
+struct Operand {  // a matrix in shared memory, K-major, in cores or in swizzled rows
     unsigned long long bits;
-    float operator()(int row, int k) const;
+    unsigned address(int row, int byte) const {
+        const auto field = [this](int at) { return unsigned(bits >> at & 0x3fff) << 4; };
+        const unsigned cores = field(0) + row / 8 * field(32);
+        if (!(bits >> 62)) return cores + byte / 16 * field(16) + row % 8 * 16 + byte % 16;
+        const unsigned at = cores + row % 8 * 128 + byte;
+        return at ^ (at >> 7 & 7) << 4;
+    }
+    template <class T>
+    T read(int row, int k) const;
 };
+enum class Of { HALVES, BYTES, SPARSE_BYTES };
 struct Product {  // a warp's 16 rows of it
     int threads = 0, columns = 0;
     bool adds = false, from_registers = false;
+    Of of = Of::HALVES;
     Operand a, b;
     uint4 held[WARP];
-    float* d[WARP];
+    unsigned places[WARP];
+    void* d[WARP];
 };
 struct Warp {
     std::vector<std::unique_ptr<Product>> products;
@@ -86,24 +98,56 @@ static std::map<unsigned, Warp> warps;
 static std::map<unsigned, unsigned> unfenced;  // word -> the thread that stored it
 static const char* mistake = nullptr;
 
-inline float Operand::operator()(int row, int k) const {
-    const auto field = [this](int at) { return unsigned(bits >> at & 0x3fff) << 4; };
-    unsigned at = field(0) + row / 8 * field(32) + k / 8 * field(16) + row % 8 * 16 + k % 8 * 2;
-    if (bits >> 62) {
-        at = field(0) + row / 8 * field(32) + row % 8 * 128 + k * 2;
-        at ^= (at >> 7 & 7) << 4;
-    }
+template <class T>
+T Operand::read(int row, int k) const {
+    const unsigned at = address(row, k * int(sizeof(T)));
     if (unfenced.count(at / 4 * 4)) mistake = "wgmma reads what was stored without a fence";
-    unsigned short half;
-    std::memcpy(&half, cpu::at(at), 2);
-    return half_value(half);
+    T v;
+    std::memcpy(&v, cpu::at(at), sizeof v);
+    return v;
+}
+// Lane and four of a row's places: ptx/wgmma_sparse.cuh.
+inline int place(const Product& p, int row, int k) {
+    const int four = k / 2, lane = row / 8 + four / 8 * 2 + row % 8 * 4;
+    const unsigned pair = p.places[lane] >> four % 8 * 4 & 15;
+    if ((pair & 3) >= pair >> 2) mistake = "places that do not ascend";
+    return 4 * four + int(k % 2 ? pair >> 2 : pair & 3);
+}
+// What meets zeros alone may be anything, but must be there.
+inline void carry_out_bytes(const Product& p, int first_row) {
+    const int deep = p.of == Of::SPARSE_BYTES ? 64 : 32;
+    static int a[16][64], b[256][64];
+    bool used[64] = {};
+    std::memset(a, 0, sizeof a), std::memset(b, 0, sizeof b);
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < 32; ++k) {
+            const int at = p.of == Of::SPARSE_BYTES ? place(p, row, k) : k;
+            a[row][at] = p.a.read<signed char>(first_row + row, k);
+            used[at] |= a[row][at] != 0;
+        }
+    for (int column = 0; column < p.columns; ++column)
+        for (int k = 0; k < deep; ++k) {
+            if ((p.b.address(column, k) & 0xffffff) >= memories[0].size() * 16)
+                mistake = "wgmma reads beyond shared memory";
+            else if (used[k])
+                b[column][k] = p.b.read<unsigned char>(column, k);
+        }
+    for (int t = 0; t < WARP; ++t)
+        for (int i = 0; i < p.columns / 2; ++i) {
+            const int row = t / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+            int& d = static_cast<int*>(p.d[t])[i];
+            int sum = p.adds ? d : 0;
+            for (int k = 0; k < deep; ++k) sum += a[row][k] * b[column][k];
+            d = sum;
+        }
 }
 inline void carry_out(const Product& p, int first_row) {
+    if (p.of != Of::HALVES) return carry_out_bytes(p, first_row);
     static float a[16][16], b[256][16];
     for (int row = 0; row < 16; ++row)
         for (int k = 0; k < 16; ++k) {
             if (!p.from_registers) {
-                a[row][k] = p.a(first_row + row, k);
+                a[row][k] = half_value(p.a.read<unsigned short>(first_row + row, k));
                 continue;
             }
             const uint4& held = p.held[row % 8 * 4 + k % 8 / 2];
@@ -111,13 +155,14 @@ inline void carry_out(const Product& p, int first_row) {
             a[row][k] = half_value(words[k / 8 * 2 + row / 8] >> k % 2 * 16 & 0xffff);
         }
     for (int column = 0; column < p.columns; ++column)
-        for (int k = 0; k < 16; ++k) b[column][k] = p.b(column, k);
+        for (int k = 0; k < 16; ++k) b[column][k] = half_value(p.b.read<unsigned short>(column, k));
     for (int t = 0; t < WARP; ++t)
         for (int i = 0; i < p.columns / 2; ++i) {
             const int row = t / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
-            float sum = p.adds ? p.d[t][i] : 0.0f;
+            float& d = static_cast<float*>(p.d[t])[i];
+            float sum = p.adds ? d : 0.0f;
             for (int k = 0; k < 16; ++k) sum += a[row][k] * b[column][k];
-            p.d[t][i] = sum;
+            d = sum;
         }
 }
 inline void advance(unsigned number, Warp& warp, std::size_t until) {
@@ -162,8 +207,12 @@ inline bool time_passes() {
 }
 inline Warp& own_warp() { return warps[now->thread / WARP]; }
 
-inline void issue(float* d, int columns, bool adds, const uint4* held, unsigned long long a,
-                  unsigned long long b) {
+inline void give_back(float* d, int size) { std::fill(d, d + size, NAN); }
+inline void give_back(int* d, int size) { std::fill(d, d + size, 0x5a5a5a5a); }
+
+template <class T>
+void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a,
+           unsigned long long b, Of of = Of::HALVES, unsigned places = 0) {
     Warp& warp = own_warp();
     const int lane = int(now->thread) % WARP;
     const std::size_t number = warp.issued[lane]++;
@@ -171,15 +220,15 @@ inline void issue(float* d, int columns, bool adds, const uint4* held, unsigned 
         warp.products.push_back(std::make_unique<Product>());
         Product& made = *warp.products.back();
         made.columns = columns, made.adds = adds, made.from_registers = held != nullptr;
-        made.a = {a}, made.b = {b};
+        made.of = of, made.a = {a}, made.b = {b};
     }
     Product& product = *warp.products[number];
-    if (product.columns != columns || product.adds != adds || product.a.bits != a ||
+    if (product.columns != columns || product.adds != adds || product.of != of || product.a.bits != a ||
         product.b.bits != b)
         mistake = "lanes of a warp issue different products";
     if (held) product.held[lane] = *held;
-    product.d[lane] = d;
-    if (!adds) std::fill(d, d + columns / 2, NAN);
+    product.d[lane] = d, product.places[lane] = places;
+    if (!adds) give_back(d, columns / 2);
     if (++product.threads == WARP && random() % 3 == 0)
         advance(now->thread / WARP, warp, number + 1);
 }
@@ -274,8 +323,8 @@ void here(const T (&)[SIZE], bool never, u32) {
     if (never) cpu::mistake = "what never happens does";
 }
 inline void wgmma_fence() {}
-template <int SIZE>
-void settle(float (&)[SIZE]) {}
+template <class T, int SIZE>
+void settle(T (&)[SIZE]) {}
 template <bool ADD, int SIZE>
 void wgmma(float (&d)[SIZE], u64 a, u64 b) {
     cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b);
@@ -283,6 +332,14 @@ void wgmma(float (&d)[SIZE], u64 a, u64 b) {
 template <bool ADD, int SIZE>
 void wgmma(float (&d)[SIZE], const uint4& a, u64 b) {
     cpu::issue(d, 2 * SIZE, ADD, &a, 0, b);
+}
+template <bool ADD, int SIZE>
+void wgmma(int (&d)[SIZE], u64 a, u64 b) {
+    cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::BYTES);
+}
+template <bool ADD, int SIZE>
+void wgmma_sparse(int (&d)[SIZE], u64 a, u64 b, u32 places) {
+    cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::SPARSE_BYTES, places);
 }
 inline void wgmma_commit() {
     const int lane = int(cpu::now->thread) % cpu::WARP;

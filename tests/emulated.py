@@ -11,6 +11,8 @@ import numpy as np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
+from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
+from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.rounding import to_half
 
@@ -178,17 +180,71 @@ def cublas_half(images, tensors):
     return fp16_scores(x.reshape(len(images), -1), fc1, fc2)
 
 
-def wgmma_int8(images, tensors):
-    conv1, conv2, fc1, fc2 = tensors
-    largest = int8_pack.ranges(conv1)
+def byte_maps(images, conv1, largest):
+    """pool1 as bytes, whole numbers in float32, the channels in order."""
     packed = int8_pack.pack_conv1(conv1, largest)
     plane, quad, item = np.meshgrid(np.arange(4), np.arange(4), np.arange(2), indexing="ij")
     order = np.argsort((8 * quad + 2 * plane + item).reshape(-1))
     maps = np.rint(fp16_maps(images, packed).astype(np.float32))[..., order]
     assert maps.max() <= int8_pack.BYTE_MOST, "an image was cut"
-    whole, scales = int8_pack.quantize(conv2, largest)
-    sums = convolve(maps.astype(np.float32), whole.astype(np.float32))
-    return fp16_scores((scales * summed(sums)).reshape(len(images), -1), fc1, fc2)
+    return maps
+
+
+def byte_features(images, conv1, quantized):
+    whole, scales = quantized
+    maps = byte_maps(images, conv1, int8_pack.ranges(conv1))
+    return scales * summed(convolve(maps, whole.astype(np.float32)))
+
+
+def int8_features(images, tensors):
+    conv1, conv2 = tensors[:2]
+    return byte_features(images, conv1, int8_pack.quantize(conv2, int8_pack.ranges(conv1)))
+
+
+def wgmma_int8(images, tensors):
+    features = int8_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
+
+
+def whole_of_sparse(packed):
+    """What the sparse kernel's packed conv2 means: (5, 5, 32, 64) int8.
+
+    A product's thread t has 32 bits of places: row 16 * (t / 32) + t / 4 % 8, of odd ones 8 more;
+    of its 16 fours along K the lower eight where t / 2 is even; the lowest four bits first.
+    """
+    kept = packed[: 13 * 2048].view(np.int8).reshape(13, 2, 64, 8, 2)
+    words = packed[13 * 2048 :].view("<u4").reshape(13, 128)
+    dense = np.zeros((13, 64, 16, 4), np.int8)
+    for thread in range(128):
+        row = 16 * (thread // 32) + thread // 4 % 8 + (8 if thread % 2 else 0)
+        for four in range(8):
+            bits = words[:, thread] >> 4 * four & 15
+            low, high = bits & 3, bits >> 2
+            assert (low < high).all()
+            core = thread // 2 % 2
+            at = np.arange(13), row, 8 * core + four
+            dense[(*at, low)], dense[(*at, high)] = kept[:, core, row, four].T
+    cells = dense.reshape(13, 64, 4, 16).transpose(0, 2, 3, 1)
+    whole = np.zeros((5, 5, 2, 16, 64), np.int8)
+    for plane in range(2):
+        for line in range(5):
+            whole[line, :4, plane] = cells[6 * plane + line]
+        whole[:4, 4, plane] = cells[6 * plane + 5]
+        whole[4, 4, plane] = cells[12, plane]
+    assert not cells[12, 2:].any()
+    return whole.reshape(5, 5, 32, 64)
+
+
+def sparse_features(images, tensors):
+    conv1, conv2 = tensors[:2]
+    whole, scales = int8_pack.quantize(pruned(conv1, conv2), int8_pack.ranges(conv1))
+    held = whole_of_sparse(sparse_pack.pack_conv2(whole))
+    return byte_features(images, conv1, (held, scales))
+
+
+def wgmma_sparse_int8(images, tensors):
+    features = sparse_features(images, tensors)
+    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
 def three_products(x, w, exponent):
@@ -225,6 +281,7 @@ PLANS = {
     "mma_fp16": ("fp16", mma_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),
+    "int8_sparse": ("int8s", wgmma_sparse_int8),
     "fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, False)),
     "mma_fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, True)),
 }

@@ -14,7 +14,14 @@ from math import ceil
 import numpy as np
 import pytest
 from conftest import ROOT
-from emulated import NAMES, fp16_features, roles_features, winograd_features
+from emulated import (
+    NAMES,
+    fp16_features,
+    int8_features,
+    roles_features,
+    sparse_features,
+    winograd_features,
+)
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
@@ -22,23 +29,30 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.stages.fused.wgmma import fp16_features as direct
-from lenetgpu.stages.fused.wgmma import fp16_pack
+from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
+from lenetgpu.stages.fused.wgmma import int8_features as int8
+from lenetgpu.stages.fused.wgmma_sparse import int8_sparse as sparse
+from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
+from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
 
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 HEADERS = ("async", "barrier", "cluster", "global", "math", "shared", "shared2", "wgmma")
-HEADERS += ("registers", "wgmma_shared")
+HEADERS += ("registers", "wgmma_shared", "wgmma_sparse")
 TILE = direct.TILE_IMAGES
 NAN = 0x7FFF
 RUN = """
 extern "C" const char* run(unsigned grid, unsigned threads, unsigned seed, const Pixel* images,
                            const unsigned char* filters1, const unsigned char* filters2,
-                           uint4* out, int n) {
-    return cpu::run_grid(%s, grid, threads, SHARED_BYTES, seed, images, filters1, filters2, out, n);
+                           const float* scales, uint4* out, int n) {
+    return cpu::run_grid(%s, grid, threads, SHARED_BYTES, seed, images, filters1, filters2, %s out,
+                         n);
 }
 """
+OF_BYTES = ("int8_features", "sparse_features")
+"""Entries that take scales."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +74,8 @@ def library(tmp_path_factory):
         if kernel not in made:
             source = folder / f"{kernel.entry}{len(made)}.cpp"
             lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
-            lines += [on_a_cpu(kernel.source.read_text()), RUN % kernel.entry]
+            lines += [on_a_cpu(kernel.source.read_text())]
+            lines += [RUN % (kernel.entry, "scales," * (kernel.entry in OF_BYTES))]
             source.write_text("\n".join(lines))
             to = source.with_suffix(".so")
             build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
@@ -79,11 +94,10 @@ def on_a_cpu(text):
 
 def launched(run, images, packed, grid, threads, seed):
     """The features as the kernel leaves them, (tiles of 80, 1024) float32 in its own order."""
-    conv1, conv2 = packed
-    images, conv1 = np.ascontiguousarray(images), np.ascontiguousarray(conv1)
+    given = [np.ascontiguousarray(array) for array in (images, *packed)]
     out = np.full((ceil(len(images) / TILE), 16, TILE, 8, 8), NAN, np.uint16)
-    given = (ctypes.c_void_p(array.ctypes.data) for array in (images, conv1, conv2, out))
-    mistake = run(grid, threads, seed, *given, ctypes.c_int(len(images)))
+    pointers = (ctypes.c_void_p(array.ctypes.data) for array in (*given, out))
+    mistake = run(grid, threads, seed, *pointers, ctypes.c_int(len(images)))
     assert mistake is None, mistake.decode()
     cells, rows = np.arange(8), np.arange(TILE)[:, None]
     at = (cells ^ rows % 8)[None, None, :, :, None]
@@ -91,18 +105,40 @@ def launched(run, images, packed, grid, threads, seed):
     return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024).astype(np.float32)
 
 
+def in_halves(pack):
+    """Packs (conv1, conv2) as (conv1 for floats and for bytes, conv2, no scales)."""
+    nothing = np.zeros(0, np.float32)
+    return lambda conv1, conv2: (pack.pack_conv1(conv1), pack.pack_conv2(conv2), nothing)
+
+
+def in_bytes(conv1, conv2):
+    largest = int8_pack.ranges(conv1)
+    whole, scales = int8_pack.quantize(conv2, largest)
+    return int8_pack.pack_conv1(conv1, largest), int8_pack.pack_conv2(whole), scales
+
+
+def in_sparse_bytes(conv1, conv2):
+    largest = int8_pack.ranges(conv1)
+    whole, scales = int8_pack.quantize(pruned(conv1, conv2), largest)
+    return int8_pack.pack_conv1(conv1, largest), sparse_pack.pack_conv2(whole), scales
+
+
 KERNELS = {
-    "direct": (direct, fp16_pack, fp16_features),
-    "winograd": (winograd, winograd_pack, winograd_features),
-    "roles": (roles, winograd_pack, roles_features),
+    "direct": (direct, in_halves(fp16_pack), fp16_features),
+    "winograd": (winograd, in_halves(winograd_pack), winograd_features),
+    "roles": (roles, in_halves(winograd_pack), roles_features),
+    "int8": (int8, in_bytes, int8_features),
+    "sparse": (sparse, in_sparse_bytes, sparse_features),
 }
+"""Module, what packs for it, what it computes from that."""
 
 
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
     [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
      ("winograd", False, 3, 1), ("roles", True, 45, 1), ("roles", True, 9, 4),
-     ("roles", False, 3, 1)],
+     ("roles", False, 3, 1), ("int8", True, 5, 1), ("sparse", True, 21, 1),
+     ("sparse", True, 9, 4)],
 )  # fmt: skip
 def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
     module, pack, emulated = KERNELS[name]
@@ -111,10 +147,12 @@ def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid
     images = load_dataset(assets.default_digits()).images[:n]
     if not uint8:
         images = rng.random((n, 28, 28, 1), np.float32)
-    form = direct.Form.of(images) if module is direct else uint8
-    threads = direct.TILING.threads if module is direct else module.DESIGN.threads
-    run = library((module if module is direct else module.DESIGN).kernel(form))
-    packed = pack.pack_conv1(tensors[0])[int(uint8)], pack.pack_conv2(tensors[1])
+    tiled = hasattr(module, "TILING")
+    form = direct.Form.of(images) if tiled else uint8
+    threads = (module.TILING if tiled else module.DESIGN).threads
+    run = library((module if tiled else module.DESIGN).kernel(form))
+    conv1, *others = pack(*tensors[:2])
+    packed = (conv1[int(uint8)], *others)
     found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)))
     expected = emulated(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]
     assert not found[n:].any()

@@ -8,7 +8,7 @@ from lenetgpu.errors import LenetError
 
 _HALF = 65504.0
 LARGEST = {"fp32": 2.0**100, "tf32": 2.0**100} | dict.fromkeys(
-    ("fp16x3", "fp16", "fp16w", "int8"), _HALF
+    ("fp16x3", "fp16", "fp16w", "int8", "int8s"), _HALF
 )
 """The largest value of a stage, by precision: fp16's end; of float32 less, for sums on the way
 (transforms of Winograd and Fourier, and a score's 128 products)."""

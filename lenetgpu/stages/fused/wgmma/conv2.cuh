@@ -44,16 +44,33 @@ __device__ __forceinline__ void convolve2(Sum (&d)[32 * IMAGES], u32 filters, u3
     ptx::wgmma_commit();
 }
 
-// filters1: [step][2][dx and channel][8] fp16; filters2: [step][2][channel][cell]; rows of the last
-// tile past image n get zeros. Kind is what fp16 and bytes do each in their own way: the type of
-// conv2's `Sum` and its `STEPS`, where a lane begins in a `cell`, how it stores conv1's sums
-// (`store`), and the `mean`s of channels c and c + 8 in a pooled row; `load(c)` makes one.
+// conv2 with every filter tap, [step][2][channel][cell] at `filters`. Like it are others that `carry`
+// takes: what a thread holds of the filters is read when one is made.
+template <typename T, int STEPS>
+struct Dense {
+    using Sum = T;
+    static constexpr int MAP_BYTES = 2 * STEPS / TAPS * PLANE_BYTES;
+    static constexpr int FILTER_BYTES = STEPS * STEP2_BYTES;
+    u32 filters;
+
+    __device__ __forceinline__ Dense(u32 filters, int) : filters(filters) {}
+    __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps, u32 next,
+                                             int lane) const {
+        convolve2<STEPS>(d, filters, maps, next, lane);
+    }
+};
+
+// filters1: [step][2][dx and channel][8] fp16; filters2: as Kind's `Conv2` has them; rows of the
+// last tile past image n get zeros. Kind is what fp16 and bytes do each in their own way: `Conv2`,
+// where a lane begins in a `cell`, how it stores conv1's sums (`store`), and the `mean`s of
+// channels c and c + 8 in a pooled row; `load(c)` makes one.
 template <typename Kind, typename Load>
 __device__ __forceinline__ void carry(Images images, const unsigned char* filters1,
                                       const unsigned char* filters2, uint4* out, int n,
                                       Load load) {
-    constexpr int MAP_BYTES = 2 * Kind::STEPS / TAPS * PLANE_BYTES;
-    constexpr int FILTER2_BYTES = Kind::STEPS * STEP2_BYTES, LOAD_BYTES = FILTER2_BYTES / 5;
+    using Conv2 = typename Kind::Conv2;
+    constexpr int MAP_BYTES = Conv2::MAP_BYTES;
+    constexpr int FILTER2_BYTES = Conv2::FILTER_BYTES, LOAD_BYTES = FILTER2_BYTES / 5;
     constexpr int FILTER1_AT = FILTER2_BYTES, MAPS_AT = FILTER1_AT + FILTER1_BYTES;
     constexpr int IMAGES_AT = MAPS_AT + GROUPS * MAP_BYTES;
     constexpr int FEED_AT = IMAGES_AT + GROUPS * IMAGES * IMAGE_BYTES;
@@ -111,10 +128,11 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         ptx::async_fence();
         ptx::sync(1 + group, WARPGROUP);
         if (round == 0) ptx::barrier_wait(loaded + 8, 0);
+        const Conv2 conv2(base, tid);
         ptx::barrier_wait(turn, round & 1);
 
-        typename Kind::Sum d[32 * IMAGES];
-        convolve2<Kind::STEPS>(d, base, maps, next, lane);
+        typename Conv2::Sum d[32 * IMAGES];
+        conv2.multiply(d, maps, next, lane);
         intake.stage(staged, first + share.stride, round + 1);
         intake.fetch(first + 2 * share.stride, round + 2);
         ptx::wgmma_wait<0>();
@@ -132,4 +150,48 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
     }
     const int rest = (n + IMAGES - 1) / IMAGES * IMAGES + place_in_grid * IMAGES;
     for (int i = 0; i < IMAGES; ++i) clear_rest(out, rest + i, groups * IMAGES, n, tid);
+}
+
+// fp16 0..255 to the nearest whole number in a half's low byte: 0x6400 | byte is 1024 + byte.
+__device__ __forceinline__ u32 to_bytes(u32 pair) {
+    constexpr u32 MOST = 0x5bf85bf8, BIAS = 0x64006400;
+    return ptx::add2(ptx::min2(pair, MOST), BIAS);
+}
+
+// The Kind whose maps and filters of conv2 are bytes, its sums int32; a cell holds 16 channels. A
+// sum of four times `scale` is channel c's mean, times `scale_8` channel c + 8's.
+template <typename Product>
+struct Bytes {
+    using Conv2 = Product;
+    float scale, scale_8;
+
+    __device__ __forceinline__ static u32 cell(int lane) {
+        return lane % 4 / 2 * PLANE_BYTES + lane % 2 * 8;
+    }
+    // [channel/16] planes.
+    __device__ __forceinline__ static void store(u32 to, const float (&d)[32]) {
+        u32 b[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) b[k] = to_bytes(pool_pair(d + 8 * k));
+        constexpr u32 LOW_BYTES = 0x6420;
+        ptx::store_shared(
+            to, make_uint2(__byte_perm(b[0], b[1], LOW_BYTES), __byte_perm(b[2], b[3], LOW_BYTES)));
+    }
+    __device__ __forceinline__ static int pool(int a, int b, int c, int d) {
+        return (max(a, 0) + max(b, 0)) + (max(c, 0) + max(d, 0));
+    }
+    __device__ __forceinline__ u32 mean(const int* top, const int* bottom) const {
+        return ptx::half2(scale * pool(top[0], top[1], bottom[0], bottom[1]),
+                          scale_8 * pool(top[2], top[3], bottom[2], bottom[3]));
+    }
+};
+
+// filters2 are bytes; scales: what a channel's sums of four are multiplied by.
+template <typename Product>
+__device__ __forceinline__ void carry_bytes(Images images, const unsigned char* filters1,
+                                            const unsigned char* filters2, const float* scales,
+                                            uint4* out, int n) {
+    carry<Bytes<Product>>(images, filters1, filters2, out, n, [=](int channel) {
+        return Bytes<Product>{__ldg(scales + channel), __ldg(scales + channel + 8)};
+    });
 }

@@ -6,8 +6,7 @@
 #include "stages/fused/wgmma/conv2.cuh"
 
 struct Halves {
-    using Sum = float;
-    static constexpr int STEPS = 2 * TAPS;
+    using Conv2 = Dense<float, 2 * TAPS>;
 
     __device__ __forceinline__ static u32 cell(int lane) { return lane % 4 * 4; }
     // [channel/8] planes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ TILING = fp16.Tiling(4, 2, 25, _FILTER2_BYTES, _MAP_BYTES)
 
 @dataclass(frozen=True)
 class Packed:
-    """On the device: conv1 (2, 2, 2, 64, 8) fp16, conv2 (25, 2, 64, 16) int8, scales (64,)."""
+    """On the device: conv1 (2, 2, 2, 64, 8) fp16, conv2 in bytes as it is read, scales (64,)."""
 
     conv1: Any
     conv2: Any
@@ -35,15 +36,30 @@ def kernel(form: Form) -> Kernel:
     return Kernel(_SOURCE, "int8_features", fp16.defines(form, TILING))
 
 
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
+def packed(conv1: Any, conv2: Any, pack: Callable[[Any], Any]) -> Packed:
+    """Filters of conv1 (5, 5, 1, 32) and conv2 (5, 5, 32, 64); `pack` takes conv2's as int8."""
     import cupy
 
-    largest = ranges(w[0])
-    whole, scales = quantize(w[1], largest)
+    largest = ranges(conv1)
+    whole, scales = quantize(conv2, largest)
     return Packed(
-        cupy.asarray(pack_conv1(w[0], largest)),
-        cupy.asarray(pack_conv2(whole)),
-        cupy.asarray(scales),
+        cupy.asarray(pack_conv1(conv1, largest)), cupy.asarray(pack(whole)), cupy.asarray(scales)
+    )
+
+
+def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
+    """Images x to features y by a kernel of such a tiling whose conv2 is in bytes."""
+    import numpy as np
+
+    form = Form.of(x)
+    filters = w.conv1[int(form is not Form.FLOATS)]
+    launch(
+        made,
+        (min(multiprocessors(), fp16.blocks(len(x))),),
+        (tiling.threads,),
+        (*form.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
+        shared=tiling.shared_bytes(form),
+        overlap=True,
     )
 
 
@@ -55,22 +71,11 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     writes="F16",
     needs=hopper(),
     precision="int8",
-    prepare=_prepare,
+    prepare=lambda w, problem, batch: packed(w[0], w[1], pack_conv2),
     kernels=lambda problem, batch: tuple(map(kernel, Form)),
     raw_images=True,
     packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""
-    import numpy as np
-
-    form = Form.of(x)
-    filters = w.conv1[int(form is not Form.FLOATS)]
-    launch(
-        kernel(form),
-        (min(multiprocessors(), fp16.blocks(len(x))),),
-        (TILING.threads,),
-        (*form.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
-        shared=TILING.shared_bytes(form),
-        overlap=True,
-    )
+    run(kernel(Form.of(x)), TILING, x, w, y)

@@ -1,0 +1,71 @@
+// Images to pool2's features in one kernel, as int8_features, with conv2's filters 2:4 sparse: of
+// four channels of a tap two are kept, and a product takes K = 64 for little more than 32 costs.
+// Its 64 are four cells of the maps at one stride: the first four taps of a filter row, or of the
+// last column. The corner tap of both planes comes last, two cells by themselves; what would be the
+// third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
+// A block is GROUPS warpgroups, each with two images at a time (conv2.cuh). sm_90a, any n >= 1.
+#include "gpu/ptx/wgmma_sparse.cuh"
+#include "stages/fused/wgmma/conv2.cuh"
+
+// At `filters`: [step][2][channel][16] kept bytes, then [step][thread] places (wgmma_sparse.cuh).
+struct Sparse {
+    using Sum = int;
+    static constexpr int ROWS_OF_TAPS = 5, LINES = ROWS_OF_TAPS + 1, STEPS = 2 * LINES + 1;
+    static constexpr int MAP_BYTES = 2 * PLANE_BYTES, KEPT_BYTES = STEPS * STEP2_BYTES;
+    static constexpr int FILTER_BYTES = KEPT_BYTES + STEPS * WARPGROUP * 4;
+    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = CELLS * IMAGES;  // cells
+    static_assert(IMAGES * IMAGE_BYTES * GROUPS >= MAP_BYTES, "what the corner reads beyond");
+    u32 filters, places[STEPS];
+
+    __device__ __forceinline__ Sparse(u32 filters, int tid) : filters(filters) {
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step)
+            places[step] = ptx::load_shared(filters + KEPT_BYTES + (step * WARPGROUP + tid) * 4);
+    }
+    // As convolve2.
+    __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps, u32 next,
+                                             int lane) const {
+        u64 a = ptx::operand(filters, 64 * CELL, 8 * CELL);
+        u64 row = ptx::operand(maps, CELL, SIDE * CELL);
+        u64 column = ptx::operand(maps, MAP_ROW * CELL, SIDE * CELL);
+        u64 planes = ptx::operand(maps, PLANE_BYTES, SIDE * CELL);
+        ptx::here(a);
+        ptx::here(row);
+        ptx::here(column);
+        ptx::here(planes);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+            const int plane = step / LINES * PLANE, line = step % LINES;
+            const u64 at = a + step * STEP2_BYTES / 16;
+            if (step == 0)
+                ptx::wgmma_sparse<false>(d, at, row, places[step]);
+            else if (step == STEPS - 1)
+                ptx::wgmma_sparse<true>(d, at, planes + 4 * MAP_ROW + 4, places[step]);
+            else if (line == ROWS_OF_TAPS)
+                ptx::wgmma_sparse<true>(d, at, column + plane + 4, places[step]);
+            else
+                ptx::wgmma_sparse<true>(d, at, row + plane + line * MAP_ROW, places[step]);
+            if (step + 1 == PASS_STEP && lane == 0) ptx::barrier_arrive(next);
+        }
+        ptx::wgmma_commit();
+    }
+};
+
+#if PACKED
+extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
+    sparse_features(const unsigned char* __restrict__ records, long long bytes,
+                    const u32* __restrict__ offsets, long long base,
+                    const unsigned char* __restrict__ filters1,
+                    const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
+                    uint4* __restrict__ out, int n) {
+    carry_bytes<Sparse>({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
+}
+#else
+extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
+    sparse_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
+                    const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
+                    uint4* __restrict__ out, int n) {
+    carry_bytes<Sparse>(images, filters1, filters2, scales, out, n);
+}
+#endif

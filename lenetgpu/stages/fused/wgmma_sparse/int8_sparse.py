@@ -1,0 +1,41 @@
+"""Images to pool2's features, conv2 in bytes with 2:4 sparse filters on sparse wgmma (sm_90a)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.fused.wgmma import fp16_features as fp16
+from lenetgpu.stages.fused.wgmma.fp16_features import Form
+from lenetgpu.stages.fused.wgmma.int8_features import Packed, packed, run
+from lenetgpu.stages.fused.wgmma_sparse.pack import FILTER_BYTES, STEPS, pack_conv2
+from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
+from lenetgpu.stages.registry import hopper, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_MAP_BYTES = 12 * 12 * 32
+TILING = fp16.Tiling(4, 2, STEPS, FILTER_BYTES, _MAP_BYTES)
+
+
+def kernel(form: Form) -> Kernel:
+    """The kernel for such pixels."""
+    return Kernel(_SOURCE, "sparse_features", fp16.defines(form, TILING))
+
+
+@variant(
+    kind=FEATURES,
+    family="wgmma_sparse_int8",
+    reads="NHWC",
+    writes="F16",
+    needs=hopper(),
+    precision="int8s",
+    prepare=lambda w, problem, batch: packed(w[0], pruned(w[0], w[1]), pack_conv2),
+    kernels=lambda problem, batch: tuple(map(kernel, Form)),
+    raw_images=True,
+    packed_images=True,
+)
+def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+    """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with 2:4 sparse filters."""
+    run(kernel(Form.of(x)), TILING, x, w, y)

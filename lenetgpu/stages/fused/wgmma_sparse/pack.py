@@ -1,0 +1,81 @@
+"""2:4 sparse filters of conv2 in the order the kernel reads them; NumPy on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_CELL = 16  # channels of a plane, bytes of a core
+_TAPS = 4  # that a step takes, from one plane but in the last step
+_LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
+_THREADS = 128
+STEPS = 2 * len(_LINES) + 1
+FILTER_BYTES = STEPS * (64 * 2 * _CELL + 4 * _THREADS)
+
+
+def steps_of(whole: Array) -> Array:
+    """(5, 5, 32, 64) filters as (13, 64, 64): step, output, K. K is cell, channel of its plane.
+
+    Two cells of the last step have no tap and are zeros.
+    """
+    import numpy as np
+
+    taps = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
+    made = np.zeros((STEPS, 64, _TAPS, _CELL), whole.dtype)
+    for step in range(STEPS - 1):
+        plane, line = divmod(step, len(_LINES))
+        for cell, (r, s) in enumerate(_LINES[line]):
+            made[step, :, cell] = taps[r, s, plane]
+    for plane in range(2):
+        made[-1, :, plane] = taps[4, 4, plane]
+    return made.reshape(STEPS, 64, _TAPS * _CELL)
+
+
+def halved(steps: Array) -> tuple[Array, Array]:
+    """(..., K) with two of every four at most as (..., K / 2) of them and (..., K / 4, 2) places.
+
+    Places ascend and differ; where fewer than two are not zero the first zeros are kept too.
+    LenetError where more than two are not.
+    """
+    import numpy as np
+
+    fours = steps.reshape(*steps.shape[:-1], -1, 4)
+    if ((fours != 0).sum(-1) > 2).any():
+        raise LenetError("conv2: expected two of every four channels at most, found more")
+    places = np.sort(np.argsort(fours == 0, axis=-1, kind="stable")[..., :2], axis=-1)
+    kept = np.take_along_axis(fours, places, axis=-1)
+    return kept.reshape(*steps.shape[:-1], -1), places
+
+
+def by_thread(places: Array) -> Array:
+    """Places (..., 64 rows, 16 fours, 2) as the 32 bits that each of 128 threads gives a product.
+
+    Row, and which 8 fours: ptx/wgmma_sparse.cuh says the same. The first four has the lowest bits.
+    """
+    import numpy as np
+
+    thread = np.arange(_THREADS)
+    row = thread % 2 * 8 + thread // 4 % 8 + 16 * (thread // 32)
+    bits = (places[..., 0] | places[..., 1] << 2).astype(np.uint32)
+    halves = bits.reshape(*bits.shape[:-1], 2, 8) << (4 * np.arange(8, dtype=np.uint32))
+    words: Array = halves.sum(-1, dtype=np.uint32)[..., row, thread // 2 % 2]
+    return words
+
+
+def pack_conv2(whole: Array) -> Array:
+    """(5, 5, 32, 64) int8, 2:4 along channels, as FILTER_BYTES bytes.
+
+    [step][K half][output][16] kept, then [step][thread] places.
+    """
+    import numpy as np
+
+    kept, places = halved(steps_of(whole))
+    cores = kept.reshape(STEPS, 64, 2, _CELL).transpose(0, 2, 1, 3)
+    parts = np.ascontiguousarray(cores), by_thread(places).astype("<u4")
+    return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])

@@ -1,0 +1,140 @@
+"""conv2's filters 2:4 sparse for what digits send through them; NumPy on the host.
+
+One pass and a least-squares refit, without training or labels: Frantar and Alistarh, arXiv
+2301.00774.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE, SPANS, weight_shapes
+from lenetgpu.problems import ConvPool
+from lenetgpu.stages.fused.reference import conv_pool_reference
+from lenetgpu.stages.fused.wgmma.int8_pack import BYTE_MOST, ranges
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_FOUR, _KEPT = 4, 2
+_DAMPING = 1e-3  # of the mean second moment: what no digit wakes has one too
+_EVERY, _NOISE, _WHITE = 33, 16, 3
+_PART, _BLOCK = 32, 40
+
+
+def calibration() -> Array:
+    """(N, 28, 28, 1) uint8: every 33rd of the shipped digits, some noise and white.
+
+    With digits alone, filters are free where no digit is, and white comes out wrong.
+    """
+    import numpy as np
+
+    digits = load_dataset(assets.default_digits()).images[::_EVERY]
+    noise = np.random.default_rng(0).integers(0, 256, (_NOISE, *IMAGE_SHAPE), dtype=np.uint8)
+    return np.concatenate([digits, noise, np.full((_WHITE, *IMAGE_SHAPE), 255, np.uint8)])
+
+
+def _unit(conv1: Array) -> Array:
+    """(32,): what 1 stands for in each channel of the maps."""
+    import numpy as np
+
+    largest = ranges(conv1)
+    found: Array = np.where(largest > 0, largest, 1.0) / BYTE_MOST
+    return found
+
+
+def maps_of(images: Array, conv1: Array) -> Array:
+    """pool1's outputs (N, 12, 12, 32) of uint8 images as the kernel rounds them: whole numbers."""
+    import numpy as np
+
+    first = next(span.problem for span in SPANS if isinstance(span.problem, ConvPool))
+    maps = conv_pool_reference(images / PIXEL_SCALE, conv1, first)
+    found: Array = np.rint(maps / _unit(conv1))
+    return found
+
+
+def second_moments(maps: Array) -> Array:
+    """(800, 800): summed products of what two filter taps of conv2 meet in `maps` (N, 12, 12, 32).
+
+    Whole numbers up to 255 give it exactly, in whatever order a library adds.
+    """
+    import numpy as np
+
+    found = np.zeros((5 * 5 * maps.shape[3],) * 2)
+    for lo in range(0, len(maps), _PART):
+        cells = np.lib.stride_tricks.sliding_window_view(maps[lo : lo + _PART], (5, 5), axis=(1, 2))
+        rows = cells.transpose(0, 1, 2, 4, 5, 3).reshape(-1, len(found))
+        found += rows.T @ rows
+    return found
+
+
+def prune(filters: Array, moments: Array) -> Array:
+    """(K, M) filters with two of every four of K at most that are not zero, float64.
+
+    `moments` (K, K) is what they meet. Going down K, the two of a four are dropped whose loss the
+    others can make up for best, and what is kept is fitted anew at the end. Singular moments are
+    taken with a little of the identity.
+    """
+    import numpy as np
+
+    exact = filters.astype(np.float64)
+    inputs = len(exact)
+    met = moments + (_DAMPING * np.trace(moments) / inputs or 1.0) * np.eye(inputs)
+    root = np.linalg.cholesky(np.linalg.inv(met)).T
+    left, kept = exact.copy(), np.zeros(exact.shape, bool)
+    for lo in range(0, inputs, _BLOCK):
+        block, rest = slice(lo, lo + _BLOCK), slice(lo + _BLOCK, inputs)
+        dropped = _dropped(left[block], root[block, block], kept[block])
+        left[rest] -= root[block, rest].T @ dropped
+    found = np.zeros_like(exact)
+    for output in range(exact.shape[1]):
+        held = np.flatnonzero(kept[:, output])
+        wanted = met[held] @ exact[:, output]
+        found[held, output] = np.linalg.solve(met[np.ix_(held, held)], wanted)
+    return found
+
+
+def _dropped(left: Array, root: Array, kept: Array) -> Array:
+    """Goes down the rows of `left` (B, M): marks those `kept`; what is lost, each by its root."""
+    import numpy as np
+
+    dropped = np.empty_like(left)
+    for row, own in enumerate(np.diag(root)):
+        if row % _FOUR == 0:
+            four = slice(row, row + _FOUR)
+            loss = (left[four] / np.diag(root)[four, None]) ** 2
+            best = np.argsort(-loss, axis=0, kind="stable")[:_KEPT]
+            np.put_along_axis(kept[four], best, True, axis=0)
+        dropped[row] = np.where(kept[row], 0.0, left[row]) / own
+        left[row:] -= root[row, row:, None] * dropped[row]
+    return dropped
+
+
+def pruned(conv1: Array, conv2: Array) -> Array:
+    """(5, 5, 32, 64) float64: `conv2` 2:4 sparse along its inputs, for digits behind `conv1`.
+
+    LenetError where the shipped digits are not to be had.
+    """
+    import numpy as np
+
+    return _pruned(*(np.ascontiguousarray(w, np.float32).tobytes() for w in (conv1, conv2)))
+
+
+@lru_cache(maxsize=2)
+def _pruned(first: bytes, second: bytes) -> Array:
+    import numpy as np
+
+    shapes = weight_shapes()
+    conv1 = np.frombuffer(first, np.float32).reshape(shapes["conv1"])
+    conv2 = np.frombuffer(second, np.float32).reshape(shapes["conv2"])
+    unit = _unit(conv1)[:, None]
+    moments = second_moments(maps_of(calibration(), conv1))
+    scaled = (conv2 * unit).reshape(len(moments), -1)
+    found = prune(scaled, moments).reshape(conv2.shape) / unit
+    found.flags.writeable = False
+    return found
