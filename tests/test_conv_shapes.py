@@ -17,6 +17,7 @@ from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
 from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
@@ -302,6 +303,17 @@ def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
     (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
     about = [section["about"] for section in case["explanation"]]
     assert about == ["the shape", "direct.grouped, planned for H200"]
+
+
+@pytest.mark.parametrize("name", ["unrolled.blas", "tiled.blocked", "fft.pocketfft"])
+def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(name, monkeypatch):
+    variant, problem = find("conv", name, "cpu"), Conv(64, 64, 4, 4, 3, 3, dilation=(1, 31))
+    w = np.ones(problem.weight_shape, np.float32)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
+    Mounted(variant, problem, [w], 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
+    with pytest.raises(MemoryError, match="4,096 bytes free of the"):
+        Mounted(variant, problem, [w], 1)
 
 
 def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):
