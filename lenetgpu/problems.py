@@ -30,15 +30,19 @@ def reach(taps: Pair, dilation: Pair) -> Pair:
     return (rows - 1) * far + 1, (columns - 1) * wide + 1
 
 
-def _behind(size: int, span: int, stride: int, before: int, behind: int) -> int:
+def _behind(size: int, span: int, stride: int, before: int, fits: int) -> int:
     """Padding behind a side, as before it where that changes no output, else the least that does.
 
     What no output reads is left out: forms that compute the same become one.
     """
-    fits = outputs(size, span, stride, before + behind)
     if fits == outputs(size, span, stride, 2 * before):
         return before
     return max(0, (fits - 1) * stride + span - size - before)
+
+
+def _alone(size: int, span: int, stride: int, before: int) -> bool:
+    """Whether a side's one output, padded no further than it reads, is the only one at `stride`."""
+    return outputs(size, span, stride, before + max(0, span - size - before)) == 1
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,9 @@ class Conv(OfMap):
     `pads` say them, None where they do not, and `stride` and `pad` are the first of them. Taps lie
     `dilation` apart. Each of the `groups` takes as many channels, in order, to as many maps.
 
-    Forms that compute the same are equal: of one tap there is no dilation, and padding behind that
-    no output reads is not there. What then differs from the plain form is in `wants`.
+    Forms that compute the same are equal: of one tap there is no dilation, a side of one output has
+    the other's stride where it can, and padding behind that no output reads is not there. What then
+    differs from the plain form is in `wants`.
     """
 
     M: int
@@ -87,16 +92,25 @@ class Conv(OfMap):
     def __post_init__(self) -> None:
         rows, columns = self.dilation
         self._settle(dilation=(rows if self.R > 1 else 1, columns if self.S > 1 else 1))
-        if self.strides is not None:
-            first, other = self.strides
-            self._settle(stride=first, strides=None if first == other else self.strides)
-        if self.pads is not None:
-            above, left, below, right = self.pads
-            (high, wide), (down, across) = self.span, self.step
-            below = _behind(self.H, high, down, above, below)
-            right = _behind(self.W, wide, across, left, right)
-            sides = (above, left, below, right)
-            self._settle(pad=above, pads=None if len({*sides}) == 1 else sides)
+        if self.strides is not None or self.pads is not None:
+            self._settle_sides()
+
+    def _settle_sides(self) -> None:
+        (above, left, _, _), (high, wide), (down, across) = self.around, self.span, self.step
+        tall, broad = self.OH, self.OW  # which stay as they are
+        if tall == broad == 1:
+            down = across = max(down, across)
+        elif tall == 1 and _alone(self.H, high, across, above):
+            down = across
+        elif broad == 1 and _alone(self.W, wide, down, left):
+            across = down
+        below = _behind(self.H, high, down, above, tall)
+        right = _behind(self.W, wide, across, left, broad)
+        sides = (above, left, below, right)
+        self._settle(
+            stride=down, strides=None if down == across else (down, across),
+            pad=above, pads=None if len({*sides}) == 1 else sides,
+        )  # fmt: skip
 
     def _settle(self, **values: object) -> None:
         for name, value in values.items():

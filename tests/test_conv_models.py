@@ -215,6 +215,11 @@ def test_attributes_are_as_onnx_means_them(tmp_path, attributes, shape, why):
     assert (given.asked.conv, given.why) == (shape, why)
 
 
+def test_padding_by_a_word_that_onnx_does_not_have_is_refused(tmp_path):
+    with pytest.raises(LenetError, match="a convolution's attributes, found auto_pad SAME$"):
+        found(tmp_path, [conv("x", "w", "y", auto_pad="SAME")], [W])
+
+
 @pytest.mark.parametrize(
     ("nodes", "weights", "more", "why"),
     [

@@ -17,6 +17,7 @@ from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
 from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
 from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
@@ -164,9 +165,11 @@ def test_what_they_mean_in_plain_convolutions(variant, rng):
 
         numbers = drawn(rng, ("pads", "strides"))
         problem, (above, left, below, right) = Conv(**numbers), numbers["pads"]
+        by = numbers["strides"]
         x, w = random_input("conv", problem, 2, rng)
         held = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
-        plain = replace(problem, H=held.shape[1], W=held.shape[2], pad=0, pads=None)
+        _, rows, columns, _ = held.shape
+        plain = replace(problem, H=rows, W=columns, strides=by, pad=0, pads=None)
         assert same(computed(variant, problem, x, w), computed(variant, plain, held, w))
 
 
@@ -187,6 +190,25 @@ def test_forms_that_compute_the_same_are_one():
     assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
     assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
     assert TOGETHER.wants == {*WANTS} == ConvPool(TOGETHER).wants
+
+
+def test_a_side_of_one_output_has_the_others_stride_where_it_stays_one(rng):
+    line = Conv(1, 20, 4, 4, 1, 3, strides=(1, 2))
+    assert line == Conv(1, 20, 4, 4, 1, 3, 2) and not line.wants and line.out_shape == (1, 9, 4)
+    assert Conv(5, 3, 2, 2, 3, 3, strides=(2, 1)) == Conv(5, 3, 2, 2, 3, 3, 2)
+    both = {Conv(3, 3, 1, 1, 3, 3, strides=strides) for strides in ((1, 2), (2, 1), (2, 2))}
+    assert both == {Conv(3, 3, 1, 1, 3, 3, 2)}
+    less = Conv(6, 3, 2, 2, 3, 4, strides=(1, 2), pads=(1, 1, 1, 1))
+    assert less == Conv(6, 3, 2, 2, 3, 4, 1, pads=(1, 1, 1, 0)) and less.out_shape == (6, 1, 2)
+    held = Conv(9, 9, 1, 1, 3, 3, strides=(9, 1))
+    assert held.wants == {"strides"} and held.out_shape == (1, 7, 1)
+    for _ in range(300):
+        numbers = drawn(rng)
+        fits, problem = counted(**numbers), Conv(**numbers)
+        again = replace(problem)
+        assert (problem.OH, problem.OW) == (again.OH, again.OW) == fits and again == problem
+        for given, taken, count in zip(numbers["strides"], problem.step, fits, strict=True):
+            assert given == taken or count == 1
 
 
 @pytest.mark.parametrize(
@@ -281,6 +303,17 @@ def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
     (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
     about = [section["about"] for section in case["explanation"]]
     assert about == ["the shape", "direct.grouped, planned for H200"]
+
+
+@pytest.mark.parametrize("name", ["unrolled.blas", "tiled.blocked", "fft.pocketfft"])
+def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(name, monkeypatch):
+    variant, problem = find("conv", name, "cpu"), Conv(64, 64, 4, 4, 3, 3, dilation=(1, 31))
+    w = np.ones(problem.weight_shape, np.float32)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
+    Mounted(variant, problem, [w], 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
+    with pytest.raises(MemoryError, match="4,096 bytes free of the"):
+        Mounted(variant, problem, [w], 1)
 
 
 def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import shlex
+import time
 from pathlib import Path
 
 import numpy as np
@@ -484,3 +485,11 @@ def test_any_text_is_a_convolution_or_a_sentence(text):
             assert "expected" in str(error)
         else:
             assert given_.asked is not None or given_.others
+
+
+def test_a_long_word_is_read_in_a_time_that_grows_as_it_does():
+    began = time.process_time()
+    with pytest.raises(LenetError, match="expected"):
+        parse_shape("x" * 200_000)
+    assert time.process_time() - began < 5
+    assert parse_shape("log: ./bin/MIOpenDriver conv -g 3 -k 33").asked.groups == 3

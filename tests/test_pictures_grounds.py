@@ -300,3 +300,10 @@ def test_a_faint_pixel_is_a_strokes_where_strokes_are_thin_and_not_of_lines():
     ink[20:60, 50] = ink[60, 50:80] = 1
     ink[61:100, 80] = 0.8
     assert digits_of(ink)[0].box[1] >= 99 > 65 > digits_of(ink, lines=True)[0].box[1]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_picture_without_paper_is_refused_without_a_word_of_numpys():
+    squares = np.indices((375, 500)).sum(axis=0) % 2
+    with pytest.raises(LenetError, match="expected a digit"):
+        as_mnist(squares.astype(np.float32) * 255)

@@ -26,6 +26,7 @@ _TOGETHER = """
     Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum
     Where Xor"""
 _FIRST, _BOTH = frozenset(_AS_THE_FIRST.split()), frozenset(_TOGETHER.split())
+_AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 OWN = ("", "ai.onnx")
 """How ONNX's own operators are said to be."""
 
@@ -119,6 +120,8 @@ def _window(size: Size, given: dict[str, Any], taps: Sequence[int]) -> list[Size
         raise ValueError("numbers that are too small")
     found: list[Size] = []
     auto = given.get("auto_pad", "NOTSET")
+    if auto not in _AUTO:
+        raise ValueError(f"auto_pad {auto}")
     for side, (n, k, stride, dilation) in enumerate(zip(size[2:], taps, strides, far, strict=True)):
         span, before, behind = (k - 1) * dilation + 1, pads[side], pads[sides + side]
         if auto in ("SAME_UPPER", "SAME_LOWER"):

@@ -113,9 +113,11 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
 
 
 def _spread(values: Array) -> float:
-    """The standard deviation that the median distance from the median stands for."""
+    """The standard deviation that the median distance from the median stands for; of none, 0."""
     import numpy as np
 
+    if not values.size:
+        return 0.0
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.cpu.memory import require_free
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
@@ -52,16 +53,21 @@ class CpuSpectrum:
 
 
 def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
-    """What `pocketfft` takes of filters `w` (R, S, C, M), for up to `batch` images."""
+    """What `pocketfft` takes of filters `w` (R, S, C, M), for up to `batch` images.
+
+    MemoryError where the host's free memory does not hold it while it is made.
+    """
     import numpy as np
 
     size = fft_size(problem)
     far, wide = problem.dilation
+    frequencies, pairs = size[0] * (size[1] // 2 + 1), problem.C * problem.M
+    require_free(32 * frequencies * pairs)
     spread = np.zeros((*problem.span, problem.C, problem.M))
     spread[::far, ::wide] = w
     spectrum = np.fft.rfft2(spread, s=size, axes=(0, 1)).conj()
     filters = np.ascontiguousarray(spectrum.reshape(-1, problem.C, problem.M), np.complex64)
-    per_image = 8 * size[0] * (size[1] // 2 + 1) * (problem.C + problem.M)
+    per_image = 8 * frequencies * (problem.C + problem.M)
     return CpuSpectrum(filters, size, images_within(batch, per_image, _CPU_WORKSPACE_BYTES))
 
 

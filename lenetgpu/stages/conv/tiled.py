@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
+from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Padded, columns, padding
@@ -29,6 +31,7 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
     beside = None
     if problem.dilation[1] > 1:
         lines = (batch, problem.padded[0], problem.OW, problem.S, problem.C)
+        require_free(4 * prod(lines))
         beside = np.empty(lines, np.float32)
     packed = pack_weights(w.reshape(problem.R, problem.S * problem.C, problem.M))
     return _Packed(Lines(packed, native(ROWS_TIMES_MATRIX)), padding(problem, batch), beside)

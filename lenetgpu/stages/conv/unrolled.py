@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.memory import aligned_empty, require_free
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -50,6 +51,7 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     chunk = max(1, min(batch, _CPU_WORKSPACE_BYTES // (4 * pixels * each)))
     window = (problem.OH, problem.OW, problem.R, problem.S, channels)
     room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
+    require_free(4 * prod(room))
     by_group = w.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
         np.ascontiguousarray(by_group), padding(problem, chunk), aligned_empty(room, np.float32),
