@@ -23,7 +23,7 @@ from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
-from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.plan import untried
@@ -485,6 +485,15 @@ def test_every_division_of_every_shape_has_work_and_room(family, least):
             share = -(-layout.chunks // made.split)
             assert made.split in SPLITS and share * (made.split - 1) < layout.chunks
             assert made.tiling.shared_bytes <= min(room) and made.padded % made.tiling.bn == 0
+
+
+@pytest.mark.skipif(not supported("sm_100"), reason="this NVRTC does not know sm_100")
+def test_short_parts_of_a_depth_do_not_spill():
+    """ptxas unrolls a loop of few known turns."""
+    for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE)):
+        kernel, _ = Product(Layout(RESNET[0], 2), tiling, split).kernels()
+        used = compile_kernel(kernel, "sm_100").resources
+        assert used.spill_bytes == used.stack_bytes == 0, (tiling, split)
 
 
 def test_a_grid_smaller_than_the_machine_splits_the_depth():
