@@ -376,6 +376,25 @@ def test_only_images_that_need_it_are_computed_once_more(with_second_look, monke
         assert_each_right(computed(case, x, w), x, w, case)
 
 
+@compiled_here
+@pytest.mark.parametrize("blocks", [2, 264])
+def test_every_image_of_many_is_looked_at_once_more(blocks, with_second_look, monkeypatch, rng):
+    """By few blocks, which take turns, and by more than there are turns."""
+    monkeypatch.setattr(exact, "_MOST_BLOCKS", blocks)
+    layout, problem = STRIDED.product.layout, STRIDED.problem
+    count = 600
+    x, w = operands(replace(STRIDED, images=count), rng)
+    tops = np.zeros(count, np.int32)
+    reached = np.full(count, np.inf, np.float32)
+    some = [0, 31, 255, 256, 300, 511, 512, 599]
+    reached[some], tops[511] = 0, -4096
+    y = np.full((count, *problem.out_shape), np.nan, np.float32)
+    exact.again(layout, x, w, SimpleNamespace(tops=tops, reached=reached.view("u4")), y, count, 0)
+    some.remove(511)
+    assert_each_right(y[some], x[some], w, STRIDED)
+    assert np.isnan(np.delete(y, some, 0)).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16"])
 def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
