@@ -521,6 +521,15 @@ def test_a_grid_smaller_than_the_machine_splits_the_depth():
     assert cheapest(Layout(conv("512,7,7,512,1,1"), 2), 10_000, H200, mma.TILINGS).split == 1
 
 
+def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
+    layout = Layout(RESNET[0], 2)
+    smaller = replace(H200, compute_capability=86)
+    for tiling, fit in ((MIDDLE, 1), (LONG, 1), (SMALL, 2)):
+        found = Product(layout, tiling, 1).clocks(64, smaller)
+        assert found == Product(layout, replace(tiling, resident=fit), 1).clocks(64, smaller)
+        assert found >= Product(layout, tiling, 1).clocks(64, H200)
+
+
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
     launched = []
     for module in (halves, product, meet, exact):
