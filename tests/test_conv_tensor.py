@@ -23,7 +23,7 @@ from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
-from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.plan import untried
@@ -376,6 +376,25 @@ def test_only_images_that_need_it_are_computed_once_more(with_second_look, monke
         assert_each_right(computed(case, x, w), x, w, case)
 
 
+@compiled_here
+@pytest.mark.parametrize("blocks", [2, 264])
+def test_every_image_of_many_is_looked_at_once_more(blocks, with_second_look, monkeypatch, rng):
+    """By few blocks, which take turns, and by more than there are turns."""
+    monkeypatch.setattr(exact, "_MOST_BLOCKS", blocks)
+    layout, problem = STRIDED.product.layout, STRIDED.problem
+    count = 600
+    x, w = operands(replace(STRIDED, images=count), rng)
+    tops = np.zeros(count, np.int32)
+    reached = np.full(count, np.inf, np.float32)
+    some = [0, 31, 255, 256, 300, 511, 512, 599]
+    reached[some], tops[511] = 0, -4096
+    y = np.full((count, *problem.out_shape), np.nan, np.float32)
+    exact.again(layout, x, w, SimpleNamespace(tops=tops, reached=reached.view("u4")), y, count, 0)
+    some.remove(511)
+    assert_each_right(y[some], x[some], w, STRIDED)
+    assert np.isnan(np.delete(y, some, 0)).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16"])
 def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
@@ -487,10 +506,28 @@ def test_every_division_of_every_shape_has_work_and_room(family, least):
             assert made.tiling.shared_bytes <= min(room) and made.padded % made.tiling.bn == 0
 
 
+@pytest.mark.skipif(not supported("sm_100"), reason="this NVRTC does not know sm_100")
+def test_short_parts_of_a_depth_do_not_spill():
+    """ptxas unrolls a loop of few known turns."""
+    for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE)):
+        kernel, _ = Product(Layout(RESNET[0], 2), tiling, split).kernels()
+        used = compile_kernel(kernel, "sm_100").resources
+        assert used.spill_bytes == used.stack_bytes == 0, (tiling, split)
+
+
 def test_a_grid_smaller_than_the_machine_splits_the_depth():
     assert cheapest(Layout(RESNET[0], 2), 64, H200, mma.TILINGS).split == 1
     assert cheapest(Layout(RESNET[2], 2), 1, H200, mma.TILINGS).split > 1
     assert cheapest(Layout(conv("512,7,7,512,1,1"), 2), 10_000, H200, mma.TILINGS).split == 1
+
+
+def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
+    layout = Layout(RESNET[0], 2)
+    smaller = replace(H200, compute_capability=86)
+    for tiling, fit in ((MIDDLE, 1), (LONG, 1), (SMALL, 2)):
+        found = Product(layout, tiling, 1).clocks(64, smaller)
+        assert found == Product(layout, replace(tiling, resident=fit), 1).clocks(64, smaller)
+        assert found >= Product(layout, tiling, 1).clocks(64, H200)
 
 
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):

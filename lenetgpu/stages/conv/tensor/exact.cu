@@ -1,9 +1,10 @@
 // The convolution once more, for images whose outputs are so small beside what their largest input
 // and filter could make that fp16 high and low may have lost what counts: in float64, every other
-// image is left as it is. Blocks go over all images; an image's outputs are spread over all threads.
+// image is left as it is. Blocks share out the images, THREADS a look; where more blocks than one look at
+// an image its outputs are spread over their threads.
 #include "stages/conv/tensor/sums.cuh"
 
-constexpr int WARP = 32;
+constexpr int WARP = 32, WARPS = THREADS / WARP;
 constexpr size_t OUTPUTS = size_t(PIXELS) * M;
 
 __device__ __forceinline__ float output_of(const float* __restrict__ x, const float* __restrict__ w,
@@ -20,22 +21,33 @@ __device__ __forceinline__ float output_of(const float* __restrict__ x, const fl
 }
 
 // `worst`: the largest of `drops`; `room`: the exponent of the least share that outputs may have.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_again(const float* __restrict__ x, const float* __restrict__ w,
                  const int* __restrict__ tops, const u32* __restrict__ reached,
                  float* __restrict__ y, int images, int worst, int room) {
-    for (int base = 0; base < images; base += WARP) {
-        const int own = min(base + int(threadIdx.x) % WARP, images - 1), top = tops[own];
-        const bool small = top != NO_TOP && __uint_as_float(reached[own]) < undone(1.0f, top, worst + room);
-        const u32 lost = __ballot_sync(~0u, small);
-        for (int i = 0; i < min(WARP, images - base); ++i) {
-            if (!(lost >> i & 1)) continue;
-            for (size_t n = size_t(blockIdx.x) * THREADS + threadIdx.x; n < OUTPUTS;
-                 n += size_t(gridDim.x) * THREADS) {
-                const int pixel = int(n / M), column = int(n % M);
-                output_at(y, base + i, pixel / OW, pixel % OW, column) =
-                    output_of(x, w, base + i, pixel, column);
-            }
+    __shared__ u32 lost[WARPS];
+    const int looks = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % looks;
+    const int beside = (int(gridDim.x) - 1 - first) / looks + 1;  // blocks that look at the same images
+    for (int look = first; look < looks; look += gridDim.x) {
+        const int own = look * THREADS + threadIdx.x;
+        bool small = false;
+        if (own < images) {
+            const int top = tops[own];
+            small = top != NO_TOP && __uint_as_float(reached[own]) < undone(1.0f, top, worst + room);
         }
+        const u32 of_warp = __ballot_sync(~0u, small);
+        __syncthreads();
+        if (threadIdx.x % WARP == 0) lost[threadIdx.x / WARP] = of_warp;
+        __syncthreads();
+        for (int i = 0; i < WARPS; ++i)
+            for (u32 left = lost[i]; left; left &= left - 1) {
+                const int image = look * THREADS + i * WARP + __ffs(left) - 1;
+                for (size_t n = size_t(blockIdx.x / looks) * THREADS + threadIdx.x; n < OUTPUTS;
+                     n += size_t(beside) * THREADS) {
+                    const int pixel = int(n / M), column = int(n % M);
+                    output_at(y, image, pixel / OW, pixel % OW, column) =
+                        output_of(x, w, image, pixel, column);
+                }
+            }
     }
 }

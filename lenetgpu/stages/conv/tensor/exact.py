@@ -38,7 +38,7 @@ def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst
 
     problem = layout.problem
     numbers = (np.int32(number) for number in (count, worst, room(layout)))
-    blocks = blocks_for(problem.OH * problem.OW * problem.M, _THREADS)
+    blocks = blocks_for(count * problem.OH * problem.OW * problem.M, _THREADS)
     launch(
         kernel(layout),
         (min(_MOST_BLOCKS, blocks),),

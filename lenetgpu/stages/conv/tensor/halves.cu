@@ -5,7 +5,6 @@
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;
-constexpr size_t INPUTS = size_t(H) * W * CH;
 
 static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
 static_assert(SHARES <= 32 && 32 % SHARES == 0, "lanes of a warp hold an image's shares");
@@ -13,11 +12,13 @@ static_assert(SHARES <= 32 && 32 % SHARES == 0, "lanes of a warp hold an image's
 __device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
 
 #ifdef ENTRY_tensor_largest
+constexpr u32 INPUTS = u32(H) * W * CH;       // fewer than 2^30
 constexpr int ALONG = READS == NHWC ? CH : H * W;
 constexpr int WIDE = ALONG % 4 == 0 ? 4 : 1;
+constexpr int NEXT = READS == NHWC;           // from an input's channel to that of the next of WIDE
 
-__device__ __forceinline__ int channel_of(size_t i) {
-    return READS == NHWC ? int(i % CH) : int(i / (size_t(H) * W));
+__device__ __forceinline__ int channel_of(u32 i) {
+    return READS == NHWC ? i % CH : i / (u32(H) * W);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -25,19 +26,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                    u32* __restrict__ found, u32* __restrict__ reached) {
     __shared__ u32 of_warp[WARPS];
     const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
-    const float* from = x + image * INPUTS;
+    const float* from = x + size_t(image) * INPUTS;
     u32 most = 0;
-    const auto count = [&](float v, size_t i) {
+    const auto count = [&](float v, int channel) {
         const int top = top_of(v);
-        if (top != NO_TOP) most = max(most, raised(top + lifts[channel_of(i)]));
+        if (top != NO_TOP) most = max(most, raised(top + lifts[channel]));
     };
-    for (size_t i = size_t(share * THREADS + threadIdx.x) * WIDE; i < INPUTS;
-         i += SHARES * THREADS * WIDE) {
+#pragma unroll 4
+    for (u32 i = (share * THREADS + threadIdx.x) * WIDE; i < INPUTS; i += SHARES * THREADS * WIDE) {
+        const int channel = channel_of(i);
         if (WIDE == 4) {
             const float4 four = *reinterpret_cast<const float4*>(from + i);
-            count(four.x, i), count(four.y, i + 1), count(four.z, i + 2), count(four.w, i + 3);
+            count(four.x, channel), count(four.y, channel + NEXT);
+            count(four.z, channel + 2 * NEXT), count(four.w, channel + 3 * NEXT);
         } else {
-            count(from[i], i);
+            count(from[i], channel);
         }
     }
     most = __reduce_max_sync(~0u, most);

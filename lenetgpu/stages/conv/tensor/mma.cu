@@ -89,6 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     }
     Sums sums = {};
     int stage = 0, next = STAGES - 1;
+#pragma unroll 1
     for (int chunk = block.first; chunk < block.end; ++chunk) {
         ptx::copy_wait<STAGES - 2>();
         __syncthreads();

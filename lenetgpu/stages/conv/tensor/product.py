@@ -150,7 +150,8 @@ class Product:
         depth = ROW // self.layout.parts * CELL
         products = tiling.bm * tiling.bn * depth * (3 if self.layout.parts == 2 else 1)
         busiest = blocks_for(self.blocks(images), machine.multiprocessors)
-        together = min(busiest, tiling.resident)
+        room = max(1, machine.resident(tiling.threads, 0, tiling.shared_bytes))
+        together = min(busiest, tiling.resident, room)
         rate = (
             FIT.products
             * tiling.share
