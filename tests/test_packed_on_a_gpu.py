@@ -104,7 +104,7 @@ def test_every_plan_labels_packed_images_as_others(name, zero_copy, shipped_weig
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", ["fp16", "int8"])
+@pytest.mark.parametrize("name", ["fp16", "int8", "int8_sparse"])
 def test_kernels_that_read_records_give_what_they_give_of_their_pixels(name, shipped_weights, rng):
     """To the bit, of any number of images and whatever the records hold; nothing else is read."""
     import cupy

@@ -18,7 +18,8 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.stages.fused.wgmma_sparse import pack
 
 ONE = """
-// A block multiplies one sparse A [64][64] by B [64][128]: kept [2][64][16], b [4][128][16].
+// A block multiplies one sparse A [64][64] by B [64][128]: kept [2][64][16], b's cells of 16 bytes
+// from START on as its descriptor says.
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/async.cuh"
@@ -26,7 +27,7 @@ ONE = """
 #include "gpu/ptx/wgmma_sparse.cuh"
 using ptx::u32;
 using ptx::u64;
-constexpr int A_BYTES = 64 * 32, B_BYTES = 128 * 64;
+constexpr int A_BYTES = 64 * 32;
 
 extern "C" __global__ void __launch_bounds__(128, 1)
     multiply(const u32* __restrict__ kept, const u32* __restrict__ b,
@@ -43,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
     int d[64];
     ptx::wgmma_fence();
     ptx::wgmma_sparse<false>(d, ptx::operand(at, 64 * 16, 8 * 16),
-                             ptx::operand(at + A_BYTES, 128 * 16, 8 * 16),
+                             ptx::operand(at + A_BYTES + START, K_STEP, ROW_STEP),
                              places[block * 128 + tid]);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
@@ -58,20 +59,48 @@ extern "C" __global__ void __launch_bounds__(128, 1)
 """
 
 
+CELL, ROW, PLANE = 16, 24 * 16, 288 * 16
+"""Bytes of a cell of int8_sparse's maps, from one of their rows to the next, of a plane."""
+APART = (128 * CELL, 8 * CELL, 0)
+STRIDES = {
+    "apart": APART,
+    "row": (CELL, 12 * CELL, ROW),
+    "column": (ROW, 12 * CELL, 4 * CELL),
+    "planes": (PLANE, 12 * CELL, 4 * ROW + 4 * CELL),
+}
+"""How B lies: from K's 16 to the next, from 8 rows to the next, where it starts."""
+
+
+def cells_of(strides):
+    """Where the bytes of B (64, 128) lie."""
+    k_step, row_step, start = strides
+    k, n = np.indices((64, 128))
+    return start + k // 16 * k_step + n // 8 * row_step + n % 8 * CELL + k % 16
+
+
 @pytest.fixture
 def kernel(tmp_path):
     (tmp_path / "multiply.cu").write_text(ONE)
-    return Kernel(tmp_path / "multiply.cu", "multiply", ())
+
+    def of(strides):
+        k_step, row_step, start = strides
+        held = ("B_BYTES", int(cells_of(strides).max()) + 1)
+        lies = (held, ("K_STEP", k_step), ("ROW_STEP", row_step), ("START", start))
+        return Kernel(tmp_path / "multiply.cu", "multiply", lies)
+
+    return of
 
 
 @compiles
-def test_the_one_sparse_product_compiles(kernel):
-    used = compile_kernel(kernel, "sm_90a").resources
+@pytest.mark.parametrize("lies", STRIDES)
+def test_the_one_sparse_product_compiles(kernel, lies):
+    used = compile_kernel(kernel(STRIDES[lies]), "sm_90a").resources
     assert used.spill_bytes == used.stack_bytes == 0
+    assert used.shared_bytes == 64 * 32 + cells_of(STRIDES[lies]).max() + 1
 
 
-def products(kernel, kept, places, b):
-    """A's (blocks, 64, 32) kept bytes and (blocks, 64, 16, 2) places, times b (blocks, 64, 128)."""
+def products(kernel, kept, places, memory):
+    """A's (blocks, 64, 32) kept bytes and (blocks, 64, 16, 2) places, times B in `memory`."""
     import cupy
 
     gpu = driver_gpus()[0]
@@ -79,9 +108,8 @@ def products(kernel, kept, places, b):
         pytest.skip(f"{gpu.name} has no wgmma")
     blocks = len(kept)
     cores = kept.reshape(blocks, 64, 2, 16).transpose(0, 2, 1, 3)
-    lying = b.reshape(blocks, 4, 16, 128).transpose(0, 1, 3, 2)
     out = cupy.full((blocks, 64, 128), -1, cupy.int32)
-    given = (cores.astype(np.int8), lying.astype(np.uint8), pack.by_thread(places))
+    given = (cores.astype(np.int8), memory, pack.by_thread(places))
     held = [cupy.asarray(np.ascontiguousarray(array)) for array in given]
     launch(kernel, (blocks,), (128,), (*held, out))
     return out.get()
@@ -100,10 +128,11 @@ def test_sparse_metadata_lies_where_the_packer_puts_it(kernel):
     rows, fours = blocks // 16, blocks % 16
     places = np.broadcast_to([0, 1], (len(blocks), 64, 16, 2)).copy()
     kept = np.ones((len(blocks), 64, 32), np.int8)
-    one = np.eye(64, 128, dtype=np.uint8)[None].repeat(len(blocks), 0)
+    one = np.zeros(cells_of(APART).max() + 1, np.uint8)
+    one[cells_of(APART)] = np.eye(64, 128)
     base = dense(kept[0], places[0])
     places[blocks, rows, fours] = [2, 3]
-    found = products(kernel, kept, places, one)[:, :, :64]
+    found = products(kernel(APART), kept, places, np.tile(one, (len(blocks), 1)))[:, :, :64]
     wrong = []
     for block in blocks:
         moved = np.argwhere((found[block] != base).reshape(64, 16, 4).any(-1)).tolist()
@@ -114,13 +143,16 @@ def test_sparse_metadata_lies_where_the_packer_puts_it(kernel):
 
 
 @pytest.mark.gpu
-def test_sparse_metadata_of_random_filters_multiplies_exactly(kernel, rng):
+@pytest.mark.parametrize("lies", STRIDES)
+def test_sparse_metadata_of_random_filters_multiplies_exactly(kernel, lies, rng):
+    """Where B lies as maps do its cells of 16 overlap or lie far apart, and start anywhere."""
     pairs = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
     places = pairs[rng.integers(0, 6, (40, 64, 16))]
     kept = rng.integers(-128, 128, (40, 64, 32))
-    b = rng.integers(0, 256, (40, 64, 128))
-    found = products(kernel, kept, places, b)
-    np.testing.assert_array_equal(found, dense(kept, places) @ b)
+    at = cells_of(STRIDES[lies])
+    memory = rng.integers(0, 256, (40, at.max() + 1), dtype=np.uint8)
+    found = products(kernel(STRIDES[lies]), kept, places, memory)
+    np.testing.assert_array_equal(found, dense(kept, places) @ memory[:, at].astype(int))
 
 
 @pytest.mark.gpu
