@@ -49,8 +49,8 @@ def progress_bar(enabled: bool, what: str = "images, all passes") -> Iterator[To
 
     None is where stderr is no terminal or it is not wanted. An image counts once a pass.
     """
+    shown = enabled and sys.stderr.isatty()  # Rich before 15 puts what is none in its place
     with status_line(enabled, rate=True) as say:
-        shown = enabled and sys.stderr.isatty()
         yield (lambda done, total: say(what, done, total)) if shown else None
 
 
