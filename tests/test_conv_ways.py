@@ -289,7 +289,8 @@ def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
 
 def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
     path = tmp_path / "lines.txt"
-    path.write_text('mb3ic8ih10oc16oh10kh3ph1n"a"\n8,10,9,16,3x1,1,0\n')
+    lines = 'mb3ic8ih10oc16oh10kh3ph1n"a"\n8,10,9,16,3x1,1,0\n'
+    path.write_text(lines, "utf-8-sig")  # as some editors write it, a mark in front
     result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled", "--seconds", 0.02,
                  "--warmup", 2, "--json", "-")  # fmt: skip
     document = json.loads(result.stdout)
@@ -304,8 +305,9 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
             (found,) = json.loads(again.stdout)["cases"]
             assert (found["shape"], found["images"]) == (case["shape"], case["images"])
             names = {entry["name"] for entry in found["candidates"]}
-            wanted = {entry["name"] for entry in case["candidates"]} if name is None else {name}
-            assert names == wanted
+            every = {entry["name"] for entry in case["candidates"]}
+            assert names == (every if name is None else {name, case["reference"]})
+            assert found["reference"] == case["reference"]
             assert "--seconds 0.02" in command and "--warmup 2" in command
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from lenetgpu.commands.conv.request import ConvRequest
@@ -33,8 +33,13 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
 def add_commands(
     case: dict[str, Any], request: ConvRequest, shape: Shape, peer: str | None
 ) -> None:
-    """Give a case, and each of its candidates, the command that repeats it alone."""
+    """Give a case, and each of its candidates, the command that repeats it alone.
+
+    That of a candidate names what its ratio is over, where that is not PyTorch's.
+    """
     case["command"] = command_of(request, shape)
+    beside = replace(request, reference=request.reference or case["reference"])
     for entry in case["candidates"]:
         only = None if entry["name"] == peer else entry["name"]
-        entry["command"] = command_of(request, shape, only)
+        own = only is None or case["reference"] in (peer, only)
+        entry["command"] = command_of(request if own else beside, shape, only)

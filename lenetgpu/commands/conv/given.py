@@ -62,7 +62,7 @@ def from_file(path: Path, batch: int | None) -> Suite:
     what = "convolutions, one a line"
     data = read_whole(path, f"a file of {what}", _MOST_BYTES, what)
     try:
-        lines = data.decode().splitlines()
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise LenetError(f"{path}: expected {what}, found text that is not UTF-8") from error
     found = []
