@@ -86,11 +86,11 @@ class Keeper:
 
 
 def tell(before: dict[str, str]) -> None:
-    """Leave for the processes of this session what they are to leave out."""
+    """Leave for the processes of this run what they are to leave out."""
     (Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT).write_text(json.dumps(sorted(before)))
 
 
 def told() -> set[str]:
-    """The tests that this session leaves out."""
+    """The tests that this run leaves out."""
     path = Path(os.environ["LENETGPU_CACHE"]) / _SNAPSHOT
     return set(json.loads(path.read_text())) if path.is_file() else set()
