@@ -1,13 +1,12 @@
 // Pixels of an image to its pooled maps at Winograd's points, by one warp. conv1's rows are windows
 // in pairs of output rows, as in mma/conv1.cuh, but a lane takes six side by side in half a line,
-// so that with two shuffles it has the inputs of a tile; K is ordered so that its pixel pairs serve
-// the next window too (wgmma_winograd/fp16_pack.py).
+// so that with two shuffles it has the inputs of a tile; K is ordered as in wgmma_winograd.
 #pragma once
 #include "gpu/ptx/global.cuh"
 #include "gpu/ptx/math.cuh"
 #include "gpu/ptx/mma.cuh"
 #include "gpu/ptx/shared.cuh"
-#include "gpu/ptx/shared2.cuh"
+#include "gpu/ptx/shared_anew.cuh"
 #include "stages/fused/wgmma_winograd/transform.cuh"
 
 using ptx::u32;
@@ -29,7 +28,6 @@ constexpr int PIXELS_AT = (BANDS - 1) * BAND_BYTES;
 
 static_assert(PIXELS * 2 <= BAND_BYTES, "pixels lie where the last band will");
 static_assert(IMAGE_BYTES / CELL % 8 == 1, "eight images, eight groups of banks");
-static_assert(ACROSS * 4 % 8 == 0 && ROW_BYTES % 8 == 0, "loads of 8 bytes");
 
 #if UINT8_PIXELS
 using Pixel = unsigned char;
@@ -80,28 +78,22 @@ struct Patches {
     }
 };
 
-// Pixel pairs under a lane's windows, for the upper and the lower output row: of filter row
-// lane % 4, and of the fourth row what its K slot has. Neighbours share two of three.
-struct Strips {
+// Pixel pairs under a window: of filter row lane % 4, and of the fourth row what the lane's K slot
+// has. A window's are loaded anew, though its neighbour has two of three: ptxas copies what two
+// products have in different places once for each product.
+using Operand1 = uint4[2];
+
+struct Line {
     u32 row, slot;
-    u32 upper[ACROSS + 2], lower[ACROSS + 2], upper4[ACROSS], lower4[ACROSS];
 
     // Of the windows whose first pixel lies at `at`.
-    __device__ __forceinline__ Strips(u32 at, int quad) {
-        row = at + quad * ROW_BYTES, slot = at + 4 * ROW_BYTES + min(quad, 2) * 4;
-        load_two(0);
-        load(0);
-    }
-    __device__ __forceinline__ void load_two(int x) {
-        const uint2 u = ptx::load_shared2(row + x * 4);
-        const uint2 l = ptx::load_shared2(row + ROW_BYTES + x * 4);
-        upper[x] = u.x, upper[x + 1] = u.y, lower[x] = l.x, lower[x + 1] = l.y;
-    }
-    // What window x has and those before it have not.
-    __device__ __forceinline__ void load(int x) {
-        if (x % 2 == 0) load_two(x + 2);
-        upper4[x] = ptx::load_shared(slot + x * 4);
-        lower4[x] = ptx::load_shared(slot + ROW_BYTES + x * 4);
+    __device__ __forceinline__ Line(u32 at, int quad)
+        : row(at + quad * ROW_BYTES), slot(at + 4 * ROW_BYTES + min(quad, 2) * 4) {}
+    __device__ __forceinline__ void load(Operand1& a, int x) const {
+        const u32 first = row + x * 4, lower = first + ROW_BYTES, fourth = slot + x * 4;
+        const auto pair = [](u32 from) { return ptx::load_shared_anew(from); };
+        a[0] = {pair(first), pair(lower), pair(first + 4), pair(lower + 4)};
+        a[1] = {pair(first + 8), pair(lower + 8), pair(fourth), pair(fourth + ROW_BYTES)};
     }
 };
 
@@ -109,15 +101,13 @@ struct Strips {
 using Tile1 = float[PLANES][2][4];
 using Filter1 = uint4[PLANES][2];
 
-__device__ __forceinline__ void multiply1(Tile1& d, const Strips& s, int x, const Filter1& filter) {
-    const uint4 first{s.upper[x], s.lower[x], s.upper[x + 1], s.lower[x + 1]};
-    const uint4 second{s.upper[x + 2], s.lower[x + 2], s.upper4[x], s.lower4[x]};
+__device__ __forceinline__ void multiply1(Tile1& d, const Operand1& a, const Filter1& filter) {
 #pragma unroll
     for (int i = 0; i < 2 * PLANES; ++i)
-        ptx::mma_start(d[i / 2][i % 2], first, ptx::low2(filter[i / 2][i % 2]));
+        ptx::mma_start(d[i / 2][i % 2], a[0], ptx::low2(filter[i / 2][i % 2]));
 #pragma unroll
     for (int i = 0; i < 2 * PLANES; ++i)
-        ptx::mma_add(d[i / 2][i % 2], second, ptx::high2(filter[i / 2][i % 2]));
+        ptx::mma_add(d[i / 2][i % 2], a[1], ptx::high2(filter[i / 2][i % 2]));
 }
 // Two channels' sums of four ReLUs.
 __device__ __forceinline__ u32 pool1(const float (&d)[2][4]) {
@@ -143,16 +133,18 @@ __device__ __forceinline__ void convolve1(u32 image, const Filter1& filter, int 
     const u32 to = image + half * TILE_BYTES + line * LINE_BYTES + quad * CELL;
 #pragma unroll 1
     for (int band = 0; band < BANDS; ++band) {
-        Strips strips(pixels + band * (2 * BAND * ROW_BYTES), quad);
+        const Line windows(pixels + band * (2 * BAND * ROW_BYTES), quad);
+        Operand1 a[2];
         Tile1 d[2];
         u32 pooled[PLANES][ACROSS], values[PLANES][POINTS];
-        multiply1(d[0], strips, 0, filter);
+        windows.load(a[0], 0);
+        multiply1(d[0], a[0], filter);
+        windows.load(a[1], 1);
 #pragma unroll
         for (int x = 0; x < ACROSS; ++x) {
-            if (x + 1 < ACROSS) {
-                strips.load(x + 1);
-                multiply1(d[(x + 1) % 2], strips, x + 1, filter);
-            }
+            const int next = x + 1, ahead = x + 2;
+            if (next < ACROSS) multiply1(d[next % 2], a[next % 2], filter);
+            if (ahead < ACROSS) windows.load(a[ahead % 2], ahead);
 #pragma unroll
             for (int plane = 0; plane < PLANES; ++plane)
                 pooled[plane][x] = pool1(d[x % 2][plane]);
