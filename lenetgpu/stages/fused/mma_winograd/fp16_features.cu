@@ -13,7 +13,6 @@ constexpr int TAP_CELLS = WARPS * WARP, POINT_CELLS = TAPS * TAP_CELLS;
 constexpr int FEATURE_PAIRS = 512;
 
 static_assert(IMAGES * IMAGE_BYTES == SHARED_BYTES, "the launcher's layout differs");
-static_assert(SHARED_BYTES <= 99 * 1024, "a block's shared memory on sm_86, sm_89 and sm_120");
 
 using Outputs = float[ROWS][4];                            // [image, tile][2 channels] a row
 using Filter = uint4[TAPS];                                // a point's, of 8 outputs
