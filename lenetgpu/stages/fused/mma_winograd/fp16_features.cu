@@ -24,44 +24,61 @@ __device__ __forceinline__ void load_row(Operand& a, u32 maps, int y) {
     a[1] = ptx::load_matrices(at + 2 * CELL);
 }
 
-// Products at the point whose maps begin at `maps`; `now` is their first row, then that of the next
-// point. The point's filters give way to the next one's, at `next`, as soon as each has been read.
-// `finish(y)` may take a row of outputs.
+// Lines of the maps in an order in which each turn has a product for five lines of outputs, so that
+// no chain of products is alone: 4 to 7, then 0 and 8, 1 and 9, 2 and 10, 3 and 11.
+constexpr int TURNS = ROWS, ALONE = TURNS / 2;             // turns of one line
+struct Lines {
+    Operand first, second;
+
+    __device__ __forceinline__ void load(u32 maps, int turn) {
+        load_row(first, maps, turn < ALONE ? turn + ALONE : turn - ALONE);
+        if (turn >= ALONE) load_row(second, maps, turn - ALONE + ROWS);
+    }
+};
+
+// Products at the point whose maps begin at `maps`; `now` are the lines of its first turn, then those
+// of the next point's. The next point's filters come to `other`. `finish(y)` may take a row of
+// outputs.
 template <bool START, typename Finish>
-__device__ __forceinline__ void multiply(Outputs& d, Filter& filter, Operand& now, u32 maps,
-                                         const uint4* next, Finish finish) {
+__device__ __forceinline__ void multiply(Outputs& d, const Filter& filter, Filter& other, Lines& now,
+                                         u32 maps, const uint4* next, Finish finish) {
 #pragma unroll
-    for (int u = 0; u < SIDE; ++u) {
-        Operand then;
-        load_row(then, u + 1 < SIDE ? maps : maps + POINT_BYTES, (u + 1) % SIDE);
+    for (int turn = 0; turn < TURNS; ++turn) {
+        const int line = turn < ALONE ? turn + ALONE : turn - ALONE;
+        Lines then;
+        then.load(turn + 1 < TURNS ? maps : maps + POINT_BYTES, (turn + 1) % TURNS);
+        if (turn < TAPS) other[turn] = ptx::load_here(next + turn * TAP_CELLS);
 #pragma unroll
         for (int i = 0; i < 2 * TAPS; ++i) {
-            const int step = i / TAPS, tap = i % TAPS, y = u - tap;
-            if (y < 0 || y >= ROWS) continue;
+            const int step = i / TAPS, tap = i % TAPS;
+            const bool second = tap > line;                // no such row: that of 8 lines down
+            const int y = second ? line + ROWS - tap : line - tap;
+            const uint4 a = second ? now.second[step] : now.first[step];
             const uint2 b = step == 0 ? ptx::low2(filter[tap]) : ptx::high2(filter[tap]);
-            if (START && step == 0 && tap == 0)
-                ptx::mma_start(d[y], now[0], b);
+            if (START && step == 0 && (turn == 0 || (turn < ALONE && tap == 0)))
+                ptx::mma_start(d[y], a, b);
             else
-                ptx::mma_add(d[y], now[step], b);
+                ptx::mma_add(d[y], a, b);
         }
-        if (u >= ROWS - 1)
-            filter[u - ROWS + 1] = ptx::load_here(next + (u - ROWS + 1) * TAP_CELLS);
-        if (u >= TAPS) finish(u - TAPS);
-        now[0] = then[0], now[1] = then[1];
+        if (turn > ALONE) finish(turn - 1);
+        now = then;
     }
+#pragma unroll
+    for (int y = 0; y < ALONE; ++y) finish(y);
     finish(ROWS - 1);
 }
 
 // sums[i] = sum of point^i products: of the products' running sum, which is sums[0], each state
 // counts with what its point's factor is above the next one's. Infinity's are output 3's alone.
 __device__ __forceinline__ void convolve2(Outputs (&sums)[OUTPUTS], Filter& filter,
-                                          const uint4* filters, u32 maps) {
-    Operand now;
-    load_row(now, maps, 0);
-    const uint4* next = filters + POINT_CELLS;
-    multiply<true>(sums[3], filter, now, maps, next, [](int) {});
-    next += POINT_CELLS, maps += POINT_BYTES;
-    multiply<true>(sums[0], filter, now, maps, next, [&](int y) {
+                                          const uint4* filters, int own, u32 maps) {
+    Lines now;
+    now.load(maps, 0);
+    Filter other;
+    int at = own + POINT_CELLS;
+    multiply<true>(sums[3], filter, other, now, maps, filters + at, [](int) {});
+    at += POINT_CELLS, maps += POINT_BYTES;
+    multiply<true>(sums[0], other, filter, now, maps, filters + at, [&](int y) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             sums[1][y][i] = sums[2][y][i] = -sums[0][y][i];
@@ -74,16 +91,16 @@ __device__ __forceinline__ void convolve2(Outputs (&sums)[OUTPUTS], Filter& filt
         const float b = pair == 0 ? 2.0f : pair == 1 ? 0.5f : 0.0f;
         const float plus1 = 2 * a, plus3 = 2 * a * a * a;
         const float minus1 = -a - b, minus2 = a * a - b * b, minus3 = -a * a * a - b * b * b;
-        next += POINT_CELLS, maps += POINT_BYTES;
-        multiply<false>(sums[0], filter, now, maps, next, [&](int y) {
+        at += POINT_CELLS, maps += POINT_BYTES;
+        multiply<false>(sums[0], filter, other, now, maps, filters + at, [&](int y) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 sums[1][y][i] = fmaf(plus1, sums[0][y][i], sums[1][y][i]);
                 sums[3][y][i] = fmaf(plus3, sums[0][y][i], sums[3][y][i]);
             }
         });
-        next = pair == 2 ? filters : next + POINT_CELLS, maps += POINT_BYTES;
-        multiply<false>(sums[0], filter, now, maps, next, [&](int y) {
+        at = pair == 2 ? own : at + POINT_CELLS, maps += POINT_BYTES;
+        multiply<false>(sums[0], other, filter, now, maps, filters + at, [&](int y) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 sums[1][y][i] = fmaf(minus1, sums[0][y][i], sums[1][y][i]);
@@ -114,6 +131,12 @@ __device__ __forceinline__ void store_features(const Outputs (&sums)[OUTPUTS], u
     }
 }
 
+// The thread's number, known anew: what hangs on it is not kept in registers from batch to batch.
+__device__ __forceinline__ int here(int thread) {
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
 // filters1: [plane][lane][dx][K step][4]; filters2: [infinity, 0, 1, -1, 2, -2, 1/2, -1/2][tap]
 // [warp][lane][K step][4], fp16.
 extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
@@ -121,22 +144,22 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
                           const uint4* __restrict__ filters2, u32* __restrict__ features, int n) {
     extern __shared__ __align__(128) unsigned char memory[];
     const u32 base = ptx::shared(memory);
-    const int warp = __shfl_sync(~0u, int(threadIdx.x) / WARP, 0), lane = threadIdx.x % WARP;
-    const u32 own = base + warp * IMAGE_BYTES;
-    // This lane's row of ldmatrix: an image's tile, 8 channels of 16.
-    const u32 maps =
-        base + lane % 8 * IMAGE_BYTES + lane / 8 % 2 * TILE_BYTES + lane / 16 * CELL;
-    const uint4* const filters = filters2 + warp * WARP + lane;
-
     const int stride = int(gridDim.x) * IMAGES;
     int first = int(blockIdx.x) * IMAGES;
     Patches patches;
-    patches.fetch(images + size_t(min(first + warp, n - 1)) * PIXELS, lane);
+    const auto fetch = [&](int thread, int from) {
+        const int image = min(from + thread / WARP, n - 1);
+        patches.fetch(images + size_t(image) * PIXELS, thread % WARP);
+    };
+    fetch(threadIdx.x, first);
     Filter filter;
 #pragma unroll
-    for (int tap = 0; tap < TAPS; ++tap) filter[tap] = ptx::load_here(filters + tap * TAP_CELLS);
+    for (int tap = 0; tap < TAPS; ++tap)
+        filter[tap] = ptx::load_here(filters2 + threadIdx.x + tap * TAP_CELLS);
 #pragma unroll 1
     for (; first < n; first += stride) {
+        const int thread = here(threadIdx.x), lane = thread % WARP;
+        const u32 own = base + thread / WARP * IMAGE_BYTES;
         Filter1 filter1;
 #pragma unroll
         for (int i = 0; i < 2 * PLANES; ++i)
@@ -146,12 +169,15 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
         convolve1(own, filter1, lane);
         __syncthreads();
 
+        // This lane's row of ldmatrix: an image's tile, 8 channels of 16.
+        const u32 maps =
+            base + lane % 8 * IMAGE_BYTES + lane / 8 % 2 * TILE_BYTES + lane / 16 * CELL;
         Outputs sums[OUTPUTS];
-        convolve2(sums, filter, filters, maps);
-        patches.fetch(images + size_t(min(first + stride + warp, n - 1)) * PIXELS, lane);
-        const int image = first + lane / 4;
+        convolve2(sums, filter, filters2, thread, maps);
+        const int again = here(threadIdx.x), image = first + again % WARP / 4;
+        fetch(again, first + stride);
         if (image < n)
-            store_features(sums, features + size_t(image) * FEATURE_PAIRS, warp, lane % 4);
+            store_features(sums, features + size_t(image) * FEATURE_PAIRS, again / WARP, again % 4);
         __syncthreads();
     }
 }
