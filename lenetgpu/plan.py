@@ -52,9 +52,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
             "conv2+pool2": "block",
         },
     },
-    "sgemm": {
-        "cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"},
-    },
+    "sgemm": {"cuda": {**_FAST_CUDA, "conv": "cublas", "fc": "cublas"}},
     "half": {
         "cuda": {**_FAST_CUDA, "conv": "cublas.half", "fc": "cublas.half"},
     },
@@ -70,8 +68,9 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "int8_sparse": {"cuda": _spanned("wgmma_sparse_int8", "wgmma_fp16")},
     "mma_fp16x3": {"cuda": _spanned("mma_fp16x3")},
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
+    "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
-UNTRIED: frozenset[str] = frozenset({"tensor", "wgmma_sparse_int8"})
+UNTRIED: frozenset[str] = frozenset({"tensor", "wgmma_sparse_int8", "mma_winograd_fp16"})
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}

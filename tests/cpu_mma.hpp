@@ -126,6 +126,7 @@ void copy_wait() {
 }
 inline void mma_start(float (&d)[4], uint4 a, uint2 b) { cpu::multiply(d, a, b, false); }
 inline void mma_add(float (&d)[4], uint4 a, uint2 b) { cpu::multiply(d, a, b, true); }
+inline u32 load_shared_anew(u32 from) { return load_shared(from); }
 inline uint2 low2(uint4 v) { return {v.x, v.y}; }
 inline uint2 high2(uint4 v) { return {v.z, v.w}; }
 inline uint4 load_matrices(u32 from) {

@@ -170,6 +170,11 @@ def mma_fp16(images, tensors):
     return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
 
 
+def mma_winograd_fp16(images, tensors):
+    """Its maps are those of `fp16_roles`, its classifier rounds as all do."""
+    return wgmma_winograd_roles_fp16(images, tensors)
+
+
 def cublas_half(images, tensors):
     """Activations are fp32 and rounded where a product reads them."""
     conv1, conv2, fc1, fc2 = tensors
@@ -279,6 +284,7 @@ PLANS = {
     "fp16_winograd": ("fp16w", wgmma_winograd_fp16),
     "fp16_roles": ("fp16w", wgmma_winograd_roles_fp16),
     "mma_fp16": ("fp16", mma_fp16),
+    "mma_winograd": ("fp16w", mma_winograd_fp16),
     "half": ("fp16", cublas_half),
     "int8": ("int8", wgmma_int8),
     "int8_sparse": ("int8s", wgmma_sparse_int8),

@@ -39,8 +39,8 @@ def pack_conv1(conv1: Array) -> Array:
     return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
 
 
-def pack_conv2(conv2: Array) -> Array:
-    """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8.
+def at_points(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters at the points of `ORDER`, a row's taps each: (8, 5, 32, 64) fp16.
 
     A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
     kept: upright strokes are alike in all of them.
@@ -48,7 +48,13 @@ def pack_conv2(conv2: Array) -> Array:
     import numpy as np
 
     transform = filter_transform()[list(ORDER)]
-    at_points = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
-    rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
-    split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    exact = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
+    return np.stack([to_half(rows[:, None])[:, 0] for rows in exact])
+
+
+def pack_conv2(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8."""
+    import numpy as np
+
+    split = at_points(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)
