@@ -30,13 +30,26 @@ def pair_order() -> Array:
     return order
 
 
-def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
+def in_pair_order(conv1: Array) -> Array:
+    """(2, 2, 2, 64, 8) of `arrange_conv1`, K's pairs in `pair_order`."""
     import numpy as np
 
-    packed = fp16_pack.pack_conv1(conv1)
-    pairs = packed.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
+    pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
     return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
+
+
+def at_points(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters as (8, 5, 32, 64) float64: a row's five taps become eight points."""
+    import numpy as np
+
+    transform = filter_transform()[list(ORDER)]
+    found: Array = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
+    return found
+
+
+def pack_conv1(conv1: Array) -> Array:
+    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
+    return in_pair_order(fp16_pack.pack_conv1(conv1))
 
 
 def pack_conv2(conv2: Array) -> Array:
@@ -47,8 +60,6 @@ def pack_conv2(conv2: Array) -> Array:
     """
     import numpy as np
 
-    transform = filter_transform()[list(ORDER)]
-    at_points = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
-    rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points])
+    rounded = np.stack([to_half(rows[:, None])[:, 0] for rows in at_points(conv2)])
     split = rounded.reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)
