@@ -19,6 +19,7 @@ constexpr int MULTIPLIES = 200, CONVOLVES = 104;  // registers of a thread
 static_assert(BARRIERS_AT + 8 * BARRIERS == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
 static_assert(BATCH == WARPGROUP / 32, "an image a warp");
+static_assert(TILE % (BLOCKS * BATCH) == 0, "what a cluster stores lies within one tile");
 
 // The first image of the cluster, of whose blocks this one begins at `first`.
 __device__ __forceinline__ int cluster_first(int first) {
@@ -203,7 +204,7 @@ __device__ __forceinline__ void multiply(uint4* __restrict__ out, u32 base, cons
     const auto store = [&](int image) {  // images side by side: rows of 8 cells
         uint4 high[BATCH], low[BATCH];
         means(high, low, sums, 4 * scale, lane);
-        if (image < 0 || image >= n) return;
+        if (image < 0) return;
         const size_t cell = feature_cell(image, tid, 0), rest = feature_cell(image, tid, 1);
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
