@@ -62,6 +62,7 @@ static std::mt19937 random;
 static Fiber* now;
 static ucontext_t scheduler;
 static std::function<void()> body;
+static unsigned first_block = 0;  // of the cluster's
 static unsigned long resumed = 0;                   // how often any fiber was
 static std::function<bool()> tick;                  // before each pass: is anything yet to come?
 static std::function<bool(const Fiber&)> sleeping;  // who sits it out
@@ -133,7 +134,7 @@ inline bool run(unsigned blocks, unsigned threads, std::size_t bytes, unsigned s
             if (sleeping && sleeping(*fiber)) continue;
             if (fiber->over || (fiber->ready && !fiber->ready())) continue;
             fiber->ready = nullptr, now = fiber, moved = true, ++resumed;
-            threadIdx = {fiber->thread, 0, 0};
+            threadIdx = {fiber->thread, 0, 0}, blockIdx = {first_block + fiber->block, 0, 0};
             swapcontext(&scheduler, &fiber->context);
             left -= fiber->over;
         }

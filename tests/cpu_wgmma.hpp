@@ -1,5 +1,5 @@
-// Hopper's tensor cores on a CPU, for kernels of blocks that stand alone: a block's threads are the
-// fibers of cpu_cluster.hpp. A warp's part of a wgmma is done at a moment drawn at random, right
+// Hopper's tensor cores on a CPU, for kernels of blocks that stand alone or in clusters: their threads
+// are the fibers of cpu_cluster.hpp. A warp's part of a wgmma is done at a moment drawn at random, right
 // after its issue or a while after the warp began to wait; its accumulators are NaN until then.
 // Reading what an ordinary store wrote and no fence followed is a mistake, and ends as one.
 #pragma once
@@ -7,7 +7,7 @@
 
 #define __align__(n) alignas(n)
 #undef __syncthreads
-#define __syncthreads() cpu::meet(0x40000000, int(cpu::fibers.size()))
+#define __syncthreads() cpu::meet(0x40000000 | cpu::now->block, int(blockDim.x))
 
 #define __shfl_sync shuffled  // cpu_cuda.hpp has one of int for threads that are no fibers
 template <class T>
@@ -66,11 +66,12 @@ unsigned each_half(F f, unsigned a, unsigned b = 0, unsigned c = 0) {
     return one(0) | unsigned(one(16)) << 16;
 }
 
-struct Operand {  // a matrix in shared memory, K-major, in cores or in swizzled rows
+struct Operand {  // a matrix in a block's shared memory, K-major, in cores or in swizzled rows
     unsigned long long bits;
+    unsigned block;
     unsigned address(int row, int byte) const {
         const auto field = [this](int at) { return unsigned(bits >> at & 0x3fff) << 4; };
-        const unsigned cores = field(0) + row / 8 * field(32);
+        const unsigned cores = (block << 24) + field(0) + row / 8 * field(32);
         if (!(bits >> 62)) return cores + byte / 16 * field(16) + row % 8 * 16 + byte % 16;
         const unsigned at = cores + row % 8 * 128 + byte;
         return at ^ (at >> 7 & 7) << 4;
@@ -184,6 +185,7 @@ static std::vector<int> pace;  // of a warp: one pass in so many
 static unsigned long pass, last_resumed, idle;
 constexpr unsigned long LONG = 100;  // passes without a step: a standstill
 
+inline unsigned thread_of(const Fiber& fiber) { return fiber.block * blockDim.x + fiber.thread; }
 inline bool held_up(unsigned warp) { return pass % pace[warp]; }
 inline bool time_passes() {
     ++pass;
@@ -205,7 +207,7 @@ inline bool time_passes() {
     last_resumed = resumed;
     return idle < LONG;
 }
-inline Warp& own_warp() { return warps[now->thread / WARP]; }
+inline Warp& own_warp() { return warps[thread_of(*now) / WARP]; }
 
 inline void give_back(float* d, int size) { std::fill(d, d + size, NAN); }
 inline void give_back(int* d, int size) { std::fill(d, d + size, 0x5a5a5a5a); }
@@ -220,7 +222,7 @@ void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a
         warp.products.push_back(std::make_unique<Product>());
         Product& made = *warp.products.back();
         made.columns = columns, made.adds = adds, made.from_registers = held != nullptr;
-        made.of = of, made.a = {a}, made.b = {b};
+        made.of = of, made.a = {a, now->block}, made.b = {b, now->block};
     }
     Product& product = *warp.products[number];
     if (product.columns != columns || product.adds != adds || product.of != of || product.a.bits != a ||
@@ -230,21 +232,27 @@ void issue(T* d, int columns, bool adds, const uint4* held, unsigned long long a
     product.d[lane] = d, product.places[lane] = places;
     if (!adds) give_back(d, columns / 2);
     if (++product.threads == WARP && random() % 3 == 0)
-        advance(now->thread / WARP, warp, number + 1);
+        advance(thread_of(*now) / WARP, warp, number + 1);
 }
 
-// Runs the blocks of a grid one after another; the first mistake, or null.
-template <class... A>
+// By a thread that tells or sends something to a block of its cluster.
+inline void reach(unsigned block) {
+    const auto in_it = [block](const Fiber& fiber) { return fiber.block == block && !fiber.over; };
+    if (std::none_of(fibers.begin(), fibers.end(), in_it)) mistake = "a block that is gone is told";
+}
+
+// Runs the clusters of a grid one after another; the first mistake, or null.
+template <unsigned BLOCKS = 1, class... A>
 const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std::size_t bytes,
                      unsigned seed, A... arguments) {
     mistake = nullptr;
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
-    for (unsigned block = 0; block < grid && !mistake; ++block) {
-        blockIdx = {block, 0, 0};
+    if (grid % BLOCKS) return "a grid that is not whole clusters";
+    for (first_block = 0; first_block < grid && !mistake; first_block += BLOCKS) {
         warps.clear(), unfenced.clear(), loads.clear(), pace.clear(), idle = 0;
         tick = time_passes;
-        sleeping = [](const Fiber& fiber) { return held_up(fiber.thread / WARP); };
-        if (!run(1, threads, bytes, seed + block, [=] { kernel(arguments...); }))
+        sleeping = [](const Fiber& fiber) { return held_up(thread_of(fiber) / WARP); };
+        if (!run(BLOCKS, threads, bytes, seed + first_block, [=] { kernel(arguments...); }))
             return "threads wait for each other";
         for (const auto& [number, warp] : warps)
             if (warp.done < warp.products.size()) mistake = "products nobody waited for";
@@ -261,20 +269,28 @@ inline void start_next_grid() {}
 inline void wait_for_grid() {}
 inline void barrier_arrive(u32 bar) { --cpu::bars[bar].pending, cpu::bars[bar].settle(); }
 inline void barrier_wait(u32 bar, u32 parity) { barrier_wait_cluster(bar, parity); }
+inline void barrier_arrive_cluster(u32 bar) { cpu::reach(bar >> 24), barrier_arrive(bar); }
+inline void cluster_start() { cluster_sync(); }
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     const auto* first = static_cast<const unsigned char*>(from);
     if (to % 16 || bytes % 16) cpu::mistake = "a bulk copy that is not of 16s";
     const int passes = 1 + int(cpu::random() % (cpu::random() % 4 ? 256 : 8192));
     cpu::loads.push_back({passes, {to, bar, {first, first + bytes}}});
 }
+inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar, unsigned short blocks) {
+    for (u32 block = 0; blocks >> block; ++block)
+        if (blocks >> block & 1)
+            cpu::reach(block), bulk_load(in_block(to, block), from, bytes, in_block(bar, block));
+}
 inline void async_fence() {
-    std::erase_if(cpu::unfenced, [](const auto& s) { return s.second == cpu::now->thread; });
+    const unsigned own = cpu::thread_of(*cpu::now);
+    std::erase_if(cpu::unfenced, [own](const auto& s) { return s.second == own; });
 }
 template <class T>
 void store_shared(u32 to, T v) {
     if (to % sizeof v) cpu::mistake = "a store that is not aligned";
     std::memcpy(cpu::at(to), &v, sizeof v);
-    for (u32 word = 0; word < sizeof v; word += 4) cpu::unfenced[to + word] = cpu::now->thread;
+    for (u32 word = 0; word < sizeof v; word += 4) cpu::unfenced[to + word] = cpu::thread_of(*cpu::now);
 }
 template <class T>
 T load_as(u32 from) {

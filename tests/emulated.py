@@ -14,6 +14,7 @@ from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
+from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
 from lenetgpu.stages.rounding import to_half
 
 NAMES = ("conv1", "conv2", "fc1", "fc2")
@@ -279,6 +280,77 @@ def fp16x3(images, tensors, rounds_hidden):
     return hidden.astype(np.float32).astype(np.float64) @ fc2
 
 
+def parts_of(x):
+    """float32 as fp16 hi and lo, in float64."""
+    high = half(x)
+    return high.astype(np.float64), half(x - high.astype(np.float32)).astype(np.float64)
+
+
+def cut(x):
+    """float64 cut off at 24 bits, as the tensor cores cut their sums."""
+    return (x.view(np.int64) & -(1 << 29)).view(np.float64)
+
+
+def chained(pairs):
+    """The products of [(A (m, K), B (K, n))] in one sum that is cut after every 16 of each K."""
+    found = np.zeros((len(pairs[0][0]), pairs[0][1].shape[1]))
+    for a, b in pairs:
+        for k in range(0, len(b), 16):
+            found = cut(found + a[:, k : k + 16] @ b[k : k + 16])
+    return found
+
+
+def at_points_in_fp32(inputs):
+    """(n, rows, 8, channels) maps at POINTS in front, by transform_input: every step is rounded."""
+    d = np.moveaxis(inputs, 2, 0)
+    c = np.float32
+    found = [(d[6] - d[0]) + c(5.25) * (d[2] - d[4]), (d[7] - d[1]) + c(5.25) * (d[3] - d[5])]
+    for six, two, four, point in ((1, 1, -4.25, 1), (1, 0.25, -1.25, 2), (1, 4, -5, 0.5)):
+        even, odd = ((c(six) * d[i + 5] + c(two) * d[i + 1]) + c(four) * d[i + 3] for i in (1, 0))
+        found += [even + c(point) * odd, even - c(point) * odd]
+    return np.stack(found)
+
+
+def split_maps(images, packed):
+    """pool1 in float32, at its scale, from conv1's packed hi and lo."""
+    order = np.argsort(winograd_pack.pair_order())
+    pairs = packed.conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, order]
+    straight = pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
+    high, low = (columns_of(part).reshape(25, 32).astype(np.float64) for part in straight)
+    uint8 = images.dtype == np.uint8
+    x = windows(pixels(images) * np.float32(1 if uint8 else 256))
+    a, b = parts_of(x.reshape(-1, 25))
+    sums = chained([(b, high), (a, low), (a, high)]).reshape(len(x), 24, 24, 32)
+    scale = packed.factors.bytes if uint8 else packed.factors.floats
+    return np.float32(scale) * summed(sums.astype(np.float32))
+
+
+def split_winograd_features(images, tensors):
+    """Maps and filters at points as hi and lo, corrections first; at the scale of pool2."""
+    packed = split_pack.pack(tensors)
+    maps = split_maps(images, packed)
+    filters = packed.conv2.transpose(0, 1, 2, 3, 4, 6, 5).reshape(8, 2, 160, 64)
+    sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)
+    for tile in range(2):
+        at_points = at_points_in_fp32(maps[:, :, 4 * tile : 4 * tile + 8])
+        for p, point in enumerate(POINTS):
+            rows = np.lib.stride_tricks.sliding_window_view(at_points[p], 5, axis=1)
+            high, low = parts_of(rows.transpose(0, 1, 3, 2).reshape(-1, 160))
+            a, b = filters[p].astype(np.float64)
+            product = chained([(high, b), (low, a), (high, a)]).astype(np.float32)
+            for output in range(4):
+                factor = float(output == 3) if point is None else point**output
+                sums[:, :, tile, output] += np.float32(factor) * product.reshape(-1, 8, 64)
+    return np.float32(packed.factors.conv2) * summed(sums.reshape(len(images), 8, 8, 64))
+
+
+def wgmma_winograd_fp16x3(images, tensors):
+    _, a2, _ = split.activation_exponents(tensors)
+    x = np.ldexp(split_winograd_features(images, tensors).astype(np.float64), -a2)
+    hidden = np.maximum(three_products(x.reshape(len(images), -1), tensors[2], a2), 0)
+    return hidden.astype(np.float32).astype(np.float64) @ tensors[3]
+
+
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
     "fp16_winograd": ("fp16w", wgmma_winograd_fp16),
@@ -289,6 +361,7 @@ PLANS = {
     "int8": ("int8", wgmma_int8),
     "int8_sparse": ("int8s", wgmma_sparse_int8),
     "fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, False)),
+    "fp16x3_winograd": ("fp16x3", wgmma_winograd_fp16x3),
     "mma_fp16x3": ("fp16x3", lambda images, tensors: fp16x3(images, tensors, True)),
 }
 """Plan -> its precision, and the scores (n, 10) of images (n, 28, 28, 1) by balanced tensors."""

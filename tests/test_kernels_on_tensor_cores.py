@@ -20,6 +20,7 @@ from emulated import (
     int8_features,
     roles_features,
     sparse_features,
+    split_winograd_features,
     winograd_features,
 )
 from test_kernels_on_a_cpu import build, version
@@ -37,6 +38,8 @@ from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
+from lenetgpu.stages.fused.wgmma_winograd import fp16x3_features as split
+from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
 
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 HEADERS = ("async", "barrier", "cluster", "global", "math", "shared", "shared2", "wgmma")
@@ -47,12 +50,19 @@ RUN = """
 extern "C" const char* run(unsigned grid, unsigned threads, unsigned seed, const Pixel* images,
                            const unsigned char* filters1, const unsigned char* filters2,
                            const float* scales, uint4* out, int n) {
-    return cpu::run_grid(%s, grid, threads, SHARED_BYTES, seed, images, filters1, filters2, %s out,
-                         n);
+    return cpu::run_grid%s(%s, grid, threads, SHARED_BYTES, seed, images, filters1, filters2, %s
+                           out, n%s);
 }
 """
 OF_BYTES = ("int8_features", "sparse_features")
 """Entries that take scales."""
+SPLIT = ", scales[2 * UINT8_PIXELS], scales[2 * UINT8_PIXELS + 1]"
+"""What the entry takes whose operands are split, and which runs in clusters of two."""
+
+
+def runner(entry):
+    split = entry == "split_features"
+    return RUN % ("<2>" * split, entry, "scales," * (entry in OF_BYTES), SPLIT * split)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +85,7 @@ def library(tmp_path_factory):
             source = folder / f"{kernel.entry}{len(made)}.cpp"
             lines = ['#include "cpu_wgmma.hpp"', *(f"#define {k} {v}" for k, v in kernel.defines)]
             lines += [on_a_cpu(kernel.source.read_text())]
-            lines += [RUN % (kernel.entry, "scales," * (kernel.entry in OF_BYTES))]
+            lines += [runner(kernel.entry)]
             source.write_text("\n".join(lines))
             to = source.with_suffix(".so")
             build("-shared", f"-I{folder}", f"-I{INCLUDE_ROOT}", source, "-o", to)
@@ -92,32 +102,39 @@ def on_a_cpu(text):
     return re.sub(r"extern __shared__ .*? memory\[\];", memory, text)
 
 
-def launched(run, images, packed, grid, threads, seed):
+def launched(run, images, packed, grid, threads, seed, parts):
     """The features as the kernel leaves them, (tiles of 80, 1024) float32 in its own order."""
     given = [np.ascontiguousarray(array) for array in (images, *packed)]
-    out = np.full((ceil(len(images) / TILE), 16, TILE, 8, 8), NAN, np.uint16)
+    out = np.full((ceil(len(images) / TILE), 16, parts, TILE, 8, 8), NAN, np.uint16)
     pointers = (ctypes.c_void_p(array.ctypes.data) for array in (*given, out))
     mistake = run(grid, threads, seed, *pointers, ctypes.c_int(len(images)))
     assert mistake is None, mistake.decode()
     cells, rows = np.arange(8), np.arange(TILE)[:, None]
-    at = (cells ^ rows % 8)[None, None, :, :, None]
-    straight = np.take_along_axis(out.view(np.float16), at, axis=3)
-    return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024).astype(np.float32)
+    at = (cells ^ rows % 8)[None, None, None, :, :, None]
+    straight = np.take_along_axis(out.view(np.float16), at, axis=4).astype(np.float32).sum(2)
+    return straight.transpose(0, 2, 1, 3, 4).reshape(-1, 1024)
 
 
 def in_halves(pack):
     """Packs (conv1, conv2) as (conv1 for floats and for bytes, conv2, no scales)."""
     nothing = np.zeros(0, np.float32)
-    return lambda conv1, conv2: (pack.pack_conv1(conv1), pack.pack_conv2(conv2), nothing)
+    return lambda conv1, conv2, *_: (pack.pack_conv1(conv1), pack.pack_conv2(conv2), nothing)
 
 
-def in_bytes(conv1, conv2):
+def in_parts(*tensors):
+    packed = split_pack.pack(tensors)
+    first, second, conv2 = packed.factors.floats, packed.factors.bytes, packed.factors.conv2
+    scales = np.array([first, conv2, second, conv2], np.float32)
+    return (packed.conv1, packed.conv1), packed.conv2, scales
+
+
+def in_bytes(conv1, conv2, *_):
     largest = int8_pack.ranges(conv1)
     whole, scales = int8_pack.quantize(conv2, largest)
     return int8_pack.pack_conv1(conv1, largest), int8_pack.pack_conv2(whole), scales
 
 
-def in_sparse_bytes(conv1, conv2):
+def in_sparse_bytes(conv1, conv2, *_):
     largest = int8_pack.ranges(conv1)
     whole, scales = int8_pack.quantize(pruned(conv1, conv2), largest)
     return int8_pack.pack_conv1(conv1, largest), sparse_pack.pack_conv2(whole), scales
@@ -129,6 +146,7 @@ KERNELS = {
     "roles": (roles, in_halves(winograd_pack), roles_features),
     "int8": (int8, in_bytes, int8_features),
     "sparse": (sparse, in_sparse_bytes, sparse_features),
+    "split": (split, in_parts, split_winograd_features),
 }
 """Module, what packs for it, what it computes from that."""
 
@@ -137,7 +155,8 @@ KERNELS = {
     ("name", "uint8", "n", "grid"),
     [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
      ("winograd", False, 3, 1), ("roles", True, 45, 1), ("roles", True, 9, 4),
-     ("roles", False, 3, 1), ("int8", True, 5, 1), ("sparse", True, 21, 1),
+     ("roles", False, 3, 1), ("split", True, 45, 2), ("split", True, 9, 4),
+     ("split", False, 3, 2), ("int8", True, 5, 1), ("sparse", True, 21, 1),
      ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
 def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
@@ -149,11 +168,13 @@ def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid
         images = rng.random((n, 28, 28, 1), np.float32)
     tiled = hasattr(module, "TILING")
     form = direct.Form.of(images) if tiled else uint8
-    threads = (module.TILING if tiled else module.DESIGN).threads
-    run = library((module if tiled else module.DESIGN).kernel(form))
-    conv1, *others = pack(*tensors[:2])
+    parts = 2 if module is split else 1
+    threads = split.THREADS if parts == 2 else (module.TILING if tiled else module.DESIGN).threads
+    run = library((module.DESIGN if hasattr(module, "DESIGN") else module).kernel(form))
+    conv1, *others = pack(*tensors)
     packed = (conv1[int(uint8)], *others)
-    found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)))
+    found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)), parts)
     expected = emulated(images, tensors).reshape(n, 1024)[:, fp16_pack.feature_order()]
     assert not found[n:].any()
-    np.testing.assert_allclose(found[:n], expected, atol=2e-3 * expected.max())
+    near = 3e-6 if parts == 2 else 2e-3
+    np.testing.assert_allclose(found[:n], expected, rtol=0, atol=near * expected.max())

@@ -232,6 +232,7 @@ def test_features_fill_the_gpu_and_no_more(launches, monkeypatch, n, dtype):
         "wgmma_winograd_roles_fp16.features": (min(132, padded // 4), 512),
         "wgmma_int8.features": (min(132, padded // 2), 512),
         "wgmma_sparse_int8.features": (min(132, padded // 2), 512),
+        "wgmma_winograd_fp16x3.features": (min(132, 2 * ceil(n / 8)), 512),  # clusters of two
         "wgmma_fp16x3.features": (min(132, ceil(n / 4)), 384),
         "mma_winograd_fp16.features": (min(132, ceil(n / 8)), 256),
         "mma_fp16.features": (min(2 * 132, ceil(n / 4)), 128),

@@ -109,7 +109,7 @@ def words(packed, *at):
 
 
 def test_packed_filters_of_conv2_are_the_filters_at_the_points(weights):
-    packed, points = pack_conv2(weights[1]), fp16_pack.at_points(weights[1])
+    packed, points = pack_conv2(weights[1]), fp16_pack.in_halves(weights[1])
     for slot, point in enumerate((1, 0, 2, 3, 4, 5, 6, 7)):
         for warp in range(8):
             for k, column, steps in words(packed, slot, slice(None), warp):

@@ -16,11 +16,13 @@ from lenetgpu.network import weight_shapes
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tuned import winograd
+from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.cuda_cores import classifier, conv1, conv2
 from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
 from lenetgpu.stages.fused.mma import pack as mma
 from lenetgpu.stages.fused.wgmma import fp16_pack, fp16x3_pack, int8_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
+from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
 
 HALF = 2.0**-11  # of a value: fp16's rounding
 TINY = 2.0**-25  # fp16's rounding below its least normal number
@@ -111,17 +113,54 @@ def test_winograds_conv2_is_point_row_half_eighth_output_channel(tensors):
     packed = winograd_pack.pack_conv2(tensors[1])
     assert packed.shape == (8, 5, 2, 2, 64, 8)
     assert packed.dtype == np.float16 and packed.flags.c_contiguous
-    finite = [point for point in emulated.POINTS if point is not None]
-    for p, point in enumerate(emulated.POINTS):
+    for p, expected in enumerate(at_points(tensors[1])):
         found = np.full((5, 32, 64), np.nan)
         for row, half, eighth, item in product(range(5), range(2), range(2), range(8)):
             found[row, 16 * half + 8 * eighth + item] = packed[p, row, half, eighth, :, item]
-        w = tensors[1].astype(np.float64)
-        expected = w[:, 4]  # of infinity
+        assert_sums(found[:, None], expected[:, None], left=0.5)  # of five
+
+
+def at_points(conv2):
+    """(8, 5, 32, 64): a row's taps at emulated.POINTS, from its polynomial."""
+    finite = [point for point in emulated.POINTS if point is not None]
+    w = conv2.astype(np.float64)
+    found = []
+    for point in emulated.POINTS:
+        at = w[:, 4]  # of infinity
         if point is not None:
             others = np.prod([point - other for other in finite if other != point])
-            expected = sum(w[:, tap] * point**tap for tap in range(5)) / others
-        assert_sums(found[:, None], expected[:, None], left=0.5)  # of five
+            at = sum(w[:, tap] * point**tap for tap in range(5)) / others
+        found.append(at)
+    return np.stack(found)
+
+
+def test_split_winograds_operands_are_high_and_low_of_one_scale(tensors):
+    packed, direct = split_pack.pack(tensors), fp16x3_pack.pack(tensors)
+    assert packed.conv1.flags.c_contiguous and packed.conv2.flags.c_contiguous
+    for part, column in product(range(2), range(64)):
+        before, found = (p.conv1[part, :, :, column].reshape(16, 2) for p in (direct, packed))
+        for m, q in product(range(3), range(4)):
+            np.testing.assert_array_equal(found[4 * m + q], before[3 * q + m])
+        np.testing.assert_array_equal(found[12:], before[12:])
+    assert packed.conv2.shape == (8, 2, 5, 2, 2, 64, 8)
+    found = np.empty((2, 8, 5, 32, 64), np.float16)
+    for p, part, row in product(range(8), range(2), range(5)):
+        for half, eighth, item in product(range(2), range(2), range(8)):
+            at = packed.conv2[p, part, row, half, eighth, :, item]
+            found[part, p, row, 16 * half + 8 * eighth + item] = at
+    k2 = assert_split(found, at_points(tensors[1]))
+    before, after = direct.factors, packed.factors
+    assert (after.bytes, after.floats) == (before.bytes / 8, before.floats / 8)
+    a1, a2, _ = split.activation_exponents(tensors)
+    assert after.conv2 == 0.25 * 2.0 ** (a2 - k2 - a1 + 3)
+    assert (after.fc1, after.fc2) == (before.fc1, before.fc2)
+
+
+def test_split_maps_at_points_stay_within_fp16():
+    """Scales leave maps up to 2**15, of which a point may have 8.5 times as much."""
+    rows = emulated.input_transform()
+    most = max(np.maximum(sign * rows, 0).sum(1).max() for sign in (1, -1))
+    assert most == 8.5 and most * 2.0 ** (15 - split_pack.GROWTH) < 65504
 
 
 def test_winograds_transformed_maps_stay_within_fp16():

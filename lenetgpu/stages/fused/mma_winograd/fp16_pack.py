@@ -54,7 +54,7 @@ def pack_conv2(conv2: Array) -> Array:
     """
     import numpy as np
 
-    points = fp16_pack.at_points(conv2)[[1, 0, *range(2, POINTS)]]
+    points = fp16_pack.in_halves(conv2)[[1, 0, *range(2, POINTS)]]
     matrix = points[:, :, channel_order()][:, :, :, output_order()]
     packed = fragments(matrix).reshape(POINTS, 5, 2, WARPS // 2, 32, 2, 4)
     packed = packed.transpose(0, 1, 3, 5, 4, 2, 6).reshape(POINTS, 5, WARPS, 32, 2, 4)

@@ -55,18 +55,23 @@ struct Strips {
 };
 static_assert(ACROSS * 4 == 24 && (ACROSS + 2) % 2 == 0 && ROW_BYTES % 8 == 0, "loads of 8 bytes");
 
-__device__ __forceinline__ void multiply1(float (&d)[32], const Strips& s, int x, u64 filters) {
-    ptx::wgmma_fence();
-    ptx::wgmma<false>(d, uint4{s.upper[x], s.lower[x], s.upper[x + 1], s.lower[x + 1]}, filters);
+template <bool ADD>
+__device__ __forceinline__ void multiply_strip(float (&d)[32], const Strips& s, int x, u64 filters) {
+    ptx::wgmma<ADD>(d, uint4{s.upper[x], s.lower[x], s.upper[x + 1], s.lower[x + 1]}, filters);
     ptx::wgmma<true>(d, uint4{s.upper[x + 2], s.lower[x + 2], s.upper4[x], s.lower4[x]},
                      filters + STEP1_BYTES / 16);
+}
+__device__ __forceinline__ void multiply1(float (&d)[32], const Strips& s, int x, u64 filters) {
+    ptx::wgmma_fence();
+    multiply_strip<false>(d, s, x, filters);
     ptx::wgmma_commit();
 }
 
 // The 8 inputs of this half's tile: 6 are this thread's, 2 those of the lane with the other half.
-__device__ __forceinline__ void tile_of(u32 (&d)[POINTS], const u32 (&own)[ACROSS], int half) {
-    const u32 first = __shfl_xor_sync(~0u, half ? own[0] : own[4], 16);
-    const u32 second = __shfl_xor_sync(~0u, half ? own[1] : own[5], 16);
+template <typename T>
+__device__ __forceinline__ void tile_of(T (&d)[POINTS], const T (&own)[ACROSS], int half) {
+    const T first = __shfl_xor_sync(~0u, half ? own[0] : own[4], 16);
+    const T second = __shfl_xor_sync(~0u, half ? own[1] : own[5], 16);
     d[0] = half ? first : own[0], d[1] = half ? second : own[1];
 #pragma unroll
     for (int i = 2; i < 6; ++i) d[i] = half ? own[i - 2] : own[i];

@@ -16,8 +16,10 @@ from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv
 
 BATCH = 4
 """Images that a block has on their way through conv2 at a time."""
-_FILTER_BYTES = 32 * 64 * 2 + POINTS * 5 * 32 * 64 * 2
-_MAP_BYTES = POINTS * 12 * 2 * 32 * 2
+FILTER_BYTES = POINTS * 5 * 32 * 64 * 2
+"""conv2's filters, as halves."""
+MAP_BYTES = POINTS * 12 * 2 * 32 * 2
+"""An image's transformed maps, as halves."""
 _FILTER_BARRIERS = 1 + POINTS
 
 
@@ -50,7 +52,8 @@ class Design:
     def shared_bytes(self) -> int:
         """Shared memory of a block: filters, transformed maps, pixels and mbarriers."""
         barriers = 8 * (_FILTER_BARRIERS + self.barriers)
-        return _FILTER_BYTES + BATCH * (_MAP_BYTES + self.pixel_bytes) + barriers
+        filters = 32 * 64 * 2 + FILTER_BYTES
+        return filters + BATCH * (MAP_BYTES + self.pixel_bytes) + barriers
 
     def kernel(self, uint8: bool) -> Kernel:
         """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""

@@ -30,16 +30,29 @@ def pair_order() -> Array:
     return order
 
 
-def pack_conv1(conv1: Array) -> Array:
-    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
+def in_pair_order(conv1: Array) -> Array:
+    """(2, 2, 2, 64, 8) of `arrange_conv1`, K's pairs in `pair_order`."""
     import numpy as np
 
-    packed = fp16_pack.pack_conv1(conv1)
-    pairs = packed.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
+    pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
     return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
 
 
+def pack_conv1(conv1: Array) -> Array:
+    """(5, 5, 1, 32) filters as (2, 2, 2, 64, 8) fp16: fp16's packing with K in `pair_order`."""
+    return in_pair_order(fp16_pack.pack_conv1(conv1))
+
+
 def at_points(conv2: Array) -> Array:
+    """(5, 5, 32, 64) filters as (8, 5, 32, 64) float64: a row's five taps become eight points."""
+    import numpy as np
+
+    transform = filter_transform()[list(ORDER)]
+    found: Array = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
+    return found
+
+
+def in_halves(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters at the points of `ORDER`, a row's taps each: (8, 5, 32, 64) fp16.
 
     A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
@@ -47,14 +60,12 @@ def at_points(conv2: Array) -> Array:
     """
     import numpy as np
 
-    transform = filter_transform()[list(ORDER)]
-    exact = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
-    return np.stack([to_half(rows[:, None])[:, 0] for rows in exact])
+    return np.stack([to_half(rows[:, None])[:, 0] for rows in at_points(conv2)])
 
 
 def pack_conv2(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8."""
     import numpy as np
 
-    split = at_points(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
+    split = in_halves(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)

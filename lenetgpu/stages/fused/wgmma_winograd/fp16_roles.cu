@@ -4,19 +4,12 @@
 // fourth only multiplies, a point after the other, and adds the products to the outputs in
 // registers, those of a batch's end under the next one's first products. sm_90a, any n >= 1.
 #include "gpu/ptx/registers.cuh"
-#include "stages/fused/wgmma_winograd/conv2.cuh"
+#include "stages/fused/wgmma_winograd/roles.cuh"
 
-constexpr int BAND = 4, BANDS = SIDE / BAND;  // pooled lines, a warp one of all images
-constexpr int BAND_ROWS = 2 * BAND + 4;       // of pixels, under a band
-constexpr int BAND_BYTES = BAND_ROWS * ROW_BYTES, BAND_PIXELS = BAND_ROWS * 28;
-constexpr int LINE_BYTES = BATCH * 2 * CELL;  // maps: [point][channel/8][12 rows][image][tile]
 constexpr int BANDS_AT = MAPS_AT + POINTS * POINT_BYTES;
 constexpr int BARRIERS_AT = BANDS_AT + BANDS * BATCH * BAND_BYTES;
-constexpr int GROUPS = BANDS + 1;
 constexpr int MULTIPLIES = 216, CONVOLVES = 96;  // registers of a thread
 
-static_assert(BATCH == 4 && SIDE % BAND == 0, "a line of all images is a warp's");
-static_assert(BAND_PIXELS % 8 == 0 && 2 * BAND * 28 % 8 == 0, "a band is whole patches");
 static_assert(BARRIERS_AT + 8 * (FILTER_BARRIERS + 4) == SHARED_BYTES, "the launcher's layout differs");
 static_assert(SHARED_BYTES <= MOST_BYTES, "a block's shared memory");
 
@@ -81,13 +74,6 @@ __device__ __forceinline__ void write(const Values& values, u32 to) {
             ptx::store_shared(to + p * POINT_BYTES + plane * PLANE_BYTES, values[plane][p]);
 }
 
-// Two of `a` and `b` change places with the lane `mask` away: `upper` keeps its b, the other its a.
-__device__ __forceinline__ void exchange(uint4& a, uint4& b, int mask, bool upper) {
-    const uint4 away = upper ? a : b;
-    const uint4 got = {__shfl_xor_sync(~0u, away.x, mask), __shfl_xor_sync(~0u, away.y, mask),
-                       __shfl_xor_sync(~0u, away.z, mask), __shfl_xor_sync(~0u, away.w, mask)};
-    (upper ? a : b) = got;
-}
 // ReLU and mean: a thread has all outputs of an image (its lane's of four), of two channels. It gets
 // column lane % 4 of each image, four rows.
 __device__ __forceinline__ void means(uint4 (&to)[BATCH], const float (&sums)[OUTPUTS][32], int lane) {
@@ -103,10 +89,7 @@ __device__ __forceinline__ void means(uint4 (&to)[BATCH], const float (&sums)[OU
         }
         to[column] = {w[0], w[1], w[2], w[3]};
     }
-    exchange(to[0], to[1], 1, lane & 1);
-    exchange(to[2], to[3], 1, lane & 1);
-    exchange(to[0], to[2], 2, lane & 2);
-    exchange(to[1], to[3], 2, lane & 2);
+    exchange(to, lane);
 }
 
 struct Barriers {  // of the points two by two: those written early, then late

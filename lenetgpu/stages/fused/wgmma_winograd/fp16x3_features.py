@@ -1,0 +1,72 @@
+"""Images to pool2's features at fp32 accuracy, conv2 by Winograd F(4,5) on wgmma (sm_90a)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
+from lenetgpu.stages.fused.split import Filters, filters
+from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
+from lenetgpu.stages.fused.wgmma_winograd.fp16_launch import BATCH, FILTER_BYTES, MAP_BYTES
+from lenetgpu.stages.fused.wgmma_winograd.fp16x3_pack import pack
+from lenetgpu.stages.registry import hopper, variant
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_CLUSTER = 2
+_BANDS = 3
+_PARTS = 2
+THREADS = (_BANDS + 1) * 128
+_BARRIERS = 1 + 4 * _PARTS + POINTS
+
+
+def _shared_bytes(uint8: bool) -> int:
+    """Filters of two points and of conv1, maps of a batch, pixels under three bands, mbarriers."""
+    filters2 = 2 * FILTER_BYTES // POINTS
+    pixels = BATCH * _BANDS * 12 * 28 * 2 * (1 if uint8 else _PARTS)
+    conv1 = 32 * 64 * 2
+    return _PARTS * (filters2 + conv1 + BATCH * MAP_BYTES) + pixels + 8 * _BARRIERS
+
+
+def kernel(uint8: bool) -> Kernel:
+    """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
+    room = {"SHARED_BYTES": _shared_bytes(uint8), "MOST_BYTES": SM_90_BLOCK_BYTES}
+    forms = {"UINT8_PIXELS": int(uint8), "SPLIT": 1, "IMAGES": BATCH // 2, "TILE": TILE_IMAGES}
+    return Kernel(_SOURCE, "split_features", (*forms.items(), *room.items()))
+
+
+def _prepare(w: Any, problem: Features, batch: int) -> Filters:
+    return filters(pack(w))
+
+
+def _kernels(problem: Features, batch: int) -> tuple[Kernel, ...]:
+    return kernel(uint8=True), kernel(uint8=False)
+
+
+@variant(
+    family="wgmma_winograd_fp16x3",
+    kind=FEATURES,
+    precision="fp16x3",
+    reads="NHWC",
+    raw_images=True,
+    writes="F16X2",
+    prepare=_prepare,
+    kernels=_kernels,
+    needs=hopper(),
+)
+def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
+    """conv1 to pool2 in one kernel of clusters on wgmma, conv2 by Winograd, operands hi and lo."""
+    uint8 = x.dtype == "uint8"
+    clusters = min(blocks_for(len(x), _CLUSTER * BATCH), multiprocessors() // _CLUSTER)
+    launch(
+        kernel(uint8),
+        (_CLUSTER * clusters,),
+        (THREADS,),
+        w.args(x, y),
+        shared=_shared_bytes(uint8),
+        overlap=True,
+    )
