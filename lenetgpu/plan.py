@@ -71,7 +71,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
-UNTRIED = frozenset({"tensor", "wgmma_sparse_int8", "mma_winograd_fp16", "wgmma_winograd_fp16x3"})
+UNTRIED: frozenset[str] = frozenset()
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
@@ -80,14 +80,14 @@ AUTO = "auto"
 # measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
-    "fp16x3": {"cuda": ("fp16x3", "mma_fp16x3")},
+    "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
-    "fp16w": {"cuda": ("fp16_roles", "fp16_winograd")},
+    "fp16w": {"cuda": ("fp16_roles", "fp16_winograd", "mma_winograd")},
     "int8": {"cuda": ("int8",)},
+    "int8s": {"cuda": ("int8_sparse",)},
 }
-# precision -> device -> plans of another precision that `auto` takes there too, each as long as its
-# error with the weights at hand is no larger than that of the precision's first plan
-STAND_INS: dict[str, dict[str, tuple[str, ...]]] = {"fp32": {"cuda": ("fp16x3", "mma_fp16x3")}}
+# precision -> device -> others' plans that `auto` takes there where they err no more than its first
+STAND_INS = {"fp32": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")}}
 _CONV_PREFERENCE = 10
 _CONVERSION_COST = 1000
 

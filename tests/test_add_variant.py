@@ -94,7 +94,7 @@ def test_pasted_it_is_listed_and_drawn(copied):
 
 
 def compare(*arguments):
-    command = ["compare", "pool1", "--batch", 50, "--seconds", 0.1, *arguments]
+    command = ["compare", "pool1", "--batch", 50, "--seconds", 0.1, "--watch", 0.1, *arguments]
     return CliRunner().invoke(main, [str(word) for word in command])
 
 

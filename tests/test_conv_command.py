@@ -362,8 +362,8 @@ def test_requests_are_checked_before_a_device_is_opened(monkeypatch):
     "shape", ["3,13,11,7,3,2,1", "1,28,28,32,5", "g2ic4oc6_ih9oh5kh3sh2dh1ph2"]
 )
 def test_a_small_shape_on_a_gpu(shape):
-    result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--explain",
-                 "--json", "-")  # fmt: skip
+    result = run(shape, "--batch", 3, "--device", "cuda", "--seconds", 0.02, "--watch", 0.05,
+                 "--explain", "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     (case,) = document["cases"]

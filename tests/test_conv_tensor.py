@@ -26,7 +26,6 @@ from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
-from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
@@ -558,9 +557,7 @@ def test_shapes_that_offsets_do_not_reach_are_refused():
         assert "supports images" in fits.refusal(conv(text)), text
 
 
-def test_nothing_takes_it_unless_it_is_asked_for():
-    """No GPU has run it."""
-    assert untried("tensor.fp16x3") and untried("tensor.wgmma_fp16")
+def test_best_takes_none_of_them_yet():
     for problem in RESNET:
         laid_out = replace(problem, reads="NCHW", writes="NCHW")
         named = {choice.algorithm for choice in choices(laid_out, 64, H200)}
@@ -571,4 +568,4 @@ def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():
     rows = dict(find("conv", "tensor", "cuda").explain(RESNET[0], 64, H200))
     assert rows["tiling"] == "256 outputs x 64 filters a block of 256 threads"
     assert rows["split images"] == "51.4 MB, 64 at a time" and rows["depth used"].startswith("100%")
-    assert rows["predicted"].endswith("no GPU has run it")
+    assert rows["predicted"].endswith("us of them to split images")

@@ -23,7 +23,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.nvrtc import compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
-from lenetgpu.plan import AUTO_PLANS, resolve, untried
+from lenetgpu.plan import resolve
 from lenetgpu.stages.fused.mma.pack import feature_order
 from lenetgpu.stages.fused.mma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.mma_winograd.fp16_pack import pack_conv1, pack_conv2
@@ -146,10 +146,7 @@ def test_nothing_spills(arch):
         assert used.spill_bytes == used.stack_bytes == 0 and used.registers <= 255
 
 
-def test_nothing_takes_it_unless_it_is_asked_for():
-    """No GPU has run it."""
-    assert untried("mma_winograd") and untried("mma_winograd_fp16.features")
-    assert not any("mma_winograd" in plans for by in AUTO_PLANS.values() for plans in by.values())
+def test_its_plan_has_the_classifier_of_mma_fp16():
     features, classifier = resolve("mma_winograd", "cuda").slots
     assert features.variant.full_name == "mma_winograd_fp16.features"
     assert classifier.variant.full_name == "mma_fp16.classifier"

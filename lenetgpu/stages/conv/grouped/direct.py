@@ -1,7 +1,4 @@
-"""Direct convolution on the GPU of any strides, padding, dilation and groups.
-
-No GPU has run it yet: its source has run on a CPU, as C++, and `best` does not choose it.
-"""
+"""Direct convolution on the GPU of any strides, padding, dilation and groups."""
 
 from __future__ import annotations
 

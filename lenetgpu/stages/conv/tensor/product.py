@@ -1,6 +1,6 @@
 """Products of split operands on the tensor cores: tilings, their cost, their launches.
 
-No GPU has run them: the constants of `Fit` are predictions (docs/convolutions.md says from what).
+The constants of `Fit` were set before a GPU ran them (docs/convolutions.md says from what).
 """
 
 from __future__ import annotations

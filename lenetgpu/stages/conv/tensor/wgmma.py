@@ -48,11 +48,11 @@ TILINGS = (
 
 @tensor(Kind(2, TILINGS), needs=hopper(), precision="fp16x3")
 def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """The product of tensor.fp16x3 on Hopper's wgmma; no GPU has run it."""
+    """The product of tensor.fp16x3 on Hopper's wgmma."""
     run(x, w, y)
 
 
 @tensor(Kind(1, TILINGS), needs=hopper(), precision="fp16")
 def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """The product of tensor.fp16 on Hopper's wgmma; no GPU has run it."""
+    """The product of tensor.fp16 on Hopper's wgmma."""
     run(x, w, y)
