@@ -93,7 +93,7 @@ def test_a_captured_run_undoes_the_scale_each_time(name, gpu, script, sets):
 
 
 def test_fp32_s_default_is_as_exact_as_fp32(gpu, sets):
-    """Whatever it takes; on a Hopper with the shipped weights that is fp16x3."""
+    """Whatever it takes; on a Hopper with the shipped weights that is of split halves."""
     from lenetgpu.check.fit import fit
 
     for name in ("as they ship", "channels times 2^-6 to 2^2", "random"):
@@ -103,4 +103,4 @@ def test_fp32_s_default_is_as_exact_as_fp32(gpu, sets):
         found = fit(resolve(taken[0], "cuda"), sets[name], gpu.name, "uint8", 10_000)
         assert found.error <= own.error or taken[0] == "sgemm"
         if gpu.compute_capability == 90 and name == "as they ship":
-            assert taken == ["fp16x3"]
+            assert taken[0] in ("fp16x3", "fp16x3_winograd")

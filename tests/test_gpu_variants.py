@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
@@ -41,16 +42,16 @@ def needs(variant):
 
 def plain(problem):
     """The problem without its layouts, which the reference does not know."""
-    fields = {k: v for k, v in vars(problem).items() if k not in ("reads", "writes")}
-    return tuple(fields.items())
+    names = [field.name for field in fields(problem) if field.name not in ("reads", "writes")]
+    return tuple((name, getattr(problem, name)) for name in names)
 
 
 @lru_cache(maxsize=8)
-def case(kind, problem_type, fields, n):
+def case(kind, problem_type, known, n):
     seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
     print(f"seed {seed}")
     extra = {"reads": "", "writes": ""} if problem_type is Relayout else {}
-    problem = problem_type(**dict(fields), **extra)
+    problem = problem_type(**dict(known), **extra)
     x, w = random_input(kind, problem, n, np.random.default_rng(seed))
     if kind == "conv":
         import cupy
