@@ -212,8 +212,8 @@ def prove(jobs: int) -> dict[str, dict[str, int]]:
 class Part:
     """A part of the cases under one tool, in processes one after another until time is over."""
 
-    def __init__(self, tool: str | None, part: str, cases: list[str]) -> None:
-        self.tool, self.part, self.cases = tool, part, cases
+    def __init__(self, tool: str | None, part: str, cases: list[str], only: str) -> None:
+        self.tool, self.part, self.cases, self.only = tool, part, cases, only
         self.begun: list[str] = []
         self.through: list[str] = []
         self.row = Row(tool or "as they are")
@@ -223,6 +223,7 @@ class Part:
         while len(self.begun) < len(self.cases) and (left := until - time.monotonic()) > 0:
             before = len(self.begun)
             words = ["--part", self.part, "--skip", str(before), "--seconds", f"{left:.1f}"]
+            words += ["--only", self.only]
             log, code = logged(command(self.tool, *words), left + _GRACE_S)
             self._take(log, code)
             if self.tool is not None:
@@ -258,10 +259,10 @@ class Part:
         self.row.reports += [report[:600] for report in others[:3]]
 
 
-def watch(tool: str | None, cases: list[str], jobs: int, seconds: float) -> Row:
-    """All `cases` under `tool`, or as they are."""
+def watch(tool: str | None, cases: list[str], jobs: int, seconds: float, only: str = "") -> Row:
+    """All `cases`, which are those of `only`, under `tool`, or as they are."""
     began = time.monotonic()
-    parts = [Part(tool, f"{index}/{jobs}", cases[index::jobs]) for index in range(jobs)]
+    parts = [Part(tool, f"{index}/{jobs}", cases[index::jobs], only) for index in range(jobs)]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(partial(Part.run, until=began + seconds), parts))
     row = Row(tool or "as they are", seconds=time.monotonic() - began)
@@ -282,9 +283,9 @@ def owners(cases: Iterable[str]) -> set[str]:
     return {case.partition(" | ")[0] for case in cases}
 
 
-def listed() -> list[str]:
-    """Every case, in the order in which they run; ClickException where there is none."""
-    log, code = logged(command(None, "--list"), _PLANTED_S)
+def listed(only: str = "") -> list[str]:
+    """The cases of `only`, in the order in which they run; ClickException where there is none."""
+    log, code = logged(command(None, "--list", "--only", only), _PLANTED_S)
     cases = re.findall(r"^case (.+)$", log, re.MULTILINE)
     if code != 0 or not cases:
         last = (log.strip().splitlines() or ["nothing"])[-1]
@@ -299,12 +300,15 @@ def version() -> str:
     return (found[1] or found[2]) if found else "unknown"
 
 
-def document(gpu: Gpu, planted: Any, cases: list[str], rows: list[Row]) -> dict[str, Any]:
+def document(
+    gpu: Gpu, planted: Any, cases: list[str], rows: list[Row], only: str
+) -> dict[str, Any]:
     """What is kept of a run."""
     found = head("sanitize", gpu) | {
         "sanitizer": version(),
         "planted": planted,
         "cases": len(cases),
+        "only": only,
         "variants": len(owners(cases)),
         "rows": [vars(row) | {"seconds": round(row.seconds, 1)} for row in rows],
     }
@@ -315,8 +319,10 @@ def document(gpu: Gpu, planted: Any, cases: list[str], rows: list[Row]) -> dict[
 @click.option("--jobs", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--seconds", type=float, default=600.0, show_default=True,
               help="All tools' together; the run without a tool may take as many.")  # fmt: skip
+@click.option("--only", default="", metavar="NAMES",
+              help="Plans and variants that have one of these in their name.")  # fmt: skip
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Keep the result here.")
-def main(jobs: int, seconds: float, target: Path | None) -> None:
+def main(jobs: int, seconds: float, only: str, target: Path | None) -> None:
     try:
         gpu = require_gpu(0)
         if shutil.which(SANITIZER) is None:
@@ -328,18 +334,18 @@ def main(jobs: int, seconds: float, target: Path | None) -> None:
         sys.exit(2)
     planted = prove(jobs)
     click.echo(f"{len(planted)} planted errors found, each by its tool; none in a clean kernel")
-    cases = listed()
-    bare = watch(None, cases, jobs, seconds)
+    cases = listed(only)
+    bare = watch(None, cases, jobs, seconds, only)
     click.echo(bare.sentence())
     rows, left, shares = [], seconds, sum(TOOLS.values())
     for tool, share in TOOLS.items():
-        rows.append(watch(tool, cases, jobs, left * share / shares))
+        rows.append(watch(tool, cases, jobs, left * share / shares, only))
         left, shares = max(0.0, left - rows[-1].seconds), shares - share
         click.echo(rows[-1].sentence())
         for report in rows[-1].reports:
             click.echo(report)
     if target is not None:
-        text = json.dumps(document(gpu, planted, cases, rows), indent=1)
+        text = json.dumps(document(gpu, planted, cases, rows, only), indent=1)
         write_atomically(target, text.encode() + b"\n")
     sys.exit(0 if all(row.clean for row in rows) and not (bare.wrong or bare.died) else 1)
 

@@ -121,6 +121,11 @@ def of_plans(gpu: Gpu) -> Iterator[Case]:
                 yield Case(f"plan {name}", f"{DIGITS} digits, {dtype}", rank, run)
 
 
+def of_names(cases: list[Case], only: str) -> list[Case]:
+    """Those of what has one of the names, with commas between, in its own; all of no name."""
+    return [case for case in cases if any(name in case.of for name in only.split(","))]
+
+
 def in_order(cases: list[Case]) -> list[Case]:
     """Everybody's first case before anybody's second."""
     return sorted(cases, key=lambda case: case.rank)
@@ -160,8 +165,11 @@ def plant(name: str) -> None:
 @click.option("--part", default="0/1", help="I/N: every Nth case from the Ith.")
 @click.option("--skip", default=0, help="Of the part's cases, so many first ones are left out.")
 @click.option("--seconds", default=float("inf"), help="No case begins after so many.")
+@click.option("--only", default="", help="Cases of what has one of these names in its own.")
 @click.option("--planted", help="The one kernel with an error for this tool.")
-def main(listed: bool, part: str, skip: int, seconds: float, planted: str | None) -> None:
+def main(
+    listed: bool, part: str, skip: int, seconds: float, only: str, planted: str | None
+) -> None:
     """Run the cases, in an order in which everybody's first come first."""
     until = time.monotonic() + seconds
     try:
@@ -178,7 +186,7 @@ def main(listed: bool, part: str, skip: int, seconds: float, planted: str | None
     if planted is not None:
         plant(planted)
         return
-    cases = in_order([*of_plans(gpu), *of_variants(gpu)])
+    cases = in_order(of_names([*of_plans(gpu), *of_variants(gpu)], only))
     if listed:
         for case in cases:
             print(f"case {case}")

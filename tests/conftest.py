@@ -19,6 +19,7 @@ import numpy as np
 import parts
 import pytest
 import receipt
+from failing import FAILING
 
 from lenetgpu.commands import infer
 from lenetgpu.files.weights import Weights, load_weights
@@ -122,6 +123,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Those of PyTorch are skipped without it: the package index has it with CUDA's libraries only.
     """
+    for item in items:
+        if item.nodeid in FAILING:
+            item.add_marker(pytest.mark.xfail(reason=FAILING[item.nodeid], strict=True))
     if config.option.markexpr == "gpu":
         before = parts.told()
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
@@ -213,6 +217,7 @@ def _facts(keeper: parts.Keeper, skipped: int) -> dict[str, Any]:
         "tests_passed": keeper.passed,
         "tests_skipped": skipped,
         "runs": keeper.runs,
+        "known_failures": FAILING,
     }
 
 

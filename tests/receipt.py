@@ -173,7 +173,10 @@ def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, 
     since = len(state.unrun)
     rest = f"; {since} file{'s' * (since > 1)} changed since, listed as unrun" if since else ""
     runs = f" in {receipt['runs']} runs" if receipt.get("runs", 1) > 1 else ""
-    return True, [f"GPU receipt holds: {receipt['tests_passed']} tests{runs} on {where}{rest}"]
+    failing = receipt.get("known_failures", {})
+    beside = f", {len(failing)} known to fail" if failing else ""
+    ran = f"{receipt['tests_passed']} tests{runs}{beside}"
+    return True, [f"GPU receipt holds: {ran} on {where}{rest}"]
 
 
 def _meant(names: Iterable[str], state: State, root: Path) -> Iterator[str]:

@@ -95,6 +95,8 @@ def test_nothing_changed(ran, tree):
     assert state(ran, tree) == ((), ())
     said = "GPU receipt holds: 7 tests on GPU, driver 1.2, 2026-01-01"
     assert receipt.sentences(ran, tree) == (True, [said])
+    beside = {"known_failures": {"tests/test_one.py::test_it": "a reason"}}
+    assert "7 tests, 1 known to fail on GPU" in receipt.sentences(ran | beside, tree)[1][0]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_a_whole_gpu_run_that_passed_writes_what_it_ran(written, processes):
     (made,) = written
     assert (made["tests_passed"], made["tests_skipped"], made["runs"]) == (5, 2, 2)
     assert (made["device"], made["driver"], made["cupy"]) == ("NVIDIA Test", "unknown", "14.0")
-    assert made["unrun"] == {}
+    assert made["unrun"] == {} and made["known_failures"] == conftest.FAILING
     assert receipt.compared(made) == receipt.State((), ())
 
 
@@ -308,3 +310,10 @@ def test_gpu_tests_are_given_long_ones_first_and_those_alone_last():
     items = [SimpleNamespace(name=name, keywords={kind: 1}) for name, kind in kinds.items()]
     assert "".join(item.name for item in conftest.in_turns(items)) == "caedgbf"
     assert conftest.in_turns([]) == []
+
+
+def test_what_is_known_to_fail_is_a_gpu_test():
+    for test, reason in conftest.FAILING.items():
+        path, _, name = test.partition("::")
+        text = (receipt.ROOT / path).read_text()
+        assert f"def {name.partition('[')[0]}(" in text and "mark.gpu" in text and reason.strip()

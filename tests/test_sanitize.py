@@ -51,6 +51,8 @@ cases = [f"{{name}} | shape {{k}}" for k in range(3) for name in ("conv-a", "poo
 if "--planted" in words:
     print("launched", words[-1])
     sys.exit(0)
+only = words[words.index("--only") + 1].split(",")
+cases = [case for case in cases if any(name in case for name in only)]
 if "--list" in words:
     print(*(f"case {{case}}" for case in cases), sep="\\n")
     sys.exit(0)
@@ -105,6 +107,16 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
     assert [(row["tool"], row["cases"], row["errors"]) for row in found["rows"]] == [
         ("memcheck", 9, 0), ("racecheck", 9, 0),
     ]  # fmt: skip
+
+
+def test_some_are_watched_alone(sanitize, tmp_path):
+    target = tmp_path / "some.json"
+    done = asked(sanitize, "--only", "conv,pool-b", "--json", str(target))
+    assert done.exit_code == 0, done.output
+    found = json.loads(target.read_text())
+    assert (found["cases"], found["variants"], found["only"]) == (6, 2, "conv,pool-b")
+    assert [row["cases"] for row in found["rows"]] == [6, 6]
+    assert asked(sanitize, "--only", "none").exit_code == 1
 
 
 @pytest.mark.parametrize(
