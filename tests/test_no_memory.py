@@ -66,6 +66,21 @@ def test_a_refusal_of_memory_is_known_whoever_refused(error, lacks):
     assert (rounds.why(error).startswith("needs more memory")) == lacks
 
 
+@pytest.mark.parametrize(("free", "lacks"), [(64 << 20, True), (1 << 30, False), (None, False)])
+def test_an_internal_error_of_cufft_is_a_lack_of_memory_where_little_is_free(
+    monkeypatch, free, lacks
+):
+    def told():
+        if free is None:
+            raise named("CUDARuntimeError", 700)
+        return free, 80 << 30
+
+    runtime = SimpleNamespace(memGetInfo=told)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    assert lacks_memory(named("CuFFTError", result=5)) == lacks
+    assert not lacks_memory(named("CuFFTError", result=3))
+
+
 def test_half_is_tried_behind_what_was_given_back(monkeypatch):
     tried, given_back = [], []
     monkeypatch.setattr(faults, "release", lambda: given_back.append(len(tried)))
@@ -206,7 +221,13 @@ class TimedGpu:
 
     def __init__(self, monkeypatch, tmp_path):
         monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-        self.ms = {"fp32": 4.0, "sgemm": 1.0, "fp16x3": 2.0, "mma_fp16x3": 3.0}
+        self.ms = {
+            "fp32": 4.0,
+            "sgemm": 1.0,
+            "fp16x3": 2.0,
+            "fp16x3_winograd": 2.5,
+            "mma_fp16x3": 3.0,
+        }
         self.room, self.verified, self.refused = {}, [], None
         cupy = SimpleNamespace(asarray=self.resident)
         monkeypatch.setitem(sys.modules, "cupy", cupy)
@@ -253,7 +274,7 @@ def test_auto_leaves_out_and_names_a_candidate_that_memory_does_not_hold(timed, 
     timed.room["sgemm", where] = 0
     found = choice.measure(HOPPER, "fp32", 10_000)
     assert (found.plan, found.images) == ("fp16x3", 10_000)
-    assert list(found.medians_ms) == ["fp32", "fp16x3", "mma_fp16x3"]
+    assert list(found.medians_ms) == ["fp32", "fp16x3", "fp16x3_winograd", "mma_fp16x3"]
     assert list(found.lacking) == ["sgemm"] and not found.wrong
     assert "sgemm is left out of plan auto: no memory for it (CUBLAS_STATUS_ALLOC" in str(
         found.lacking

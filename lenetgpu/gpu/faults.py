@@ -28,6 +28,8 @@ _NO_MEMORY = {
     "CuDNNError": (2, 4000, 4001, 4002, 4003),  # CUDNN_STATUS_ALLOC_FAILED, and since version 9
 }
 _WORDS = ("ALLOC_FAILED", "ALLOCATION_FAILED")
+_VAGUE = {"CuFFTError": 5}  # CUFFT_INTERNAL_ERROR: for want of memory too, when a plan is made
+_LITTLE_BYTES = 256 << 20
 _PEERS = {"OutOfMemoryError"}  # PyTorch's, which is no MemoryError
 _LOST = {
     214: "CUDA_ERROR_ECC_UNCORRECTABLE",
@@ -70,7 +72,20 @@ def _refused(error: BaseException) -> bool:
         return True
     if name not in _NO_MEMORY:
         return False
+    if name in _VAGUE and _status(error) == _VAGUE[name]:
+        return _little_left()
     return _status(error) in _NO_MEMORY[name] or any(word in str(error) for word in _WORDS)
+
+
+def _little_left() -> bool:
+    """Whether the GPU has so little free memory that a library may want for it."""
+    cupy: Any = sys.modules.get("cupy")
+    if not hasattr(cupy, "cuda"):
+        return False
+    try:
+        return bool(cupy.cuda.runtime.memGetInfo()[0] < _LITTLE_BYTES)
+    except Exception:  # a GPU that does not answer lacks more than memory
+        return False
 
 
 def lacks_memory(error: BaseException) -> bool:
