@@ -10,6 +10,7 @@ import pytest
 from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 from limits import LIMITS, excused
 
+import lenetgpu
 from lenetgpu.cache import entries
 from lenetgpu.check import verify
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
@@ -122,7 +123,7 @@ def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path
     for name in ("stages/a/pack.py", "gpu/launch.py", "cpu/tile.py", *verify.PACKERS[3:]):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("ORDER = 1\n")
-    monkeypatch.setattr(verify.lenetgpu, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(lenetgpu, "__file__", str(tmp_path / "__init__.py"))
     keys = []
     for text in ("ORDER = 1\n", "ORDER = 2\n"):
         (tmp_path / file).write_text(text)

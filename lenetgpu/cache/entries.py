@@ -106,10 +106,10 @@ def write_plain(kind: str, file: str, data: bytes) -> bool:
     return True
 
 
-def keep(kind: str, name: str, facts: Any) -> None:
-    """Keep a dataclass of JSON's types, or a dictionary of them."""
+def keep(kind: str, name: str, facts: Any) -> bool:
+    """Keep a dataclass of JSON's types, or a dictionary of them; whether it could be."""
     held = facts if isinstance(facts, Mapping) else asdict(facts)
-    write(kind, name, json.dumps(held).encode())
+    return write(kind, name, json.dumps(held).encode())
 
 
 def facts_of(kind: str, name: str) -> dict[str, Any] | None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from lenetgpu.errors import one_line
 
 KINDS = (
-    "kernels", "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings"
+    "kernels", "nvrtc", "cpu", "numba", "verified", "fits", "auto", "schedule", "ceilings",
+    "tuned",
 )  # fmt: skip
 """What is kept, a folder each."""
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH

@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import lenetgpu
 from lenetgpu.cache import entries
+from lenetgpu.cache.sources import sources
 from lenetgpu.check.judge import excusable_flips, judge
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
@@ -45,18 +44,6 @@ def plan_key(plan: Plan, device: str, dtype: str, batch: int) -> str:
     if plan.device == "cuda":
         facts.append(nvrtc.environment())
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-
-
-@cache
-def sources(*parts: str) -> str:
-    """A digest of the package's Python files; of `parts`, files or folders of it, where named."""
-    package = Path(lenetgpu.__file__).parent
-    digest = hashlib.sha256(lenetgpu.__version__.encode())
-    for part in parts or ("",):
-        found = package / part
-        for path in sorted(found.rglob("*.py")) if found.is_dir() else [found]:
-            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 @cache
