@@ -50,7 +50,8 @@ def timed(case: dict[str, Any]) -> dict[str, float]:
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Each case of which one algorithm can be told from another."""
     for case in document["cases"]:
-        us, problem = timed(case), replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
+        us = timed(case)
+        problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
         if len(us) > 1:
             date, commit = document["date"], document.get("commit")
             name = document["device"]["name"]

@@ -12,6 +12,7 @@ from limits import LIMITS, excused
 
 import lenetgpu
 from lenetgpu.cache import entries
+from lenetgpu.cache.sources import sources
 from lenetgpu.check import verify
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.truth import random_input, reference
@@ -128,9 +129,9 @@ def test_a_plan_is_verified_again_where_what_packs_for_it_changed(file, tmp_path
     for text in ("ORDER = 1\n", "ORDER = 2\n"):
         (tmp_path / file).write_text(text)
         os.utime(tmp_path / file, (1, 1))
-        verify.sources.cache_clear()
+        sources.cache_clear()
         keys.append(verify.plan_key(resolve("tiled", "cpu"), "this one", "uint8", 1))
-    verify.sources.cache_clear()
+    sources.cache_clear()
     assert keys[0] != keys[1]
 
 

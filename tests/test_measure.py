@@ -137,7 +137,7 @@ def test_a_candidate_without_a_time_brings_no_kernel(script):
     document = measured.load("nvidia-h200", "conv", "overfeat.json")
     for case in document["cases"]:
         for entry in case["candidates"]:
-            if entry["name"].startswith("texture"):
+            if entry["name"].startswith(("texture", "best")):
                 entry["status"] = "skipped"
     assert "lenetgpu/stages/conv/texture.cu" not in measured.kernels_of(document)
 

@@ -34,12 +34,15 @@ from lenetgpu.measure import choice, roofline
 from lenetgpu.measure.choice import Choice
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.plan import resolve
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tuned import measured as tuned
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import Temporary
 from lenetgpu.streaming import costs
 from lenetgpu.streaming.schedule import Costs
 
 HOPPER = Gpu(0, "Some Hopper", 90)
+CONV = Conv(9, 9, 16, 16, 3, 3, reads="NCHW", writes="NCHW")
 ROOT_USER = hasattr(os, "geteuid") and os.geteuid() == 0
 ANOTHER = 65_534
 
@@ -141,6 +144,20 @@ def auto_kind(monkeypatch, tmp_path):
     return Kind("auto", use, made=made)
 
 
+def tuned_kind(monkeypatch, tmp_path):
+    made, found = [], tuned.Measured(HOPPER.name, 4, {"direct.tuned": 2.0}, "2026-11-22")
+    monkeypatch.setattr(tuned.nvrtc, "environment", lambda: ())
+
+    def use():
+        """What `best.fp32` looks up; where that is nothing, what `conv --tune` does."""
+        if not tuned.kept(HOPPER.name, CONV):
+            made.append(tuned.keep(CONV, found))
+            return True
+        return tuned.kept(HOPPER.name, CONV) == (found,)
+
+    return Kind("tuned", use, made=made)
+
+
 def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
     source = tmp_path / "k.cu"
     source.write_text("// nothing\n")
@@ -193,7 +210,7 @@ def nvrtc_kind(monkeypatch, tmp_path):
 
 KINDS = [
     cpu_kind, numba_kind, fits_kind, verified_kind, ceilings_kind, schedule_kind, auto_kind,
-    kernels_kind, cubins_kind, nvrtc_kind,
+    tuned_kind, kernels_kind, cubins_kind, nvrtc_kind,
 ]  # fmt: skip
 
 
@@ -474,6 +491,8 @@ IMPOSSIBLE = [
     (schedule_kind, {"call_us": 1e308}),
     (schedule_kind, {"image_bytes": 0}),
     (auto_kind, {"load": float("inf")}),
+    (tuned_kind, {"loads": {"4": float("inf")}}),
+    (tuned_kind, {"us": {"4": {"direct.tuned": 1e400}}}),
     (nvrtc_kind, {"library": 10**400}),
     (nvrtc_kind, {"version": [float("inf"), 1]}),
 ]

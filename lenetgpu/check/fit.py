@@ -14,9 +14,10 @@ from functools import cache, lru_cache
 from typing import Any
 
 from lenetgpu.cache import entries
+from lenetgpu.cache.sources import sources
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.check.verify import plan_key, sources, verify_once
+from lenetgpu.check.verify import plan_key, verify_once
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset

@@ -17,7 +17,7 @@ HEADINGS: dict[str, tuple[str, ...]] = {
         "plan", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax", "precision", "device",
         "threads", "streams", "chunk", "transfers", "suite", "lines",
         "model", "listed", "only", "with_files", "reference",
-        "explain", "machine", "engines", "shares", "workers", "scheduler", "predict",
+        "explain", "machine", "tune", "engines", "shares", "workers", "scheduler", "predict",
     ),
     "Time and checks": (
         "repeat", "timing", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise",

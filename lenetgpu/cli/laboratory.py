@@ -148,6 +148,10 @@ def _show(
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
 _SIMULATED = {"shape", "batch", "engines", *_FILES}
 _LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_FILES}
+_TUNED = {
+    "shape", "suite", "lines", "model", "batch", "device", "seconds", "rounds", "warmup", "tune",
+    *_FILES,
+}  # fmt: skip
 _CLOCKED = {"shape", "suite", "batch", "device", "plot", "shares", *_FILES}
 
 
@@ -285,6 +289,11 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     show_default="this GPU",
     help="Explain for gtx1080ti, titanx, h100 or h200.",
 )
+@click.option(
+    "--tune",
+    is_flag=True,
+    help="Time what best.fp32 may run, and keep the fastest for it, beside compiled kernels.",
+)
 @click.option("--engines", is_flag=True, help="Simulate the convnet2 paper's engines instead.")
 @click.option(
     "--shares",
@@ -314,6 +323,14 @@ def conv(
     from lenetgpu.commands.conv.request import ConvRequest
     from lenetgpu.show.progress import status_line
 
+    if options["tune"]:
+        _only_beside(
+            ctx,
+            "--tune",
+            _TUNED,
+            "SHAPE, --suite, --from or --model, --batch, --device, --seconds, --rounds, --warmup "
+            "and where results go",
+        )
     targets = _targets(options)
     asked = request(ConvRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:

@@ -254,6 +254,24 @@ def print_network(console: Console, network: dict[str, Any], reference: str = ""
         console.print(as_rich(used(SUM_COLUMNS, sums), sums, title, width=console.width))
 
 
+def tuned_line(tuned: dict[str, Any]) -> str:
+    """What `conv --tune` kept of a shape, and what the model would have taken."""
+    algorithm, model = tuned["algorithm"], tuned["model"]
+    if algorithm is None:
+        return f"best.fp32: nothing kept: {tuned['why']}"
+    line = f"best.fp32 takes {algorithm}, {tuned['us'][algorithm]:,.2f} us"
+    if tuned["why"]:
+        line = f"best.fp32 would take {algorithm}, not kept: {tuned['why']}"
+    if tuned["before"] != algorithm:
+        line += f"; it took {tuned['before']}"
+    if model == algorithm:
+        return f"{line}; so does the model"
+    times = "not timed" if tuned["off"] is None else f"{tuned['us'][model]:,.2f} us"
+    return f"{line}; the model takes {model}, {times}" + (
+        f", {tuned['off']:.2f}x" if tuned["off"] is not None else ""
+    )
+
+
 def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     rows = case_rows(case)
     label = f"{case['label']}: " if in_suite else ""
@@ -272,6 +290,8 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""
             console.print(f"{row['name']}: {word}{row['note']}", highlight=False, soft_wrap=True)
+    if case.get("tuned"):
+        console.print(tuned_line(case["tuned"]), highlight=False, soft_wrap=True)
     if in_suite:
         console.print(f"again: {case['command']}", highlight=False, soft_wrap=True)
     if case["rounds"]:

@@ -20,12 +20,15 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
         return None
     words = [shape_text(row.problem), "--batch", str(row.batch)]
     plain = {field.name: field.default for field in fields(ConvRequest)}
+    tunes = request.tune and only is None
     for name in _KEPT:
-        value = getattr(request, name)
+        value = plain[name] if tunes and name == "watch" else getattr(request, name)
         if value != plain[name]:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]
     for path in request.outside:
         words += ["--with", str(path)]
+    if tunes:
+        return shlex.join(["lenetgpu", "conv", *words, "--tune"])
     only = only or request.only
     return shlex.join(["lenetgpu", "conv", *words, *(["--only", only] if only else [])])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lenetgpu.commands.asked import gate_note, guests
@@ -12,6 +12,7 @@ from lenetgpu.commands.conv.beside import explained, has_ladder, ladder, named
 from lenetgpu.commands.conv.kernels import compile_all
 from lenetgpu.commands.conv.repeats import repeat_all
 from lenetgpu.commands.conv.request import ConvRequest, require_checkable, rows_to_run
+from lenetgpu.commands.conv.tuning import note, tune, tuning
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -151,6 +152,8 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
 def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     """Check and time what was asked for; LenetError for bad input."""
     suite, rows = rows_to_run(request)
+    if request.tune:
+        request = tuning(request)
     with guests(request.outside, request.device) as found:
         return _run_rows(request, suite, rows, found, say)
 
@@ -173,7 +176,8 @@ def _run_rows(
     if chosen:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
-    setting = _Setting(gpu, limits, peer_version(device) if chosen else None, chosen, own)
+    peer = peer_version(device) if chosen and not request.tune else None
+    setting = _Setting(gpu, limits, peer, chosen, own)
     reference = _reference(request, setting, shapes)
     _check_setting(request, setting, reference, shapes, earlier)
     document = (
@@ -198,6 +202,8 @@ def _run_rows(
         commands = [command_of(request, row) for row in rows]
         document["network"] = network_json(rows, commands, document["cases"])
     notes += [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
+    if request.tune:
+        notes.append(note(document["cases"]))
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression, request.only is not None)
@@ -249,6 +255,8 @@ def _run_cases(
             case = case_json(shape, comparison, setting.limits, setting.peer_name)
             add_commands(case, request, shape, setting.peer_name)
             document["cases"].append(case)
+            if request.tune:
+                case["tuned"] = asdict(tune(shape, case))
             wrong += [f"{shape.label}: {c.name}, {_reason(c)}" for c in comparison.wrong]
             if request.explain:
                 here = None if setting.gpu is None else setting.chosen

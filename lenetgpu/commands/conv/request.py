@@ -36,7 +36,7 @@ class ConvRequest:
     """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
 
     `lines` is a file of convolutions, one a line, `model` an ONNX model. `machine` is the known GPU
-    that `explain` plans for instead of the one here.
+    that `explain` plans for instead of the one here; `tune` keeps the fastest algorithm of each.
     """
 
     shape: str | None = None
@@ -55,6 +55,7 @@ class ConvRequest:
     watch: float = WATCHED_S
     cold_l2: bool = False
     bitwise: bool = False
+    tune: bool = False
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None

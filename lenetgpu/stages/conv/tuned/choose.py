@@ -87,9 +87,7 @@ def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     return tuple(sorted(found, key=lambda choice: choice.clocks))
 
 
-def taken(
-    problem: Conv, batch: int, machine: Machine | None = None
-) -> tuple[str, Measured | None]:
+def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[str, Measured | None]:
     """The algorithm that `best.fp32` runs for up to `batch` images, and what was measured of it.
 
     None where the model decides: where nothing was measured for about as many images, or what was

@@ -98,7 +98,8 @@ def fields_of(problem: Conv) -> dict[str, Any]:
 
 def problem_of(found: Mapping[str, Any]) -> Conv:
     """The problem that `fields_of` told; TypeError where it is none."""
-    return Conv(**{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    return Conv(**sizes)
 
 
 def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:

@@ -1,0 +1,83 @@
+"""`lenetgpu conv --tune`: what `best.fp32` may run is timed, and the fastest kept."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import machines
+from lenetgpu.measure.conv_bench import laid_out
+from lenetgpu.measure.roofline import load_on
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.show.conv_document import geometric_mean
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.tuned.choose import ALGORITHMS, choices, off_by, taken
+from lenetgpu.stages.conv.tuned.measured import Measured, keep
+
+CHOOSER = "best.fp32"
+
+
+def tuning(request: ConvRequest) -> ConvRequest:
+    """What is measured to tune: best's algorithms and nothing else; LenetError without a GPU."""
+    gpu, why = choose_device(request.device)
+    if gpu is None:
+        raise LenetError(
+            f"--tune: expected a GPU, which {CHOOSER} runs on, found device cpu ({why})"
+        )
+    return replace(request, only=",".join(ALGORITHMS), watch=0.0)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came of one shape: times in microseconds, who was chosen before, by the model, now.
+
+    `off` is the model's time over the fastest's, None where it was not timed; `why` says why
+    nothing was kept.
+    """
+
+    us: dict[str, float]
+    algorithm: str | None = None
+    before: str | None = None
+    model: str | None = None
+    off: float | None = None
+    why: str | None = None
+
+
+def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
+    """Keep the fastest of a case's right algorithms, on the current GPU."""
+    us = {
+        entry["name"]: 1e3 * entry["median_ms"]
+        for entry in case["candidates"]
+        if entry["status"] == "right" and entry.get("median_ms") and entry["name"] in ALGORITHMS
+    }
+    problem = laid_out(find("conv", CHOOSER, "cuda"), shape.problem)
+    if isinstance(problem, str):
+        return Tuned(us, why=problem)
+    if case["interrupted"]:
+        return Tuned(us, why="interrupted before every algorithm was timed")
+    if not us:
+        return Tuned(us, why="no algorithm was right and timed")
+    machine = machines.current()
+    today, load = datetime.date.today().isoformat(), load_on("cuda")
+    found = Measured(machine.name, shape.batch, us, today, load=load)
+    before, _ = taken(problem, shape.batch, machine)
+    model = choices(problem, shape.batch, machine)[0].algorithm
+    why = None if keep(problem, found) else "the cache folder takes no entry"
+    return Tuned(us, found.algorithm, before, model, off_by(model, found), why)
+
+
+def note(cases: list[dict[str, Any]]) -> str:
+    """How many choices were kept, and how far the model was off."""
+    found = {case["label"]: case["tuned"] for case in cases if case.get("tuned")}
+    held = sum(tuned["why"] is None for tuned in found.values())
+    said = f"tune: {held} of {len(found)} choices kept"
+    off = {label: tuned["off"] for label, tuned in found.items() if tuned["off"] is not None}
+    if not off:
+        return said
+    worst = max(off, key=off.__getitem__)
+    mean = geometric_mean([*off.values()])
+    return f"{said}; the model's were {mean:.2f}x the fastest, {off[worst]:.2f}x at most ({worst})"
