@@ -71,6 +71,9 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
             "{json}",
         )
         yield Job("ablation", f"ablation/{name}.json", command, 60)
+    few = ("--seconds", "0.02", "--quick") if quick else ("--seconds", str(each / 2))
+    winners = (*_script("winners"), *few, "--json", "{json}")
+    yield Job("winners", "winners.json", winners, 30 if quick else 600)
     course = (*LENETGPU, "compare", "--suite", "course", "--device", "cuda", "--no-progress",
               "--json", "{json}")  # fmt: skip
     plot = ("--plot", "{picture}") if _can_draw() else ()
@@ -179,6 +182,7 @@ PARTS = {
         "cells",
         "conv",
         "ablation",
+        "winners",
         "course",
         "shares",
         "counters",

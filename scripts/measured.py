@@ -3,7 +3,8 @@
 DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
 `cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
 `course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`,
-`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`, `scale.json`.
+`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`, `scale.json`,
+`winners.json`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import lenetgpu
 from lenetgpu.check.warmup import network_problems
+from lenetgpu.commands.conv.given import taken
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
@@ -26,7 +28,6 @@ from lenetgpu.papers.convnet2_shares import kernels as shares_kernels
 from lenetgpu.papers.course import APART, MEAN, MERGED, RELU, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.papers.course_ladder import PASSES_OF
 from lenetgpu.papers.course_merged import VARIANTS as LINEAR
-from lenetgpu.papers.shapes import SUITES
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import canonical, resolve
 from lenetgpu.show.page.provenance import changed
@@ -107,16 +108,15 @@ def _of_variant(kind: str, name: str, device: str) -> set[Path]:
 
 
 def _of_conv(document: Document) -> Iterator[Path]:
-    """Of a suite's candidates, on the suite's shapes."""
+    """Of every shape's candidates."""
     device = document["device"]["kind"]
     by_name = {v.full_name: v for v in variants("conv") if v.needs.device in (device, "cpu")}
-    shapes = {shape.label: shape.problem for shape in SUITES[document["suite"]].shapes}
     for case in document["cases"]:
         for entry in case["candidates"]:
             variant = by_name.get(entry["name"])
             if variant is None or entry["status"] != "right":
                 continue
-            problem = variant.laid_out(shapes[case["label"]])
+            problem = variant.laid_out(taken(case["shape"]).problem)
             if not isinstance(problem, str):
                 yield from _files(variant, [problem])
 
@@ -153,7 +153,7 @@ def _paths(document: Document) -> Iterator[Path]:
     device = document["device"]["kind"]
     if document.get("ceilings") and device == "cuda":
         yield FMA_RATE.source.resolve()
-    if document["command"] == "conv":
+    if document["command"] in ("conv", "winners"):
         yield from _of_conv(document)
     elif document["command"] == "compare" and "candidates" in document:
         for entry in document["candidates"]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import choice_tables
 import click
 import conv_tables
 import counter_tables
@@ -43,6 +44,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **counter_tables.SECTIONS,
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
+    **choice_tables.BLOCKS,
     **instrument_table.SECTIONS,
     **stream_tables.SECTIONS,
     **weights_table.SECTIONS,
@@ -72,7 +74,7 @@ PAGES = {
     "docs/old-ideas.md": tuple(idea_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convnet2.md": tuple(shares_tables.SECTIONS),
-    "docs/convolutions.md": tuple(conv_tables.BLOCKS),
+    "docs/convolutions.md": (*choice_tables.BLOCKS, *conv_tables.BLOCKS),
 }
 
 

@@ -285,7 +285,8 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     if rows:
         console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
     else:
-        console.print(f"{title}\nnothing to run here", highlight=False, soft_wrap=True)
+        for line in (title, "nothing to run here"):
+            console.print(line, highlight=False, soft_wrap=True)
     for row in rows:
         if row["note"]:
             word = "refused, " if row["status"] == "refused" else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ def _figure(width: float, height: float, panes: int = 1) -> tuple[Any, Any]:
     return figure, axes
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a figure as `path` ends, whole or not at all."""
+def save(figure: Any, path: Path, told: Mapping[str, str] | None = None) -> None:
+    """Write a figure as `path` ends, whole or not at all; a PNG holds the words that are `told`."""
     import io
 
     import matplotlib.pyplot as plt
@@ -46,7 +47,9 @@ def save(figure: Any, path: Path) -> None:
     from lenetgpu.store import write_atomically
 
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix[1:].lower(), dpi=130)
+    form = path.suffix[1:].lower()
+    words = {"metadata": dict(told)} if told is not None and form == "png" else {}
+    figure.savefig(buffer, format=form, dpi=130, **words)
     plt.close(figure)
     write_atomically(path, buffer.getvalue())
 

@@ -1,0 +1,275 @@
+"""Which algorithm is the fastest by images and channels, 3x3 maps: measured on a GPU, and drawn.
+
+    python scripts/winners.py --json FILE    # times every cell on the current GPU (measure.py does)
+    python scripts/winners.py                # draws docs/winners.png, needs no GPU
+
+The picture takes cells from docs/measured/nvidia-h200/winners.json where that is there and the
+model's, paler, elsewhere; rings are convolutions that the table of measured ones has. Its file
+names a digest of what it shows: a test knows when it is stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import click
+from conv_choices import timed
+from measured import GPU, ROOT, Document, load, there
+
+from lenetgpu.commands.conv.compared import run_conv
+from lenetgpu.commands.conv.given import taken
+from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.device import choose_device
+from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.gpu.machines import H200
+from lenetgpu.measure.document import head
+from lenetgpu.problems import Conv
+from lenetgpu.show.plots import save
+from lenetgpu.stages.conv.tuned.choose import ALGORITHMS, choices
+from lenetgpu.stages.conv.tuned.measured import shipped
+
+PICTURE = ROOT / "docs" / "winners.png"
+FILE = "winners.json"
+MAPS = (7, 14, 28, 56, 112)
+CHANNELS = (16, 32, 64, 128, 256, 512)
+IMAGES = tuple(1 << power for power in range(8))
+MOST_VALUES = 1 << 25
+"""Of the input: larger cells are the model's, their float64 truth takes longer than all others."""
+_KEPT = (
+    "name", "status", "note", "precision", "relative_error", "images", "median_ms", "p05_ms",
+    "p95_ms", "reads", "writes", "speedup",
+)  # fmt: skip
+
+COLOURS = {
+    "direct.tuned": "#2563eb",
+    "winograd.f2": "#0d9488",
+    "winograd.f4": "#c2410c",
+    "prefetch.stride_fixed": "#7c3aed",
+    "texture.split": "#db2777",
+    "direct.tuned_single": "#475569",
+}
+_PALE, _DARK, _COLUMNS = 0.45, "#111827", 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A convolution of the picture: who is the fastest, and the next's time over its.
+
+    `measured`: by a clock, else by the model. `ring`: who was measured to be the fastest on the
+    same map without padding, where that is known.
+    """
+
+    images: int
+    channels: int
+    winner: str
+    margin: float
+    measured: bool
+    ring: str | None = None
+
+
+def problem_of(size: int, channels: int, pad: int = 1) -> Conv:
+    """The picture's convolution: 3x3, as many maps as channels."""
+    return Conv(size, size, channels, channels, 3, 3, 1, pad, reads="NCHW", writes="NCHW")
+
+
+def grid() -> Iterator[tuple[Conv, int]]:
+    """What is measured: the cells whose input is not too large, those of one map together."""
+    for size, channels, images in product(MAPS, CHANNELS, IMAGES):
+        if size * size * channels * images <= MOST_VALUES:
+            yield problem_of(size, channels), images
+
+
+def measure(seconds: float, few: bool) -> Document:
+    """Every cell through best's algorithms, PyTorch beside them; LenetError without a GPU."""
+    gpu, why = choose_device("auto")
+    if gpu is None:
+        raise LenetError(f"winners: expected a GPU, found device cpu ({why})")
+    cells = [*grid()][:: 40 if few else 1]
+    words = [f"mb{images}ic{p.C}ih{p.H}oc{p.M}kh{p.R}ph{p.pad}" for p, images in cells]
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-winners-") as folder:
+        lines = Path(folder) / "lines"
+        lines.write_text("\n".join(words) + "\n")
+        asked = ConvRequest(lines=lines, only=",".join(ALGORITHMS), seconds=seconds, watch=0.0)
+        outcome = run_conv(asked, lambda *told: None)
+    for sentence in outcome.sentences():
+        click.echo(sentence, err=True)
+    found = outcome.document
+    cases = [short(case) for case in found["cases"]]
+    return head("winners", gpu) | {
+        "ceilings": found["ceilings"],
+        "peer": found["peer"],
+        "reference": found["reference"],
+        "interrupted": found["interrupted"],
+        "cases": cases,
+    }
+
+
+def short(case: dict[str, Any]) -> dict[str, Any]:
+    """A case without what neither the picture nor the table of choices reads."""
+    kept = {key: case[key] for key in ("label", "shape", "images", "gflop", "rounds")}
+    candidates = [{k: e[k] for k in _KEPT if k in e} for e in case["candidates"]]
+    return kept | {"candidates": candidates}
+
+
+def by_time(times: Mapping[str, float]) -> tuple[str, float]:
+    """The fastest, and how many times longer the next takes; 1 where there is none."""
+    first, *others = sorted(times, key=times.__getitem__)
+    return first, times[others[0]] / times[first] if others else 1.0
+
+
+def panes(document: Document | None) -> dict[str, list[Cell]]:
+    """The cells of each map size, measured where `document` has them, with rings around."""
+    measured = {}
+    for case in document["cases"] if document else ():
+        if len(times := timed(case)) > 1:
+            problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
+            measured[problem, case["images"]] = times
+    found: dict[str, list[Cell]] = {}
+    for size, channels, images in product(MAPS, CHANNELS, IMAGES):
+        problem = problem_of(size, channels)
+        times = measured.get((problem, images))
+        ring = next((r for r in shipped(H200, problem_of(size, channels, 0)) if r.images == images),
+                    None)  # fmt: skip
+        clocks = {choice.algorithm: choice.clocks for choice in choices(problem, images, H200)}
+        winner, margin = by_time(times or clocks)
+        cell = Cell(images, channels, winner, margin, times is not None, ring and ring.algorithm)
+        found.setdefault(f"{size}x{size}", []).append(cell)
+    return found
+
+
+def title(document: Document | None, cells: dict[str, list[Cell]]) -> str:
+    """Whose the picture is: what was measured is said, and what was not."""
+    every = [cell for pane in cells.values() for cell in pane]
+    held = sum(cell.measured for cell in every)
+    if document is None or not held:
+        rings = " but for the rings" if any(cell.ring for cell in every) else ""
+        return f"by the model, for an H200: NOT MEASURED{rings}"
+    whose = f"{document['device']['name']}, {document['date']}"
+    rest = "" if held == len(every) else "; pale ones by the model, not measured"
+    return f"{whose}, {held} of {len(every)} cells measured{rest}"
+
+
+def digest(document: Document | None) -> str:
+    """What the picture shows, in a word."""
+    cells = panes(document)
+    told = [title(document, cells), {k: [asdict(c) for c in pane] for k, pane in cells.items()}]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def measured_here() -> Document | None:
+    """What was measured, None where nothing was."""
+    return load(GPU, FILE) if there(GPU, FILE) else None
+
+
+def _pane(axes: Any, name: str, cells: list[Cell]) -> None:
+    import matplotlib.patches as patches
+
+    across = sorted({cell.images for cell in cells})
+    up = sorted({cell.channels for cell in cells})
+    for cell in cells:
+        x, y = across.index(cell.images), up.index(cell.channels)
+        axes.add_patch(
+            patches.Rectangle(
+                (x - 0.5, y - 0.5), 1, 1, facecolor=COLOURS[cell.winner], linewidth=0.8,
+                alpha=1.0 if cell.measured else _PALE, edgecolor="white",
+            )
+        )  # fmt: skip
+        if cell.ring is None:
+            axes.text(x, y, f"{cell.margin:.1f}", ha="center", va="center", fontsize=7,
+                      color="white" if cell.measured else _DARK)  # fmt: skip
+        else:
+            axes.plot(x, y, "o", markersize=9, markeredgecolor=_DARK, markeredgewidth=1.5,
+                      markerfacecolor=COLOURS[cell.ring])  # fmt: skip
+    axes.set_xlim(-0.5, len(across) - 0.5)
+    axes.set_ylim(-0.5, len(up) - 0.5)
+    axes.set_xticks(range(len(across)), [f"{n:,}" for n in across], fontsize=8)
+    axes.set_yticks(range(len(up)), [f"{n:,}" for n in up], fontsize=8)
+    axes.set_xlabel("images", fontsize=8)
+    axes.set_ylabel("channels in and out", fontsize=8)
+    axes.set_title(f"maps of {name}", loc="left", fontsize=10)
+
+
+def _keys(cells: list[Cell]) -> list[Any]:
+    """The legend: colours of who is there, and what a ring is."""
+    import matplotlib.lines as lines
+    import matplotlib.patches as patches
+
+    shown = {cell.winner for cell in cells} | {cell.ring for cell in cells}
+    keys: list[Any] = [patches.Patch(color=c, label=n) for n, c in COLOURS.items() if n in shown]
+    if any(cell.ring for cell in cells):
+        keys.append(lines.Line2D([], [], marker="o", linestyle="", markerfacecolor="white",
+                                 markeredgecolor=_DARK, markeredgewidth=1.5,
+                                 label="ring: measured, without padding"))  # fmt: skip
+    return keys
+
+
+def draw(path: Path, document: Document | None) -> None:
+    """A pane a map size, images by channels, coloured by the winner, the margin written in.
+
+    LenetError where matplotlib is not there.
+    """
+    require_extra("winners", "matplotlib", "plot")
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    found = panes(document)
+    rows = -(-(len(found) + 1) // _COLUMNS)
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, grid_of = plt.subplots(
+        rows, _COLUMNS, figsize=(3.2 * _COLUMNS, 0.4 + 2.9 * rows), layout="constrained"
+    )
+    axes = [*grid_of.flat]
+    for pane, (name, cells) in zip(axes, found.items(), strict=False):
+        _pane(pane, name, cells)
+    for pane in axes[len(found) :]:
+        pane.axis("off")
+    every = [cell for cells in found.values() for cell in cells]
+    axes[-1].legend(handles=_keys(every), loc="center", fontsize=9, frameon=False,
+                    title="in a cell: the next's time\nover the fastest's")  # fmt: skip
+    figure.suptitle(f"3x3, padding 1: {title(document, found)}", x=0.01, ha="left", fontsize=11)
+    save(figure, path, {"Comment": digest(document)})
+
+
+@click.command()
+@click.option("--json", "target", type=click.Path(path_type=Path), help="measure into this file")
+@click.option("--seconds", default=0.1, show_default=True, help="of each candidate's rounds")
+@click.option("--quick", is_flag=True, help="a cell of forty")
+@click.option("--picture", type=click.Path(path_type=Path), default=PICTURE, show_default=False)
+def main(target: Path | None, seconds: float, quick: bool, picture: Path) -> None:
+    """Measure the cells on the current GPU, or draw what was measured."""
+    try:
+        if target is None:
+            draw(picture, measured_here())
+            click.echo(f"{picture.name} written")
+            return
+        document = measure(seconds, quick)
+        target.write_text(json.dumps(document) + "\n")
+    except LenetError as error:
+        click.echo(f"winners: error: {error}", err=True)
+        sys.exit(2)
+    print_counts(document)
+
+
+def print_counts(document: Document) -> None:
+    """How often each algorithm won."""
+    wins: dict[str, int] = {}
+    for case in document["cases"]:
+        if times := timed(case):
+            name = by_time(times)[0]
+            wins[name] = wins.get(name, 0) + 1
+    for name in sorted(wins, key=lambda name: -wins[name]):
+        click.echo(f"{name}: {wins[name]} of {len(document['cases'])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Which algorithm for which shape: the picture of winners, and the tables beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+
+from lenetgpu.commands.conv.given import taken
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tuned.measured import SCHEMA, Measured, row_of
+
+MAPS = {"reads": "NCHW", "writes": "NCHW"}
+GPU = {"kind": "cuda", "name": "Some GPU"}
+
+
+@pytest.fixture
+def winners(script):
+    return script("winners")
+
+
+def entry(name, us, **more):
+    return {"name": name, "status": "right", "median_ms": us / 1e3, "speedup": 2.0} | MAPS | more
+
+
+def case(shape, images, times, **more):
+    found = [entry(name, us) for name, us in times.items()]
+    return {"label": shape, "shape": shape, "images": images, "candidates": found} | more
+
+
+def document(*cases):
+    return {"device": GPU, "date": "2026-11-22", "cases": [*cases]}
+
+
+SLOW = {"direct.tuned": 9.0, "winograd.f4": 6.0, "texture.split": 3.0}
+PLANTED = document(case("512,56,56,512,3,1,1", 64, SLOW), case("16,7,7,16,3,1,1", 1, {"x": 1.0}))
+
+
+def cells_of(winners, found):
+    return {(name, c.images, c.channels): c for name, pane in winners.panes(found).items()
+            for c in pane}  # fmt: skip
+
+
+def test_the_picture_that_ships_shows_what_is_known(winners):
+    image = pytest.importorskip("PIL.Image")
+    with image.open(winners.PICTURE) as picture:
+        held = picture.info["Comment"]
+    assert held == winners.digest(winners.measured_here()), "run scripts/winners.py"
+
+
+def test_a_cell_is_measured_where_it_was_and_else_the_model_s(winners):
+    planted, plain = cells_of(winners, PLANTED), cells_of(winners, None)
+    at = ("56x56", 64, 512)
+    assert (planted[at].winner, planted[at].margin) == ("texture.split", 2.0)
+    assert planted[at].measured and plain[at].winner == "winograd.f4"
+    assert {key for key in planted if planted[key] != plain[key]} == {at}
+    assert not any(cell.measured for cell in plain.values())  # one alone is no choice
+    assert len(plain) == len(winners.MAPS) * len(winners.CHANNELS) * len(winners.IMAGES)
+    one = winners.choices(winners.problem_of(7, 16), 1, winners.H200)
+    cell = plain["7x7", 1, 16]
+    assert cell.winner == one[0].algorithm
+    assert cell.margin == one[1].clocks / one[0].clocks
+
+
+def test_rings_are_what_the_table_has_without_padding(winners):
+    rings = {key: c.ring for key, c in cells_of(winners, None).items() if c.ring is not None}
+    assert rings["28x28", 1, 256] == "winograd.f2" and rings["56x56", 1, 128] == "winograd.f4"
+    assert {images for _, images, _ in rings} == {1} and len(rings) == 8
+
+
+def test_the_title_says_what_was_not_measured(winners):
+    def title(found):
+        return winners.title(found, winners.panes(found))
+
+    assert title(None) == "by the model, for an H200: NOT MEASURED but for the rings"
+    assert title(document()) == title(None)
+    said = "Some GPU, 2026-11-22, 1 of 240 cells measured; pale ones by the model, not measured"
+    assert title(PLANTED) == said
+    every = document(*(case(f"{c},{n},{n},{c},3,1,1", images, SLOW) for n in winners.MAPS
+                       for c in winners.CHANNELS for images in winners.IMAGES))  # fmt: skip
+    assert title(every) == "Some GPU, 2026-11-22, 240 of 240 cells measured"
+    assert len({winners.digest(found) for found in (None, PLANTED, every)}) == 3
+
+
+def solid(image, path, colour):
+    wanted = tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    with image.open(path) as picture:
+        counts = picture.convert("RGB").getcolors(1 << 24)
+    return sum(count for count, found in counts if found == wanted)
+
+
+def test_the_picture_is_pale_where_nothing_was_measured(winners, tmp_path):
+    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("PIL.Image")
+    paths = {}
+    for name, found in (("none", None), ("one", PLANTED)):
+        paths[name] = tmp_path / f"{name}.png"
+        winners.draw(paths[name], found)
+        with image.open(paths[name]) as picture:
+            assert picture.info["Comment"] == winners.digest(found)
+    pink = winners.COLOURS["texture.split"]
+    assert solid(image, paths["none"], pink) == 0 < solid(image, paths["one"], pink)
+    assert solid(image, paths["none"], winners.COLOURS["winograd.f4"]) > 0  # legend and rings
+
+
+def test_cells_that_take_too_long_are_not_measured(winners):
+    cells = [*winners.grid()]
+    assert 200 < len(cells) < 240 and len({*cells}) == len(cells)
+    assert max(p.H * p.W * p.C * n for p, n in cells) <= winners.MOST_VALUES
+    assert (winners.problem_of(56, 64), 64) in cells
+
+
+def test_measuring_asks_the_command_for_every_cell(winners, monkeypatch, tmp_path):
+    asked = []
+
+    def run_conv(request, say):
+        asked.append((request, [taken(line) for line in request.lines.read_text().splitlines()]))
+        held = case("16,7,7,16,3,1,1", 1, SLOW, gflop=1.0, rounds=9, explanation="long")
+        found = {"ceilings": {}, "peer": "x", "reference": "y", "interrupted": False}
+        return SimpleNamespace(document=found | {"cases": [held]}, sentences=lambda: ["WRONG: a"])
+
+    gpu = Gpu(0, "Some GPU", 90)
+    monkeypatch.setattr(winners, "choose_device", lambda wanted: (gpu, ""))
+    monkeypatch.setattr(winners, "run_conv", run_conv)
+    target = tmp_path / "winners.json"
+    result = CliRunner().invoke(winners.main, ["--json", str(target), "--seconds", "0.3"])
+    assert result.exit_code == 0, result.output
+    assert "WRONG: a" in result.output and "texture.split: 1 of 1" in result.output
+    (request, shapes), found = asked[0], json.loads(target.read_text())
+    problems = [(replace(shape.problem, **MAPS), shape.batch) for shape in shapes]
+    assert problems == [*winners.grid()]
+    assert set(request.only.split(",")) == {*winners.ALGORITHMS} and request.seconds == 0.3
+    assert (found["command"], found["device"]["name"]) == ("winners", "Some GPU")
+    assert "explanation" not in found["cases"][0]
+    assert cells_of(winners, found)["7x7", 1, 16].winner == "texture.split"
+
+
+def test_measuring_without_a_gpu_is_one_sentence(winners, tmp_path, monkeypatch):
+    monkeypatch.setattr(winners, "choose_device", lambda wanted: (None, "none found"))
+    target = tmp_path / "winners.json"
+    result = CliRunner().invoke(winners.main, ["--json", str(target)])
+    assert result.exit_code == 2 and not target.exists()
+    assert "winners: expected a GPU, found device cpu (none found)" in result.output
+
+
+def test_the_kernels_of_a_measured_picture_are_known(script):
+    kernels = script("measured").kernels_of(PLANTED | {"command": "winners"})
+    names = {name.rpartition("/")[2] for name in kernels}
+    assert names == {"direct.cu", "winograd.cu", "texture.cu"}
+
+
+def test_every_shape_of_a_suite_is_of_one_class(script):
+    tables = script("choice_tables")
+    found = {
+        (name, shape.label): tables.class_of(shape.problem, shape.batch).words
+        for name, suite in SUITES.items()
+        for shape in suite.shapes
+    }
+    assert found["pascal-multi", "7x512 K1"] == "1x1, maps up to 16x16"
+    assert found["overfeat", "layer 1"] == "a few channels (an RGB image)"
+    assert found["lenet", "conv1, 10,000 images"] == "one channel"
+    assert found["lenet", "conv2, 10,000 images"] == "3x3 and 5x5, many images"
+    assert found["overfeat", "layer 2"] == "other filters"
+    assert {*found.values()} == {one.words for one in tables.CLASSES}
+
+
+def test_a_class_has_its_winners_and_its_ratios(script, monkeypatch):
+    tables = script("choice_tables")
+    best = entry("best.fp32", 4.0, speedup=1.5)
+    cases = [
+        case("64,56,56,64,3,1,1", 1, SLOW), case("64,28,28,64,3,1,1", 1, SLOW),
+        case("1,28,28,64,3", 1, {"direct.tuned": 1.0}),
+    ]  # fmt: skip
+    cases[0]["candidates"][2]["speedup"] = 8.0
+    cases[2]["candidates"].append(best)
+    held = document(*cases) | {"suite": "made up", "peer": "cuDNN 0", "ceilings": None,
+                               "command": "conv"}  # fmt: skip
+    monkeypatch.setattr(tables, "_documents", lambda: [held])
+    page = tables.which()
+    larger = "| 3x3 and 5x5, larger maps, 1 image | 2 | `texture.split` 2 | 4.00x (2.00x to 8.00x)"
+    assert f"{larger} | - |" in page
+    assert "| one channel | 1 | not told apart | - | 1.50x (1.50x to 1.50x) |" in page
+    assert "made up" in page and "Some GPU, 2026-11-22" in page and "1x1" not in page
+    monkeypatch.setattr(tables, "_documents", lambda: [])
+    assert "Not measured yet" in tables.which()
+
+
+def test_the_model_s_misses_are_counted_of_the_table(script, monkeypatch, tmp_path):
+    tables = script("choice_tables")
+    problem = Conv(7, 7, 512, 512, 1, 1, **MAPS)  # by the model direct.tuned
+    rows = [
+        Measured("A", 1, {"direct.tuned": 6.0, "texture.split": 3.0}, "2026-01-01"),
+        Measured("A", 64, {"direct.tuned": 2.0, "texture.split": 3.0}, "2026-01-02"),
+        Measured("A", 9, {"prefetch.stride_fixed": 2.0, "texture.split": 3.0}, "2026-01-02"),
+    ]
+    path = tmp_path / "measured.json"
+    table = {"schema": SCHEMA, "rows": [row_of(problem, row) for row in rows]}
+    path.write_text(json.dumps(table))
+    monkeypatch.setattr(tables, "TABLE", path)
+    page = tables.misses()
+    assert "A, 2026-01-01 to 2026-01-02: of 2 convolutions" in page
+    assert "the fastest on 1; it is 1.414x off" in page
+    assert page.count("\n| 512,7,7,512,1,1,0, 1 image | `direct.tuned` | 6.00 |") == 1
+    assert page.endswith("| `texture.split` | 3.00 | 2.00x |")
+
+
+def test_the_page_shows_the_picture():
+    assert "](winners.png)" in (ROOT / "docs" / "convolutions.md").read_text()
