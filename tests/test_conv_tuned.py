@@ -18,6 +18,7 @@ from lenetgpu.check.judge import Verdict
 from lenetgpu.cli import main
 from lenetgpu.commands import asked
 from lenetgpu.commands.conv import compared, tuning
+from lenetgpu.commands.conv.given import taken as taken_shape
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import H100, H200
@@ -276,7 +277,8 @@ def test_a_damaged_entry_is_as_good_as_none_and_heals(here, ships):
 @pytest.mark.parametrize(
     "change",
     [{"device": "another"}, {"problem": "{}"}, {"dates": {}}, {"loads": {"4": float("nan")}},
-     {"loads": {"4": -1.0}}, {"dates": {"4": "long ago"}}, {"us": {"4": {}}},
+     {"loads": {"4": -1.0}}, {"loads": {"4": float("inf")}}, {"dates": {"4": "long ago"}},
+     {"us": {"4": {}}},
      {"us": {"4": {SLOW: 0.0}}}, {"us": {"4": {SLOW: float("inf")}}}, {"us": {"4": {SLOW: "1"}}},
      *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}}
        for n in ("0", "-4", "4.0", "٤", "9" * 5000)]],
@@ -460,7 +462,7 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     assert "direct.tuned_single" not in found.us  # it refuses 16 channels
     assert case["command"] == "lenetgpu conv 16,9,9,16,3,1,0 --batch 1 --tune"
     again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
-    assert f"--only {SLOW}" in again and "--tune" not in again
+    assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
     assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["before"] == SLOW
 
 
@@ -470,6 +472,22 @@ def test_a_wrong_algorithm_is_never_kept(gpu):
     assert document["cases"][0]["tuned"]["algorithm"] == "texture.split"
     assert f"WRONG: 16,9,9,16,3,1,0: {SLOW}" in said
     assert SLOW not in taken(OTHER, 1, MACHINE)[1].us
+
+
+def test_a_time_of_what_is_not_right_counts_for_nothing(gpu):
+    held = [entry("direct.tuned", 2.0), entry(SLOW, 1.0, "wrong"), entry("best.fp32", 0.5)]
+    found = tuning.tune(taken_shape("16,9,9,16,3"), {"candidates": held, "interrupted": False})
+    assert found.us == {"direct.tuned": 2.0} and found.algorithm == "direct.tuned"
+
+
+def test_the_worst_miss_is_named_and_what_was_not_kept_is_counted():
+    def case(label, off, **more):
+        return {"label": label, "tuned": asdict(tuning.Tuned({}, off=off, **more))}
+
+    cases = [case("a", 1.0), case("b", 4.0), case("c", None, why="refused"), {"label": "d"}]
+    said = "tune: 2 of 3 choices kept; the model's were 2.00x the fastest, 4.00x at most (b)"
+    assert tuning.note(cases) == said
+    assert tuning.note(cases[2:]) == "tune: 0 of 1 choices kept"
 
 
 def test_where_none_is_right_nothing_is_kept(gpu):
@@ -528,6 +546,8 @@ def test_what_tune_kept_is_printed(gpu):
     assert f"{line}, 6.00 us, 1.50x" in shown
     held = asdict(tuning.Tuned({"a": 1.0}, "a", "a", "a", 1.0))
     assert tuned_line(held) == "best.fp32 takes a, 1.00 us; so does the model"
+    beside = "best.fp32 takes a, 1.00 us, beside 2 other processes; so does the model"
+    assert tuned_line(held | {"load": 2.0}) == beside
     assert tuned_line(held | {"model": "b", "off": None}).endswith("the model takes b, not timed")
     assert "would take a, not kept: full" in tuned_line(held | {"why": "full"})
     assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: nothing kept: x"
@@ -548,3 +568,14 @@ def test_what_cannot_be_tuned_is_one_sentence(arguments, words):
     result = CliRunner().invoke(main, ["conv", *arguments, "--tune"])
     assert result.exit_code == 2
     assert words in result.output and len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
+    document, said = tune("16,9,9,16,3", "--batch", 3, "--seconds", 0.05)
+    found = document["cases"][0]["tuned"]
+    assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)
+    assert {"direct.tuned", "winograd.f2", "winograd.f4", "prefetch.stride_fixed"} <= {*found["us"]}
+    assert "1 of 1 choices kept" in said
+    name, row = taken(OTHER, 3)
+    assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)

@@ -260,6 +260,8 @@ def tuned_line(tuned: dict[str, Any]) -> str:
     if algorithm is None:
         return f"best.fp32: nothing kept: {tuned['why']}"
     line = f"best.fp32 takes {algorithm}, {tuned['us'][algorithm]:,.2f} us"
+    if tuned["load"]:
+        line += f", beside {tuned['load']:.0f} other processes"
     if tuned["why"]:
         line = f"best.fp32 would take {algorithm}, not kept: {tuned['why']}"
     if tuned["before"] != algorithm:

@@ -35,8 +35,8 @@ def tuning(request: ConvRequest) -> ConvRequest:
 class Tuned:
     """What came of one shape: times in microseconds, who was chosen before, by the model, now.
 
-    `off` is the model's time over the fastest's, None where it was not timed; `why` says why
-    nothing was kept.
+    `off` is the model's time over the fastest's, None where it was not timed; `load` is how many
+    other processes computed on the GPU; `why` says why nothing was kept.
     """
 
     us: dict[str, float]
@@ -45,6 +45,7 @@ class Tuned:
     model: str | None = None
     off: float | None = None
     why: str | None = None
+    load: float = 0.0
 
 
 def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
@@ -67,7 +68,7 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     before, _ = taken(problem, shape.batch, machine)
     model = choices(problem, shape.batch, machine)[0].algorithm
     why = None if keep(problem, found) else "the cache folder takes no entry"
-    return Tuned(us, found.algorithm, before, model, off_by(model, found), why)
+    return Tuned(us, found.algorithm, before, model, off_by(model, found), why, load)
 
 
 def note(cases: list[dict[str, Any]]) -> str:
