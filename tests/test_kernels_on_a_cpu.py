@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -25,7 +26,7 @@ from lenetgpu.check.truth import random_input, reference
 from lenetgpu.files.packed.records import pack
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
-from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY, variants
@@ -156,7 +157,7 @@ def assert_right(variant, problem, n, rng):
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
     state = variant.prepare(w, problem, n) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
-    fences = [Fenced(np, shape, dtype_of(problem.writes))]
+    fences = [Fenced(np, shape, held_as(problem))]
     y = fences[0].array
     Mounted.poison(y)
     if hasattr(state, "shape") and w is None:  # workspace
@@ -201,6 +202,11 @@ CASES = [
     ("conv", "direct.grouped", DEPTHWISE, 3),
     ("conv", "direct.grouped", Conv(7, 6, 3, 4, 3, 3, pad=2, dilation=(1, 2)), 2),
     ("conv", "direct.grouped", WINDOW, 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, bias=True), 2),
+    ("conv", "direct.grouped", replace(DEPTHWISE, relu=True, dtype="fp16"), 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, bias=True, relu=True, dtype="fp16"), 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, dtype="bf16"), 2),
+    ("conv", "direct.grouped", replace(DEPTHWISE, bias=True, relu=True, dtype="bf16"), 2),
 ]
 
 

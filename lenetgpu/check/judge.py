@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu.check.truth import reference_stages, tensors
 from lenetgpu.files.weights import Weights
-from lenetgpu.layouts import PRIVATE, to_nhwc
+from lenetgpu.layouts import PRIVATE, to_nhwc, widened
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages import Variant
 from lenetgpu.stages.mounted import Mounted
@@ -22,6 +22,11 @@ from lenetgpu.stages.mounted import Mounted
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
 PRECISE = ("fp32", "fp16x3")
+_HALVES = {"float16": (11, -13), "uint16": (8, -125)}
+"""An output of fp16, or of bfloat16's bits, is a sum rounded once more: of any value half a unit of
+the last place, its own or the truth's, whichever is larger, is no error. A tolerance is of what lies
+beyond that. Here: bits of the significand, and the least exponent of a number that has all of them
+(of a fraction from 1/2 to 1)."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,18 @@ def largest(array: Any) -> float:
 
 
 def largest_difference(found: Any, expected: Any) -> float:
-    """Largest absolute difference in float64; NaN where there is one."""
-    import numpy as np
+    """Largest absolute difference in float64, of halves beyond rounding; NaN where there is one."""
+    import numpy
 
-    with np.errstate(invalid="ignore", over="ignore"):
-        return largest(found.astype(np.float64) - expected)
+    with numpy.errstate(invalid="ignore", over="ignore"):
+        values = widened(found).astype(numpy.float64)
+        if str(found.dtype) not in _HALVES:
+            return largest(values - expected)
+        np, (bits, least) = array_module(found), _HALVES[str(found.dtype)]
+        larger = np.maximum(abs(values), abs(expected))
+        exponent = np.maximum(np.frexp(larger)[1], least)
+        rounding = np.ldexp(np.ones_like(larger), exponent - (bits + 1))
+        return largest(np.maximum(abs(values - expected) - rounding, 0))
 
 
 def judge(found: Any, expected: Any, precision: str) -> Verdict:
@@ -80,7 +92,7 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
             flips += int(np.count_nonzero(found != expected))
             continue
         error = max(error, largest_difference(found, expected) / scale)
-        bad += int(np.count_nonzero(~np.isfinite(found)))
+        bad += int(np.count_nonzero(~np.isfinite(widened(found))))
     if labels:
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]

@@ -21,6 +21,10 @@ _SAID: dict[str, Callable[[Conv], str]] = {
     "pads": lambda p: f"supports padding alike on every side, not {_by(p.around, ',')}",
     "dilation": lambda p: f"supports no dilation, not {_by(p.dilation, 'x')}",
     "groups": lambda p: f"supports one group, not {p.groups}",
+    "bias": lambda p: "supports sums as they are, not with a bias",
+    "relu": lambda p: "supports sums as they are, not through ReLU",
+    "fp16": lambda p: "supports fp32 in and out, not fp16",
+    "bf16": lambda p: "supports fp32 in and out, not bf16",
 }
 WANTS = tuple(_SAID)
 
