@@ -55,7 +55,7 @@ def narrowed(values: Any, dtype: str) -> Any:
 
 
 def widened(array: Any) -> Any:
-    """An array as NumPy and CuPy compute with it: bfloat16's bits as float32, others as they are."""
+    """An array to compute with: bfloat16's bits as float32, others as they are."""
     return (array.astype("uint32") << 16).view("float32") if array.dtype == "uint16" else array
 
 

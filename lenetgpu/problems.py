@@ -124,7 +124,7 @@ class Conv(OfMap):
 
     @property
     def wants(self) -> frozenset[str]:
-        """What of it a variant must know of: fields that have no plain value, a dtype by its name."""
+        """What of it a variant must know of: fields of no plain value, its dtype by name."""
         found = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
         return frozenset(found | {self.dtype} - {"fp32"})
 

@@ -341,7 +341,8 @@ class Functional:
         return np.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
 
     @staticmethod
-    def conv2d(x, w, stride, padding, dilation, groups):
+    def conv2d(x, w, bias, stride, padding, dilation, groups):
+        assert bias is None
         assert w.shape[1] * groups == x.shape[1]
         sides = (*padding, *padding)
         images, filters = x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0)
@@ -360,7 +361,7 @@ def test_the_peer_is_asked_for_the_same_convolution(rng):
         x, w = random_input("conv", problem, 2, rng)
         bench = object.__new__(torch_peer.TorchBench)
         bench.problem, bench._torch = problem, torch
-        bench._x, bench._w = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
+        bench._x, bench._w, bench._bias = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), None
         bench._call()
         assert np.allclose(bench._y.transpose(0, 2, 3, 1), reference(x, w, problem), atol=1e-4)
         above, left, below, right = problem.around

@@ -23,10 +23,10 @@ TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
 PRECISE = ("fp32", "fp16x3")
 _HALVES = {"float16": (11, -13), "uint16": (8, -125)}
-"""An output of fp16, or of bfloat16's bits, is a sum rounded once more: of any value half a unit of
-the last place, its own or the truth's, whichever is larger, is no error. A tolerance is of what lies
-beyond that. Here: bits of the significand, and the least exponent of a number that has all of them
-(of a fraction from 1/2 to 1)."""
+"""An output of fp16, or of bfloat16's bits, is a sum rounded once more: half a unit in the last
+place of any value, its own or the truth's, whichever is larger, is no error, and a tolerance is of
+what lies beyond. Here: a significand's bits, and the least exponent of numbers that have them all
+(2 to it is twice the least of these)."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,15 @@ class Verdict:
     def __str__(self) -> str:
         word = "PASS" if self.passed else "WRONG"
         return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
+
+
+def rough(dtype: str) -> float:
+    """The error up to which a library's times count that rounds more than the variants may.
+
+    fp16's tolerance, and of halves that of one more rounding: of sums before a bias is added.
+    """
+    once_more = {"fp16": "float16", "bf16": "uint16"}.get(dtype)
+    return TOLERANCE["fp16"] + (2.0 ** -_HALVES[once_more][0] if once_more else 0.0)
 
 
 def array_module(array: Any) -> Any:

@@ -66,8 +66,9 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
 class Case:
     """Random images and weights of one problem, their float64 output, and a buffer per layout.
 
-    `weights` are the filters, and a bias where it has one. `images` are timed; there are some more, for the windows and the changes of
-    `lenetgpu.check.slots`. MemoryError where the host's free memory does not hold them.
+    `weights` are the filters, and a bias where it has one. `images` are timed; there are some more,
+    for the windows and the changes of `lenetgpu.check.slots`. MemoryError where the host's free
+    memory does not hold them.
     """
 
     def __init__(self, problem: Conv, n: int, gpu: bool) -> None:

@@ -1,0 +1,336 @@
+"""Bias, ReLU, fp16 and bf16 of a convolution: computed, held, judged, refused, found wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
+
+from lenetgpu.check.judge import TOLERANCE, check_variant, judge, rough
+from lenetgpu.check.truth import random_input
+from lenetgpu.cli import main
+from lenetgpu.commands.conv import compared
+from lenetgpu.commands.conv.given import Wish, parse_shape
+from lenetgpu.commands.conv.repeats import differing
+from lenetgpu.cpu import memory
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.layouts import narrowed, widened
+from lenetgpu.measure import torch_peer
+from lenetgpu.measure.conv_bench import Case, ConvBench
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.problems import ITEM_BYTES, Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv import unrolled
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.wants import lacking
+
+BITS = {"fp16": 11, "bf16": 8}
+PLAIN = Conv(6, 5, 3, 4, 3, 2, pad=1)
+WHOLE = Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3)
+DEPTHWISE = Conv(7, 6, 5, 10, 3, 3, pad=1, groups=5)
+ENDS = [
+    {"bias": bias, "relu": relu, "dtype": dtype}
+    for dtype in ITEM_BYTES
+    for bias in (False, True)
+    for relu in (False, True)
+]
+NAMES = ("serial.loops", "unrolled.blas")
+
+
+@pytest.fixture(params=[*NAMES, "direct.grouped"])
+def variant(request):
+    """Each that takes them; the GPU's launched on this CPU where there is a compiler for it."""
+    if request.param in NAMES:
+        return find("conv", request.param, "cpu")
+    if version() < 11:
+        pytest.skip("no g++ 11 to compile kernels for a CPU")
+    request.getfixturevalue("on_a_cpu")
+    return find("conv", request.param, "cuda")
+
+
+def computed(variant, problem, x, w):
+    """Its output in NHWC, as float32."""
+    state = variant.prepare(w, problem, len(x)) if variant.prepare else w
+    y = np.empty((len(x), *problem.out_shape), narrowed(np.zeros(1, "f"), problem.dtype).dtype)
+    Mounted.poison(y)
+    with np.errstate(invalid="ignore"):
+        variant.launch(x, state, y, problem)
+    return widened(y).astype(np.float32)
+
+
+def by_definition(values, dtype):
+    """Float64 `values` as the nearest of a dtype, of two as near the even one."""
+    bits, least, most = {"fp16": (11, -13, 15), "bf16": (8, -125, 127)}[dtype]
+    exponent = np.maximum(np.frexp(values)[1], least)
+    unit = np.ldexp(1.0, exponent - bits)
+    near = np.rint(values / unit) * unit
+    beyond = abs(near) > (2 - 2.0 ** (1 - bits)) * 2.0**most
+    near[beyond] = np.copysign(np.inf, near[beyond])
+    return near
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
+    every = np.arange(1 << 16, dtype=np.uint16)
+    held = every if dtype == "bf16" else every.view(np.float16)
+    values = widened(held).astype(np.float32)
+    again = narrowed(values, dtype)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(again[numbers].view(np.uint16), every[numbers])
+    assert np.isnan(widened(again)[~numbers]).all() and not numbers.all()
+    finite = values[np.isfinite(values) & (values >= 0)].astype("d")
+    beyond = 65536.0 if dtype == "fp16" else 2.0**128  # where the next one would be
+    between = (finite + np.append(finite[1:], beyond)) / 2
+    near = (
+        np.nextafter(between.astype("f"), np.float32(0)),
+        np.nextafter(between.astype("f"), np.inf),
+    )
+    drawn = rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 6, 5000)
+    for numbers in (between, *near, drawn):
+        of = numbers.astype(np.float32)
+        of = of[np.isfinite(of)]
+        expected = by_definition(of.astype("d"), dtype)
+        np.testing.assert_array_equal(widened(narrowed(of, dtype)), expected.astype(np.float32))
+        np.testing.assert_array_equal(widened(narrowed(-of, dtype)), -expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
+    problem = replace(WHOLE, **ends)
+    x, w = random_input("conv", problem, 2, rng)
+    w, *bias = w if problem.bias else (w,)
+    held = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[problem.dtype]
+    assert {array.dtype for array in (x, w, *bias)} == {np.dtype(held)}
+    x, w, *bias = (widened(array).astype("d") for array in (x, w, *bias))
+    expected = reference(x, w, WHOLE)
+    for values in bias:
+        assert values.shape == (9,) and abs(values).max() > 1
+        expected = expected + values
+    expected = np.where(expected < 0, 0, expected) if problem.relu else expected
+    found = reference(*given_again(problem, x, w, bias), problem)
+    np.testing.assert_array_equal(found, expected)
+    assert problem.bytes(3) == ITEM_BYTES[problem.dtype] * (
+        3 * (x[0].size + expected[0].size) + w.size + 9 * problem.bias
+    )
+    assert problem.flop(3) == WHOLE.flop(3)
+
+
+def given_again(problem, x, w, bias):
+    x, w, *bias = (narrowed(array.astype("f"), problem.dtype) for array in (x, w, *bias))
+    return x, (w, *bias) if problem.bias else w
+
+
+@pytest.mark.parametrize("base", [PLAIN, WHOLE, DEPTHWISE], ids=["plain", "whole", "depthwise"])
+@pytest.mark.parametrize("name", NAMES)
+def test_both_ends_are_right_in_chunks_and_on_fewer_images(name, base, rng, monkeypatch):
+    monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
+    variant = find("conv", name, "cpu")
+    for ends in ENDS:
+        problem = replace(base, **ends)
+        x, w = random_input("conv", problem, 7, rng)
+        verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
+        assert verdict.passed, f"{verdict} for {problem}"
+        mounted = Mounted(variant, problem, w if problem.bias else (w,), 7)
+        for images in (x, x[4:2:-1].copy()):
+            y = mounted.output(len(images))
+            mounted.run(images, y)
+            assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
+
+
+SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape, so that a kernel is compiled once a dtype
+
+
+def held(dtype, x, w, bias):
+    """Images of six pixels, three filters of one tap and three values, as `dtype` has them."""
+    of = (np.reshape(x, (-1, 1, 6, 1)), np.reshape(w, (1, 1, 1, 3)), np.asarray(bias))
+    x, w, bias = (narrowed(array.astype("f"), dtype) for array in of)
+    return x, (w, bias)
+
+
+def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
+    """Sums of few whole numbers are exact: the bits are known. Ties are among them."""
+    for dtype, bits in BITS.items():
+        problem, most = replace(SMALL, dtype=dtype), 2 ** (bits - 1)
+        x, w = held(dtype, rng.integers(-most, most, 600), [1, 3, -7], [0, 0.5, 1.5])
+        exact = reference(x, w, problem)
+        found = computed(variant, problem, x, w)
+        np.testing.assert_array_equal(found, by_definition(exact, dtype))
+        assert (found != exact).any()
+
+
+def test_no_number_stays_none_and_endless_stays_endless(variant):
+    """In an image, in a filter and in a bias; ReLU of NaN is NaN, and of -infinity zero."""
+    nan, inf = np.nan, np.inf
+    for dtype, relu in product(ITEM_BYTES, (False, True)):
+        problem = replace(SMALL, relu=relu, dtype=dtype)
+        for w, bias in (([1, -1, 2], [0, 0, 0]), ([1, -1, 2], [nan, inf, -inf]),
+                        ([nan, inf, -inf], [1, 1, 1])):  # fmt: skip
+            x, weights = held(dtype, [1, nan, inf, -inf, -2, 3], w, bias)
+            with np.errstate(invalid="ignore"):
+                sums = widened(x)[0, 0].astype("f") * np.array(w, "f") + np.array(bias, "f")
+                truth = reference(x, weights, problem)
+            expected = np.where(sums < 0, 0, sums) if relu else sums
+            found = computed(variant, problem, x, weights)
+            np.testing.assert_array_equal(found[0, 0], expected)
+            np.testing.assert_array_equal(truth[0, 0], expected)
+            verdict = judge(found, truth, "fp32")
+            assert not verdict.passed and "NaN" in str(verdict)
+
+
+def test_what_is_beyond_the_end_of_a_half_is_endless(variant):
+    for dtype, largest, step in (("fp16", 65504.0, 16.0), ("bf16", 255 * 2.0**120, 2.0**119)):
+        for off, expected in ((0, largest), (0.5, largest), (1, np.inf), (1.5, np.inf)):
+            problem = replace(SMALL, dtype=dtype)
+            x, w = held(dtype, [largest, -largest] * 3, [1, 1, -1], [off * step, -off * step, 0])
+            found = computed(variant, problem, x, w)[0, 0]
+            assert (found[0, 0], found[1, 1], found[1, 2]) == (expected, -expected, largest), off
+            assert np.isfinite(found[1, 0])
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
+    ulp = 2.0 ** (3 - BITS[dtype])  # of values from 4 up to 8
+    expected = np.array([5.0, -7.75, 0.0, 1e-30])
+    for off, error in ((0.49, 0.0), (0.5, 0.0), (0.5 + 1e-5, ulp * 1e-5 / 7.75),
+                       (1.0, ulp / 2 / 7.75)):  # fmt: skip
+        found = narrowed(np.array([5.0, -7.75, 0.0, 0.0], "f"), dtype)
+        verdict = judge(found, expected + np.array([off * ulp, 0, 0, 0]), "fp32")
+        assert verdict.error == pytest.approx(error, abs=1e-12), off
+        assert verdict.passed == (error < TOLERANCE["fp32"])
+        assert verdict.tolerance == TOLERANCE["fp32"]
+    small = narrowed(np.array([8.0, 0.0], "f"), dtype)
+    assert not judge(small, np.array([8.0, 1e-3]), "fp32").passed, "a unit is the value's own"
+    below = narrowed(np.array([1.0], "f"), dtype)  # of two units the larger one's half
+    assert judge(below, np.array([1.0 + 2.0 ** -BITS[dtype]]), "fp32").passed
+    assert judge(below, np.array([1.0 - 2.0 ** -BITS[dtype]]), "fp32").passed
+    tiny = narrowed(np.array([0.0], "f"), dtype)
+    least = {"fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
+    assert judge(tiny, np.array([least / 2]), "fp32").error == 0.0
+    assert judge(tiny, np.array([least]), "fp32").error == pytest.approx(0.5)
+    assert not judge(narrowed(np.array([np.nan], "f"), dtype), np.ones(1), "fp32").passed
+    assert not judge(narrowed(np.array([np.inf], "f"), dtype), np.ones(1), "fp32").passed
+    plain = np.array([8.0 + ulp / 2])
+    assert not judge(plain, np.array([8.0]), "fp32").passed, "of float32 nothing is forgiven"
+
+
+def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
+    """A bench of one's own checks: what is not written shows, and windows are as aligned."""
+    for dtype in ITEM_BYTES:
+        problem = replace(PLAIN, bias=True, relu=True, dtype=dtype)
+        case = Case(problem, 3, gpu=False)
+        bench = ConvBench(find("conv", "unrolled.blas", "cpu"), problem, case, 0.01)
+        assert bench.check().verdict.passed
+        assert bench.recheck().verdict.passed
+        first = bench.one_output()
+        assert first.itemsize == ITEM_BYTES[dtype] and differing(first, bench.one_output()) == 0
+        y = bench._feed.y
+        assert y.ctypes.data % 64 == case.slots("NHWC").images.ctypes.data % 64 == 0
+        for _ in range(3):
+            for window in bench._feed.whole():
+                assert window.ctypes.data % 64 == 0
+        Mounted.poison(y)
+        assert np.isnan(widened(y)).all()
+
+
+def test_room_for_halves_is_asked_of_the_free_memory_first(monkeypatch):
+    for name in NAMES:
+        problem = Conv(64, 64, 4, 4, 3, 3, dtype="fp16")
+        w = np.ones(problem.weight_shape, np.float16)
+        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
+        Mounted(find("conv", name, "cpu"), problem, [w], 1)
+        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
+        with pytest.raises(MemoryError, match="4,096 bytes free of the"):
+            Mounted(find("conv", name, "cpu"), problem, [w], 1)
+
+
+class Tensor(np.ndarray):
+    """An array as PyTorch has it."""
+
+    def permute(self, *axes):
+        return self.transpose(axes)
+
+
+def conv2d(x, w, bias, stride, padding, dilation, groups):
+    """By the reference, in float64, then rounded as the images are held."""
+    dtype = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}[str(x.dtype)]
+    assert padding == (1, 1) and (bias is None or bias.dtype == w.dtype == x.dtype)
+    _, c, h, width = x.shape
+    problem = Conv(h, width, c, w.shape[0], *w.shape[2:], strides=stride, pad=1, dilation=dilation,
+                   groups=groups, bias=bias is not None, dtype=dtype)  # fmt: skip
+    filters = w.transpose(2, 3, 1, 0)
+    y = reference(x.transpose(0, 2, 3, 1), (filters, bias) if problem.bias else filters, problem)
+    return narrowed(y.astype("f"), dtype).transpose(0, 3, 1, 2).view(Tensor)
+
+
+def relu_(y):
+    y[widened(y) < 0] = 0
+
+
+TORCH = SimpleNamespace(
+    no_grad=nullcontext, bfloat16="uint16", int16="int16", relu_=relu_,
+    nn=SimpleNamespace(functional=SimpleNamespace(conv2d=conv2d)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_the_peer_is_given_both_ends(ends, rng):
+    """A stand-in for PyTorch, which need not be here."""
+    problem = replace(DEPTHWISE, **ends)
+    x, w = random_input("conv", problem, 2, rng)
+    bench = object.__new__(torch_peer.TorchBench)
+    bench.problem, bench._torch = problem, TORCH
+    bench._case = SimpleNamespace(arrays=SimpleNamespace(from_dlpack=np.asarray))
+    x, *w = (bench._tensor(np.asarray, one) for one in (x, *(w if problem.bias else (w,))))
+    bench._x, bench._w, bench._bias = x.transpose(0, 3, 1, 2), w[0].transpose(3, 2, 0, 1), None
+    bench._bias = w[1] if problem.bias else None
+    bench._call()
+    expected = reference(x, tuple(w) if problem.bias else w[0], problem)
+    assert judge(bench._found(), expected, "fp32").passed
+    assert ("bias" in bench._ends, "ReLU" in bench._ends) == (problem.bias, problem.relu)
+
+
+def test_a_peer_may_round_halves_once_more():
+    assert rough("fp32") == TOLERANCE["fp16"]
+    assert [rough(dtype) - rough("fp32") for dtype in BITS] == [
+        pytest.approx(2.0**-bits) for bits in BITS.values()
+    ]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_pytorch_computes_them_too(ends):
+    for base in (PLAIN, DEPTHWISE):
+        problem = replace(base, **ends)
+        bench = torch_peer.TorchBench(problem, Case(problem, 2, gpu=False), 0.05)
+        assert bench.check().verdict.passed
+        assert bench.recheck().verdict.passed
+        kinds = {str(of.dtype) for of in (bench._x, bench._w, bench._y)}
+        assert kinds == {{"fp32": "torch.float32", "fp16": "torch.float16",
+                          "bf16": "torch.bfloat16"}[problem.dtype]}  # fmt: skip
+
+
+def test_a_gpu_without_bf16_says_so(monkeypatch):
+    """For every candidate, PyTorch's too; other rows of the same command run."""
+    problem = replace(PLAIN, dtype="bf16")
+    assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
+    assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
+    gpu = Gpu(0, "T4", 75)
+    setting = compared._Setting(gpu, None, "PyTorch", [find("conv", "direct.grouped", "cuda")], [])
+    case = SimpleNamespace(images=1)
+    for dtype, statuses in (("bf16", ["refused"] * 2), ("fp16", ["waiting"] * 2)):
+        found = compared._candidates(Shape("", replace(PLAIN, dtype=dtype)), case, setting, 1.0)
+        assert [candidate.name for candidate in found] == ["direct.grouped", "torch cudnn"]
+        assert [candidate.status for candidate in found] == statuses
+        assert {candidate.note for candidate in found} == (
+            {"bf16 needs cuda 8.0, found 7.5"} if dtype == "bf16" else {""}
+        )
