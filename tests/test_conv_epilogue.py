@@ -242,6 +242,13 @@ def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
         assert np.isnan(widened(y)).all()
 
 
+def test_halves_that_differ_are_counted_one_by_one():
+    first = np.arange(1, 6, dtype=np.float16)
+    again = first.copy()
+    again[[1, 2]] = -again[[1, 2]]
+    assert differing(first, first.copy()) == 0 and differing(first, again) == 2
+
+
 def test_room_for_halves_is_asked_of_the_free_memory_first(monkeypatch):
     for name in NAMES:
         problem = Conv(64, 64, 4, 4, 3, 3, dtype="fp16")
@@ -334,3 +341,173 @@ def test_a_gpu_without_bf16_says_so(monkeypatch):
         assert {candidate.note for candidate in found} == (
             {"bf16 needs cuda 8.0, found 7.5"} if dtype == "bf16" else {""}
         )
+
+
+def ran(monkeypatch, *words):
+    """`conv` on a CPU: (exit code, its document, what it says)."""
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+    quick = ("--device", "cpu", "--seconds", "0.02", "--rounds", "5", "--watch", "0")
+    words = ["conv", *quick, "--json", "-", *words]
+    done = CliRunner().invoke(main, [*map(str, words)])
+    return done.exit_code, json.loads(done.stdout), done.stderr
+
+
+WRONG = ("no_bias", "one_bias", "relu_first", "towards_zero", "rounded_twice")
+
+
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_what_gets_one_of_them_wrong_is_found(monkeypatch, dtype):
+    """Of fp32 nothing is cut off and nothing rounded but as it is computed."""
+    beside = ROOT / "tests" / "broken" / "epilogue.py"
+    words = ("3,9,8,8,3,1,1", "--bias", "--relu", "--dtype", dtype, "--batch", 3)
+    code, document, _ = ran(monkeypatch, *words, "--with", beside, "--only", "serial")
+    (case,) = document["cases"]
+    rows = {row["name"]: row["status"] for row in case["candidates"]}
+    right = ("towards_zero", "rounded_twice") if dtype == "fp32" else ()
+    if dtype == "fp32":
+        del rows["ends.towards_zero"], rows["ends.rounded_twice"]
+    assert code == 1
+    assert rows == {
+        "serial.loops": "right", "twin.as_it_is": "right",
+        **{f"ends.{name}": "wrong" for name in WRONG if name not in right},
+    }  # fmt: skip
+
+
+def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
+    words = ("g2ic4ih6oc4oh6kh3ph1", "--batch", 2, "--bias", "--relu", "--dtype", "bf16")
+    code, document, _ = ran(monkeypatch, *words, "--only", "serial,unrolled,tiled", "--bitwise")
+    (case,) = document["cases"]
+    text = "g2ic4oc4_ih6oh6kh3ph1 --bias --relu --dtype bf16"
+    assert (code, case["shape"], case["label"]) == (0, text, text)
+    assert (case["bias"], case["relu"], case["dtype"]) == (True, True, "bf16")
+    rows = {row["name"]: row for row in case["candidates"]}
+    assert rows["tiled.blocked"]["note"] == "supports one group, not 2"
+    assert {rows[name]["bits"] for name in NAMES} == {"same"}
+    command = shlex.split(rows["unrolled.blas"]["command"])
+    at = command.index("--bias")
+    assert command[at : at + 4] == ["--bias", "--relu", "--dtype", "bf16"]
+    again = CliRunner().invoke(main, [*command[1:], "--json", "-"])
+    assert again.exit_code == 0, again.output
+    (found,) = json.loads(again.stdout)["cases"]
+    assert (found["shape"], found["images"]) == (text, 2)
+    _, document, _ = ran(monkeypatch, "4,6,6,4,3", "--only", "tiled")
+    assert document["cases"][0]["shape"] == "4,6,6,4,3,1,0"
+
+
+def test_a_file_of_fp32_is_not_held_against_one_of_halves(tmp_path, monkeypatch):
+    earlier, words = tmp_path / "then.json", ("4,6,6,4,3", "--only", "unrolled")
+    _, document, _ = ran(monkeypatch, *words)
+    earlier.write_text(json.dumps(document))
+    against = ("--fail-on-regression", "5", "--against", str(earlier))
+    done = CliRunner().invoke(
+        main, ["conv", *words, "--device", "cpu", "--dtype", "fp16", *against]
+    )
+    assert done.exit_code == 2 and "--dtype fp16" in done.output, done.output
+
+
+GUEST = """
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.registry import cpu, variant
+
+
+@variant(kind="conv", family="own", reads="NHWC", writes="NHWC", needs=cpu(){takes})
+def guest(x, w, y, problem):
+    y[...] = reference(x, w, problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "status", "note"),
+    [("", "refused", "supports sums as they are, not with a bias"),
+     (', takes="bias relu"', "refused", "supports fp32 in and out, not fp16"),
+     (', takes="bias relu fp16"', "right", "")],
+)  # fmt: skip
+def test_a_guest_refuses_unless_it_says_that_it_knows(tmp_path, monkeypatch, takes, status, note):
+    path = tmp_path / "own.py"
+    path.write_text(GUEST.format(takes=takes))
+    words = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16", "--only", "unrolled")
+    code, document, _ = ran(monkeypatch, *words, "--with", path)
+    rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
+    assert (code, rows["own.guest"]["status"]) == (0, status)
+    assert rows["own.guest"].get("note", "") == note
+
+
+MIOPEN = "./bin/MIOpenDriver"
+
+
+@pytest.mark.parametrize(
+    ("line", "alone", "whole"),
+    [
+        ("ic8ih8oc8kh3", {}, {"bias": True}),
+        ("--dir=FWD_B ic8ih8oc8kh3", {}, {"bias": True}),
+        ("--dir=FWD_D ic8ih8oc8kh3", {}, {}),
+        ("--dir=FWD_I --dt=f16 ic8ih8oc8kh3", {"dtype": "fp16"}, {"dtype": "fp16"}),
+        ("--dt=bf16:bf16:bf16 --dir=FWD_D ic8ih8oc8kh3", {"dtype": "bf16"}, {"dtype": "bf16"}),
+        ("--cfg=bf16bf16bf16 --dir=FWD_D ic8ih8oc8kh3", {"dtype": "bf16"}, {"dtype": "bf16"}),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", {"relu": True}, {"relu": True, "bias": True}),
+        ("--attr-post-ops='relu:0.0' --dir=FWD_D ic8ih8oc8kh3", {"relu": True}, {"relu": True}),
+        ("--attr-post-ops= --dir=FWD_D ic8ih8oc8kh3", {}, {}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8", {}, {}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 -b 1", {}, {"bias": True}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 --bias 0", {}, {}),
+        (f"{MIOPEN} convfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "fp16"}, {"dtype": "fp16"}),
+        (f"{MIOPEN} convbfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "bf16"}, {"dtype": "bf16"}),
+    ],
+)
+def test_lines_say_what_happens_at_both_ends(line, alone, whole):
+    """A bias, which benchdnn has where nothing is said, is taken where that is asked for."""
+    plain = Conv(8, 8, 8, 8, 3, 3)
+    for epilogue, ends in ((False, alone), (True, whole)):
+        given = parse_shape(line, epilogue)
+        assert given.asked.conv == replace(plain, **ends) and not given.others
+
+
+def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path, monkeypatch):
+    path = tmp_path / "lines.txt"
+    path.write_text("ic8ih8oc8kh3\n--dt=f16 mb3ic8ih8oc8kh3\n4,5,5,2,3\n")
+    listed = ("--from", path, "--list")
+
+    def rows(*words):
+        done = CliRunner().invoke(main, ["conv", *map(str, words), "--json", "-"])
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        return [row["shape"] for row in document["network"]["rows"]], document["notes"][0]
+
+    assert rows(*listed)[0] == ["8,8,8,8,3,1,0", "8,8,8,8,3,1,0 --dtype fp16", "4,5,5,2,3,1,0"]
+    assert "alone: without its bias" in rows(*listed)[1]
+    found, note = rows(*listed, "--epilogue")
+    assert found == ["8,8,8,8,3,1,0 --bias", "8,8,8,8,3,1,0 --bias --dtype fp16", "4,5,5,2,3,1,0"]
+    assert "with its bias" in note
+    assert rows(*listed, "--dtype", "fp32")[0] == ["8,8,8,8,3,1,0"] * 2 + ["4,5,5,2,3,1,0"]
+    assert rows(*listed, "--dtype", "fp32", "--batch", "2")[0] == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
+    every, _ = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
+    assert len(every) == 9 and all(row.endswith("--bias --relu --dtype bf16") for row in every)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
+        (("4,5,5,2,3", "--dtype", "float16"), "dtype 'float16' does not exist"),
+        (("--suite", "vgg16", "--epilogue"), "--epilogue: expected a line or a model"),
+        (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
+        (("--shares", "--dtype", "fp16"), "--shares: expected SHAPE"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, said):
+    done = CliRunner().invoke(main, ["conv", *words])
+    assert done.exit_code == 2 and said in done.output, done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_nothing_that_clocks_its_kernels_takes_them():
+    for option in ("--engines", "--shares"):
+        done = CliRunner().invoke(main, ["conv", option, "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"])
+        assert done.exit_code == 2 and "supports fp32 in and out, not fp16" in done.output
+
+
+def test_a_wish_leaves_what_is_not_said():
+    given = parse_shape("--dt=f16 --attr-post-ops=relu mb3ic8ih8oc8kh3")
+    assert Wish().of(given) == given
+    changed = Wish(batch=5, bias=True, dtype="bf16").of(given).asked
+    assert (changed.images, changed.bias, changed.relu, changed.dtype) == (5, True, True, "bf16")
