@@ -88,6 +88,8 @@ def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
     numbers = ~np.isnan(values)
     np.testing.assert_array_equal(again[numbers].view(np.uint16), every[numbers])
     assert np.isnan(widened(again)[~numbers]).all() and not numbers.all()
+    odd = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    assert np.isnan(widened(narrowed(odd, dtype))).all()
     finite = values[np.isfinite(values) & (values >= 0)].astype("d")
     beyond = 65536.0 if dtype == "fp16" else 2.0**128  # where the next one would be
     between = (finite + np.append(finite[1:], beyond)) / 2

@@ -258,6 +258,7 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
 @click.option(
     "--dtype",
     metavar="DTYPE",
+    shell_complete=completing.dtypes,
     show_default="as it is given, else fp32",
     help="How input, filters, bias and output are held: fp32, fp16 or bf16.",
 )
