@@ -35,8 +35,6 @@ inline float fmaxf(float a, float b) { return std::fmax(a, b); }
 inline long long min(long long a, int b) { return std::min<long long>(a, b); }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return ((unsigned long long)high << 32 | low) >> by % 32;
 }
@@ -61,21 +59,6 @@ T tex3D(cudaTextureObject_t texture, float x, float y, float z) {
     const bool there = i >= 0 && i < t.width && j >= 0 && j < t.height && k >= 0 && k < t.depth;
     return there ? t.data[(std::size_t(k) * t.height + j) * t.width + i] : 0.0f;
 }
-
-// fp16's bits of the nearest value, of two as near the even one.
-inline unsigned short nearest_half(float value) {
-    const unsigned short sign = std::signbit(value) ? 0x8000 : 0;
-    if (std::isnan(value)) return 0x7FFF;
-    const double size = std::fabs((double)value);
-    if (size == 0) return sign;
-    int exponent = 0;
-    std::frexp(size, &exponent);  // size lies in [2^(exponent - 1), 2^exponent)
-    exponent = std::max(exponent, -13);
-    const double units = std::nearbyint(std::ldexp(size, 11 - exponent));
-    const int bits = ((exponent + 13) << 10) + (int)std::min(units, 4096.0);
-    return sign | std::min(std::isinf(size) || size >= 65520 ? 0x7C00 : bits, 0x7C00);
-}
-#define asm(...) bits = nearest_half(value)  // the one of gpu/ptx/half.cuh
 
 #define __global__
 #define __device__

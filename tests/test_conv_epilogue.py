@@ -491,7 +491,11 @@ def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path,
     [
         (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
         (("4,5,5,2,3", "--dtype", "float16"), "dtype 'float16' does not exist"),
-        (("--suite", "vgg16", "--epilogue"), "--epilogue: expected a line or a model"),
+        (
+            ("--suite", "vgg16", "--epilogue"),
+            "a file of lines or a model, which may have one, found",
+        ),
+        (("4,5,5,2,3", "--epilogue"), "which may have one, found 4,5,5,2,3; --bias and --relu"),
         (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
         (("--shares", "--dtype", "fp16"), "--shares: expected SHAPE"),
     ],

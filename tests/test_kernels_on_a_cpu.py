@@ -33,6 +33,7 @@ from lenetgpu.stages.registry import REGISTRY, variants
 from lenetgpu.stages.support.unpack import Records, unpack
 
 COMPILER = shutil.which("g++")
+HEADERS = ("cpu_cuda.hpp", "cpu_half.hpp")
 
 
 def version():
@@ -66,7 +67,8 @@ def compiled(kernel, folder):
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         text = text.replace("__shared__ alignas(16)", "alignas(16) __shared__")
-        lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
+        lines = [f'#include "{header}"' for header in HEADERS]
+        lines += [f"#define {k} {v}" for k, v in macros]
         text = re.sub(
             r"extern __shared__ .*? (\w+)\[\];", r"static float \1[SHARED_BYTES / 4];", text
         )
@@ -95,7 +97,7 @@ def argument(value):
 def folder(tmp_path_factory):
     """Where kernels are compiled, beside the header that they share, compiled once."""
     made = tmp_path_factory.mktemp("kernels")
-    header = shutil.copy(ROOT / "tests" / "cpu_cuda.hpp", made)
+    header, *_ = (shutil.copy(ROOT / "tests" / name, made) for name in HEADERS)
     build("-x", "c++-header", header, "-o", f"{header}.gch")
     return made
 

@@ -101,7 +101,8 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
             flips += int(np.count_nonzero(found != expected))
             continue
         error = max(error, largest_difference(found, expected) / scale)
-        bad += int(np.count_nonzero(~np.isfinite(widened(found))))
+        found = widened(found)
+        bad += int(np.count_nonzero(~np.isfinite(found)))
     if labels:
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")
     tolerance = TOLERANCE[precision]

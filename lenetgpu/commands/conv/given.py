@@ -58,6 +58,16 @@ class Wish:
         return replace(row, problem=problem, batch=self.batch or row.batch)
 
 
+def is_benchdnn(text: str) -> bool:
+    """Whether SHAPE is to be read as a line of benchdnn."""
+    return benchdnn.BEGINS.match(text.strip()) is not None
+
+
+def is_ours(text: str) -> bool:
+    """Whether SHAPE is to be read as our own form, and not as another tool's line."""
+    return not miopen.DRIVER.search(text) and not is_benchdnn(text)
+
+
 def parse_shape(text: str, epilogue: bool = False) -> Given:
     """The convolution that SHAPE names, ours or another tool's; LenetError where it names none.
 
@@ -65,7 +75,7 @@ def parse_shape(text: str, epilogue: bool = False) -> Given:
     """
     if miopen.DRIVER.search(text):
         return miopen.read(text, epilogue)
-    if benchdnn.BEGINS.match(text.strip()):
+    if is_benchdnn(text):
         return benchdnn.read(text, epilogue)
     where = f"SHAPE {text!r}"
     words = [word.strip() for word in text.split(",")]

@@ -11,6 +11,7 @@ from lenetgpu.commands.conv.given import (
     Wish,
     from_file,
     from_model,
+    is_ours,
     parse_shape,
     rows_of,
 )
@@ -133,10 +134,11 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         words = choose(str(request.dtype), ITEM_BYTES)
         raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
     suite, rows = _asked_for(request)
-    if request.epilogue and suite is not None and suite.name:
+    plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
+    if request.epilogue and plain:
         raise LenetError(
-            f"--epilogue: expected a line or a model, whose bias and ReLU it takes, found suite "
-            f"{suite.name}; --bias and --relu give its convolutions one"
+            f"--epilogue: expected another tool's line, a file of lines or a model, which may have "
+            f"one, found {plain}; --bias and --relu give one"
         )
     if suite is not None and suite.name:
         rows = tuple(map(request.wish.of_row, rows))
