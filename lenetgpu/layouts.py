@@ -10,6 +10,9 @@
 | F16, F32, F16X2 | (80s, 1024) float16, (N, 1024) float32, (80s, 2, 1024) float16 | features |
 | | | between the two kernels of a fused family, in that family's own order and scale; |
 | | | 80s: N rounded up to a multiple of 80 |
+
+Values are float32; a convolution's may be of its `dtype`. NumPy and CuPy have no bfloat16: its 16
+bits lie in uint16, which holds nothing else here.
 """
 
 from __future__ import annotations
@@ -20,11 +23,40 @@ from typing import Any
 MAP_LAYOUTS = ("NHWC", "NCHW", "QUAD")
 PRIVATE = ("F16", "F32", "F16X2")
 _TILE = 80
+_HALVES = {"fp16": "float16", "bf16": "uint16"}
+_QUIET, _INFINITE = 0x40, 0x7F800000
 
 
 def dtype_of(layout: str) -> str:
     """The element type of an activation in `layout`."""
     return {"N": "int32", "F16": "float16", "F16X2": "float16"}.get(layout, "float32")
+
+
+def held_as(problem: Any) -> str:
+    """The type of the array that holds a problem's output, and a convolution's operands too."""
+    return _HALVES.get(getattr(problem, "dtype", ""), dtype_of(problem.writes))
+
+
+def narrowed(values: Any, dtype: str) -> Any:
+    """Float32 `values` as an array holds them at `dtype` ("fp32", "fp16", "bf16").
+
+    To the nearest, of two as near the even one; beyond the end is infinity, NaN stays NaN.
+    """
+    import numpy as np
+
+    if dtype != "bf16":
+        with np.errstate(over="ignore"):
+            return values.astype(_HALVES.get(dtype, "float32"), copy=False)
+    bits = values.view("uint32")
+    near = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    no_number = (bits & 0x7FFFFFFF) > _INFINITE
+    near[no_number] = bits[no_number] >> 16 | _QUIET
+    return near.astype("uint16")
+
+
+def widened(array: Any) -> Any:
+    """An array to compute with: bfloat16's bits as float32, others as they are."""
+    return (array.astype("uint32") << 16).view("float32") if array.dtype == "uint16" else array
 
 
 def convertible(a: str, b: str) -> bool:

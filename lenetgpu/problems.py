@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 FLOAT_BYTES = 4
-Pair = tuple[int, int]
-"""Of rows, of columns."""
-Sides = tuple[int, int, int, int]
-"""Above, left, below, right."""
+ITEM_BYTES = {"fp32": FLOAT_BYTES, "fp16": 2, "bf16": 2}
+_PLAIN = {"strides": None, "pads": None, "dilation": (1, 1), "groups": 1}
+_PLAIN |= {"bias": False, "relu": False}
+Pair = tuple[int, int]  # of rows, of columns
+Sides = tuple[int, int, int, int]  # above, left, below, right
 
 
 def outputs(size: int, span: int, stride: int, padding: int) -> int:
@@ -71,6 +72,8 @@ class Conv(OfMap):
     `stride` is that of rows and columns, `pad` that of every side; where they differ `strides` and
     `pads` say them, None where they do not, and `stride` and `pad` are the first of them. Taps lie
     `dilation` apart. Each of the `groups` takes as many channels, in order, to as many maps.
+    `bias`: a value a map is added to its sums; `relu`: what is below zero is stored as zero, and
+    NaN stays. Input, filters, bias and output are held as `dtype`: one of ITEM_BYTES.
 
     Forms that compute the same are equal: of one tap there is no dilation, a side of one output has
     the other's stride where it can, and padding behind that no output reads is not there. What then
@@ -88,6 +91,9 @@ class Conv(OfMap):
     pads: Sides | None = None
     dilation: Pair = (1, 1)
     groups: int = 1
+    bias: bool = False
+    relu: bool = False
+    dtype: str = "fp32"
 
     def __post_init__(self) -> None:
         rows, columns = self.dilation
@@ -118,14 +124,9 @@ class Conv(OfMap):
 
     @property
     def wants(self) -> frozenset[str]:
-        """What of it a variant must know of: its fields that have no plain value."""
-        found = {
-            "strides": self.strides is not None,
-            "pads": self.pads is not None,
-            "dilation": self.dilation != (1, 1),
-            "groups": self.groups != 1,
-        }
-        return frozenset(name for name, wanted in found.items() if wanted)
+        """What of it a variant must know of: fields of no plain value, its dtype by name."""
+        found = {name for name, plain in _PLAIN.items() if getattr(self, name) != plain}
+        return frozenset(found | {self.dtype} - {"fp32"})
 
     @property
     def each(self) -> Pair:
@@ -179,13 +180,14 @@ class Conv(OfMap):
         return self.R * self.S * self.each[0]
 
     def flop(self, n: int) -> int:
-        """Floating-point operations for `n` images, two per multiply-add."""
+        """Floating-point operations for `n` images, two per multiply-add; no bias or ReLU."""
         return 2 * n * self.OH * self.OW * self.M * self.depth
 
     def bytes(self, n: int) -> int:
         """Fewest bytes moved for `n` images: input and filters read once, output written once."""
         per_image = self.H * self.W * self.C + self.OH * self.OW * self.M
-        return FLOAT_BYTES * (n * per_image + self.depth * self.M)
+        held = self.bias * self.M + (n * per_image + self.depth * self.M)
+        return ITEM_BYTES[self.dtype] * held
 
 
 @dataclass(frozen=True)

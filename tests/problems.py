@@ -20,6 +20,9 @@ ODD: dict[str, list[Any]] = {
         Conv(13, 12, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3),
         Conv(10, 9, 5, 10, 3, 3, stride=2, pad=1, groups=5),
         Conv(9, 14, 3, 33, 3, 3, pad=2, dilation=(2, 2)),
+        Conv(8, 7, 5, 10, 3, 3, pad=1, bias=True, relu=True),
+        Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), groups=3, bias=True, relu=True, dtype="fp16"),
+        Conv(9, 8, 5, 10, 3, 3, pads=(1, 0, 2, 1), dilation=(2, 1), groups=5, dtype="bf16"),
     ],
     "pool": [Pool(2, 2, 1), Pool(6, 10, 7), Pool(14, 4, 33)],
     "conv_pool": [

@@ -238,8 +238,8 @@ def test_padding_by_a_word_that_onnx_does_not_have_is_refused(tmp_path):
         ([node("ConvTranspose", ["x", "w"], "y")], [tensor("w", 3, 8, 3, 3)], {}, "transposed"),
         ([helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft")], [W], {},
          "operator FusedConv"),
-        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.FLOAT16)], {},
-         "fp16 operands"),
+        ([conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.DOUBLE)], {},
+         "fp64 operands"),
         ([node("ConvInteger", ["x", "w"], "y")], [tensor("w", 8, 3, 3, 3, kind=TensorProto.INT8)],
          {}, "int8 operands"),
     ],
@@ -367,7 +367,7 @@ def test_every_cut_and_every_changed_byte_is_a_sentence_or_a_list(tmp_path):
     for bad in changed:
         path.write_bytes(bad)
         try:
-            made = onnx_convs.read(path, None)
+            made = onnx_convs.read(path, None, True)
         except LenetError as error:
             assert str(error).startswith(f"{path}: ") and "expected" in str(error)
             outcomes.add("sentence")
@@ -421,3 +421,59 @@ def test_other_files_are_one_sentence(tmp_path, monkeypatch):
     )
     result = run("--model", path)
     assert result.exit_code == 2 and "pip install 'lenetgpu[models]'" in result.output
+
+
+FOLLOWED = [
+    ([conv("x", "w", "y"), node("Relu", ["y"], "z")], (False, True)),
+    ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")], (True, True)),
+    ([node("Conv", ["x", "w", ""], "y")], (False, False)),
+    ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "r"), node("Add", ["y", "r"], "z")],
+     (True, False)),
+    ([conv("x", "w", "y"), node("Relu", ["y"], "r"), node("Relu", ["y"], "s"),
+      node("Add", ["r", "s"], "z")], (False, False)),
+    ([conv("x", "w", "y"), node("Identity", ["y"], "i"), node("Relu", ["i"], "z")],
+     (False, False)),
+    ([conv("x", "w", "y"), node("LeakyRelu", ["y"], "z")], (False, False)),
+    ([conv("x", "w", "y"), helper.make_node("Relu", ["y"], ["z"], domain="own")], (False, False)),
+    ([conv("x", "w", "y"), node("Relu", ["y"], "z"), helper.make_node(
+        "If", ["c"], ["f"], "choice",
+        then_branch=helper.make_graph([node("Neg", ["y"], "n")], "then", [], [
+            helper.make_tensor_value_info("n", TensorProto.FLOAT, None)]),
+        else_branch=helper.make_graph([node("Neg", ["x"], "n")], "else", [], [
+            helper.make_tensor_value_info("n", TensorProto.FLOAT, None)]))], (False, False)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("nodes", "ends"), FOLLOWED, ids=range(len(FOLLOWED)))
+def test_a_bias_and_a_relu_are_taken_where_that_is_asked_for(tmp_path, nodes, ends):
+    """ReLU where nothing else reads the sums: no other node, no branch, and not the caller."""
+    path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
+    (alone,), (whole,) = onnx_convs.read(path, None), onnx_convs.read(path, None, True)
+    assert (alone.asked.bias, alone.asked.relu) == (False, False)
+    assert (whole.asked.bias, whole.asked.relu) == ends
+
+
+def test_sums_that_the_model_gives_away_are_not_taken_through_relu(tmp_path):
+    made = model([conv("x", "w", "y"), node("Relu", ["y"], "z")], [W])
+    made.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    (given,) = onnx_convs.read(written(tmp_path, made), None, True)
+    assert not given.asked.relu
+
+
+def test_halves_of_a_model_are_its_dtype(tmp_path):
+    for kind, dtype in ((TensorProto.FLOAT16, "fp16"), (TensorProto.BFLOAT16, "bf16")):
+        (given,) = found(tmp_path, [conv("x", "w", "y")], [tensor("w", 8, 3, 3, 3, kind=kind)])
+        assert (given.others, given.asked.dtype) == ((), dtype)
+
+
+def test_the_command_fuses_what_is_asked_for(tmp_path):
+    nodes = [node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")]
+    path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))
+    for words, shape in (
+        ((), "3,32,32,8,3,1,0"),
+        (("--epilogue",), "3,32,32,8,3,1,0 --bias --relu"),
+    ):
+        result = run("--model", path, "--list", "--json", "-", *words)
+        assert result.exit_code == 0, result.output
+        (row,) = json.loads(result.stdout)["network"]["rows"]
+        assert row["shape"] == shape and f"conv {shape} --batch 1" in row["command"]

@@ -35,11 +35,16 @@ ASKS = {
     "pads": (Conv(9, 8, 4, 6, 3, 3, pads=(1, 0, 2, 1)), "alike on every side, not 1,0,2,1"),
     "dilation": (Conv(9, 8, 4, 6, 3, 3, dilation=(1, 2)), "no dilation, not 1x2"),
     "groups": (Conv(9, 8, 4, 6, 3, 3, groups=2), "one group, not 2"),
+    "bias": (Conv(9, 8, 4, 6, 3, 3, bias=True), "sums as they are, not with a bias"),
+    "relu": (Conv(9, 8, 4, 6, 3, 3, relu=True), "sums as they are, not through ReLU"),
+    "fp16": (Conv(9, 8, 4, 6, 3, 3, dtype="fp16"), "fp32 in and out, not fp16"),
+    "bf16": (Conv(9, 8, 4, 6, 3, 3, dtype="bf16"), "fp32 in and out, not bf16"),
 }
+SHAPES = ("strides", "pads", "dilation", "groups")
 TOGETHER = Conv(13, 12, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3)
 
 
-def drawn(rng, wanted=WANTS):
+def drawn(rng, wanted=SHAPES):
     """A small convolution's numbers as they may be given, of which at least one output comes."""
     while True:
         groups = int(rng.integers(1, 5)) if "groups" in wanted else 1
@@ -87,7 +92,7 @@ def by_hand(x, w, strides, pads, dilation, groups, **sizes):
 
 def test_the_truth_is_what_a_loop_by_hand_makes_of_200_shapes(rng):
     for number in range(200):
-        numbers = drawn(rng, WANTS if number % 2 else (WANTS[number // 2 % 4],))
+        numbers = drawn(rng, SHAPES if number % 2 else (SHAPES[number // 2 % 4],))
         problem = Conv(**numbers)
         x, w = random_input("conv", problem, 2, rng)
         expected = by_hand(x.astype("d"), w.astype("d"), **numbers)
@@ -102,7 +107,7 @@ def test_the_truth_is_what_a_loop_by_hand_makes_of_200_shapes(rng):
 
 @pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
 def test_variants_that_take_a_want_are_right_on_drawn_shapes(variant, rng):
-    taken = tuple(name for name in WANTS if name in variant.takes)
+    taken = tuple(name for name in SHAPES if name in variant.takes)
     for number in range(100):
         wanted = taken if number % 2 else (taken[number // 2 % len(taken)],)
         problem = Conv(**drawn(rng, wanted))
@@ -189,7 +194,9 @@ def test_forms_that_compute_the_same_are_one():
     assert least == more and least.OW == 4
     assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
     assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
-    assert TOGETHER.wants == {*WANTS} == ConvPool(TOGETHER).wants
+    assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
+    every = replace(TOGETHER, bias=True, relu=True, dtype="bf16")
+    assert every.wants == {*WANTS} - {"fp16"} and every != TOGETHER
 
 
 def test_a_side_of_one_output_has_the_others_stride_where_it_stays_one(rng):
@@ -239,7 +246,7 @@ def test_one_kernel_and_the_truths_loops_take_everything():
 
 
 def test_wants_that_are_none_are_refused_where_a_variant_is_made():
-    with pytest.raises(ValueError, match=r"takes of strides, .*, groups, found depth, group$"):
+    with pytest.raises(ValueError, match=r"takes of strides, .*, bf16, found depth, group$"):
         make_variant(print, kind="conv", family="own", needs=cpu(), takes="depth strides group")
 
 
@@ -334,7 +341,8 @@ class Functional:
         return np.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
 
     @staticmethod
-    def conv2d(x, w, stride, padding, dilation, groups):
+    def conv2d(x, w, bias, stride, padding, dilation, groups):
+        assert bias is None
         assert w.shape[1] * groups == x.shape[1]
         sides = (*padding, *padding)
         images, filters = x.transpose(0, 2, 3, 1), w.transpose(2, 3, 1, 0)
@@ -347,13 +355,13 @@ class Functional:
 def test_the_peer_is_asked_for_the_same_convolution(rng):
     """A stand-in for PyTorch, which need not be here; padding is its own where it can be."""
     torch = SimpleNamespace(no_grad=nullcontext, nn=SimpleNamespace(functional=Functional))
-    problems = [*(problem for problem, _ in ASKS.values()), TOGETHER, Conv(9, 8, 4, 6, 3, 3, 2, 1)]
+    problems = [*(ASKS[name][0] for name in SHAPES), TOGETHER, Conv(9, 8, 4, 6, 3, 3, 2, 1)]
     problems += [Conv(**drawn(rng)) for _ in range(10)]
     for problem in problems:
         x, w = random_input("conv", problem, 2, rng)
         bench = object.__new__(torch_peer.TorchBench)
         bench.problem, bench._torch = problem, torch
-        bench._x, bench._w = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1)
+        bench._x, bench._w, bench._bias = x.transpose(0, 3, 1, 2), w.transpose(3, 2, 0, 1), None
         bench._call()
         assert np.allclose(bench._y.transpose(0, 2, 3, 1), reference(x, w, problem), atol=1e-4)
         above, left, below, right = problem.around

@@ -95,7 +95,10 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         (f"{MIOPEN} -m trans", "transposed"),
         (f"{MIOPEN} -z same", "padding mode same"),
         (f"{MIOPEN} -_ 3", "3 spatial dimensions"),
-        ("MIOpenDriver convfp16", "fp16 operands"),
+        ("MIOpenDriver convfp8", "fp8 operands"),
+        ("--dt=f16:f16:f32 ic8ih8oc8kh3", "f16:f16:f32 operands"),
+        ("--attr-post-ops=sum+relu ic8ih8oc8kh3", "post-operations sum+relu"),
+        ("--attr-post-ops=relu:0.5 ic8ih8oc8kh3", "post-operations relu:0.5"),
     ],
 )
 def test_what_is_not_taken_is_said(line, why):
@@ -350,7 +353,7 @@ def test_a_batch_is_that_of_every_line(tmp_path):
         (b"#" * ((1 << 20) + 1), "at most 1,048,576 bytes"),
         (b"mb9000ic800ih800oc8kh3n\"big\"", "conv 800,800,800,8,3,1,0, batch 9000: expected fewer"),
         (b"ic8id8oc8kd3", "conv line 1: expected a convolution that is taken, found 3 spatial"),
-        (b"--dt=f16 ic8ih8oc8kh3\nic8id8oc8kd3", "found f16 operands, 1 others beside it"),
+        (b"--dt=s8 ic8ih8oc8kh3\nic8id8oc8kd3", "found s8 operands, 1 others beside it"),
     ],
 )  # fmt: skip
 def test_a_bad_file_is_one_sentence_with_the_lines_number(tmp_path, text, words):

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -25,13 +26,14 @@ from lenetgpu.check.truth import random_input, reference
 from lenetgpu.files.packed.records import pack
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
-from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY, variants
 from lenetgpu.stages.support.unpack import Records, unpack
 
 COMPILER = shutil.which("g++")
+HEADERS = ("cpu_cuda.hpp", "cpu_half.hpp")
 
 
 def version():
@@ -65,7 +67,8 @@ def compiled(kernel, folder):
     if not library.exists():
         macros = [("ENTRY_" + kernel.entry, 1), *kernel.defines]
         text = text.replace("__shared__ alignas(16)", "alignas(16) __shared__")
-        lines = ['#include "cpu_cuda.hpp"', *(f"#define {k} {v}" for k, v in macros)]
+        lines = [f'#include "{header}"' for header in HEADERS]
+        lines += [f"#define {k} {v}" for k, v in macros]
         text = re.sub(
             r"extern __shared__ .*? (\w+)\[\];", r"static float \1[SHARED_BYTES / 4];", text
         )
@@ -94,7 +97,7 @@ def argument(value):
 def folder(tmp_path_factory):
     """Where kernels are compiled, beside the header that they share, compiled once."""
     made = tmp_path_factory.mktemp("kernels")
-    header = shutil.copy(ROOT / "tests" / "cpu_cuda.hpp", made)
+    header, *_ = (shutil.copy(ROOT / "tests" / name, made) for name in HEADERS)
     build("-x", "c++-header", header, "-o", f"{header}.gch")
     return made
 
@@ -156,7 +159,7 @@ def assert_right(variant, problem, n, rng):
     held = np.ascontiguousarray(x if flat else from_nhwc(x, problem.reads))
     state = variant.prepare(w, problem, n) if variant.prepare else w
     shape = physical_shape(problem.writes, n, problem.out_shape)
-    fences = [Fenced(np, shape, dtype_of(problem.writes))]
+    fences = [Fenced(np, shape, held_as(problem))]
     y = fences[0].array
     Mounted.poison(y)
     if hasattr(state, "shape") and w is None:  # workspace
@@ -201,6 +204,11 @@ CASES = [
     ("conv", "direct.grouped", DEPTHWISE, 3),
     ("conv", "direct.grouped", Conv(7, 6, 3, 4, 3, 3, pad=2, dilation=(1, 2)), 2),
     ("conv", "direct.grouped", WINDOW, 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, bias=True), 2),
+    ("conv", "direct.grouped", replace(DEPTHWISE, relu=True, dtype="fp16"), 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, bias=True, relu=True, dtype="fp16"), 2),
+    ("conv", "direct.grouped", replace(EVERYTHING, dtype="bf16"), 2),
+    ("conv", "direct.grouped", replace(DEPTHWISE, bias=True, relu=True, dtype="bf16"), 2),
 ]
 
 

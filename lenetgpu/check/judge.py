@@ -14,7 +14,7 @@ from typing import Any
 
 from lenetgpu.check.truth import reference_stages, tensors
 from lenetgpu.files.weights import Weights
-from lenetgpu.layouts import PRIVATE, to_nhwc
+from lenetgpu.layouts import PRIVATE, to_nhwc, widened
 from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages import Variant
 from lenetgpu.stages.mounted import Mounted
@@ -22,6 +22,11 @@ from lenetgpu.stages.mounted import Mounted
 TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
 PRECISE = ("fp32", "fp16x3")
+_HALVES = {"float16": (11, -13), "uint16": (8, -125)}
+"""An output of fp16, or of bfloat16's bits, is a sum rounded once more: half a unit in the last
+place of any value, its own or the truth's, whichever is larger, is no error, and a tolerance is of
+what lies beyond. Here: a significand's bits, and the least exponent of numbers that have them all
+(2 to it is twice the least of these)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,15 @@ class Verdict:
         return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
 
 
+def rough(dtype: str) -> float:
+    """The error up to which a library's times count that rounds more than the variants may.
+
+    fp16's tolerance, and of halves that of one more rounding: of sums before a bias is added.
+    """
+    once_more = {"fp16": "float16", "bf16": "uint16"}.get(dtype)
+    return TOLERANCE["fp16"] + (2.0 ** -_HALVES[once_more][0] if once_more else 0.0)
+
+
 def array_module(array: Any) -> Any:
     """CuPy for an array of CuPy's, else NumPy."""
     import numpy as np
@@ -51,11 +65,18 @@ def largest(array: Any) -> float:
 
 
 def largest_difference(found: Any, expected: Any) -> float:
-    """Largest absolute difference in float64; NaN where there is one."""
-    import numpy as np
+    """Largest absolute difference in float64, of halves beyond rounding; NaN where there is one."""
+    import numpy
 
-    with np.errstate(invalid="ignore", over="ignore"):
-        return largest(found.astype(np.float64) - expected)
+    with numpy.errstate(invalid="ignore", over="ignore"):
+        values = widened(found).astype(numpy.float64)
+        if str(found.dtype) not in _HALVES:
+            return largest(values - expected)
+        np, (bits, least) = array_module(found), _HALVES[str(found.dtype)]
+        larger = np.maximum(abs(values), abs(expected))
+        exponent = np.maximum(np.frexp(larger)[1], least)
+        rounding = np.ldexp(np.ones_like(larger), exponent - (bits + 1))
+        return largest(np.maximum(abs(values - expected) - rounding, 0))
 
 
 def judge(found: Any, expected: Any, precision: str) -> Verdict:
@@ -80,6 +101,7 @@ def judge_parts(parts: Iterable[tuple[Any, Any]], scale: float, precision: str) 
             flips += int(np.count_nonzero(found != expected))
             continue
         error = max(error, largest_difference(found, expected) / scale)
+        found = widened(found)
         bad += int(np.count_nonzero(~np.isfinite(found)))
     if labels:
         return Verdict(flips == 0, float(flips), 0.0, f", {flips} labels differ")

@@ -20,7 +20,7 @@ from math import gcd
 from typing import Any
 
 from lenetgpu.check.judge import Verdict, array_module, judge_parts, largest
-from lenetgpu.layouts import MAP_LAYOUTS, physical_shape, to_nhwc
+from lenetgpu.layouts import MAP_LAYOUTS, held_as, physical_shape, to_nhwc
 from lenetgpu.stages.mounted import Fenced
 
 SPARE = 2
@@ -54,8 +54,9 @@ def windows(problem: Any, n: int, device: str) -> Windows:
     """
     if problem.writes not in (*MAP_LAYOUTS, "NC", "N"):
         return Windows(n)
-    read = 4 * _items("NC", problem.in_shape)
-    written = 4 * _items(problem.writes, problem.out_shape)
+    each = 2 if held_as(problem) in ("float16", "uint16") else 4
+    read = each * _items("NC", problem.in_shape)
+    written = each * _items(problem.writes, problem.out_shape)
     aligned = _ALIGNED[device]
     step = aligned // gcd(aligned, read, written)
     room = max(n * (read + written) // _SHARE, _ROOM_BYTES[device])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lenetgpu.files.weights import Weights
+from lenetgpu.layouts import narrowed
 from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
 from lenetgpu.stages.argmax.reference import reference as argmax_reference
 from lenetgpu.stages.conv.reference import reference as conv_reference
@@ -56,7 +57,10 @@ def tensors(w: Any) -> tuple[Any, ...]:
 
 
 def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
-    """Fresh input in NHWC or (N, K) and weights (None without, a tuple of a span's)."""
+    """Fresh input in NHWC or (N, K) and weights.
+
+    None without, a tuple of a span's and of a convolution's filters and bias.
+    """
     import numpy as np
 
     shape = (n, *problem.in_shape)
@@ -70,7 +74,19 @@ def random_input(kind: str, problem: Any, n: int, rng: Any) -> tuple[Any, Any]:
         x = np.round(x, 1)
     if not hasattr(problem, "weight_shape"):
         return x, None
-    return x, rng.standard_normal(problem.weight_shape).astype(np.float32)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    if kind != "conv":
+        return x, w
+    drawn = [w, *([_bias(problem, rng)] if problem.bias else [])]
+    x, *drawn = (narrowed(values, problem.dtype) for values in (x, *drawn))
+    return x, tuple(drawn) if problem.bias else drawn[0]
+
+
+def _bias(problem: Any, rng: Any) -> Any:
+    """As large as the sums that it is added to."""
+    import numpy as np
+
+    return (rng.standard_normal(problem.M) * problem.depth**0.5).astype(np.float32)
 
 
 def reference_stages(images: Any, weights: Weights) -> dict[str, Any]:

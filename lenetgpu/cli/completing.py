@@ -108,6 +108,13 @@ def precisions(ctx: click.Context, param: click.Parameter, incomplete: str) -> I
     return _items(((name, "") for name in AUTO_PLANS), incomplete)
 
 
+def dtypes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """What `conv --dtype` takes."""
+    from lenetgpu.problems import ITEM_BYTES
+
+    return _items(((name, f"{width} bytes") for name, width in ITEM_BYTES.items()), incomplete)
+
+
 def devices(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """`auto`, `cpu`, `cuda`, and each GPU whose device file the driver made."""
     words = [("auto", "a GPU where there is one"), ("cpu", ""), ("cuda", "the first GPU")]

@@ -147,7 +147,8 @@ def _show(
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
 _SIMULATED = {"shape", "batch", "engines", *_FILES}
-_LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_FILES}
+_SAID = {"epilogue", "bias", "relu", "dtype"}
+_LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_SAID, *_FILES}
 _TUNED = {
     "shape", "suite", "lines", "model", "batch", "device", "seconds", "rounds", "warmup", "tune",
     *_FILES,
@@ -191,7 +192,11 @@ def _list(ctx: click.Context, options: dict[str, Any]) -> None:
     from lenetgpu.show import tables
 
     _only_beside(
-        ctx, "--list", _LISTED, "SHAPE, --suite, --from or --model, --batch and where results go"
+        ctx,
+        "--list",
+        _LISTED,
+        "SHAPE, --suite, --from or --model, what is said of every "
+        "convolution (--batch, --dtype) and where results go",
     )
     json_file, csv_file, markdown = _targets(options)
     document = run_list(request(ConvRequest, options))
@@ -246,6 +251,21 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     help="Shapes of a file instead, one a line in any form that SHAPE has.",
 )
 @click.option("--model", type=FILE, help="The convolutions of an ONNX model instead.")
+@click.option(
+    "--epilogue",
+    is_flag=True,
+    help="Take the bias that a line or a model has with a convolution, and of a model the ReLU "
+    "that alone follows it.",
+)
+@click.option("--bias", is_flag=True, help="Give every convolution a bias, a value a map.")
+@click.option("--relu", is_flag=True, help="Take ReLU of every convolution's sums.")
+@click.option(
+    "--dtype",
+    metavar="DTYPE",
+    shell_complete=completing.dtypes,
+    show_default="as it is given, else fp32",
+    help="How input, filters, bias and output are held: fp32, fp16 or bf16.",
+)
 @click.option(
     "--list", "listed", is_flag=True, help="List the suites, or what is asked for; nothing runs."
 )

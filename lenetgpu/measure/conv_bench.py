@@ -15,13 +15,13 @@ from typing import Any
 from lenetgpu.check.gates import FURTHER, Gate
 from lenetgpu.check.judge import Verdict, judge, largest_difference
 from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
-from lenetgpu.check.truth import random_input
+from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
-from lenetgpu.layouts import from_nhwc, physical_shape
+from lenetgpu.layouts import from_nhwc, held_as, physical_shape
 from lenetgpu.measure.bench import Flusher, Skip
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer, Replays
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked
@@ -56,17 +56,19 @@ def laid_out(variant: Variant, problem: Conv) -> Conv | str:
 
 def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
     """Bytes that `count` random images, the filters and on a CPU the outputs take on the host."""
+    each = 20 if problem.dtype == "bf16" else 12
     drawn = count * problem.H * problem.W * problem.C + problem.depth * problem.M
     made = problem.OH * problem.OW * problem.M
     padded = prod(problem.padded) * problem.C
-    return 12 * drawn if gpu else 12 * (drawn + count * made) + 8 * (padded + 2 * made)
+    return each * drawn if gpu else each * (drawn + count * made) + 8 * (padded + 2 * made)
 
 
 class Case:
-    """Random images and filters of one problem, their float64 output, and a buffer per layout.
+    """Random images and weights of one problem, their float64 output, and a buffer per layout.
 
-    `images` are timed; there are some more, for the windows and the changes of
-    `lenetgpu.check.slots`. MemoryError where the host's free memory does not hold them.
+    `weights` are the filters, and a bias where it has one. `images` are timed; there are some more,
+    for the windows and the changes of `lenetgpu.check.slots`. MemoryError where the host's free
+    memory does not hold them.
     """
 
     def __init__(self, problem: Conv, n: int, gpu: bool) -> None:
@@ -76,7 +78,8 @@ class Case:
         self.windows = windows(problem, n, "cuda" if gpu else "cpu")
         self._count = self.windows.span + SPARE
         require_free(_host_bytes(problem, self._count, gpu))
-        x, self.filters = random_input("conv", problem, self._count, np.random.default_rng())
+        x, w = random_input("conv", problem, self._count, np.random.default_rng())
+        self.weights = tensors(w)
         self._x = self.arrays.asarray(x)
         self._slots: dict[str, Slots] = {}
         self._y: dict[str, Fenced] = {}
@@ -104,9 +107,9 @@ class Case:
         count = Feed.outputs(self.windows, self.images)
         shape = physical_shape(layout, count, self.problem.out_shape)
         if guest:
-            return Fenced(self.arrays, shape, "float32")
+            return Fenced(self.arrays, shape, held_as(self.problem))
         if layout not in self._y:
-            self._y[layout] = Fenced(self.arrays, shape, "float32")
+            self._y[layout] = Fenced(self.arrays, shape, held_as(self.problem))
         return self._y[layout]
 
     @cached_property
@@ -115,7 +118,8 @@ class Case:
         n, p = self._count if self.gpu else min(self._count, CHECK_IMAGES), self.problem
         padded = prod(p.padded) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
-        x, w = self._x, self.arrays.asarray(self.filters)
+        held = tuple(map(self.arrays.asarray, self.weights))
+        x, w = self._x, held if p.bias else held[0]
         out = self.arrays.empty((n, *p.out_shape), "float64")
         for lo in range(0, n, chunk):
             out[lo : lo + chunk] = reference(x[lo : min(lo + chunk, n)], w, p, self.arrays)
@@ -146,10 +150,10 @@ class ConvBench:
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
-        self._mounted = mounted = Mounted(variant, problem, [case.filters], chunk)
+        self._mounted = mounted = Mounted(variant, problem, case.weights, chunk)
         y = mounted.lent(case.output(problem.writes, is_guest(variant.full_name)))
         self._feed = Feed(self._slots, y, problem, case.windows, case.images, case.expected)
-        self._gate = Gate(mounted, [case.filters], self._feed, idle_gpu_ms if case.gpu else None)
+        self._gate = Gate(mounted, case.weights, self._feed, idle_gpu_ms if case.gpu else None)
         self._fed = Fed(mounted, self._feed, self._gate)
         self._graph_calls: list[Call] = []
         self._checked: Checked | None = None
@@ -207,7 +211,7 @@ class ConvBench:
         images = self._slots.images
         part = images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows]
         x = np.ascontiguousarray(part)
-        mounted = Mounted(self.variant, few, [self._case.filters], 1)
+        mounted = Mounted(self.variant, few, self._case.weights, 1)
         y = mounted.output(1)
         mounted.run(x, y)
         seconds = cpu_ms(lambda: mounted.run(x, y)) / 1e3 * flop / few.flop(1)

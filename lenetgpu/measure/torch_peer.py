@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lenetgpu.check.judge import TOLERANCE
+from lenetgpu.check.judge import TOLERANCE, rough
 from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.bench import Flusher
@@ -19,7 +19,6 @@ from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
 _FORMATS = {"contiguous": "NCHW", "channels_last": "NHWC"}
-_ROUGH = TOLERANCE["fp16"]
 
 
 def peer_version(device: str) -> str | None:
@@ -39,7 +38,10 @@ def _torch() -> Any:
 
 
 class TorchBench:
-    """F.conv2d in fp32 without TF32, contiguous and channels_last: the better one counts."""
+    """F.conv2d at the problem's dtype, without TF32, contiguous and channels_last.
+
+    The better one counts. A bias goes with the call; ReLU is a kernel of its own behind it.
+    """
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
         self.problem, self._case = problem, case
@@ -52,8 +54,10 @@ class TorchBench:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
-        filters = torch.from_numpy(case.filters).permute(3, 2, 0, 1)
-        self._filters = filters.cuda() if case.gpu else filters
+        held = [self._tensor(torch.from_numpy, one) for one in case.weights]
+        filters, *bias = [one.cuda() for one in held] if case.gpu else held
+        self._filters = filters.permute(3, 2, 0, 1)
+        self._bias = bias[0] if bias else None
         self._chosen: CallTimer | None = None
         self._kept: list[Any] = []
         self._x: Any = None
@@ -77,19 +81,25 @@ class TorchBench:
 
     def _hold(self, layout: str) -> None:
         torch, case = self._torch, self._case
-        x = torch.from_dlpack(case.input(layout))
+        x = self._tensor(torch.from_dlpack, case.input(layout))
         self._which = case.slots(layout).which[: case.images].copy()
         kept = torch.contiguous_format if layout == "NCHW" else torch.channels_last
         self._x = self._as(x if layout == "NCHW" else x.permute(0, 3, 1, 2), kept)
         self._w = self._as(self._filters, kept)
+
+    def _tensor(self, made: Callable[[Any], Any], array: Any) -> Any:
+        """An array's values as `made` makes a tensor of arrays; bfloat16's bits become its own."""
+        if self.problem.dtype != "bf16":
+            return made(array)
+        return made(array.view("int16")).view(self._torch.bfloat16)
 
     def _as(self, tensor: Any, kept: Any) -> Any:
         """A copy with the format's own strides.
 
         By those of axes of length 1, which mean nothing, PyTorch guesses the format.
         """
-        empty = self._torch.empty(tensor.shape, device=tensor.device, memory_format=kept)
-        return empty.copy_(tensor)
+        like = {"dtype": tensor.dtype, "device": tensor.device}
+        return self._torch.empty(tensor.shape, memory_format=kept, **like).copy_(tensor)
 
     def _call(self) -> None:
         p, functional = self.problem, self._torch.nn.functional
@@ -99,8 +109,10 @@ class TorchBench:
             if self._uneven:
                 x, pad = functional.pad(x, (left, right, above, below)), (0, 0)
             self._y = functional.conv2d(
-                x, self._w, stride=p.step, padding=pad, dilation=p.dilation, groups=p.groups
+                x, self._w, self._bias, p.step, pad, dilation=p.dilation, groups=p.groups
             )
+            if p.relu:
+                self._torch.relu_(self._y)
 
     @property
     def _uneven(self) -> bool:
@@ -110,7 +122,15 @@ class TorchBench:
 
     def _found(self) -> Any:
         y = self._y.permute(0, 2, 3, 1)
-        return self._case.arrays.from_dlpack(y)
+        if self.problem.dtype != "bf16":
+            return self._case.arrays.from_dlpack(y)
+        return self._case.arrays.from_dlpack(y.view(self._torch.int16)).view("uint16")
+
+    @property
+    def _ends(self) -> str:
+        """What it does besides, in words."""
+        said = {"bias": "bias in the same call", "relu": "ReLU as a second kernel"}
+        return ", ".join(words for name, words in said.items() if name in self.problem.wants)
 
     def check(self) -> Checked:
         """Judge both memory formats, then keep the faster one.
@@ -133,8 +153,8 @@ class TorchBench:
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
         padded = "a copy padded in each call" if self._uneven else ""
-        self.note = ", ".join(filter(None, (name, padded, self._chosen.note)))
-        if not worst.verdict.passed and worst.verdict.error <= _ROUGH:
+        self.note = ", ".join(filter(None, (name, padded, self._ends, self._chosen.note)))
+        if not worst.verdict.passed and worst.verdict.error <= rough(self.problem.dtype):
             self.note += f", error above fp32's tolerance {TOLERANCE['fp32']:.0e}"
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))
         self._checked = worst
@@ -146,7 +166,7 @@ class TorchBench:
         self._hold(self.problem.reads)
         self._call()
         checked = self._case.judged(self._found(), "fp32", self._which)
-        if checked.verdict.error <= _ROUGH:
+        if checked.verdict.error <= rough(self.problem.dtype):
             return self._checked
         return checked
 

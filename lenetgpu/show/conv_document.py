@@ -17,13 +17,20 @@ from lenetgpu.problems import Conv
 def shape_text(problem: Conv) -> str:
     """`problem` as the command takes it; filters that are not square as RxS.
 
-    What SHAPE has no place for makes it a line of benchdnn.
+    What SHAPE has no place for makes it a line of benchdnn, what is no size options behind it.
     """
-    if problem.wants:
-        return as_line(problem)
     k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
     sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
-    return ",".join(map(str, sizes))
+    told = {"--bias": problem.bias, "--relu": problem.relu}
+    told[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
+    plain = problem.wants <= {"bias", "relu", problem.dtype}
+    words = ",".join(map(str, sizes)) if plain else as_line(problem)
+    return " ".join([words, *(option for option, said in told.items() if said)])
+
+
+def _ends_json(problem: Conv) -> dict[str, Any]:
+    """What happens at both ends of the sums, and how they are held."""
+    return {"bias": problem.bias, "relu": problem.relu, "dtype": problem.dtype}
 
 
 def _without(entry: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +58,7 @@ def case_json(
     return {
         "label": shape.label,
         "shape": shape_text(problem),
+        **_ends_json(problem),
         "images": n,
         "count": shape.count,
         "paper": shape.paper,
@@ -158,6 +166,7 @@ def row_json(row: Row) -> dict[str, Any]:
     if problem is not None:
         sizes = {
             "shape": shape_text(problem), "images": images, "gflop": problem.flop(images) / 1e9,
+            **_ends_json(problem),
         }  # fmt: skip
     return {"label": row.label, **sizes, "count": row.count, "not_taken": why}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from lenetgpu.layouts import dtype_of, from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.stages.registry import Variant
 
 _FLAT = ("NC", "N")
@@ -57,9 +57,9 @@ class Fenced:
 class Mounted:
     """`variant` prepared for up to `batch` images of `problem`, whose layouts are chosen.
 
-    `weights` are float32 host arrays: none, one, or a span's in its order. `state` is what
-    `prepare` made of them (or the array itself, on the device). Arrays passed in and out lie on the
-    variant's device.
+    `weights` are float32 host arrays (of a convolution as its dtype has them): none, one, a span's
+    in its order, or filters and bias. `state` is what `prepare` made of them (or they themselves,
+    on the device). Arrays passed in and out lie on the variant's device.
     """
 
     def __init__(
@@ -75,6 +75,8 @@ class Mounted:
         tensor: Any = tuple(weights) if len(weights) > 1 else next(iter(weights), None)
         if variant.prepare is not None:
             self.state = variant.prepare(tensor, problem, batch)
+        elif isinstance(tensor, tuple):
+            self.state = tuple(map(self.arrays.asarray, tensor))
         else:
             self.state = None if tensor is None else self.arrays.asarray(tensor)
         self._fenced: list[Fenced] = []
@@ -99,7 +101,7 @@ class Mounted:
         """A poisoned, fenced buffer for `n` images, as it is written."""
         problem = self.problem
         shape = physical_shape(problem.writes, n, problem.out_shape)
-        return self.lent(Fenced(self.arrays, shape, dtype_of(problem.writes)))
+        return self.lent(Fenced(self.arrays, shape, held_as(problem)))
 
     def lent(self, fenced: Fenced) -> Any:
         """A buffer of somebody else's as an output, poisoned."""
@@ -116,8 +118,8 @@ class Mounted:
 
     @staticmethod
     def poison(buffer: Any) -> None:
-        """Fill a buffer with NaN, one of labels with -1."""
-        buffer.fill(-1 if buffer.dtype.kind == "i" else float("nan"))
+        """Fill a buffer with NaN, of bfloat16's bits too, one of labels with -1."""
+        buffer.fill({"i": -1, "u": 0xFFFF}.get(buffer.dtype.kind, float("nan")))
 
     def found(self, y: Any) -> Any:
         """`y` as a host array in NHWC, (N, K) or (N,)."""

@@ -45,8 +45,9 @@ class Variant:
     layouts it takes and makes, preferred first; the problem it is launched with names the pair in
     use. `also` are other full names of it, `default`: its family's name alone means it.
 
-    - `prepare(w, problem, batch)` turns a float32 weight array (of a span: the tuple of them) into
-      what `run` receives, and may allocate workspace for up to `batch` images.
+    - `prepare(w, problem, batch)` turns a float32 weight array (of a span: the tuple of them; of a
+      convolution with a bias: filters and bias, as its dtype has them) into what `run` receives,
+      and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
     - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.wants`): one that

@@ -21,8 +21,13 @@ _SAID: dict[str, Callable[[Conv], str]] = {
     "pads": lambda p: f"supports padding alike on every side, not {_by(p.around, ',')}",
     "dilation": lambda p: f"supports no dilation, not {_by(p.dilation, 'x')}",
     "groups": lambda p: f"supports one group, not {p.groups}",
+    "bias": lambda p: "supports sums as they are, not with a bias",
+    "relu": lambda p: "supports sums as they are, not through ReLU",
+    "fp16": lambda p: "supports fp32 in and out, not fp16",
+    "bf16": lambda p: "supports fp32 in and out, not bf16",
 }
 WANTS = tuple(_SAID)
+_BF16 = 80
 
 
 def require_known(words: str) -> frozenset[str]:
@@ -32,6 +37,13 @@ def require_known(words: str) -> frozenset[str]:
         others = ", ".join(sorted(found - {*WANTS}))
         raise ValueError(f"expected takes of {', '.join(WANTS)}, found {others}")
     return found
+
+
+def lacking(problem: Any, compute_capability: int) -> str | None:
+    """A sentence where a GPU of that compute capability (75 = 7.5) has no such dtype, or None."""
+    if "bf16" in problem.wants and compute_capability < _BF16:
+        return f"bf16 needs cuda {_BF16 / 10}, found {compute_capability / 10}"
+    return None
 
 
 def untaken(problem: Any, takes: frozenset[str]) -> str | None:

@@ -18,7 +18,7 @@ def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str |
     """The command line of a row; None where it is not taken."""
     if not isinstance(row, Shape):
         return None
-    words = [shape_text(row.problem), "--batch", str(row.batch)]
+    words = [*shape_text(row.problem).split(), "--batch", str(row.batch)]
     plain = {field.name: field.default for field in fields(ConvRequest)}
     tunes = request.tune and only is None
     for name in _KEPT:

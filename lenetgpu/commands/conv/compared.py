@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lenetgpu.commands.asked import gate_note, guests
@@ -39,6 +39,7 @@ from lenetgpu.show.conv_document import (
     summary_json,
 )
 from lenetgpu.stages import Variant, choices, families, find, variants
+from lenetgpu.stages.wants import lacking
 
 
 @dataclass(frozen=True)
@@ -120,20 +121,20 @@ def _reference(request: ConvRequest, setting: _Setting, shapes: list[Shape]) -> 
 
 
 def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> list[Candidate]:
-    found = []
+    found, gpu = [], setting.gpu
+    lacks = None if gpu is None else lacking(shape.problem, gpu.compute_capability)
     stopped = cannot_run(
         setting.guests, setting.gpu, case.images, lambda v: laid_out(v, shape.problem)
     )
     for variant in setting.chosen:
         if variant.full_name in stopped:
             continue
-        gpu = setting.gpu
         name, precision = variant.full_name, variant.precision
         if gpu is not None and not variant.needs.met_by(gpu):
             note = f"needs {variant.needs}"
             found.append(Candidate(name, never, precision, "refused", note))
             continue
-        problem = laid_out(variant, shape.problem)
+        problem = laid_out(variant, shape.problem) if lacks is None else lacks
         if isinstance(problem, str):
             found.append(Candidate(name, never, precision, "refused", problem))
             continue
@@ -145,7 +146,7 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
     found += stopped.values()
     if setting.peer_name is not None:
         peer = Candidate(setting.peer_name, lambda: TorchBench(shape.problem, case, seconds))
-        found.append(peer)
+        found.append(peer if lacks is None else replace(peer, status="refused", note=lacks))
     return found
 
 

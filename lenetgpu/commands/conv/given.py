@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
@@ -19,14 +19,64 @@ SHAPE = "C,H,W,M,K[,stride[,pad]]"
 _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _MOST_BYTES = 1 << 20
 ALONE = "each convolution alone: without its bias, and without what follows it"
+FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
 
 
-def parse_shape(text: str) -> Given:
-    """The convolution that SHAPE names, ours or another tool's; LenetError where it names none."""
+@dataclass(frozen=True)
+class Wish:
+    """What a command says of every convolution, whatever the place it is from says.
+
+    `batch` and `dtype` None: as it is there. `epilogue`: a bias is taken that it has there, and of
+    a model ReLU; `bias` and `relu` give it one.
+    """
+
+    batch: int | None = None
+    bias: bool = False
+    relu: bool = False
+    dtype: str | None = None
+    epilogue: bool = False
+
+    def of(self, given: Given) -> Given:
+        """A convolution as it is wished."""
+        asked = given.asked
+        if asked is None:
+            return given
+        asked = replace(
+            asked, images=self.batch or asked.images, bias=self.bias or asked.bias,
+            relu=self.relu or asked.relu, dtype=self.dtype or asked.dtype,
+        )  # fmt: skip
+        return replace(given, asked=asked)
+
+    def of_row(self, row: Row) -> Row:
+        """A row of a suite as it is wished."""
+        if not isinstance(row, Shape):
+            return replace(row, given=self.of(row.given))
+        problem = replace(
+            row.problem, bias=self.bias or row.problem.bias, relu=self.relu or row.problem.relu,
+            dtype=self.dtype or row.problem.dtype,
+        )  # fmt: skip
+        return replace(row, problem=problem, batch=self.batch or row.batch)
+
+
+def is_benchdnn(text: str) -> bool:
+    """Whether SHAPE is to be read as a line of benchdnn."""
+    return benchdnn.BEGINS.match(text.strip()) is not None
+
+
+def is_ours(text: str) -> bool:
+    """Whether SHAPE is to be read as our own form, and not as another tool's line."""
+    return not miopen.DRIVER.search(text) and not is_benchdnn(text)
+
+
+def parse_shape(text: str, epilogue: bool = False) -> Given:
+    """The convolution that SHAPE names, ours or another tool's; LenetError where it names none.
+
+    With the bias that its tool gives it, where `epilogue` says so.
+    """
     if miopen.DRIVER.search(text):
-        return miopen.read(text)
-    if benchdnn.BEGINS.match(text.strip()):
-        return benchdnn.read(text)
+        return miopen.read(text, epilogue)
+    if is_benchdnn(text):
+        return benchdnn.read(text, epilogue)
     where = f"SHAPE {text!r}"
     words = [word.strip() for word in text.split(",")]
     taps = words[4].split("x") if len(words) > 4 else []
@@ -54,7 +104,7 @@ def taken(text: str) -> Shape:
     raise LenetError(f"{text}: expected a convolution that is taken, found {row.given.why}")
 
 
-def from_file(path: Path, batch: int | None) -> Suite:
+def from_file(path: Path, wish: Wish) -> Suite:
     """The convolutions of a file, one a line in any form that SHAPE has; LenetError for a bad one.
 
     Blank lines, and those that begin with #, are skipped.
@@ -70,39 +120,27 @@ def from_file(path: Path, batch: int | None) -> Suite:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            given = parse_shape(line.strip())
+            given = parse_shape(line.strip(), wish.epilogue)
         except LenetError as error:
             raise LenetError(f"{path}, line {number}: {error}") from error
         found.append(replace(given, name=given.name or f"line {number}"))
     if not found:
         raise LenetError(f"{path}: expected {what}, found none")
-    return _suite(path, [in_batches(given, batch) for given in found])
+    return _suite(path, found, wish)
 
 
-def from_model(path: Path, batch: int | None) -> Suite:
+def from_model(path: Path, wish: Wish) -> Suite:
     """The convolutions of an ONNX model, each once with how often; LenetError for a bad file."""
     from lenetgpu.files.convs import onnx_convs
 
-    return _suite(path, onnx_convs.read(path, batch))
+    found = onnx_convs.read(path, wish.batch, wish.epilogue)
+    return _suite(path, found, replace(wish, batch=None))
 
 
-def _suite(path: Path, found: Iterable[Given]) -> Suite:
-    title = f"the convolutions of {path.name}"
-    return Suite("", title, (), (), "", rows_of(found), notes=(ALONE,), source=str(path))
-
-
-def in_batches(given: Given, batch: int | None) -> Given:
-    """For `batch` images, where that is said."""
-    if batch is None or given.asked is None:
-        return given
-    return replace(given, asked=replace(given.asked, images=batch))
-
-
-def of_batch(row: Row, batch: int) -> Row:
-    """A row for `batch` images."""
-    if isinstance(row, Shape):
-        return replace(row, batch=batch)
-    return replace(row, given=in_batches(row.given, batch))
+def _suite(path: Path, found: Iterable[Given], wish: Wish) -> Suite:
+    title, notes = f"the convolutions of {path.name}", (FUSED if wish.epilogue else ALONE,)
+    rows = rows_of(map(wish.of, found))
+    return Suite("", title, (), (), "", rows, notes=notes, source=str(path))
 
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:

@@ -26,11 +26,9 @@ class Repeatable(Protocol):
 
 
 def differing(first: Any, again: Any) -> int:
-    """How many values of two float32 arrays of one device have other bits."""
-    np = array_module(first)
-    return int(
-        np.count_nonzero(first.reshape(-1).view("uint32") != again.reshape(-1).view("uint32"))
-    )
+    """How many values of two arrays of one device, of one type of floats, have other bits."""
+    np, bits = array_module(first), f"uint{8 * first.itemsize}"
+    return int(np.count_nonzero(first.reshape(-1).view(bits) != again.reshape(-1).view(bits)))
 
 
 def _repeat(candidate: Candidate, bench: Repeatable) -> None:

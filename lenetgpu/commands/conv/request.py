@@ -8,10 +8,10 @@ from pathlib import Path
 from lenetgpu.commands.asked import check_effort, check_gate
 from lenetgpu.commands.conv.given import (
     SHAPE,
+    Wish,
     from_file,
     from_model,
-    in_batches,
-    of_batch,
+    is_ours,
     parse_shape,
     rows_of,
 )
@@ -22,6 +22,7 @@ from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES
 from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
+from lenetgpu.problems import ITEM_BYTES
 from lenetgpu.show import plots
 from lenetgpu.show.conv_document import shape_text
 
@@ -35,8 +36,9 @@ _MOST_CHECKED = 2 * 10**12
 class ConvRequest:
     """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
 
-    `lines` is a file of convolutions, one a line, `model` an ONNX model. `machine` is the known GPU
-    that `explain` plans for instead of the one here; `tune` keeps the fastest algorithm of each.
+    `lines` is a file of convolutions, one a line, `model` an ONNX model; `bias`, `relu`, `dtype`
+    and `epilogue` are those of `Wish`. `machine` is the known GPU that `explain` plans for instead
+    of the one here; `tune` keeps the fastest algorithm of each.
     """
 
     shape: str | None = None
@@ -44,6 +46,10 @@ class ConvRequest:
     batch: int | None = None
     lines: Path | None = None
     model: Path | None = None
+    bias: bool = False
+    relu: bool = False
+    dtype: str | None = None
+    epilogue: bool = False
     device: str = "auto"
     seconds: float = 1.0
     only: str | None = None
@@ -61,6 +67,11 @@ class ConvRequest:
     against: Path | None = None
     outside: tuple[Path, ...] = ()
 
+    @property
+    def wish(self) -> Wish:
+        """What is said of every convolution."""
+        return Wish(self.batch, self.bias, self.relu, self.dtype, self.epilogue)
+
 
 def _require_countable(row: Row) -> None:
     if isinstance(row, Shape):
@@ -74,12 +85,13 @@ def _require_countable(row: Row) -> None:
 
 def _asked_for(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
     """The suite, or what was made one of a file or a model, and its rows."""
+    wish = request.wish
     if request.shape is not None:
-        return None, rows_of([in_batches(parse_shape(request.shape), request.batch)])
+        return None, rows_of([wish.of(parse_shape(request.shape, wish.epilogue))])
     if request.lines is not None:
-        suite = from_file(request.lines, request.batch)
+        suite = from_file(request.lines, wish)
     elif request.model is not None:
-        suite = from_model(request.model, request.batch)
+        suite = from_model(request.model, wish)
     else:
         found = SUITES.get(str(request.suite))
         if found is None:
@@ -119,9 +131,18 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
         raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
     if request.batch is not None and request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if request.dtype not in (None, *ITEM_BYTES):
+        words = choose(str(request.dtype), ITEM_BYTES)
+        raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
     suite, rows = _asked_for(request)
-    if request.batch is not None and suite is not None and suite.name:
-        rows = tuple(of_batch(row, request.batch) for row in rows)
+    plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
+    if request.epilogue and plain:
+        raise LenetError(
+            f"--epilogue: expected another tool's line, a file of lines or a model, which may have "
+            f"one, found {plain}; --bias and --relu give one"
+        )
+    if suite is not None and suite.name:
+        rows = tuple(map(request.wish.of_row, rows))
     for row in rows:
         _require_countable(row)
     return suite, list(rows)

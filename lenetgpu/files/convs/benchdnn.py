@@ -2,12 +2,15 @@
 
 After its documentation (tests/benchdnn/doc: knobs_desc.md, driver_conv.md): `_` parts entries where
 people like; g is 1, mb 2, strides 1 and dilations 0 where they are not said; what is said of rows
-holds for columns; of outputs and padding one follows from the other.
+holds for columns; of outputs and padding one follows from the other; there is a bias unless the
+direction says that there is none.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs.described import Described, Given
@@ -17,6 +20,9 @@ _ENTRIES = ("g", "mb", "ic", "oc", *(what + side for side in "dhw" for what in "
 _PLAIN = {"g": 1, "mb": 2}
 _OF_A_SIDE = {"s": 1, "d": 0}
 _ENTRY = re.compile(r"_*([a-z]{1,3})(-?[0-9]{1,9})(?![0-9])")
+_DTYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "bf16bf16bf16": "bf16"}
+_RELU = re.compile(r"""(['"]?)relu(:0(\.0*)?){0,2}\1""")
+"""A post-operation of its own, of no slope below zero."""
 _NAME = re.compile(r'_*n"?([^"]*)"?$')
 _IGNORED = re.compile(r"--conv|--reset|-v[0-9]|--(mode|alg|stag|wtag|dtag|engine|verbose)=.*")
 """Knobs that do not change what is computed, but where its operands lie and how it is run."""
@@ -24,11 +30,15 @@ BEGINS = re.compile(r"(\S*benchdnn(\s|$))|--|_*(g|mb|ic|ih|iw|id|oc)-?[0-9]")
 """How a line of it begins."""
 
 
-def read(line: str) -> Given:
-    """The convolution of a line, perhaps of a whole command; LenetError where it is none."""
+def read(line: str, epilogue: bool = False) -> Given:
+    """The convolution of a line, perhaps of a whole command; LenetError where it is none.
+
+    ReLU behind it is taken where the line says it, a bias where `epilogue` says so too.
+    """
     where = f"benchdnn's {line!r}"
     others: list[str] = []
     images, found = 0, []
+    ends: dict[str, Any] = {"bias": epilogue}
     for word in line.split():
         name, _, value = word.partition("=")
         if not word.startswith("-"):
@@ -39,8 +49,14 @@ def read(line: str) -> Given:
             others.append("transposed")
         elif name == "--dir":
             others += [] if value.startswith("FWD_") else [f"direction {value}"]
+            ends["bias"] = epilogue and value == "FWD_B"
         elif name in ("--dt", "--cfg"):
-            others += [] if {*value.split(":")} == {"f32"} else [f"{value} operands"]
+            (kind, *more) = {_DTYPES.get(one) for one in value.split(":")}
+            others += [f"{value} operands"] if more or kind is None else []
+            ends["dtype"] = kind or "fp32"
+        elif name == "--attr-post-ops":
+            ends["relu"] = _RELU.fullmatch(value) is not None
+            others += [] if ends["relu"] or not value else [f"post-operations {value}"]
         elif not _IGNORED.fullmatch(word):
             raise LenetError(f"{where}: expected knobs of which convolution it is, found {word}")
     if found and found[0].endswith("benchdnn"):
@@ -54,7 +70,7 @@ def read(line: str) -> Given:
         others.append("3 spatial dimensions")
     if not {"transposed", "3 spatial dimensions"}.isdisjoint(others):
         return Given(None, name, tuple(others))
-    return Given(_described(entries, where), name, tuple(others))
+    return Given(replace(_described(entries, where), **ends), name, tuple(others))
 
 
 def _sided(entry: str) -> bool:

@@ -17,7 +17,8 @@ class Described:
     """A convolution as other tools describe it, in numbers that may be none of one: see `require`.
 
     Pairs are of rows and columns. `pad` lies before the first row and column; what lies behind the
-    last follows from `out`, the sizes of the output. A `dilation` of 1 is none.
+    last follows from `out`, the sizes of the output. A `dilation` of 1 is none. `bias`, `relu` and
+    `dtype` are those of `Conv`.
     """
 
     images: int
@@ -32,6 +33,9 @@ class Described:
     pad: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
+    bias: bool = False
+    relu: bool = False
+    dtype: str = "fp32"
 
     @property
     def span(self) -> Pair:
@@ -49,6 +53,7 @@ class Described:
         return Conv(
             self.H, self.W, self.C, self.M, self.R, self.S, strides=self.stride,
             pads=(above, left, below, right), dilation=self.dilation, groups=self.groups,
+            bias=self.bias, relu=self.relu, dtype=self.dtype,
         )  # fmt: skip
 
     def require(self, where: str) -> None:
@@ -96,7 +101,7 @@ def require_countable(problem: Conv, images: int, where: str) -> None:
 
 
 def as_line(problem: Conv) -> str:
-    """A convolution as benchdnn's line, which has a place for all of it; images are not said.
+    """A convolution's sizes as benchdnn's line, which has a place for all; images are not said.
 
     Where columns are as rows, rows alone are said.
     """

@@ -7,6 +7,7 @@ its value; what is not said is as it is there (100 images of 3x32x32, 32 filters
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs.described import Described, Given
@@ -18,11 +19,12 @@ _SIZES = {
     "k": ("out_channels", 32), "y": ("fil_h", 3), "x": ("fil_w", 3), "u": ("conv_stride_h", 1),
     "v": ("conv_stride_w", 1), "p": ("pad_h", 0), "q": ("pad_w", 0), "l": ("dilation_h", 1),
     "j": ("dilation_w", 1), "g": ("group_count", 1), "F": ("forw", 0), "_": ("spatial_dim", 2),
+    "b": ("bias", 0),
 }  # fmt: skip
 _WORDS = {"m": ("mode", "conv"), "z": ("pad_mode", "default")}
 _IGNORED = {
     "i": "iter", "V": "verify", "t": "time", "w": "wall", "s": "search", "P": "printconv",
-    "o": "dump_output", "d": "in_data", "e": "weights", "b": "bias", "a": "in_bias",
+    "o": "dump_output", "d": "in_data", "e": "weights", "a": "in_bias",
     "D": "dout_data", "S": "solution", "C": "verification_cache", "r": "pad_val",
     "I": "in_layout", "O": "out_layout", "f": "fil_layout", "L": "vector_length",
     "Z": "tensor_vect", "Y": "trans_output_pad_h", "X": "trans_output_pad_w", "!": "in_d",
@@ -37,12 +39,16 @@ _LETTERS = {
 }
 _TYPES = {"conv": "", "convfp16": "fp16", "convbfp16": "bf16", "convint8": "int8",
           "convfp8": "fp8", "convbfp8": "bf8"}  # fmt: skip
+_DTYPES = {"": "fp32", "fp16": "fp16", "bf16": "bf16"}
 _BACKWARD = (2, 4, 6)
 """What -F runs without the forward convolution."""
 
 
-def read(line: str) -> Given:
-    """The convolution of a line, which may stand in a log; LenetError where it is none."""
+def read(line: str, epilogue: bool = False) -> Given:
+    """The convolution of a line, which may stand in a log; LenetError where it is none.
+
+    A bias is taken where the line has one and `epilogue` says so too.
+    """
     where = f"MIOpenDriver's {line!r}"
     start = DRIVER.search(line)
     words = line[start.end() :].split() if start else []
@@ -58,7 +64,8 @@ def read(line: str) -> Given:
             )
         values[letter] = int(given[letter])
     words_of = {letter: given.get(letter, held) for letter, (_, held) in _WORDS.items()}
-    others = [f"{_TYPES[words[0]]} operands"] if _TYPES[words[0]] else []
+    kind = _TYPES[words[0]]
+    others = [] if kind in _DTYPES else [f"{kind} operands"]
     if values["F"] in _BACKWARD:
         others.append(f"backward only (-F {values['F']})")
     if words_of["m"] != "conv":
@@ -72,7 +79,9 @@ def read(line: str) -> Given:
         others.append(f"padding mode {words_of['z']}")
     if not known or words_of["m"] != "conv" or values["_"] != 2:
         return Given(None, "", tuple(others))
-    return Given(_described(values, where), "", tuple(others))
+    bias, dtype = epilogue and values["b"] != 0, _DTYPES.get(kind, "fp32")
+    asked = replace(_described(values, where), bias=bias, dtype=dtype)
+    return Given(asked, "", tuple(others))
 
 
 def _flags(words: list[str], where: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ Nothing is run, no weight is read, and no other file is opened.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +22,18 @@ from lenetgpu.files.regular import open_regular
 
 EXPECTED = "an ONNX model"
 _READ = ("Conv", "QLinearConv", "ConvInteger")
-_TYPES = {10: "fp16", 11: "fp64", 16: "bf16", 2: "int8", 3: "int8"}
+_TYPES = {11: "fp64", 2: "int8", 3: "int8"}
 """ONNX's numbers of what filters may be of."""
+_DTYPES = {FLOAT: "fp32", 10: "fp16", 16: "bf16"}
 _SIDES = 2
+_BIAS = 2
+"""The place of a bias among a convolution's inputs."""
 
 
-def read(path: Path, batch: int | None) -> list[Given]:
+def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
     """Every convolution of a model, of `batch` images, or of as many as it has, one where open.
 
+    Each is alone, or with `epilogue` has its bias, and ReLU where nothing else reads its sums.
     LenetError where the file is damaged, is no model, or has none.
     """
     require_extra(str(path), "onnx", "models")
@@ -41,7 +46,7 @@ def read(path: Path, batch: int | None) -> list[Given]:
     except Exception as error:  # protobuf's, which is no ValueError
         raise damaged(path, "ONNX", error) from error
     try:
-        found = list(_found(path, model, batch))
+        found = list(_found(path, model, batch, epilogue))
     except (ValueError, TypeError, LookupError, AttributeError) as error:  # fields of other types
         raise damaged(path, "ONNX", error) from error
     if not found:
@@ -49,7 +54,7 @@ def read(path: Path, batch: int | None) -> list[Given]:
     return found
 
 
-def _found(path: Path, model: Any, batch: int | None) -> Iterator[Given]:
+def _found(path: Path, model: Any, batch: int | None, epilogue: bool) -> Iterator[Given]:
     graph = model.graph
     constants = Constants(path, graph)
     sizes = Sizes(constants)
@@ -57,9 +62,11 @@ def _found(path: Path, model: Any, batch: int | None) -> Iterator[Given]:
         sizes.known[tensor.name] = tuple(tensor.dims)
     own = _begin(graph, sizes, batch)
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    followed = _followed(graph) if epilogue else None
     for node in graph.node:
         if node.op_type in _READ and node.domain in OWN:
-            yield _scaled(_given(path, node, sizes, kinds), own, batch)
+            given = _given(path, node, sizes, kinds)
+            yield _scaled(given if followed is None else _fused(given, node, followed), own, batch)
         elif "Conv" in node.op_type:
             kind = "transposed" if node.op_type == "ConvTranspose" else f"operator {node.op_type}"
             yield Given(None, _name(node), (kind,))
@@ -108,7 +115,7 @@ def _given(path: Path, node: Any, sizes: Sizes, kinds: dict[str, int]) -> Given:
     if len(node.input) <= filters:
         raise LenetError(f"{where}: expected images and filters, found {len(node.input)} inputs")
     kind = kinds.get(node.input[filters], FLOAT)
-    if node.op_type != "Conv" or kind != FLOAT:
+    if node.op_type != "Conv" or kind not in _DTYPES:
         others.append(f"{_TYPES.get(kind, 'int8' if node.op_type != 'Conv' else 'other')} operands")
     try:
         size, taps = sizes.of(node.input[image]), sizes.of(node.input[filters])
@@ -125,7 +132,34 @@ def _given(path: Path, node: Any, sizes: Sizes, kinds: dict[str, int]) -> Given:
         raise LenetError(
             f"{where}: expected filters of {asked.C // asked.groups} channels, found {taps[1]}"
         )
+    asked = replace(asked, dtype=_DTYPES.get(kind, "fp32"))
     return Given(asked, _name(node), tuple(others))
+
+
+def _followed(graph: Any) -> set[str]:
+    """The values of a graph that one ReLU reads and nothing else, within no branch either."""
+    read = Counter(value.name for value in graph.output)
+    todo, alone = list(graph.node), set[str]()
+    while todo:
+        node = todo.pop()
+        read.update(node.input)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                todo += inner.node
+                read.update(value.name for value in inner.output)
+    for node in graph.node:
+        if node.op_type == "Relu" and node.domain in OWN:
+            alone |= {name for name in node.input if read[name] == 1}
+    return alone
+
+
+def _fused(given: Given, node: Any, followed: set[str]) -> Given:
+    """A convolution with the bias that its node has, and the ReLU that reads it alone."""
+    if given.asked is None or node.op_type != "Conv":
+        return given
+    bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
+    asked = replace(given.asked, bias=bias, relu=node.output[0] in followed)
+    return replace(given, asked=asked)
 
 
 def _scaled(given: Given, own: int, batch: int | None) -> Given:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
 
 
 def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
     """Cross-correlation in float64: x (N, H, W, C), w (R, S, C / groups, M) -> (N, OH, OW, M).
 
-    `arrays` is the module that computes it: NumPy, or CuPy where given.
+    With a bias `w` is (filters, bias (M,)). What is of fewer bits is taken as it is; the sums are
+    not rounded. `arrays` is the module that computes it: NumPy, or CuPy where given.
     """
     import numpy
 
     np = arrays or numpy
-    x = np.asarray(x, np.float64)
-    w = np.asarray(w, np.float64)
+    w, *rest = w if problem.bias else (w,)
+    x, w, *rest = (widened(np.asarray(held)).astype(np.float64) for held in (x, w, *rest))
     above, left, below, right = problem.around
     x = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
     groups, (channels, maps) = problem.groups, problem.each
@@ -32,4 +34,7 @@ def reference(x: Any, w: Any, problem: Conv, arrays: Any = None) -> Any:
             seen = x[:, rows, columns, :].reshape(-1, groups, channels)
             filters = w[r, s].reshape(channels, groups, maps)
             y += np.matmul(seen.transpose(1, 0, 2), filters.transpose(1, 0, 2))
-    return y.transpose(1, 0, 2).reshape(len(x), *problem.out_shape)
+    y = y.transpose(1, 0, 2).reshape(len(x), *problem.out_shape)
+    for bias in rest:
+        y += bias
+    return np.maximum(y, 0.0) if problem.relu else y

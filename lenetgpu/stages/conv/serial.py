@@ -6,6 +6,7 @@ from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.windows import Ends, ends
 from lenetgpu.stages.registry import cpu, variant
 
 
@@ -36,9 +37,12 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
-    takes="strides pads dilation groups",
+    takes="strides pads dilation groups bias relu fp16 bf16",
+    prepare=ends,
     paper="report 2.1, table 13: the serial code",
 )
-def loops(x: Any, w: Any, y: Any, problem: Conv) -> None:
+def loops(x: Any, w: Ends, y: Any, problem: Conv) -> None:
     """Seven nested scalar loops on one CPU thread."""
-    _loops(x, w, y, problem.step, problem.around[:2], problem.dilation)
+    sums = w.room(y)
+    _loops(w.read(x), w.filters, sums, problem.step, problem.around[:2], problem.dilation)
+    w.write(sums, y)

@@ -16,7 +16,7 @@ from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
-from lenetgpu.stages.conv.windows import Padded, padding, windows
+from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
 from lenetgpu.stages.explain import conv_moves, reuse
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
 from lenetgpu.stages.sectors import efficiency_rows
@@ -30,13 +30,14 @@ TILE = 32
 
 @dataclass
 class _Unrolled:
-    """Filters as (groups, DEPTH, M / groups) and workspace for the rows of `chunk` images.
+    """Filters as (groups, DEPTH, M / groups), both ends and workspace for `chunk` images' rows.
 
     `rows` are (groups, chunk, OH, OW, R, S, C / groups); of one channel a group, whose products are
     not BLAS's, the products of one tap: (chunk, OH, OW, C, M / C).
     """
 
     matrix: Any
+    ends: Ends
     padded: Padded | None
     rows: Any
     chunk: int
@@ -52,10 +53,11 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
     window = (problem.OH, problem.OW, problem.R, problem.S, channels)
     room = (chunk, *window[:2], groups, maps) if alone else (groups, chunk, *window)
     require_free(4 * prod(room))
-    by_group = w.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
+    both = ends(w, problem, chunk)
+    by_group = both.filters.reshape(problem.depth, groups, maps).transpose(1, 0, 2)
     return _Unrolled(
-        np.ascontiguousarray(by_group), padding(problem, chunk), aligned_empty(room, np.float32),
-        chunk,
+        np.ascontiguousarray(by_group), both, padding(problem, chunk),
+        aligned_empty(room, np.float32), chunk,
     )  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
     reads="NHWC",
     writes="NHWC",
     needs=cpu(),
-    takes="strides pads dilation groups",
+    takes="strides pads dilation groups bias relu fp16 bf16",
     also="cublas.blas",
     prepare=_prepare_blas,
     default=True,
@@ -90,16 +92,17 @@ def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
 
     groups, depth, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
-        part, out = x[lo : lo + w.chunk], y[lo : lo + w.chunk]
-        n = len(part)
+        part, held = w.ends.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
+        n, out = len(part), w.ends.room(held)
         seen = windows(part if w.padded is None else w.padded.around(part), problem)
         if problem.C == groups > 1:
             _by_taps(seen, w.matrix, w.rows, out)
-            continue
-        by_group = seen.reshape(*seen.shape[:-1], groups, -1)
-        np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
-        rows = w.rows[:, :n].reshape(groups, -1, depth)
-        np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
+        else:
+            by_group = seen.reshape(*seen.shape[:-1], groups, -1)
+            np.copyto(w.rows[:, :n], np.moveaxis(by_group, -2, 0))
+            rows = w.rows[:, :n].reshape(groups, -1, depth)
+            np.matmul(rows, w.matrix, out=out.reshape(-1, groups, maps).transpose(1, 0, 2))
+        w.ends.write(out, held)
 
 
 @cache

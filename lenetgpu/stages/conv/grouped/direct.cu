@@ -2,8 +2,10 @@
 // A block takes THREADS outputs in the order in which they lie in memory, so that stores coalesce;
 //   so do loads of columns (NCHW) and of a depthwise convolution's channels (NHWC).
 // Taps in the padding are stepped over: what a filter holds there is not multiplied.
+// Sums are float32; a bias is added and ReLU taken as they are stored, rounded once to DTYPE.
 // Index arithmetic alone, nothing is shared or kept: it is the GPU's way for shapes that no other
 //   kernel takes, and what a fast one can be compared with.
+#include "stages/element.cuh"
 #include "stages/layout.cuh"
 
 constexpr int CHANNELS = CH / GROUPS, MAPS = M / GROUPS;  // of a group
@@ -11,10 +13,13 @@ constexpr int OUTPUTS = OH * OW * M;                      // of an image
 static_assert(CH % GROUPS == 0 && M % GROUPS == 0, "groups must divide channels and maps");
 static_assert(OH > 0 && OW > 0, "the filter must fit into the padded image");
 
+using Value = Element<DTYPE>;
+using Held = Value::Held;
+
 #ifdef ENTRY_conv_grouped
 extern "C" __global__ void __launch_bounds__(THREADS)
-    conv_grouped(const float* __restrict__ x, const float* __restrict__ w, float* __restrict__ y,
-                 long long count) {
+    conv_grouped(const Held* __restrict__ x, const Held* __restrict__ w,
+                 const Held* __restrict__ bias, Held* __restrict__ y, long long count) {
     const long long i = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const size_t n = i / OUTPUTS;
@@ -28,10 +33,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const int ix = out.x * STRIDE_X + s * DILATION_X - LEFT;
             if (ix < 0 || ix >= W) continue;
             for (int c = 0; c < CHANNELS; ++c)
-                sum += x[cell<READS, H, W, CH>(n, iy, ix, first + c)] *
-                       w[((r * S + s) * CHANNELS + c) * M + out.c];
+                sum += Value::load(x[cell<READS, H, W, CH>(n, iy, ix, first + c)]) *
+                       Value::load(w[((r * S + s) * CHANNELS + c) * M + out.c]);
         }
     }
-    y[i] = sum;
+    if (BIAS) sum += Value::load(bias[out.c]);
+    if (RELU && sum < 0.0f) sum = 0.0f;  // NaN is not
+    y[i] = Value::store(sum);
 }
 #endif

@@ -1,4 +1,4 @@
-"""Direct convolution on the GPU of any strides, padding, dilation and groups."""
+"""Direct convolution on the GPU of all that a convolution may want."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
         "M": problem.M, "R": problem.R, "S": problem.S, "OH": problem.OH, "OW": problem.OW,
         "STRIDE_Y": down, "STRIDE_X": across, "ABOVE": above, "LEFT": left,
         "DILATION_Y": far, "DILATION_X": wide, "GROUPS": problem.groups, "THREADS": _THREADS,
+        "DTYPE": problem.dtype.upper(), "BIAS": int(problem.bias), "RELU": int(problem.relu),
     }  # fmt: skip
     return (Kernel(_SOURCE, "conv_grouped", tuple(defines.items())),)
 
@@ -36,11 +37,12 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     reads=MAPS,
     writes=MAPS,
     needs=cuda(),
-    takes="strides pads dilation groups",
+    takes="strides pads dilation groups bias relu fp16 bf16",
     kernels=of_shape(_kernels),
     explain=lambda problem, batch, machine: reuse(1),
 )
 def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
     """Any strides, padding, dilation and groups: an output a thread, not run on a GPU yet."""
-    (kernel,) = _kernels(problem)
-    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), (x, w, y, int(y.size)))
+    (kernel,), (filters, bias) = _kernels(problem), w if problem.bias else (w, w)
+    args = (x, filters, bias, y, int(y.size))  # without a bias its place is not read
+    launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), args)
