@@ -326,6 +326,24 @@ def test_pytorch_stands_beside(tmp_path):
     assert peer["note"] in ("contiguous", "channels_last")
 
 
+def test_cudnn_s_plan_is_told_by_its_kernels():
+    long = "cutlass__5x_cudnn::Kernel<" + "a" * 90
+    kernels = ["Memset (Device)", "void cudnn::winograd::filter4x4<float, 5>(Params, int)",
+               "sgemm_128x64_nn", "sgemm_128x64_nn", long]  # fmt: skip
+    told = f"cudnn::winograd::filter4x4<float, 5> + sgemm_128x64_nn + {long[:100]}..."
+    assert conv_peer.plan_of(kernels) == told
+    assert conv_peer.plan_of([]) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.peers
+def test_pytorch_s_row_on_a_gpu_names_kernels():
+    case = Case(Conv(28, 28, 32, 32, 3, 3), 8, gpu=True)
+    bench = conv_peer.TorchBench(case.problem, case, 0.1)
+    assert bench.check().verdict.passed
+    assert "kernels not named" not in bench.note and len(bench.note.split(", ")) >= 2
+
+
 @pytest.mark.peers
 def test_pytorch_is_given_each_format_with_its_own_strides():
     case = Case(Conv(6, 5, 1, 2, 1, 1), 2, gpu=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
 _FORMATS = {"contiguous": "NCHW", "channels_last": "NHWC"}
+_MOST_NAMED = 100
 
 
 def peer_version(device: str) -> str | None:
@@ -37,10 +39,21 @@ def _torch() -> Any:
     return importlib.import_module("torch")
 
 
+def plan_of(kernels: Iterable[str]) -> str:
+    """What tells cuDNN's plan: its kernels in the order of their launch, arguments left out."""
+    bare = (re.sub(r"^void |\(.*", "", name) for name in kernels)
+    named = [name for name in bare if not name.startswith(("Memcpy", "Memset"))]
+    return " + ".join(
+        name if len(name) <= _MOST_NAMED else f"{name[:_MOST_NAMED]}..."
+        for name in dict.fromkeys(named)
+    )
+
+
 class TorchBench:
     """F.conv2d at the problem's dtype, without TF32, contiguous and channels_last.
 
-    The better one counts. A bias goes with the call; ReLU is a kernel of its own behind it.
+    The better one counts; on a GPU each is the fastest of every plan that cuDNN offers. A bias goes
+    with the call; ReLU is a kernel of its own behind it.
     """
 
     def __init__(self, problem: Conv, case: Case, seconds: float) -> None:
@@ -52,6 +65,7 @@ class TorchBench:
         self.method = self.note = ""
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
         torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark_limit = 0  # of plans tried: every one
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cuda.matmul.allow_tf32 = False
         held = [self._tensor(torch.from_numpy, one) for one in case.weights]
@@ -132,6 +146,20 @@ class TorchBench:
         said = {"bias": "bias in the same call", "relu": "ReLU as a second kernel"}
         return ", ".join(words for name, words in said.items() if name in self.problem.wants)
 
+    def _plan(self) -> str:
+        """By which kernels a call runs on a GPU, or why that cannot be said."""
+        if not self._case.gpu:
+            return ""
+        profiler = importlib.import_module("torch.profiler")
+        try:
+            with profiler.profile(activities=[profiler.ProfilerActivity.CUDA]) as seen:
+                self._call()
+                self._torch.cuda.synchronize()
+        except (RuntimeError, AssertionError) as error:  # another profiler watches, or none can
+            return f"kernels not named: {(str(error).splitlines() or ['no reason'])[0]}"
+        on_gpu = self._torch.autograd.DeviceType.CUDA
+        return plan_of(event.name for event in seen.events() if event.device_type == on_gpu)
+
     def check(self) -> Checked:
         """Judge both memory formats, then keep the faster one.
 
@@ -153,7 +181,9 @@ class TorchBench:
         self.problem = replace(self.problem, reads=_FORMATS[name], writes=_FORMATS[name])
         assert worst is not None
         padded = "a copy padded in each call" if self._uneven else ""
-        self.note = ", ".join(filter(None, (name, padded, self._ends, self._chosen.note)))
+        self._hold(self.problem.reads)
+        notes = name, padded, self._ends, self._plan(), self._chosen.note
+        self.note = ", ".join(filter(None, notes))
         if not worst.verdict.passed and worst.verdict.error <= rough(self.problem.dtype):
             self.note += f", error above fp32's tolerance {TOLERANCE['fp32']:.0e}"
             worst = replace(worst, verdict=replace(worst.verdict, passed=True))
