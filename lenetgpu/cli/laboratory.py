@@ -113,7 +113,7 @@ def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     asked = request(CompareRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = run_compare(asked, say)
-    _show(outcome, *targets)
+    _show(outcome, targets)
     end(ctx, outcome)
 
 
@@ -128,21 +128,22 @@ def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | 
     return targets
 
 
-def _show(
-    outcome: Any, json_file: Path | None, csv_file: Path | None, markdown: Path | None
-) -> None:
+def _written(targets: tuple[Path | None, ...], results: Any, document: Any, *rows: Any) -> Any:
+    """The console to print to, once JSON, CSV and Markdown, of `rows` or all of it, are written."""
+    json_file, *texts = targets
+    if json_file is not None:
+        write_json(json_file, document)
+    for target, write in zip(texts, (results.as_csv, results.as_markdown), strict=True):
+        if target is not None:
+            write_text(target, write(*rows or (document,)))
+    return console(is_stdout(*targets))
+
+
+def _show(outcome: Any, targets: tuple[Path | None, ...]) -> None:
     """Write and print a CompareOutcome."""
     from lenetgpu.show import compare as results
 
-    if json_file is not None:
-        write_json(json_file, outcome.document)
-    for target, text in (
-        (csv_file, results.as_csv(outcome.document)),
-        (markdown, results.as_markdown(outcome.document)),
-    ):
-        if target is not None:
-            write_text(target, text)
-    results.print_document(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
+    results.print_document(_written(targets, results, outcome.document), outcome.document)
 
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
@@ -173,15 +174,10 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
     from lenetgpu.show.progress import status_line
 
     _only_beside(ctx, "--engines", _SIMULATED, "SHAPE, --batch and where results go")
-    json_file, csv_file, markdown = _targets(options)
+    targets = _targets(options)
     with status_line(enabled=not no_progress) as say:
         document = run_engines(request(EnginesRequest, options), say)
-    if json_file is not None:
-        write_json(json_file, document)
-    for target, write in ((csv_file, results.as_csv), (markdown, results.as_markdown)):
-        if target is not None:
-            write_text(target, write(document))
-    results.print_engines(console(is_stdout(json_file, csv_file, markdown)), document)
+    results.print_engines(_written(targets, results, document), document)
 
 
 def _list(ctx: click.Context, options: dict[str, Any]) -> None:
@@ -198,14 +194,10 @@ def _list(ctx: click.Context, options: dict[str, Any]) -> None:
         "SHAPE, --suite, --from or --model, what is said of every "
         "convolution (--batch, --dtype) and where results go",
     )
-    json_file, csv_file, markdown = _targets(options)
+    targets = _targets(options)
     document = run_list(request(ConvRequest, options))
-    if json_file is not None:
-        write_json(json_file, document)
-    for target, write in ((csv_file, tables.as_csv), (markdown, tables.as_markdown)):
-        if target is not None:
-            write_text(target, write(*results.listed(document)))
-    results.print_listed(console(is_stdout(json_file, csv_file, markdown)), document)
+    to = _written(targets, tables, document, *results.listed(document))
+    results.print_listed(to, document)
 
 
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
@@ -217,15 +209,10 @@ def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> N
     _only_beside(
         ctx, "--shares", _CLOCKED, "SHAPE or --suite, --batch, --device and where results go"
     )
-    json_file, csv_file, markdown = _targets(options)
+    targets = _targets(options)
     with status_line(enabled=not no_progress) as say:
         outcome = run_shares(request(SharesRequest, options), say)
-    if json_file is not None:
-        write_json(json_file, outcome.document)
-    for target, write in ((csv_file, results.as_csv), (markdown, results.as_markdown)):
-        if target is not None:
-            write_text(target, write(outcome.document))
-    results.print_shares(console(is_stdout(json_file, csv_file, markdown)), outcome.document)
+    results.print_shares(_written(targets, results, outcome.document), outcome.document)
     end(ctx, outcome)
 
 
@@ -355,5 +342,5 @@ def conv(
     asked = request(ConvRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = run_conv(asked, say)
-    _show(outcome, *targets)
+    _show(outcome, targets)
     end(ctx, outcome)
