@@ -2,7 +2,7 @@
 // and filter could make that fp16 high and low may have lost what counts: in float64, every other
 // image is left as it is. Blocks share out the images, THREADS a look; where more blocks than one look at
 // an image its outputs are spread over their threads.
-#include "stages/conv/tensor/sums.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARP = 32, WARPS = THREADS / WARP;
 constexpr size_t OUTPUTS = size_t(PIXELS) * M;

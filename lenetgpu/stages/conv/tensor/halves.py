@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor.packed import Layout
+from lenetgpu.stages.conv.tensor.packed import CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
 _MOST_SHARES = 32  # a warp's lanes hold those of an image
 _INPUTS_A_THREAD = 16
-_CELLS_A_THREAD = 4
+_WARPS = THREADS // WARP
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,12 @@ class Split:
 
     @property
     def blocks(self) -> int:
-        """Blocks that split an image."""
-        return blocks_for(self.layout.image_cells, THREADS * _CELLS_A_THREAD)
+        """Blocks that split an image: a warp takes 4, 2 or 1 neighbouring cells of some pixels."""
+        layout = self.layout
+        groups = layout.channels // CELL
+        across = next(count for count in (4, 2, 1) if groups % count == 0)
+        runs = blocks_for(layout.problem.H * layout.width, WARP // across)
+        return blocks_for(runs * (groups // across), _WARPS)
 
     def kernels(self) -> tuple[Kernel, Kernel]:
         """`tensor_largest` and `tensor_halves`."""

@@ -28,7 +28,7 @@ _NO_FILTER = -300  # the lift of a channel that no filter reads
 
 @dataclass(frozen=True)
 class Layout:
-    """Split images of `problem` with `parts` parts: [H][width][channels / 8][part][8] halves.
+    """Split images of `problem` with `parts` parts: [H][width][part][channels / 8][8] halves.
 
     `folded`: a filter row's S x C inputs are the channels of an output column, where C alone would
     leave most of a cell empty.

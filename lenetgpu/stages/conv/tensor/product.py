@@ -182,7 +182,7 @@ class Product:
             self.tiling.shared_bytes,
         )
         if self.split > 1:
-            meet.meet(self.layout, self.split, rows, (parts, *outputs, images.reached))
+            meet.meet(self.layout, self.split, count, (parts, *outputs, images.reached))
 
     def parts_elements(self, images: int) -> int:
         """Floats that parts of the depth need to meet; one where there is one part."""
