@@ -99,6 +99,22 @@ static std::map<unsigned, Warp> warps;
 static std::map<unsigned, unsigned> unfenced;  // word -> the thread that stored it
 static const char* mistake = nullptr;
 
+struct Range {
+    const char* from;
+    std::size_t bytes;
+};
+static std::vector<Range> readable;  // by copies; empty: all that there is
+
+inline bool may_be_read(const void* from, std::size_t bytes) {
+    const auto* first = static_cast<const char*>(from);
+    const auto holds = [=](const Range& r) {
+        return r.from <= first && first + bytes <= r.from + r.bytes;
+    };
+    const bool held = readable.empty() || std::any_of(readable.begin(), readable.end(), holds);
+    if (!held) mistake = "a copy from outside what may be read";
+    return held;
+}
+
 template <class T>
 T Operand::read(int row, int k) const {
     const unsigned at = address(row, k * int(sizeof(T)));
@@ -142,7 +158,7 @@ inline void carry_out_bytes(const Product& p, int first_row) {
             d = sum;
         }
 }
-inline void carry_out(const Product& p, int first_row) {
+__attribute__((optimize("O2"))) inline void carry_out(const Product& p, int first_row) {
     if (p.of != Of::HALVES) return carry_out_bytes(p, first_row);
     static float a[16][16], b[256][16];
     for (int row = 0; row < 16; ++row)
@@ -273,7 +289,9 @@ inline void barrier_arrive_cluster(u32 bar) { cpu::reach(bar >> 24), barrier_arr
 inline void cluster_start() { cluster_sync(); }
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     const auto* first = static_cast<const unsigned char*>(from);
-    if (to % 16 || bytes % 16) cpu::mistake = "a bulk copy that is not of 16s";
+    if (to % 16 || bytes % 16 || std::uintptr_t(from) % 16)
+        cpu::mistake = "a bulk copy that is not of 16s";
+    if (!cpu::may_be_read(from, bytes)) return;
     const int passes = 1 + int(cpu::random() % (cpu::random() % 4 ? 256 : 8192));
     cpu::loads.push_back({passes, {to, bar, {first, first + bytes}}});
 }

@@ -59,12 +59,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #ifdef ENTRY_tensor_halves
-constexpr int ACROSS = GROUPS % 4 == 0 ? 4 : GROUPS % 2 == 0 ? 2 : 1, ALONG = 32 / ACROSS;
+constexpr int ACROSS = FILLED % 4 == 0 ? 4 : FILLED % 2 == 0 ? 2 : 1, ALONG = 32 / ACROSS;
 constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
 constexpr bool QUADS = READS == NHWC && !FOLD && CH % 4 == 0;
 
-static_assert(BLOCKS * WARPS >= RUNS * (GROUPS / ACROSS), "every cell has a thread");
+static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every cell has a thread");
 
 __device__ __forceinline__ float input_of(const float* __restrict__ x, size_t image, int y, int col,
                                           int channel) {
@@ -88,17 +88,19 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const float* __restr
     }
 }
 
-// Images from the last to the first: what tensor_largest read last may still be in the cache.
+// `plane`: positions from one plane to the next. Images from the last to the first: what tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
-                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed) {
+                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
+                  int plane) {
     const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
     const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * CELL;
-    const bool own = pixel < COLUMNS && group < GROUPS;
+    const int y = pixel / WP, col = pixel % WP;
+    const bool own = pixel < COLUMNS && group < FILLED;
     float v[CELL] = {};
-    if (own) inputs_of(v, x, image, pixel / WP, pixel % WP, first);
+    if (own) inputs_of(v, x, image, y, col, first);
     const u32 most = __reduce_max_sync(~0u, found[image * SHARES + threadIdx.x % SHARES]);
     const int top = most ? int(most) + NO_TOP : NO_TOP;
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
@@ -115,8 +117,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         high[c] = ptx::half2(v[2 * c], v[2 * c + 1]);
         low[c] = ptx::rest2(v[2 * c], v[2 * c + 1], high[c]);
     }
-    uint4* to = packed + (size_t(image) * COLUMNS + pixel) * (PARTS * GROUPS) + group;
+    const int position = PLANES ? (y + PAD) * PITCH + col + PAD : pixel;
+    const size_t all = size_t(image) * SLOT + position, apart = PLANES ? plane : 1;
+    uint4* to = packed + (PLANES ? all : all * (PARTS * GROUPS)) + group * apart;
     *to = {high[0], high[1], high[2], high[3]};
-    if (PARTS == 2) to[GROUPS] = {low[0], low[1], low[2], low[3]};
+    if (PARTS == 2) to[GROUPS * apart] = {low[0], low[1], low[2], low[3]};
 }
 #endif

@@ -35,7 +35,7 @@ class Split:
     def blocks(self) -> int:
         """Blocks that split an image: a warp takes 4, 2 or 1 neighbouring cells of some pixels."""
         layout = self.layout
-        groups = layout.channels // CELL
+        groups = blocks_for(layout.held, CELL)
         across = next(count for count in (4, 2, 1) if groups % count == 0)
         runs = blocks_for(layout.problem.H * layout.width, WARP // across)
         return blocks_for(runs * (groups // across), _WARPS)
@@ -53,9 +53,11 @@ class Split:
 class Images:
     """Split images on the device, the exponent that each was scaled by, and what became of it.
 
-    `found` holds a number an image and share, `tops` and `reached` one an image.
+    `packed` has room for `room` images, `found` a number an image and share, `tops` and `reached`
+    one an image.
     """
 
+    room: int
     packed: Any
     found: Any
     tops: Any
@@ -66,8 +68,11 @@ class Images:
         """Room for `images` images."""
         import cupy
 
+        layout = split.layout
+        made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
         return Images(
-            cupy.empty(images * split.layout.image_bytes, cupy.uint8),
+            images,
+            made(layout.bytes(images), cupy.uint8),
             cupy.empty(images * split.shares, cupy.uint32),
             cupy.empty(images, cupy.int32),
             cupy.empty(images, cupy.uint32),
@@ -75,7 +80,10 @@ class Images:
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
+        import numpy as np
+
         largest, halves = split.kernels()
+        plane = np.int32(split.layout.plane(self.room))
         launch(
             largest,
             (images * split.shares,),
@@ -86,5 +94,5 @@ class Images:
             halves,
             (images * split.blocks,),
             (THREADS,),
-            (x, lifts, self.found, self.tops, self.packed),
+            (x, lifts, self.found, self.tops, self.packed, plane),
         )

@@ -39,7 +39,7 @@ class State:
 def images_at_once(layout: Layout, batch: int) -> int:
     """How many of `batch` images are split and multiplied at a time."""
     problem = layout.problem
-    rows = problem.OH * problem.OW
+    rows = max(problem.OH * problem.OW, layout.slot)
     return min(images_within(batch, layout.image_bytes), max(1, _MOST // rows))
 
 

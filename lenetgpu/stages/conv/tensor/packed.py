@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CELL = 8  # channels, 16 bytes of halves
 ROW = 8  # cells of a chunk's row: of high halves, or of high and low in turn
+FILTERS = 64  # of a block that reads planes
+_BLOCK = 512  # positions: no block computes as many
 _HALF_TOP = 15
 _NONE = -(1 << 12)  # the exponent of zeros
 _NO_FILTER = -300  # the lift of a channel that no filter reads
@@ -31,22 +33,30 @@ class Layout:
     """Split images of `problem` with `parts` parts: [H][width][part][channels / 8][8] halves.
 
     `folded`: a filter row's S x C inputs are the channels of an output column, where C alone would
-    leave most of a cell empty.
+    leave most of a cell empty. `planes`: [part][channels / 8][position][8] instead, whole chunks of
+    channels; positions are padded rows of all images one after another, whose zeros beside a row
+    and below an image are those before the next one. They are written once, when room is made.
     """
 
     problem: Conv
     parts: int
+    planes: bool = False
 
     @property
     def folded(self) -> bool:
         """Whether fewer cells hold a filter row's inputs together than tap by tap."""
-        return self.problem.C < CELL and self.problem.S > 1
+        return self.problem.C < CELL and self.problem.S > 1 and not self.planes
+
+    @property
+    def held(self) -> int:
+        """Inputs of a column."""
+        return self.problem.C * (self.problem.S if self.folded else 1)
 
     @property
     def channels(self) -> int:
-        """Channels of a column, in whole cells."""
-        held = self.problem.C * (self.problem.S if self.folded else 1)
-        return CELL * blocks_for(held, CELL)
+        """Channels of a column, in whole cells or chunks."""
+        whole = CELL * (ROW // self.parts if self.planes else 1)
+        return whole * blocks_for(self.held, whole)
 
     @property
     def width(self) -> int:
@@ -54,14 +64,37 @@ class Layout:
         return self.problem.OW if self.folded else self.problem.W
 
     @property
-    def image_cells(self) -> int:
-        """Cells of one image, all parts of 8 channels counted once."""
-        return self.problem.H * self.width * self.channels // CELL
+    def pitch(self) -> int:
+        """Positions of a row: in planes its inputs and zeros hold its outputs too."""
+        problem = self.problem
+        return int(max(problem.W + problem.pad, problem.OW)) if self.planes else self.width
+
+    @property
+    def slot(self) -> int:
+        """Positions of an image."""
+        problem = self.problem
+        rows = max(problem.H + problem.pad, problem.OH) if self.planes else problem.H
+        return int(rows * self.pitch)
+
+    @property
+    def reach(self) -> int:
+        """Positions from an output's first input to its last, in planes."""
+        return int((self.problem.R - 1) * self.pitch + self.problem.S - 1)
+
+    def plane(self, images: int) -> int:
+        """Positions of a plane of `images` images, as far as blocks read; 0 where there is none."""
+        read = images * self.slot + _BLOCK + self.reach
+        return CELL * blocks_for(read, CELL) if self.planes else 0
 
     @property
     def image_bytes(self) -> int:
         """Bytes of one image."""
-        return 2 * CELL * self.parts * self.image_cells
+        return 2 * self.parts * self.channels * self.slot
+
+    def bytes(self, images: int) -> int:
+        """Bytes of `images` images."""
+        positions = self.plane(images) if self.planes else images * self.slot
+        return 2 * self.parts * self.channels * positions
 
     @property
     def depth_cells(self) -> int:
@@ -81,12 +114,18 @@ class Layout:
             "FOLD": int(self.folded),
             "CP": self.channels,
             "WP": self.width,
+            "PLANES": int(self.planes),
+            "PITCH": self.pitch,
+            "SLOT": self.slot,
         }
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Filters as blocks copy them, [chunk][filter][cell][8] halves, and the scales' exponents.
+    """Filters as blocks copy them, and the scales' exponents.
+
+    They are [chunk][filter][cell][8] halves, cells swizzled; for planes [FILTERS][chunk][tap][cell]
+    [filter of them][8]. A chunk's cells are the high halves of its depth, then the low ones.
 
     `lifts` (C,) and `drops` (a filter each, padded with zeros) are int32; `worst` is the largest
     drop of a filter that is not all zeros.
@@ -129,6 +168,24 @@ def _in_halves(scaled: Array, parts: int) -> Array:
         return np.stack([high, (scaled - high).astype(np.float16)][:parts])
 
 
+def _in_rows(halves: Array) -> Array:
+    """(part, chunk, cell, channel, filter) as (chunk, filter, part and cell, channel), swizzled."""
+    import numpy as np
+
+    _, chunks, _, _, padded = halves.shape
+    cells = halves.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
+    places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
+    return np.take_along_axis(cells, places[None, :, :, None], axis=2)
+
+
+def _by_taps(halves: Array, layout: Layout) -> Array:
+    """The same as (filters / 64, chunk of a tap, tap, part and cell, filter of 64, channel)."""
+    taps, padded = layout.problem.R * layout.problem.S, halves.shape[-1]
+    apart = (layout.parts, taps, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
+    cells = halves.reshape(apart).transpose(5, 2, 1, 0, 3, 6, 4)
+    return cells.reshape(*cells.shape[:3], ROW, FILTERS, CELL)
+
+
 def pack(w: Array, layout: Layout, padded: int) -> Packed:
     """Filters (R, S, C, M) float32 for blocks that take `padded` filters in all.
 
@@ -146,11 +203,8 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     filled = found > _NONE
     shifts = np.where(filled, _HALF_TOP - found, 0)
     halves = _in_halves(_cells(np.ldexp(level, shifts), layout, padded), layout.parts)
-    # part, chunk, cell, channel, filter -> chunk, filter, part and cell, channel
-    cells = halves.transpose(1, 4, 0, 2, 3).reshape(layout.chunks, padded, ROW, CELL)
-    places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
-    swizzled = np.take_along_axis(cells, places[None, :, :, None], axis=2)
+    ordered = _by_taps(halves, layout) if layout.planes else _in_rows(halves)
     drops = np.zeros(padded, np.int32)
     drops[: len(shifts)] = -shifts
     worst = int(-shifts[filled].min()) if filled.any() else _NONE
-    return Packed(np.ascontiguousarray(swizzled), lifts, drops, worst)
+    return Packed(np.ascontiguousarray(ordered), lifts, drops, worst)
