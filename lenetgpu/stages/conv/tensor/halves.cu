@@ -3,7 +3,7 @@
 // tensor_largest: SHARES blocks an image, each finds the largest exponent of its share.
 // tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
-// NHWC and where it writes ACROSS cells of a pixel, so that whole sectors are read and written.
+// NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;
@@ -59,11 +59,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #endif
 
 #ifdef ENTRY_tensor_halves
-constexpr int ACROSS = FILLED % 4 == 0 ? 4 : FILLED % 2 == 0 ? 2 : 1, ALONG = 32 / ACROSS;
+constexpr int ALONG = 32 / ACROSS;
 constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
 constexpr bool QUADS = READS == NHWC && !FOLD && CH % 4 == 0;
 
+static_assert(FILLED % ACROSS == 0, "a warp's cells are there");
 static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every cell has a thread");
 
 __device__ __forceinline__ float input_of(const float* __restrict__ x, size_t image, int y, int col,

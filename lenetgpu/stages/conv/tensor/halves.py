@@ -33,16 +33,24 @@ class Split:
 
     @property
     def blocks(self) -> int:
-        """Blocks that split an image: a warp takes 4, 2 or 1 neighbouring cells of some pixels."""
-        layout = self.layout
-        groups = blocks_for(layout.held, CELL)
-        across = next(count for count in (4, 2, 1) if groups % count == 0)
-        runs = blocks_for(layout.problem.H * layout.width, WARP // across)
-        return blocks_for(runs * (groups // across), _WARPS)
+        """Blocks that split an image: a warp takes `across` cells of each of its pixels."""
+        runs = blocks_for(self.layout.problem.H * self.layout.width, WARP // self.across)
+        return blocks_for(runs * (self._groups // self.across), _WARPS)
+
+    @property
+    def _groups(self) -> int:
+        return blocks_for(self.layout.held, CELL)
+
+    @property
+    def across(self) -> int:
+        """Neighbouring cells of a pixel that a warp takes: one where both sides are planes."""
+        alone = self.layout.planes and self.layout.problem.reads == "NCHW"
+        return 1 if alone else next(count for count in (4, 2, 1) if self._groups % count == 0)
 
     def kernels(self) -> tuple[Kernel, Kernel]:
         """`tensor_largest` and `tensor_halves`."""
         sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
+        sizes["ACROSS"] = self.across
         defines = tuple((self.layout.defines() | sizes).items())
         names = ("tensor_largest", "tensor_halves")
         first, second = (Kernel(_SOURCE, name, defines) for name in names)

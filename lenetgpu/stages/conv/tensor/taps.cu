@@ -6,7 +6,7 @@
 // A block computes BN filters x BM positions at a time of a SPLIT-th of the channels, and takes tiles in
 // turn: two warpgroups multiply WIDE positions each; a thread of a third brings patches and taps of filters,
 // [BN filters][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
-// sums of a tap start from zero and are added to fp32 registers, under the other's products.
+// sums of a tap start from zero and are added to fp32 registers while the next tap's are under way.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/registers.cuh"
@@ -162,7 +162,13 @@ __device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Rings& ri
     }
     ptx::wgmma_commit();
 }
-__device__ __forceinline__ void add(float (&sums)[WIDE / 2], float (&sum)[WIDE / 2]) {
+// Adds a tap's sums where at most PENDING taps after it are under way; a loop that ends with one is
+// not serialised by ptxas.
+template <int PENDING>
+__device__ __forceinline__ void finish(float (&sums)[WIDE / 2], float (&sum)[WIDE / 2],
+                                       const Rings& rings, Place& place) {
+    ptx::wgmma_wait<PENDING>();
+    rings.release(place);
     ptx::settle(sum);
 #pragma unroll
     for (int i = 0; i < WIDE / 2; ++i) sums[i] += sum[i];
@@ -252,24 +258,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             ahead.step();
         };
         int left = (tile.end - tile.first) * TAPS;
+        float one[WIDE / 2], two[WIDE / 2];
+        start(one);
 #pragma unroll 1
-        for (; left > 1; left -= 2) {
-            float one[WIDE / 2], two[WIDE / 2];
-            start(one);
+        for (; left > 2; left -= 2) {
             start(two);
-            ptx::wgmma_wait<1>();
-            rings.release(behind);
-            add(sums, one);
-            ptx::wgmma_wait<0>();
-            rings.release(behind);
-            add(sums, two);
+            finish<1>(sums, one, rings, behind);
+            start(one);
+            finish<1>(sums, two, rings, behind);
         }
-        if (left) {
-            float last[WIDE / 2];
-            start(last);
-            ptx::wgmma_wait<0>();
-            rings.release(behind);
-            add(sums, last);
+        if (left > 1) {
+            start(two);
+            finish<1>(sums, one, rings, behind);
+            finish<0>(sums, two, rings, behind);
+        } else {
+            finish<0>(sums, one, rings, behind);
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count,
