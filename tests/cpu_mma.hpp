@@ -109,6 +109,7 @@ const char* run_kernel(void (*kernel)(A...), unsigned grid, unsigned threads, st
 
 }  // namespace cpu
 
+extern "C" unsigned waited() { return cpu::waited; }
 extern "C" unsigned torn() { return cpu::torn_sectors; }
 
 extern "C" void may_read(const char* from, std::size_t bytes) {

@@ -98,6 +98,7 @@ struct Warp {
 static std::map<unsigned, Warp> warps;
 static std::map<unsigned, unsigned> unfenced;  // word -> the thread that stored it
 static const char* mistake = nullptr;
+static unsigned waited = 0;  // threads of a grid, for the one before it
 
 struct Range {
     const char* from;
@@ -261,7 +262,7 @@ inline void reach(unsigned block) {
 template <unsigned BLOCKS = 1, class... A>
 const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std::size_t bytes,
                      unsigned seed, A... arguments) {
-    mistake = nullptr;
+    mistake = nullptr, waited = 0;
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
     if (grid % BLOCKS) return "a grid that is not whole clusters";
     for (first_block = 0; first_block < grid && !mistake; first_block += BLOCKS) {
@@ -282,7 +283,7 @@ const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std:
 namespace ptx {
 
 inline void start_next_grid() {}
-inline void wait_for_grid() {}
+inline void wait_for_grid() { ++cpu::waited; }
 inline void barrier_arrive(u32 bar) { --cpu::bars[bar].pending, cpu::bars[bar].settle(); }
 inline void barrier_wait(u32 bar, u32 parity) { barrier_wait_cluster(bar, parity); }
 inline void barrier_arrive_cluster(u32 bar) { cpu::reach(bar >> 24), barrier_arrive(bar); }

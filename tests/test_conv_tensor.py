@@ -178,7 +178,7 @@ def in_a_namespace(number, kernel):
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
-    """Kernel -> its function, its library's `may_read` and `torn`; two are built side by side."""
+    """Kernel -> its function and its library; two are built side by side."""
     folder = tmp_path_factory.mktemp("tensor")
     for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
         shutil.copy(ROOT / "tests" / name, folder)
@@ -198,7 +198,7 @@ def functions(tmp_path_factory):
         library = libraries[i % 2]
         run = getattr(library, f"run{i}")
         run.restype = ctypes.c_char_p
-        found[kernel] = run, library.may_read, library.torn
+        found[kernel] = run, library
     return found
 
 
@@ -218,8 +218,9 @@ def poisoned(shape, dtype):
 def with_second_look(functions, monkeypatch, rng):
     """The package's launchers launch on this CPU."""
 
-    def launch(kernel, grid, block, args, shared=0):
-        run, may_read, _ = functions[kernel]
+    def launch(kernel, grid, block, args, shared=0, overlap=False):
+        run, library = functions[kernel]
+        may_read = library.may_read
         may_read(None, 0)
         for array in args:
             if isinstance(array, np.ndarray):
@@ -229,6 +230,7 @@ def with_second_look(functions, monkeypatch, rng):
         seed = int(rng.integers(1 << 30))
         mistake = run(grid[0], block[0], ctypes.c_ulong(shared), seed, addresses)
         assert mistake is None, f"{kernel.entry}: {mistake.decode()}"
+        assert overlap and library.waited() == grid[0] * block[0], kernel.entry
 
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     stand_in = SimpleNamespace(
@@ -314,8 +316,8 @@ def test_a_sector_of_split_images_is_copied_once(functions, on_a_cpu, rng):
     for case in (CASES[38], CASES[22]):
         x, w = operands(case, rng)
         computed(case, x, w)
-        *_, torn = functions[case.product.kernels()[0]]
-        assert torn() == 0, case
+        _, library = functions[case.product.kernels()[0]]
+        assert library.torn() == 0, case
 
 
 @compiled_here
@@ -658,7 +660,7 @@ def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
     launched = []
     for module in (halves, product, meet, exact):
-        monkeypatch.setattr(module, "launch", lambda kernel, *_: launched.append(kernel))
+        monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     monkeypatch.setitem(
         sys.modules,

@@ -27,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_largest(const float* __restrict__ x, const int* __restrict__ lifts,
                    u32* __restrict__ found, u32* __restrict__ reached) {
     __shared__ u32 of_warp[WARPS];
+    follow();
     const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
     const float* from = x + size_t(image) * INPUTS;
     u32 most = 0;
@@ -94,6 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
                   const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
                   int plane) {
+    follow();
     const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;

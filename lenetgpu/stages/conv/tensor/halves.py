@@ -97,10 +97,12 @@ class Images:
             (images * split.shares,),
             (THREADS,),
             (x, lifts, self.found, self.reached),
+            overlap=True,
         )
         launch(
             halves,
             (images * split.blocks,),
             (THREADS,),
             (x, lifts, self.found, self.tops, self.packed, plane),
+            overlap=True,
         )

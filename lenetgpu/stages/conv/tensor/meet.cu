@@ -7,6 +7,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 const int* __restrict__ drops, float* __restrict__ y, u32* __restrict__ reached,
                 int images) {
     constexpr u32 EACH = u32(PIXELS) * M;  // outputs of an image
+    follow();
     const size_t outputs = size_t(images) * EACH, at = size_t(blockIdx.x) * THREADS + threadIdx.x;
     const size_t first = at - threadIdx.x % 32;
     if (first >= outputs) return;

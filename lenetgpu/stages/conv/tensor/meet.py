@@ -25,4 +25,5 @@ def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None
 
     problem = layout.problem
     blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
-    launch(kernel(layout, split), (blocks,), (_THREADS,), (*args, np.int32(images)))
+    args = (*args, np.int32(images))
+    launch(kernel(layout, split), (blocks,), (_THREADS,), args, overlap=True)

@@ -5,11 +5,18 @@
 // instead, rows PITCH and images SLOT positions apart; an input has PAD rows above and PAD columns
 // before it, which are zeros, and those of the next row and image are the ones behind it.
 #pragma once
+#include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/math.cuh"
 #include "stages/conv/shape.cuh"
 
 using ptx::u32;
 using ptx::u64;
+
+// First in every kernel, which may be launched while the one before it ends (sm_90).
+__device__ __forceinline__ void follow() {
+    ptx::wait_for_grid();
+    ptx::start_next_grid();
+}
 
 constexpr int CELL = 8;
 constexpr int CELL_BYTES = 16;

@@ -245,6 +245,7 @@ class Product:
             (self.tiling.threads,),
             (images.packed, filters, *outputs, parts, images.reached, *numbers),
             self.tiling.shared_bytes(self.layout),
+            overlap=True,
         )
         if self.split > 1:
             meet.meet(self.layout, self.split, count, (parts, *outputs, images.reached))

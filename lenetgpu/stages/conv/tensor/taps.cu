@@ -241,6 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int tiles = Tile::count(count);
     if (threadIdx.x == 0) rings.begin();
     __syncthreads();
+    follow();
     if (group == MULTIPLIERS) {
         ptx::fewer_registers<BRINGS>();
         if (threadIdx.x % WARPGROUP == 0) bring(rings, images, filters, tiles, plane);
