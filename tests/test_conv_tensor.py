@@ -138,6 +138,14 @@ CASES = [
     Case(conv("9,10,33,12,5,1,1,2"), 3, TAPS_136),
     Case(conv("96,1,5,65,1,4,1,1", **NCHW), 7, TAPS, 3),
     Case(conv("300,3,5,20,1,2,1,1"), 7, TAPS_96),
+    Case(conv("1,9,11,6,3,3,1,1"), 4, TAPS),
+    Case(conv("3,15,15,64,7,7,2,3", reads="NCHW"), 3, TAPS_136),
+    Case(conv("1,12,10,10,5,3,3"), 2, TAPS_96),
+    Case(conv("20,9,11,10,3,3,2,1"), 9, TAPS),
+    Case(conv("40,11,9,70,3,2,2,1", **NCHW), 3, TAPS_112, 4),
+    Case(conv("200,10,9,33,1,1,2"), 9, TAPS_96),
+    Case(conv("9,10,13,12,2,5,3,2", **NCHW), 5, TAPS_136, 3, parts=1),
+    Case(conv("8,1,3000,4,3,3,300,1"), 3, TAPS, parts=1),
     Case(conv("70,9,8,40,3,3,1,1"), 2, TAPS_136, parts=1),
     Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, TAPS_112, 3, parts=1),
     Case(conv("20,20,20,10,3,3"), 2, TAPS, parts=1),
@@ -528,8 +536,10 @@ def test_filters_packed_by_taps_are_those_packed_in_rows(parts, rng):
     layout = Layout(problem, parts, planes=True)
     w = rng.standard_normal(problem.weight_shape).astype(np.float32)
     found = pack(w, layout, 128)
-    assert found.filters.shape == (2, layout.chunks // 6, 6, 8, 64, 8)
-    straight = found.filters.transpose(2, 1, 0, 4, 3, 5).reshape(layout.chunks, 128, 8, 8)
+    each = layout.chunks // 6
+    assert found.filters.shape == (2, layout.chunks, 8, 64, 8)
+    by_taps = found.filters.reshape(2, each, 6, 8, 64, 8)
+    straight = by_taps.transpose(2, 1, 0, 4, 3, 5).reshape(layout.chunks, 128, 8, 8)
     places = np.arange(8) ^ np.arange(128)[:, None] % 8
     swizzled = np.take_along_axis(straight, places[None, :, :, None], axis=2)
     rows = unpacked(replace(found, filters=swizzled), layout, problem.M)
@@ -562,59 +572,63 @@ def test_few_channels_fill_cells_by_rows_of_the_filter():
 
 
 @pytest.mark.parametrize(
-    "text", ["1,4,5,1,3,3,1,1", "1,4,5,1,3,3", "1,3,4,1,1,1,1,1", "1,4,3,1,2,5,1,2",
-             "1,2,2,1,3,2,1,5", "1,5,4,1,1,1", "1,1,6,1,1,4,1,3"],
+    "text", ["8,4,5,1,3,3,1,1", "8,4,5,1,3,3", "8,3,4,1,1,1,1,1", "8,4,3,1,2,5,1,2",
+             "8,2,2,1,3,2,1,5", "8,5,4,1,1,1", "8,1,6,1,1,4,1,3", "8,6,7,1,3,3,2,1",
+             "8,9,8,1,3,3,2", "8,5,9,1,1,1,3", "8,9,10,1,2,5,3,2", "8,7,7,1,7,3,2,3"],
 )  # fmt: skip
 def test_planes_have_an_input_or_a_zero_where_a_tap_reads(text):
     problem = conv(text)
     layout, images = Layout(problem, 2, planes=True), 3
-    starts = layout.slot * np.arange(images)
-    of_input = {
-        start + (y + problem.pad) * layout.pitch + x + problem.pad: (start, y, x)
-        for start in starts for y in range(problem.H) for x in range(problem.W)
-    }  # fmt: skip
-    assert len(of_input) == images * problem.H * problem.W
+    starts, step = layout.slot * np.arange(images), problem.stride
+    of_input = {}
+    for start in starts:
+        for y in range(problem.H):
+            for x in range(problem.W):
+                (row, below), (column, right) = (divmod(v + problem.pad, step) for v in (y, x))
+                if row < layout.slot // layout.pitch and column < layout.pitch:
+                    at = (below, right, start + row * layout.pitch + column)
+                    assert of_input.setdefault(at, (start, y, x)) == (start, y, x)
     outputs = [(start, oy, ox) for start in starts for oy in range(problem.OH)
                for ox in range(problem.OW)]  # fmt: skip
-    at = [start + oy * layout.pitch + ox for start, oy, ox in outputs]
-    assert len(set(at)) == len(at) and max(at) < images * layout.slot
-    for first, (start, oy, ox) in zip(at, outputs, strict=True):
+    firsts = [start + oy * layout.pitch + ox for start, oy, ox in outputs]
+    assert len(set(firsts)) == len(firsts) and max(firsts) < images * layout.slot
+    for first, (start, oy, ox) in zip(firsts, outputs, strict=True):
         for r in range(problem.R):
             for s in range(problem.S):
-                y, x = oy + r - problem.pad, ox + s - problem.pad
+                y, x = oy * step + r - problem.pad, ox * step + s - problem.pad
                 inside = 0 <= y < problem.H and 0 <= x < problem.W
-                read = first + r * layout.pitch + s
-                assert of_input.get(read) == ((start, y, x) if inside else None)
-                assert read < layout.plane(images)
+                on = r // step * layout.pitch + s // step
+                found = of_input.get((r % step, s % step, first + on))
+                assert found == ((start, y, x) if inside else None)
+                assert r % step < layout.down.phases and s % step < layout.along.phases
+                assert on <= layout.reach and first + on < layout.plane(images)
 
 
 def test_taps_take_what_fits():
-    """Every part has work, rings fit, and what has a stride or reaches too far is left to rows."""
-    stride_1 = [case.problem for case in ALL if case.problem.stride == 1]
-    for problem in (*RESNET, *stride_1, conv("64,224,224,64,3,3,1,1")):
+    """Every part has work, rings fit, and what reaches too far is left to rows."""
+    for problem in (*RESNET, *(case.problem for case in ALL), conv("64,224,224,64,3,3,1,1")):
         for parts in (1, 2):
-            layout = Layout(problem, parts)
-            found = options(layout, taps.TILINGS)
+            found = options(Layout(problem, parts), taps.TILINGS)
             assert {made.tiling for made in found} == set(taps.TILINGS), problem
             for made in found:
-                chunks = made.layout.chunks // (problem.R * problem.S)
-                assert (
-                    made.tiling.chunks(made.layout) == chunks == made.layout.channels * parts // 64
-                )
+                tiling, layout = made.tiling, made.layout
+                each = layout.chunks // (layout.down.taps * layout.along.taps)
+                chunks = tiling.chunks(layout)
+                assert chunks == each * layout.phases
                 assert -(-chunks // made.split) * (made.split - 1) < chunks
-                assert made.tiling.shared_bytes(made.layout) <= H200.block_bytes
-                reads = -(-4 * made.layout.slot // made.tiling.bm) * made.tiling.bm
-                assert reads + made.layout.reach <= made.layout.plane(4)
-    for text in ("64,9,9,64,3,3,2,1", "8,224,224,8,7,7,1,3", "1,9,9,1,1,1,2"):
+                assert tiling.shared_bytes(layout) <= H200.block_bytes
+                read = -(-4 * layout.slot // tiling.bm) * tiling.bm + layout.reach
+                assert read <= layout.plane(4)
+    for text in ("8,224,224,8,7,7,1,3", "64,300,300,64,9,9,2,4"):
         assert not options(Layout(conv(text), 2), taps.TILINGS), text
 
 
 def test_which_product_runs_is_the_model_s_choice():
     kind = implicit.Kind(2, taps.TILINGS + wgmma.TILINGS)
-    entries = [kind.plan(problem, 64, H200).tiling.entry for problem in RESNET]
-    assert entries == ["tensor_taps"] * 3
-    for text in ("3,224,224,64,7,7,2,3", "64,56,56,64,1,1,2", "64,300,300,64,7,7,1,3"):
-        assert kind.plan(conv(text), 64, H200).tiling.entry == "tensor_wgmma"
+    few, strided, far = "3,224,224,64,7,7,2,3", "64,56,56,64,3,3,2,1", "64,300,300,64,7,7,1,3"
+    for problem in (*RESNET, conv(few), conv(strided)):
+        assert kind.plan(problem, 64, H200).tiling.entry == "tensor_taps"
+    assert kind.plan(conv(far), 64, H200).tiling.entry == "tensor_wgmma"
 
 
 @pytest.mark.parametrize(("family", "least"), [(mma, 80), (wgmma, 90)], ids=["mma", "wgmma"])

@@ -101,7 +101,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
     const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * CELL;
     const int y = pixel / WP, col = pixel % WP;
-    const bool own = pixel < COLUMNS && group < FILLED;
+    const int top_row = PLANES ? y + PAD : y, left = PLANES ? col + PAD_X : col;
+    const int phase_y = PLANES ? top_row % STRIDE : 0, row = PLANES ? top_row / STRIDE : y;
+    const int phase_x = PLANES ? left % STEP_X : 0, column = PLANES ? left / STEP_X : col;
+    const bool read = phase_y < PHASES_Y && phase_x < PHASES_X && row < SLOT / PITCH && column < PITCH;
+    const bool own = pixel < COLUMNS && group < FILLED && read;
     float v[CELL] = {};
     if (own) inputs_of(v, x, image, y, col, first);
     const u32 most = __reduce_max_sync(~0u, found[image * SHARES + threadIdx.x % SHARES]);
@@ -120,10 +124,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         high[c] = ptx::half2(v[2 * c], v[2 * c + 1]);
         low[c] = ptx::rest2(v[2 * c], v[2 * c + 1], high[c]);
     }
-    const int position = PLANES ? (y + PAD) * PITCH + col + PAD : pixel;
-    const size_t all = size_t(image) * SLOT + position, apart = PLANES ? plane : 1;
-    uint4* to = packed + (PLANES ? all : all * (PARTS * GROUPS)) + group * apart;
+    const size_t position = size_t(image) * SLOT + row * PITCH + column, apart = PLANES ? plane : 1;
+    const int cell = (phase_y * PHASES_X + phase_x) * GROUPS + group;
+    uint4* to = packed + (PLANES ? position : position * (PARTS * GROUPS)) + cell * apart;
     *to = {high[0], high[1], high[2], high[3]};
-    if (PARTS == 2) to[GROUPS * apart] = {low[0], low[1], low[2], low[3]};
+    if (PARTS == 2) to[PHASES * GROUPS * apart] = {low[0], low[1], low[2], low[3]};
 }
 #endif

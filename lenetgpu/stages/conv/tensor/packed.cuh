@@ -1,9 +1,10 @@
 // What the kernels of this folder share: how split images lie in memory, powers of two as ints, and
 // sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] cells of 8 halves, 16 bytes: the
 // high ones of a pixel's channels, then the low ones. FOLD: a filter row's S * CH inputs are the
-// channels of an output column, so that few channels fill cells. PLANES: [PARTS][CP / 8][position]
-// instead, rows PITCH and images SLOT positions apart; an input has PAD rows above and PAD columns
-// before it, which are zeros, and those of the next row and image are the ones behind it.
+// channels of an output column, so that few channels fill cells. PLANES: [PARTS][phase][CP / 8]
+// [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
+// columns before it, which are zeros, and at a stride of 1 those of the next row and image are the ones
+// behind it. Every STRIDE-th row and column is a phase.
 #pragma once
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/math.cuh"
@@ -24,6 +25,9 @@ constexpr int GROUPS = CP / CELL;             // of channels
 constexpr int TAPS_X = FOLD ? 1 : S;
 constexpr int STEP_X = FOLD ? 1 : STRIDE;
 constexpr int PAD_X = FOLD ? 0 : PAD;
+constexpr int PHASES_Y = !PLANES ? 1 : STRIDE < R ? STRIDE : R;
+constexpr int PHASES_X = !PLANES ? 1 : STEP_X < TAPS_X ? STEP_X : TAPS_X;
+constexpr int PHASES = PHASES_Y * PHASES_X;
 constexpr int FILLED = ((FOLD ? S * CH : CH) + CELL - 1) / CELL;  // groups of more than zeros
 
 static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");

@@ -29,13 +29,42 @@ _NO_FILTER = -300  # the lift of a channel that no filter reads
 
 
 @dataclass(frozen=True)
+class Way:
+    """Rows or columns: inputs with padding, the taps of a filter, a stride, outputs."""
+
+    size: int
+    pad: int
+    taps: int
+    stride: int
+    outputs: int
+
+    @property
+    def phases(self) -> int:
+        """Remainders of a stride that a tap reads from."""
+        return min(self.stride, self.taps)
+
+    @property
+    def reach(self) -> int:
+        """Positions from an output's first input to its last, of a phase."""
+        return (self.taps - 1) // self.stride
+
+    @property
+    def positions(self) -> int:
+        """Of a phase: room for outputs and what they read; zeros are shared at a stride of 1."""
+        if self.stride == 1:
+            return max(self.size + self.pad, self.outputs)
+        return self.outputs + self.reach
+
+
+@dataclass(frozen=True)
 class Layout:
     """Split images of `problem` with `parts` parts: [H][width][part][channels / 8][8] halves.
 
     `folded`: a filter row's S x C inputs are the channels of an output column, where C alone would
-    leave most of a cell empty. `planes`: [part][channels / 8][position][8] instead, whole chunks of
-    channels; positions are padded rows of all images one after another, whose zeros beside a row
-    and below an image are those before the next one. They are written once, when room is made.
+    leave most of a cell empty. `planes`: [part][phase][channels / 8][position][8] instead, whole
+    chunks of channels; positions are padded rows of all images one after another, whose zeros
+    beside a row and below an image are those before the next one. They are written once, when room
+    is made. A stride takes every so many-th row and column, which are a phase each.
     """
 
     problem: Conv
@@ -45,7 +74,7 @@ class Layout:
     @property
     def folded(self) -> bool:
         """Whether fewer cells hold a filter row's inputs together than tap by tap."""
-        return self.problem.C < CELL and self.problem.S > 1 and not self.planes
+        return self.problem.C < CELL and self.problem.S > 1
 
     @property
     def held(self) -> int:
@@ -64,22 +93,38 @@ class Layout:
         return self.problem.OW if self.folded else self.problem.W
 
     @property
-    def pitch(self) -> int:
-        """Positions of a row: in planes its inputs and zeros hold its outputs too."""
+    def down(self) -> Way:
+        """What an image's rows are to its outputs."""
         problem = self.problem
-        return int(max(problem.W + problem.pad, problem.OW)) if self.planes else self.width
+        return Way(problem.H, problem.pad, problem.R, problem.stride, problem.OH)
+
+    @property
+    def along(self) -> Way:
+        """What its columns are."""
+        problem = self.problem
+        if self.folded:
+            return Way(problem.OW, 0, 1, 1, problem.OW)
+        return Way(problem.W, problem.pad, problem.S, problem.stride, problem.OW)
+
+    @property
+    def phases(self) -> int:
+        """Planes that 8 channels have."""
+        return self.down.phases * self.along.phases
+
+    @property
+    def pitch(self) -> int:
+        """Positions of a row."""
+        return self.along.positions if self.planes else self.width
 
     @property
     def slot(self) -> int:
         """Positions of an image."""
-        problem = self.problem
-        rows = max(problem.H + problem.pad, problem.OH) if self.planes else problem.H
-        return int(rows * self.pitch)
+        return (self.down.positions if self.planes else self.problem.H) * self.pitch
 
     @property
     def reach(self) -> int:
         """Positions from an output's first input to its last, in planes."""
-        return int((self.problem.R - 1) * self.pitch + self.problem.S - 1)
+        return self.down.reach * self.pitch + self.along.reach
 
     def plane(self, images: int) -> int:
         """Positions of a plane of `images` images, as far as blocks read; 0 where there is none."""
@@ -89,12 +134,23 @@ class Layout:
     @property
     def image_bytes(self) -> int:
         """Bytes of one image."""
-        return 2 * self.parts * self.channels * self.slot
+        return 2 * self.parts * self._all_channels * self.slot
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of one image that are no zeros for good."""
+        cells = blocks_for(self.held, CELL) * self.problem.H * self.width
+        read = self.phases / (self.down.stride * self.along.stride) if self.planes else 1
+        return int(2 * CELL * self.parts * cells * read)
+
+    @property
+    def _all_channels(self) -> int:
+        return self.channels * (self.phases if self.planes else 1)
 
     def bytes(self, images: int) -> int:
         """Bytes of `images` images."""
         positions = self.plane(images) if self.planes else images * self.slot
-        return 2 * self.parts * self.channels * positions
+        return 2 * self.parts * self._all_channels * positions
 
     @property
     def depth_cells(self) -> int:
@@ -124,8 +180,9 @@ class Layout:
 class Packed:
     """Filters as blocks copy them, and the scales' exponents.
 
-    They are [chunk][filter][cell][8] halves, cells swizzled; for planes [FILTERS][chunk][tap][cell]
-    [filter of them][8]. A chunk's cells are the high halves of its depth, then the low ones.
+    They are [chunk][filter][cell][8] halves, cells swizzled; for planes [filters / FILTERS][phase]
+    [chunk][tap][cell][FILTERS][8]. A chunk's cells are the high halves of its depth, then the low
+    ones.
 
     `lifts` (C,) and `drops` (a filter each, padded with zeros) are int32; `worst` is the largest
     drop of a filter that is not all zeros.
@@ -179,11 +236,20 @@ def _in_rows(halves: Array) -> Array:
 
 
 def _by_taps(halves: Array, layout: Layout) -> Array:
-    """The same as (filters / 64, chunk of a tap, tap, part and cell, filter of 64, channel)."""
-    taps, padded = layout.problem.R * layout.problem.S, halves.shape[-1]
-    apart = (layout.parts, taps, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
-    cells = halves.reshape(apart).transpose(5, 2, 1, 0, 3, 6, 4)
-    return cells.reshape(*cells.shape[:3], ROW, FILTERS, CELL)
+    """The same as (filters / 64, phase and chunk and tap, part and cell, filter of 64, channel)."""
+    down, along, padded = layout.down, layout.along, halves.shape[-1]
+    each = layout.chunks // (down.taps * along.taps)
+    order = [
+        (r * along.taps + s) * each + chunk
+        for row in range(down.phases)
+        for column in range(along.phases)
+        for chunk in range(each)
+        for r in range(row, down.taps, down.stride)
+        for s in range(column, along.taps, along.stride)
+    ]
+    apart = (layout.parts, -1, ROW // layout.parts, CELL, padded // FILTERS, FILTERS)
+    cells = halves[:, order].reshape(apart).transpose(4, 1, 0, 2, 5, 3)
+    return cells.reshape(padded // FILTERS, len(order), ROW, FILTERS, CELL)
 
 
 def pack(w: Array, layout: Layout, padded: int) -> Packed:

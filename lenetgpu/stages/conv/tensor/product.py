@@ -233,6 +233,13 @@ class Product:
             found *= FIT.parts
         return found
 
+    def splitting_clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of the launches that split `images` images for it."""
+        problem = self.layout.problem
+        read = 2 * 4 * images * problem.H * problem.W * problem.C
+        moved = read + images * self.layout.written_bytes
+        return moved / memory_rate(machine) + 2 * FIT.launch
+
     def run(self, images: Any, filters: Any, drops: Any, y: Any, parts: Any, count: int) -> None:
         """Launch on the current stream for `count` of `images` (halves.Images)."""
         import numpy as np
@@ -274,4 +281,7 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
 @cache
 def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:
     """The product with the fewest estimated clocks for `images` images, the first of equals."""
-    return min(options(layout, tilings), key=lambda option: option.clocks(images, machine))
+    return min(
+        options(layout, tilings),
+        key=lambda made: made.clocks(images, machine) + made.splitting_clocks(images, machine),
+    )

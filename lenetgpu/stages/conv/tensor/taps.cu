@@ -1,11 +1,11 @@
-// Convolution of stride 1 as products by Hopper's wgmma (sm_90a), every input read once a block: split
-// images lie as planes of 8 channels [part][CP / 8][position] whose positions run over the padded rows
-// of all images, PITCH a row, SLOT an image, zeros shared by neighbours. A tap is the same patch
-// of positions read from r * PITCH + s cells on, so one patch of CHUNK planes serves all taps. What
-// is no output is computed and dropped. Rows of a product are filters, columns positions.
+// Convolution as products by Hopper's wgmma (sm_90a), every input read once a block: split images lie
+// as planes of 8 channels [part][phase][CP / 8][position] whose positions run over the padded rows of
+// all images, PITCH a row, SLOT an image. A tap is the same patch of positions read from r * PITCH + s
+// cells on, so one patch of CHUNK planes serves all taps; with a stride those of its phase, r and s in
+// strides. What is no output is computed and dropped. Rows of a product are filters, columns positions.
 // A block computes BN filters x BM positions at a time of a SPLIT-th of the channels, and takes tiles in
 // turn: two warpgroups multiply WIDE positions each; a thread of a third brings patches and taps of filters,
-// [BN filters][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
+// [M / BN][phase][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
 // sums of a tap start from zero and are added to fp32 registers while the next tap's are under way.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
@@ -20,19 +20,24 @@ constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
 constexpr int BM = MULTIPLIERS * WIDE, BN = 64;
 constexpr int CELLS = 8;                      // of a chunk: of 8 / PARTS of the depth
 constexpr int CHUNK = CELLS / PARTS, STEPS = CHUNK / 2;
-constexpr int TAPS = R * S, CHUNKS = GROUPS / CHUNK;
+constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;
+constexpr int TAPS = R * TAPS_X;              // of all phases
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
-constexpr int PATCH = BM + (R - 1) * PITCH + S - 1;
+constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
 constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
 constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES;
 constexpr int PATCHES_AT = STAGES * TAP_BYTES;
 constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
 constexpr int BARRIER_BYTES = 8;
 
-static_assert(STRIDE == 1 && !FOLD, "a tap is as far for every output");
+constexpr int room(int inputs, int pad, int taps, int stride, int outputs) {
+    if (stride > 1) return outputs + (taps - 1) / stride;
+    return inputs + pad > outputs ? inputs + pad : outputs;
+}
+
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
-static_assert(PITCH >= W + PAD && PITCH >= OW, "a row's outputs lie within it, zeros beside its inputs");
-static_assert(SLOT % PITCH == 0 && SLOT / PITCH >= H + PAD && SLOT / PITCH >= OH, "so do an image's");
+static_assert(PITCH >= room(WP, PAD_X, TAPS_X, STEP_X, OW), "a row holds what its outputs read");
+static_assert(SLOT % PITCH == 0 && SLOT / PITCH >= room(H, PAD, R, STRIDE, OH), "so does an image");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
 static_assert(SHARED_BYTES == BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES, "the launcher's");
@@ -51,6 +56,21 @@ struct Tile {
     }
 };
 
+// Taps of a chunk's phase, in a row and in all.
+__device__ __forceinline__ int taps_across(int chunk) {
+    return PHASES == 1 ? TAPS_X : (TAPS_X - chunk / EACH % PHASES_X + STEP_X - 1) / STEP_X;
+}
+__device__ __forceinline__ int taps_of(int chunk) {
+    if (PHASES == 1) return TAPS;
+    return (R - chunk / EACH / PHASES_X + STRIDE - 1) / STRIDE * taps_across(chunk);
+}
+__device__ __forceinline__ int taps_of(int first, int end) {
+    if (PHASES == 1) return (end - first) * TAPS;
+    int taps = 0;
+    for (int chunk = first; chunk < end; ++chunk) taps += taps_of(chunk);
+    return taps;
+}
+
 // A place in a ring, and whether it came round an odd number of times.
 template <int SIZE>
 struct Turn {
@@ -65,11 +85,14 @@ struct Turn {
 struct Place {
     Turn<PATCHES> patch;
     Turn<STAGES> stage;
-    int tap = 0;
+    int chunk, tap = 0;
 
+    __device__ __forceinline__ bool last() const { return tap + 1 == taps_of(chunk); }
     __device__ __forceinline__ void step() {
+        const bool over = last();
         stage.step();
-        if (++tap == TAPS) tap = 0, patch.step();
+        ++tap;
+        if (over) tap = 0, ++chunk, patch.step();
     }
 };
 
@@ -100,7 +123,7 @@ struct Rings {
     __device__ __forceinline__ void release(Place& place) const {
         if (threadIdx.x % WARP == 0) {
             ptx::barrier_arrive(stage_free + place.stage.at * BARRIER_BYTES);
-            if (place.tap == TAPS - 1)
+            if (place.last())
                 ptx::barrier_arrive(patch_free + place.patch.at * BARRIER_BYTES);
         }
         place.step();
@@ -113,18 +136,20 @@ __device__ __forceinline__ void bring(const Rings& rings, const uint4* __restric
     Place place;
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
+        const size_t before = size_t(tile.column) * (EACH * TAPS) + taps_of(0, tile.first);
+        const uint4* from = filters + before * (CELLS * BN);
+        place.chunk = tile.first;
         for (int chunk = tile.first; chunk < tile.end; ++chunk) {
             const int patch = place.patch.at;
             ptx::barrier_wait(rings.patch_free + patch * BARRIER_BYTES, place.patch.odd ^ 1);
             const u32 there = rings.patch_full + patch * BARRIER_BYTES;
             ptx::barrier_expect(there, PATCH_BYTES);
             for (int i = 0; i < CELLS; ++i) {
-                const int group = i / CHUNK * GROUPS + chunk * CHUNK + i % CHUNK;
+                const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
                 ptx::bulk_load(rings.base + PATCHES_AT + patch * PATCH_BYTES + i * PLANE_BYTES,
                                images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
             }
-            const uint4* from = filters + size_t(tile.column * CHUNKS + chunk) * TAPS * (CELLS * BN);
-            for (int tap = 0; tap < TAPS; ++tap, from += CELLS * BN, place.step()) {
+            for (int left = taps_of(chunk); left; --left, from += CELLS * BN, place.step()) {
                 const int stage = place.stage.at;
                 ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
                 ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, TAP_BYTES);
@@ -141,7 +166,8 @@ __device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Rings& ri
     constexpr int FILTER_STEP = 2 * BN, PATCH_STEP = 2 * PATCH;  // of a descriptor, 16 of the depth on
     constexpr int FILTER_LOW = CHUNK * BN, PATCH_LOW = CHUNK * PATCH;
     constexpr int OTHER = PARTS == 2 ? FILTER_LOW : 0;
-    const int shift = group * WIDE + place.tap / S * PITCH + place.tap % S;
+    const int across = taps_across(place.chunk);
+    const int shift = group * WIDE + place.tap / across * PITCH + place.tap % across;
     const u64 row = ptx::operand(rings.base + place.stage.at * TAP_BYTES, BN * CELL_BYTES,
                                  CELL * CELL_BYTES);
     const u64 column = ptx::operand(
@@ -258,7 +284,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             multiply(sum, rings, ahead, group);
             ahead.step();
         };
-        int left = (tile.end - tile.first) * TAPS;
+        int left = taps_of(tile.first, tile.end);
+        ahead.chunk = behind.chunk = tile.first;
         float one[WIDE / 2], two[WIDE / 2];
         start(one);
 #pragma unroll 1

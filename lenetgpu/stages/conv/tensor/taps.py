@@ -1,4 +1,4 @@
-"""Products of a stride of 1 on Hopper: all taps from one patch of split images in shared memory."""
+"""Products on Hopper whose taps all read one patch of split images in shared memory."""
 
 from __future__ import annotations
 
@@ -38,18 +38,16 @@ class TapsTiling(Tiling):
         return _MULTIPLIERS * self.wide, FILTERS, _THREADS
 
     def takes(self, layout: Layout) -> bool:
-        """A stride of 1, filters that two patches fit into shared memory for."""
-        problem = layout.problem
-        near = problem.stride == 1 and layout.plane(1) < _MOST
-        return near and self._rings(layout) is not None
+        """Maps and filters of which two patches fit into shared memory."""
+        return layout.plane(1) < _MOST and self._rings(layout) is not None
 
     def rows(self, layout: Layout, images: int) -> int:
         """All positions, of which some are no outputs."""
         return images * layout.slot
 
     def chunks(self, layout: Layout) -> int:
-        """Those of a tap."""
-        return layout.channels * layout.parts // (ROW * CELL)
+        """Those of a tap, in each phase."""
+        return layout.channels * layout.parts // (ROW * CELL) * layout.phases
 
     def _patch_bytes(self, layout: Layout) -> int:
         return ROW * _CELL_BYTES * (self.bm + layout.reach)
@@ -93,7 +91,7 @@ class TapsTiling(Tiling):
     def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
         """Products or bytes from the cache, whichever takes longer."""
         busiest = blocks_for(blocks, machine.multiprocessors)
-        taps = layout.problem.R * layout.problem.S
+        taps = layout.down.taps * layout.along.taps / layout.phases
         multiply = taps * self.products(layout) / (FIT.products * _SHARE)
         moved = self._patch_bytes(layout) + taps * ROW * _CELL_BYTES * FILTERS
         chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK
