@@ -152,11 +152,12 @@ CASES = [
 ]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
 PLAIN, PARTED = CASES[13], CASES[14]
-TAPPED = Case(PLAIN.problem, 3, TAPS)
+TAPPED = Case(replace(PLAIN.problem, **NCHW), 3, TAPS)
+PARTED_MAPS = CASES[23]
 SOME = (PLAIN, PARTED, TAPPED)
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
-ALL = [*CASES, DEEP, STRIDED]
+ALL = [*CASES, TAPPED, DEEP, STRIDED]
 LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED)
 
 
@@ -308,13 +309,14 @@ def test_images_in_turns_and_runs_that_agree_to_the_bit(on_a_cpu, rng):
 
 @compiled_here
 def test_zeros_between_images_stay_zeros_after_a_larger_run(on_a_cpu, rng):
-    x, w = operands(replace(TAPPED, images=9), rng)
+    case = Case(PLAIN.problem, 9, TAPS)
+    x, w = operands(case, rng)
     x[3:] = np.nan
-    state = implicit.prepare(w, 9, TAPPED.product)
+    state = implicit.prepare(w, 9, case.product)
     for count in (9, 3, 4):
-        y = np.full((count, *TAPPED.problem.out_shape), np.nan, np.float32)
+        y = np.full((count, *case.problem.out_shape), np.nan, np.float32)
         implicit.run(x[:count], state, y)
-        assert_right(y[:3], x[:3], w, TAPPED)
+        assert_right(y[:3], x[:3], w, case)
         assert np.isnan(y[3:]).all()
 
 
@@ -356,7 +358,7 @@ def test_operands_of_any_size(name, case, on_a_cpu, rng):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", SOME, ids=str)
+@pytest.mark.parametrize("case", (*SOME, PARTED_MAPS), ids=str)
 def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
@@ -654,6 +656,16 @@ def test_short_parts_of_a_depth_do_not_spill():
         kernel, _ = Product(Layout(RESNET[0], 2), tiling, split).kernels()
         used = compile_kernel(kernel, "sm_100").resources
         assert used.spill_bytes == used.stack_bytes == 0, (tiling, split)
+
+
+@pytest.mark.skipif(not supported("sm_90a"), reason="this NVRTC does not know sm_90a")
+def test_few_taps_do_not_spill_and_are_not_serialised():
+    """Whose number ptxas would know."""
+    for text, parts in (("256,56,56,64,1,1", 1), ("64,56,56,64,1,1", 2), ("64,9,9,64,1,2", 1)):
+        made = Product(Layout(conv(text), parts, planes=True), TAPS_136, 1)
+        compiled = compile_kernel(made.kernels()[0], "sm_90a")
+        assert compiled.resources.spill_bytes == compiled.resources.stack_bytes == 0, text
+        assert "serialized" not in compiled.log, text
 
 
 def test_a_grid_smaller_than_the_machine_splits_the_depth():

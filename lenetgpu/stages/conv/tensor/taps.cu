@@ -284,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             multiply(sum, rings, ahead, group);
             ahead.step();
         };
-        int left = taps_of(tile.first, tile.end);
+        int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         ahead.chunk = behind.chunk = tile.first;
         float one[WIDE / 2], two[WIDE / 2];
         start(one);
