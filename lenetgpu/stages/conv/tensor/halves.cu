@@ -90,7 +90,8 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const float* __restr
     }
 }
 
-// `plane`: positions from one plane to the next. Images from the last to the first: what tensor_largest read last may still be in the cache.
+// `plane`: positions from one plane to the next. Images from the last to the first: what
+// tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
                   const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,

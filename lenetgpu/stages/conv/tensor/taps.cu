@@ -13,7 +13,7 @@
 #include "gpu/ptx/wgmma_shared.cuh"
 #include "stages/conv/tensor/packed.cuh"
 
-constexpr int WARP = 32, WARPGROUP = 128;
+constexpr int WARP = 32, WARPGROUP = 128, BARRIER_BYTES = 8;
 constexpr int MULTIPLIERS = 2;                // warpgroups
 constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
 constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
@@ -25,19 +25,11 @@ constexpr int TAPS = R * TAPS_X;              // of all phases
 constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
 constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
 constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
-constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES;
-constexpr int PATCHES_AT = STAGES * TAP_BYTES;
+constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYTES;
 constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
-constexpr int BARRIER_BYTES = 8;
-
-constexpr int room(int inputs, int pad, int taps, int stride, int outputs) {
-    if (stride > 1) return outputs + (taps - 1) / stride;
-    return inputs + pad > outputs ? inputs + pad : outputs;
-}
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
-static_assert(PITCH >= room(WP, PAD_X, TAPS_X, STEP_X, OW), "a row holds what its outputs read");
-static_assert(SLOT % PITCH == 0 && SLOT / PITCH >= room(H, PAD, R, STRIDE, OH), "so does an image");
+static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
 static_assert(SHARED_BYTES == BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES, "the launcher's");
@@ -90,8 +82,7 @@ struct Place {
     __device__ __forceinline__ bool last() const { return tap + 1 == taps_of(chunk); }
     __device__ __forceinline__ void step() {
         const bool over = last();
-        stage.step();
-        ++tap;
+        stage.step(), ++tap;
         if (over) tap = 0, ++chunk, patch.step();
     }
 };
@@ -281,8 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         float sums[WIDE / 2] = {};
         const auto start = [&](float (&sum)[WIDE / 2]) {
             rings.wait(ahead);
-            multiply(sum, rings, ahead, group);
-            ahead.step();
+            multiply(sum, rings, ahead, group), ahead.step();
         };
         int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         ahead.chunk = behind.chunk = tile.first;
