@@ -98,6 +98,23 @@ struct Warp {
 static std::map<unsigned, Warp> warps;
 static std::map<unsigned, unsigned> unfenced;  // word -> the thread that stored it
 static const char* mistake = nullptr;
+static unsigned waited = 0;  // threads of a grid, for the one before it
+
+struct Range {
+    const char* from;
+    std::size_t bytes;
+};
+static std::vector<Range> readable;  // by copies; empty: all that there is
+
+inline bool may_be_read(const void* from, std::size_t bytes) {
+    const auto* first = static_cast<const char*>(from);
+    const auto holds = [=](const Range& r) {
+        return r.from <= first && first + bytes <= r.from + r.bytes;
+    };
+    const bool held = readable.empty() || std::any_of(readable.begin(), readable.end(), holds);
+    if (!held) mistake = "a copy from outside what may be read";
+    return held;
+}
 
 template <class T>
 T Operand::read(int row, int k) const {
@@ -142,7 +159,7 @@ inline void carry_out_bytes(const Product& p, int first_row) {
             d = sum;
         }
 }
-inline void carry_out(const Product& p, int first_row) {
+__attribute__((optimize("O2"))) inline void carry_out(const Product& p, int first_row) {
     if (p.of != Of::HALVES) return carry_out_bytes(p, first_row);
     static float a[16][16], b[256][16];
     for (int row = 0; row < 16; ++row)
@@ -174,7 +191,7 @@ inline void advance(unsigned number, Warp& warp, std::size_t until) {
     }
 }
 
-// Bulk copies may take long, and some warps or whole warpgroups are much slower than others, for a
+// Bulk copies may land at once or take long, and some warps or whole warpgroups are much slower than others, for a
 // while.
 struct Load {
     int passes;
@@ -245,7 +262,7 @@ inline void reach(unsigned block) {
 template <unsigned BLOCKS = 1, class... A>
 const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std::size_t bytes,
                      unsigned seed, A... arguments) {
-    mistake = nullptr;
+    mistake = nullptr, waited = 0;
     gridDim = {grid, 1, 1}, blockDim = {threads, 1, 1};
     if (grid % BLOCKS) return "a grid that is not whole clusters";
     for (first_block = 0; first_block < grid && !mistake; first_block += BLOCKS) {
@@ -266,15 +283,18 @@ const char* run_grid(void (*kernel)(A...), unsigned grid, unsigned threads, std:
 namespace ptx {
 
 inline void start_next_grid() {}
-inline void wait_for_grid() {}
+inline void wait_for_grid() { ++cpu::waited; }
 inline void barrier_arrive(u32 bar) { --cpu::bars[bar].pending, cpu::bars[bar].settle(); }
 inline void barrier_wait(u32 bar, u32 parity) { barrier_wait_cluster(bar, parity); }
 inline void barrier_arrive_cluster(u32 bar) { cpu::reach(bar >> 24), barrier_arrive(bar); }
 inline void cluster_start() { cluster_sync(); }
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
     const auto* first = static_cast<const unsigned char*>(from);
-    if (to % 16 || bytes % 16) cpu::mistake = "a bulk copy that is not of 16s";
-    const int passes = 1 + int(cpu::random() % (cpu::random() % 4 ? 256 : 8192));
+    if (to % 16 || bytes % 16 || std::uintptr_t(from) % 16)
+        cpu::mistake = "a bulk copy that is not of 16s";
+    if (!cpu::may_be_read(from, bytes)) return;
+    const unsigned most[] = {1, 1, 256, 256, 256, 256, 256, 8192};
+    const int passes = 1 + int(cpu::random() % most[cpu::random() % 8]);
     cpu::loads.push_back({passes, {to, bar, {first, first + bytes}}});
 }
 inline void bulk_load(u32 to, const void* from, u32 bytes, u32 bar, unsigned short blocks) {

@@ -29,7 +29,7 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.conv.tensor import exact, halves, implicit, meet, mma, product, wgmma
+from lenetgpu.stages.conv.tensor import exact, halves, implicit, meet, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
 from lenetgpu.stages.conv.tuned.choose import choices
@@ -38,6 +38,7 @@ from lenetgpu.stages.mounted import Fenced, Mounted
 compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
 SQUARE, TOWER, HALF = wgmma.TILINGS
+TAPS, TAPS_136, TAPS_112, TAPS_96 = taps.TILINGS
 RUN = """
 extern "C" const char* run%d(unsigned grid, unsigned threads, unsigned long bytes, unsigned seed,
                              void** args) {
@@ -64,7 +65,9 @@ class Case:
 
     @property
     def product(self):
-        return Product(Layout(self.problem, self.parts), self.tiling, self.split)
+        return Product(
+            Layout(self.problem, self.parts, self.tiling.planes), self.tiling, self.split
+        )
 
     @property
     def kernels(self):
@@ -75,7 +78,8 @@ class Case:
     def __str__(self):
         p, tiling = self.problem, self.tiling
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
-        return f"{shape}-{self.images}-{tiling.bm}x{tiling.bn}-{self.split}-{self.parts}"
+        cut = f"{tiling.bm}x{tiling.bn}" + "-taps" * tiling.planes
+        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}"
 
 
 NCHW = {"reads": "NCHW", "writes": "NCHW"}
@@ -122,12 +126,38 @@ CASES = [
     Case(conv("24,9,8,130,3,3,1,1"), 2, SQUARE),
     Case(conv("36,10,14,70,3,3,1,1"), 2, TOWER, 2),
     Case(conv("70,9,8,40,3,3,2,1"), 2, HALF, parts=1),
+    Case(conv("8,7,7,10,3,3,1,1"), 9, TAPS),
+    Case(conv("64,7,7,70,3,3,1,1", **NCHW), 4, TAPS_112, 2),
+    Case(conv("20,9,8,130,3,2,1,1", **NCHW), 3, TAPS_136),
+    Case(conv("1,1,1,1,1,1"), 1, TAPS),
+    Case(conv("3,7,7,4,2,2"), 2, TAPS_96),
+    Case(conv("300,5,5,33,1,1", reads="NCHW"), 24, TAPS),
+    Case(conv("70,6,5,10,1,1,1,1"), 3, TAPS_112, 3),
+    Case(conv("24,9,8,7,2,3,1,2", writes="NCHW"), 4, TAPS),
+    Case(conv("64,3,3,16,3,3,1,5"), 3, TAPS_96),
+    Case(conv("9,10,33,12,5,1,1,2"), 3, TAPS_136),
+    Case(conv("96,1,5,65,1,4,1,1", **NCHW), 7, TAPS, 3),
+    Case(conv("300,3,5,20,1,2,1,1"), 7, TAPS_96),
+    Case(conv("1,9,11,6,3,3,1,1"), 4, TAPS),
+    Case(conv("3,15,15,64,7,7,2,3", reads="NCHW"), 3, TAPS_136),
+    Case(conv("1,12,10,10,5,3,3"), 2, TAPS_96),
+    Case(conv("20,9,11,10,3,3,2,1"), 9, TAPS),
+    Case(conv("40,11,9,70,3,2,2,1", **NCHW), 3, TAPS_112, 4),
+    Case(conv("200,10,9,33,1,1,2"), 9, TAPS_96),
+    Case(conv("9,10,13,12,2,5,3,2", **NCHW), 5, TAPS_136, 3, parts=1),
+    Case(conv("8,1,3000,4,3,3,300,1"), 3, TAPS, parts=1),
+    Case(conv("70,9,8,40,3,3,1,1"), 2, TAPS_136, parts=1),
+    Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, TAPS_112, 3, parts=1),
+    Case(conv("20,20,20,10,3,3"), 2, TAPS, parts=1),
 ]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
 PLAIN, PARTED = CASES[13], CASES[14]
+TAPPED = Case(replace(PLAIN.problem, **NCHW), 3, TAPS)
+PARTED_MAPS = CASES[23]
+SOME = (PLAIN, PARTED, TAPPED)
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
-ALL = [*CASES, DEEP, STRIDED]
+ALL = [*CASES, TAPPED, DEEP, STRIDED]
 LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED)
 
 
@@ -157,7 +187,7 @@ def in_a_namespace(number, kernel):
 
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
-    """Kernel -> its function and the library's `may_read`; two libraries, built side by side."""
+    """Kernel -> its function and its library; two are built side by side."""
     folder = tmp_path_factory.mktemp("tensor")
     for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
         shutil.copy(ROOT / "tests" / name, folder)
@@ -174,9 +204,10 @@ def functions(tmp_path_factory):
         libraries = list(pool.map(built, (0, 1)))
     found = {}
     for i, kernel in enumerate(kernels):
-        run, may_read = getattr(libraries[i % 2], f"run{i}"), libraries[i % 2].may_read
+        library = libraries[i % 2]
+        run = getattr(library, f"run{i}")
         run.restype = ctypes.c_char_p
-        found[kernel] = run, may_read
+        found[kernel] = run, library
     return found
 
 
@@ -196,8 +227,9 @@ def poisoned(shape, dtype):
 def with_second_look(functions, monkeypatch, rng):
     """The package's launchers launch on this CPU."""
 
-    def launch(kernel, grid, block, args, shared=0):
-        run, may_read = functions[kernel]
+    def launch(kernel, grid, block, args, shared=0, overlap=False):
+        run, library = functions[kernel]
+        may_read = library.may_read
         may_read(None, 0)
         for array in args:
             if isinstance(array, np.ndarray):
@@ -207,12 +239,16 @@ def with_second_look(functions, monkeypatch, rng):
         seed = int(rng.integers(1 << 30))
         mistake = run(grid[0], block[0], ctypes.c_ulong(shared), seed, addresses)
         assert mistake is None, f"{kernel.entry}: {mistake.decode()}"
+        assert overlap and library.waited() == grid[0] * block[0], kernel.entry
 
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
-    stand_in = SimpleNamespace(empty=poisoned, asarray=np.ascontiguousarray, **types)
+    stand_in = SimpleNamespace(
+        empty=poisoned, zeros=np.zeros, asarray=np.ascontiguousarray, **types
+    )
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     for module in (halves, product, meet, exact):
         monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(taps.TapsTiling, "grid", lambda _, blocks: min(2, blocks))
 
 
 @pytest.fixture
@@ -263,12 +299,35 @@ def test_right_and_nothing_beside(case, on_a_cpu, rng):
 
 @compiled_here
 def test_images_in_turns_and_runs_that_agree_to_the_bit(on_a_cpu, rng):
-    for case in (PLAIN, PARTED):
+    for case in SOME:
         x, w = operands(replace(case, images=5), rng)
         found = computed(case, x, w)
         assert_right(found, x, w, case)
         np.testing.assert_array_equal(computed(case, x, w, batch=2), found)
         np.testing.assert_array_equal(computed(case, x[3:4], w), found[3:4])
+
+
+@compiled_here
+def test_zeros_between_images_stay_zeros_after_a_larger_run(on_a_cpu, rng):
+    case = Case(PLAIN.problem, 9, TAPS)
+    x, w = operands(case, rng)
+    x[3:] = np.nan
+    state = implicit.prepare(w, 9, case.product)
+    for count in (9, 3, 4):
+        y = np.full((count, *case.problem.out_shape), np.nan, np.float32)
+        implicit.run(x[:count], state, y)
+        assert_right(y[:3], x[:3], w, case)
+        assert np.isnan(y[3:]).all()
+
+
+@compiled_here
+def test_a_sector_of_split_images_is_copied_once(functions, on_a_cpu, rng):
+    """Two cells side by side in memory that a warp copies at once lie side by side in both."""
+    for case in (CASES[38], CASES[22]):
+        x, w = operands(case, rng)
+        computed(case, x, w)
+        _, library = functions[case.product.kernels()[0]]
+        assert library.torn() == 0, case
 
 
 @compiled_here
@@ -289,7 +348,7 @@ SCALES = {
 
 
 @compiled_here
-@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+@pytest.mark.parametrize("case", SOME, ids=str)
 @pytest.mark.parametrize("name", SCALES)
 def test_operands_of_any_size(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
@@ -299,7 +358,7 @@ def test_operands_of_any_size(name, case, on_a_cpu, rng):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+@pytest.mark.parametrize("case", (*SOME, PARTED_MAPS), ids=str)
 def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
@@ -314,7 +373,7 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
 
 @compiled_here
 def test_nothing_at_all_gives_zeros(on_a_cpu, rng):
-    for case in (PLAIN, PARTED):
+    for case in SOME:
         x, w = operands(case, rng)
         x[1] = 0
         assert_right(computed(case, x, w), x, w, case)
@@ -324,17 +383,20 @@ def test_nothing_at_all_gives_zeros(on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("case", [PLAIN, PARTED], ids=str)
+@pytest.mark.parametrize("case", SOME, ids=str)
 def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
     """Where it reaches; every other output is right."""
-    x, w = operands(case, rng)
-    x[1, 2, 3, 4] = value
-    with np.errstate(invalid="ignore"):
-        expected = reference(x, w, case.problem)
-    found = computed(case, x, w)
-    reached = ~np.isfinite(expected)
-    assert reached.any() and np.array_equal(~np.isfinite(found), reached)
-    assert judge(found[~reached], expected[~reached], "fp16x3").passed
+    one, frame = np.zeros((2, *case.problem.in_shape[:2]), bool)
+    one[2, 3] = frame[[0, -1]] = frame[:, [0, -1]] = True
+    for pixels in (one, frame):
+        x, w = operands(case, rng)
+        x[1, pixels, 4] = value
+        with np.errstate(invalid="ignore"):
+            expected = reference(x, w, case.problem)
+        found = computed(case, x, w)
+        reached = ~np.isfinite(expected)
+        assert reached.any() and np.array_equal(~np.isfinite(found), reached)
+        assert judge(found[~reached], expected[~reached], "fp16x3").passed
     x, w = operands(case, rng)
     w[1, 1, 4, 6] = value
     found = computed(case, x, w)
@@ -420,7 +482,7 @@ def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
         pytest.skip("needs a GPU of 8.0")
     monkeypatch.setattr(exact, "again", lambda *_: None)
     hopper = find("conv", "tensor.wgmma_fp16x3", "cuda").needs.met_by(driver_gpus()[0])
-    tilings = mma.TILINGS + (wgmma.TILINGS if hopper else ())
+    tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if hopper else ())
     import cupy
 
     for problem in (RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)):
@@ -469,6 +531,26 @@ def test_packed_filters_are_the_filters(text, parts, rng):
     assert packed.worst == packed.drops[: problem.M].max()
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_filters_packed_by_taps_are_those_packed_in_rows(parts, rng):
+    """[64 filters][chunk][tap][part and cell][filter][8]; rows have cells of a tap in order too."""
+    problem = conv("100,9,9,70,3,2")
+    layout = Layout(problem, parts, planes=True)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    found = pack(w, layout, 128)
+    each = layout.chunks // 6
+    assert found.filters.shape == (2, layout.chunks, 8, 64, 8)
+    by_taps = found.filters.reshape(2, each, 6, 8, 64, 8)
+    straight = by_taps.transpose(2, 1, 0, 4, 3, 5).reshape(layout.chunks, 128, 8, 8)
+    places = np.arange(8) ^ np.arange(128)[:, None] % 8
+    swizzled = np.take_along_axis(straight, places[None, :, :, None], axis=2)
+    rows = unpacked(replace(found, filters=swizzled), layout, problem.M)
+    whole = rows.sum(0).reshape(3, 2, layout.channels, problem.M)
+    assert not whole[:, :, 100:].any()
+    off = np.abs(whole[:, :, :100] - np.ldexp(w.astype(np.float64), -found.lifts[:, None]))
+    assert off.max() <= np.abs(w).max() * (2.0**-21 if parts == 2 else 2.0**-10)
+
+
 def test_packed_filters_of_zeros_and_of_what_is_no_number():
     problem = conv("8,4,4,4,1,1")
     w = np.ones(problem.weight_shape, np.float32)
@@ -491,6 +573,66 @@ def test_few_channels_fill_cells_by_rows_of_the_filter():
     assert not Layout(conv("3,9,9,4,1,1"), 2).folded
 
 
+@pytest.mark.parametrize(
+    "text", ["8,4,5,1,3,3,1,1", "8,4,5,1,3,3", "8,3,4,1,1,1,1,1", "8,4,3,1,2,5,1,2",
+             "8,2,2,1,3,2,1,5", "8,5,4,1,1,1", "8,1,6,1,1,4,1,3", "8,6,7,1,3,3,2,1",
+             "8,9,8,1,3,3,2", "8,5,9,1,1,1,3", "8,9,10,1,2,5,3,2", "8,7,7,1,7,3,2,3"],
+)  # fmt: skip
+def test_planes_have_an_input_or_a_zero_where_a_tap_reads(text):
+    problem = conv(text)
+    layout, images = Layout(problem, 2, planes=True), 3
+    starts, step = layout.slot * np.arange(images), problem.stride
+    of_input = {}
+    for start in starts:
+        for y in range(problem.H):
+            for x in range(problem.W):
+                (row, below), (column, right) = (divmod(v + problem.pad, step) for v in (y, x))
+                if row < layout.slot // layout.pitch and column < layout.pitch:
+                    at = (below, right, start + row * layout.pitch + column)
+                    assert of_input.setdefault(at, (start, y, x)) == (start, y, x)
+    outputs = [(start, oy, ox) for start in starts for oy in range(problem.OH)
+               for ox in range(problem.OW)]  # fmt: skip
+    firsts = [start + oy * layout.pitch + ox for start, oy, ox in outputs]
+    assert len(set(firsts)) == len(firsts) and max(firsts) < images * layout.slot
+    for first, (start, oy, ox) in zip(firsts, outputs, strict=True):
+        for r in range(problem.R):
+            for s in range(problem.S):
+                y, x = oy * step + r - problem.pad, ox * step + s - problem.pad
+                inside = 0 <= y < problem.H and 0 <= x < problem.W
+                on = r // step * layout.pitch + s // step
+                found = of_input.get((r % step, s % step, first + on))
+                assert found == ((start, y, x) if inside else None)
+                assert r % step < layout.down.phases and s % step < layout.along.phases
+                assert on <= layout.reach and first + on < layout.plane(images)
+
+
+def test_taps_take_what_fits():
+    """Every part has work, rings fit, and what reaches too far is left to rows."""
+    for problem in (*RESNET, *(case.problem for case in ALL), conv("64,224,224,64,3,3,1,1")):
+        for parts in (1, 2):
+            found = options(Layout(problem, parts), taps.TILINGS)
+            assert {made.tiling for made in found} == set(taps.TILINGS), problem
+            for made in found:
+                tiling, layout = made.tiling, made.layout
+                each = layout.chunks // (layout.down.taps * layout.along.taps)
+                chunks = tiling.chunks(layout)
+                assert chunks == each * layout.phases
+                assert -(-chunks // made.split) * (made.split - 1) < chunks
+                assert tiling.shared_bytes(layout) <= H200.block_bytes
+                read = -(-4 * layout.slot // tiling.bm) * tiling.bm + layout.reach
+                assert read <= layout.plane(4)
+    for text in ("8,224,224,8,7,7,1,3", "64,300,300,64,9,9,2,4"):
+        assert not options(Layout(conv(text), 2), taps.TILINGS), text
+
+
+def test_which_product_runs_is_the_model_s_choice():
+    kind = implicit.Kind(2, taps.TILINGS + wgmma.TILINGS)
+    few, strided, far = "3,224,224,64,7,7,2,3", "64,56,56,64,3,3,2,1", "64,300,300,64,7,7,1,3"
+    for problem in (*RESNET, conv(few), conv(strided)):
+        assert kind.plan(problem, 64, H200).tiling.entry == "tensor_taps"
+    assert kind.plan(conv(far), 64, H200).tiling.entry == "tensor_wgmma"
+
+
 @pytest.mark.parametrize(("family", "least"), [(mma, 80), (wgmma, 90)], ids=["mma", "wgmma"])
 def test_every_division_of_every_shape_has_work_and_room(family, least):
     room = [p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items()
@@ -502,7 +644,9 @@ def test_every_division_of_every_shape_has_work_and_room(family, least):
         for made in found:
             share = -(-layout.chunks // made.split)
             assert made.split in SPLITS and share * (made.split - 1) < layout.chunks
-            assert made.tiling.shared_bytes <= min(room) and made.padded % made.tiling.bn == 0
+            assert (
+                made.tiling.shared_bytes(layout) <= min(room) and made.padded % made.tiling.bn == 0
+            )
 
 
 @pytest.mark.skipif(not supported("sm_100"), reason="this NVRTC does not know sm_100")
@@ -512,6 +656,16 @@ def test_short_parts_of_a_depth_do_not_spill():
         kernel, _ = Product(Layout(RESNET[0], 2), tiling, split).kernels()
         used = compile_kernel(kernel, "sm_100").resources
         assert used.spill_bytes == used.stack_bytes == 0, (tiling, split)
+
+
+@pytest.mark.skipif(not supported("sm_90a"), reason="this NVRTC does not know sm_90a")
+def test_few_taps_do_not_spill_and_are_not_serialised():
+    """Whose number ptxas would know."""
+    for text, parts in (("256,56,56,64,1,1", 1), ("64,56,56,64,1,1", 2), ("64,9,9,64,1,2", 1)):
+        made = Product(Layout(conv(text), parts, planes=True), TAPS_136, 1)
+        compiled = compile_kernel(made.kernels()[0], "sm_90a")
+        assert compiled.resources.spill_bytes == compiled.resources.stack_bytes == 0, text
+        assert "serialized" not in compiled.log, text
 
 
 def test_a_grid_smaller_than_the_machine_splits_the_depth():
@@ -532,10 +686,12 @@ def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
     launched = []
     for module in (halves, product, meet, exact):
-        monkeypatch.setattr(module, "launch", lambda kernel, *_: launched.append(kernel))
+        monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     monkeypatch.setitem(
-        sys.modules, "cupy", SimpleNamespace(empty=np.empty, asarray=np.asarray, **types)
+        sys.modules,
+        "cupy",
+        SimpleNamespace(empty=np.empty, zeros=np.zeros, asarray=np.asarray, **types),
     )
     for name, parts in (("fp16x3", 2), ("fp16", 1), ("wgmma_fp16x3", 2), ("wgmma_fp16", 1)):
         for problem in (RESNET[2], conv("3,9,9,4,3,3")):
@@ -545,7 +701,8 @@ def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
             chosen.launch(x, chosen.prepare(np.ones(problem.weight_shape), problem, 2), y, problem)
             assert tuple(launched) == chosen.kernels(problem, 2)
             assert dict(launched[0].defines)["PARTS"] == parts
-            assert any(kernel.entry == "tensor_wgmma" for kernel in launched) == ("wg" in name)
+            on_hopper = {"tensor_wgmma", "tensor_taps"} & {kernel.entry for kernel in launched}
+            assert bool(on_hopper) == ("wg" in name)
 
 
 def test_shapes_that_offsets_do_not_reach_are_refused():

@@ -2,7 +2,7 @@
 // and filter could make that fp16 high and low may have lost what counts: in float64, every other
 // image is left as it is. Blocks share out the images, THREADS a look; where more blocks than one look at
 // an image its outputs are spread over their threads.
-#include "stages/conv/tensor/sums.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARP = 32, WARPS = THREADS / WARP;
 constexpr size_t OUTPUTS = size_t(PIXELS) * M;
@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                  const int* __restrict__ tops, const u32* __restrict__ reached,
                  float* __restrict__ y, int images, int worst, int room) {
     __shared__ u32 lost[WARPS];
+    follow();
     const int looks = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % looks;
     const int beside = (int(gridDim.x) - 1 - first) / looks + 1;  // blocks that look at the same images
     for (int look = first; look < looks; look += gridDim.x) {

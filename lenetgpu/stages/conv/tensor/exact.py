@@ -44,4 +44,5 @@ def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst
         (min(_MOST_BLOCKS, blocks),),
         (_THREADS,),
         (x, w, images.tops, images.reached, y, *numbers),
+        overlap=True,
     )

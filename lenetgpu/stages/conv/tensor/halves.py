@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor.packed import Layout
+from lenetgpu.stages.conv.tensor.packed import CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
 _MOST_SHARES = 32  # a warp's lanes hold those of an image
 _INPUTS_A_THREAD = 16
-_CELLS_A_THREAD = 4
+_WARPS = THREADS // WARP
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,24 @@ class Split:
 
     @property
     def blocks(self) -> int:
-        """Blocks that split an image."""
-        return blocks_for(self.layout.image_cells, THREADS * _CELLS_A_THREAD)
+        """Blocks that split an image: a warp takes `across` cells of each of its pixels."""
+        runs = blocks_for(self.layout.problem.H * self.layout.width, WARP // self.across)
+        return blocks_for(runs * (self._groups // self.across), _WARPS)
+
+    @property
+    def _groups(self) -> int:
+        return blocks_for(self.layout.held, CELL)
+
+    @property
+    def across(self) -> int:
+        """Neighbouring cells of a pixel that a warp takes: one where both sides are planes."""
+        alone = self.layout.planes and self.layout.problem.reads == "NCHW"
+        return 1 if alone else next(count for count in (4, 2, 1) if self._groups % count == 0)
 
     def kernels(self) -> tuple[Kernel, Kernel]:
         """`tensor_largest` and `tensor_halves`."""
         sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
+        sizes["ACROSS"] = self.across
         defines = tuple((self.layout.defines() | sizes).items())
         names = ("tensor_largest", "tensor_halves")
         first, second = (Kernel(_SOURCE, name, defines) for name in names)
@@ -48,9 +61,11 @@ class Split:
 class Images:
     """Split images on the device, the exponent that each was scaled by, and what became of it.
 
-    `found` holds a number an image and share, `tops` and `reached` one an image.
+    `packed` has room for `room` images, `found` a number an image and share, `tops` and `reached`
+    one an image.
     """
 
+    room: int
     packed: Any
     found: Any
     tops: Any
@@ -61,8 +76,11 @@ class Images:
         """Room for `images` images."""
         import cupy
 
+        layout = split.layout
+        made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
         return Images(
-            cupy.empty(images * split.layout.image_bytes, cupy.uint8),
+            images,
+            made(layout.bytes(images), cupy.uint8),
             cupy.empty(images * split.shares, cupy.uint32),
             cupy.empty(images, cupy.int32),
             cupy.empty(images, cupy.uint32),
@@ -70,16 +88,21 @@ class Images:
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
+        import numpy as np
+
         largest, halves = split.kernels()
+        plane = np.int32(split.layout.plane(self.room))
         launch(
             largest,
             (images * split.shares,),
             (THREADS,),
             (x, lifts, self.found, self.reached),
+            overlap=True,
         )
         launch(
             halves,
             (images * split.blocks,),
             (THREADS,),
-            (x, lifts, self.found, self.tops, self.packed),
+            (x, lifts, self.found, self.tops, self.packed, plane),
+            overlap=True,
         )

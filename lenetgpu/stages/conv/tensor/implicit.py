@@ -15,7 +15,7 @@ from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tensor import exact
 from lenetgpu.stages.conv.tensor.halves import Images, Split
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
-from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest, memory_rate
+from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest
 from lenetgpu.stages.registry import Rows, variant
 
 _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
@@ -39,7 +39,7 @@ class State:
 def images_at_once(layout: Layout, batch: int) -> int:
     """How many of `batch` images are split and multiplied at a time."""
     problem = layout.problem
-    rows = problem.OH * problem.OW
+    rows = max(problem.OH * problem.OW, layout.slot)
     return min(images_within(batch, layout.image_bytes), max(1, _MOST // rows))
 
 
@@ -68,9 +68,7 @@ class Kind:
         layout = product.layout
         once = images_at_once(layout, batch)
         turns = -(-batch // once)
-        read = 4 * batch * problem.H * problem.W * problem.C
-        passes = (2 * read + batch * layout.image_bytes) / memory_rate(machine)
-        passes += turns * 2 * FIT.launch
+        passes = turns * product.splitting_clocks(once, machine)
         clocks = turns * (product.clocks(once, machine) + FIT.launch) + passes
         filled = problem.depth / (layout.chunks * 64 // layout.parts)
         whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (clocks, passes))

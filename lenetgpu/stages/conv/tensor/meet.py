@@ -19,9 +19,11 @@ def kernel(layout: Layout, split: int) -> Kernel:
     return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()))
 
 
-def meet(layout: Layout, split: int, rows: int, args: tuple[Any, ...]) -> None:
-    """Add the parts of `rows` rows, on the current stream: (parts, tops, drops, y, reached)."""
+def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
+    """Add the parts of `images` images, on the current stream: (parts, tops, drops, y, reached)."""
     import numpy as np
 
-    blocks = blocks_for(rows * layout.problem.M, _THREADS)
-    launch(kernel(layout, split), (blocks,), (_THREADS,), (*args, np.int32(rows)))
+    problem = layout.problem
+    blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
+    args = (*args, np.int32(images))
+    launch(kernel(layout, split), (blocks,), (_THREADS,), args, overlap=True)

@@ -77,6 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                    float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
                    int rows) {
     extern __shared__ __align__(16) unsigned char memory[];
+    follow();
     const Block block;
     const int warp = threadIdx.x / WARP;
     const int warp_row = warp % WARPS_M * WARP_ROWS, warp_column = warp / WARPS_M * WARP_COLUMNS;

@@ -9,14 +9,14 @@ from typing import Any
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
-from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.conv.tensor.product import RowsTiling
 from lenetgpu.stages.registry import cuda
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
 
 @dataclass(frozen=True)
-class MmaTiling(Tiling):
+class MmaTiling(RowsTiling):
     """Warps of a block along rows and columns, each with tiles of 16 rows x 8 columns."""
 
     warps_m: int

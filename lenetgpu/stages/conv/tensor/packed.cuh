@@ -1,12 +1,23 @@
-// What the kernels of this folder share: how split images lie in memory, and powers of two as ints.
-// An image is [H][WP][CP / 8] cells of 8 channels, each PARTS x 8 halves: high, then low. FOLD:
-// a filter row's S * CH inputs are the channels of an output column, so that few channels fill cells.
+// What the kernels of this folder share: how split images lie in memory, powers of two as ints, and
+// sums on their way to outputs. An image is [H][WP][PARTS][CP / 8] cells of 8 halves, 16 bytes: the
+// high ones of a pixel's channels, then the low ones. FOLD: a filter row's S * CH inputs are the
+// channels of an output column, so that few channels fill cells. PLANES: [PARTS][phase][CP / 8]
+// [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
+// columns before it, which are zeros, and at a stride of 1 those of the next row and image are the ones
+// behind it. Every STRIDE-th row and column is a phase.
 #pragma once
+#include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/math.cuh"
 #include "stages/conv/shape.cuh"
 
 using ptx::u32;
 using ptx::u64;
+
+// First in every kernel, which may be launched while the one before it ends (sm_90).
+__device__ __forceinline__ void follow() {
+    ptx::wait_for_grid();
+    ptx::start_next_grid();
+}
 
 constexpr int CELL = 8;
 constexpr int CELL_BYTES = 16;
@@ -14,7 +25,10 @@ constexpr int GROUPS = CP / CELL;             // of channels
 constexpr int TAPS_X = FOLD ? 1 : S;
 constexpr int STEP_X = FOLD ? 1 : STRIDE;
 constexpr int PAD_X = FOLD ? 0 : PAD;
-constexpr int IMAGE_CELLS = H * WP * GROUPS;
+constexpr int PHASES_Y = !PLANES ? 1 : STRIDE < R ? STRIDE : R;
+constexpr int PHASES_X = !PLANES ? 1 : STEP_X < TAPS_X ? STEP_X : TAPS_X;
+constexpr int PHASES = PHASES_Y * PHASES_X;
+constexpr int FILLED = ((FOLD ? S * CH : CH) + CELL - 1) / CELL;  // groups of more than zeros
 
 static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");
 static_assert(WP == (FOLD ? OW : W), "a folded image has a column for each output column");
@@ -40,4 +54,29 @@ __device__ __forceinline__ float times_power(float v, int k) {
     if (u32(k + NORMAL) <= 2 * NORMAL) return v * power(k);
     const int held = max(-2 * NORMAL, min(2 * NORMAL, k));
     return v * power(held / 2) * power(held - held / 2);
+}
+
+// A sum with its scales undone.
+__device__ __forceinline__ float undone(float sum, int top, int drop) {
+    return times_power(sum, (top == NO_TOP ? 0 : top - HALF_TOP) + drop);
+}
+// Bits that order as the sizes of outputs do, 0 of NaN.
+__device__ __forceinline__ u32 size_or_none(float v) {
+    const u32 bits = size_bits(v);
+    return bits <= INFINITY_BITS ? bits : 0;
+}
+
+// A warp's N rows a lane, each with the largest output that the lane has of it, to the largest of its
+// image (`reached`), by which exact.cu sees whether the scales left what counts. Every lane comes
+// here; rows do not fall from `first` to `last`, the warp's images.
+template <int N>
+__device__ __forceinline__ void keep_largest(u32* __restrict__ reached, const u32 (&most)[N],
+                                             const int (&image)[N], int first, int last) {
+    for (int one = first; one <= last; ++one) {
+        u32 mine = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) mine = max(mine, image[i] == one ? most[i] : 0);
+        mine = __reduce_max_sync(~0u, mine);
+        if (threadIdx.x % 32 == 0 && mine) atomicMax(reached + one, mine);
+    }
 }

@@ -1,13 +1,13 @@
 """Products of split operands on the tensor cores: tilings, their cost, their launches.
 
-The constants of `Fit` were set before a GPU ran them (docs/convolutions.md says from what).
+The constants of `Fit` come from runs on an H200 (docs/convolutions.md says which).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class Fit:
     full_warps: float = 8.0  # that reach this rate
     cache_rate: float = 39.0  # bytes, from the L2 cache
     memory_share: float = 0.8  # of the memory's bytes a clock
-    chunk: float = 60.0  # a barrier
+    held: float = 0.85  # of the highest clock, under tensor cores
+    row: float = 6.0  # of eight warps: to copy a chunk's row cell by cell, beside its products
     block: float = 2500.0  # first copies and last stores
     launch: float = 2700.0
     parts: float = 1.05  # what a split must promise to be taken
@@ -39,17 +40,11 @@ class Fit:
 FIT = Fit()
 
 
-@dataclass(frozen=True)
 class Tiling(ABC):
-    """What a block computes, and the stages of its ring.
+    """What a block computes of a product, and how it is launched."""
 
-    `resident` blocks are meant to share a multiprocessor.
-    """
-
-    tiles_m: int
-    tiles_n: int
-    stages: int
-    resident: int
+    planes: bool = False
+    """Whether it reads split images as planes."""
 
     @property
     @abstractmethod
@@ -61,18 +56,41 @@ class Tiling(ABC):
     def entry(self) -> str:
         """The kernel's name."""
 
-    @property
-    @abstractmethod
-    def share(self) -> float:
-        """What of the tensor cores' dense rate its instruction should reach."""
-
     @abstractmethod
     def sizes(self) -> tuple[int, int, int]:
-        """Rows, columns and threads of a block."""
+        """Outputs of a filter, filters and threads of a block."""
 
     @abstractmethod
-    def own_defines(self) -> dict[str, int | str]:
-        """What sets this kind of tiling apart, as `-D` definitions."""
+    def takes(self, layout: Layout) -> bool:
+        """Whether it computes this product."""
+
+    @abstractmethod
+    def rows(self, layout: Layout, images: int) -> int:
+        """What blocks share out of `images` images."""
+
+    @abstractmethod
+    def chunks(self, layout: Layout) -> int:
+        """Parts that a depth can be split into."""
+
+    @abstractmethod
+    def shared_bytes(self, layout: Layout) -> int:
+        """Dynamic shared memory of a block."""
+
+    @abstractmethod
+    def defines(self, layout: Layout) -> dict[str, int | str]:
+        """The tiling as `-D` definitions."""
+
+    @abstractmethod
+    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+        """The kernel's last arguments for `count` images in workspace for `room`."""
+
+    @abstractmethod
+    def grid(self, blocks: int) -> int:
+        """Blocks launched for so many blocks' work."""
+
+    @abstractmethod
+    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
+        """Estimated clocks of `blocks` blocks' work of `chunks` chunks each."""
 
     @property
     def bm(self) -> int:
@@ -89,25 +107,82 @@ class Tiling(ABC):
         """All that work on a block."""
         return self.sizes()[2]
 
+    def products(self, layout: Layout) -> int:
+        """Products of fp16 operands in a chunk of a block, a tap's where it has taps."""
+        depth = ROW // layout.parts * CELL
+        return self.bm * self.bn * depth * (3 if layout.parts == 2 else 1)
+
+
+@dataclass(frozen=True)
+class RowsTiling(Tiling):
+    """Rows are outputs, gathered from split images pixel by pixel through a ring of stages.
+
+    `resident` blocks are meant to share a multiprocessor.
+    """
+
+    tiles_m: int
+    tiles_n: int
+    stages: int
+    resident: int
+
+    @property
+    @abstractmethod
+    def share(self) -> float:
+        """What of the tensor cores' dense rate its instruction should reach."""
+
+    @abstractmethod
+    def own_defines(self) -> dict[str, int | str]:
+        """What sets this kind of tiling apart, as `-D` definitions."""
+
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a chunk."""
         return (self.bm + self.bn) * _ROW_BYTES
 
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of a block."""
+    def takes(self, layout: Layout) -> bool:
+        """Every product."""
+        return True
+
+    def rows(self, layout: Layout, images: int) -> int:
+        """Outputs of one filter."""
+        return images * layout.problem.OH * layout.problem.OW
+
+    def chunks(self, layout: Layout) -> int:
+        """Those of all taps."""
+        return layout.chunks
+
+    def shared_bytes(self, layout: Layout) -> int:
+        """Its ring."""
         return self.stages * self.stage_bytes
 
-    def defines(self) -> dict[str, int | str]:
+    def defines(self, layout: Layout) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
         return self.own_defines() | {
             "TILES_M": self.tiles_m,
             "TILES_N": self.tiles_n,
             "STAGES": self.stages,
             "RESIDENT": self.resident,
-            "SHARED_BYTES": self.shared_bytes,
+            "SHARED_BYTES": self.shared_bytes(layout),
         }
+
+    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+        """Its rows."""
+        return (self.rows(layout, count),)
+
+    def grid(self, blocks: int) -> int:
+        """All."""
+        return blocks
+
+    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
+        """Products with the instructions that copy rows, or bytes from the cache."""
+        busiest = blocks_for(blocks, machine.multiprocessors)
+        room = max(1, machine.resident(self.threads, 0, self.shared_bytes(layout)))
+        together = min(busiest, self.resident, room)
+        full = min(1.0, together * self.threads / WARP / FIT.full_warps)
+        rate = FIT.products * self.share * full
+        issued = self.products(layout) / rate + FIT.row * self.bm / full
+        chunk = max(issued, self.stage_bytes / FIT.cache_rate)
+        return busiest * (chunks * chunk + FIT.block / together)
 
 
 @dataclass(frozen=True)
@@ -121,6 +196,7 @@ class Product:
     def __str__(self) -> str:
         words = f"{self.tiling.bm} outputs x {self.tiling.bn} filters"
         words += f" a block of {self.tiling.threads} threads"
+        words += ", all taps from one patch" if self.layout.planes else ""
         return words + (f", depth in {self.split} parts" if self.split > 1 else "")
 
     @property
@@ -128,39 +204,28 @@ class Product:
         """Filters in whole blocks."""
         return self.tiling.bn * blocks_for(self.layout.problem.M, self.tiling.bn)
 
-    def rows(self, images: int) -> int:
-        """Outputs of one filter."""
-        return images * self.layout.problem.OH * self.layout.problem.OW
+    def outputs(self, images: int) -> int:
+        """Floats that it comes to."""
+        problem = self.layout.problem
+        return int(images * problem.OH * problem.OW * problem.M)
 
     def blocks(self, images: int) -> int:
-        """Blocks of a launch."""
-        across = self.padded // self.tiling.bn
-        return blocks_for(self.rows(images), self.tiling.bm) * across * self.split
+        """Blocks' work of a launch."""
+        high = blocks_for(self.tiling.rows(self.layout, images), self.tiling.bm)
+        return high * (self.padded // self.tiling.bn) * self.split
 
     def kernels(self) -> tuple[Kernel, ...]:
         """The tiling's kernel, and `tensor_meet` where parts are added."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
-        product = tuple((defines | self.tiling.defines()).items())
+        product = tuple((defines | self.tiling.defines(self.layout)).items())
         found = Kernel(self.tiling.source, self.tiling.entry, product)
         return (found,) if self.split == 1 else (found, meet.kernel(self.layout, self.split))
 
     def clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of its launches for `images` images."""
-        tiling, problem = self.tiling, self.layout.problem
-        depth = ROW // self.layout.parts * CELL
-        products = tiling.bm * tiling.bn * depth * (3 if self.layout.parts == 2 else 1)
-        busiest = blocks_for(self.blocks(images), machine.multiprocessors)
-        room = max(1, machine.resident(tiling.threads, 0, tiling.shared_bytes))
-        together = min(busiest, tiling.resident, room)
-        rate = (
-            FIT.products
-            * tiling.share
-            * min(1.0, together * tiling.threads / WARP / FIT.full_warps)
-        )
-        chunk = max(products / rate, tiling.stage_bytes / FIT.cache_rate) + FIT.chunk / together
-        chunks = blocks_for(self.layout.chunks, self.split)
-        multiply = busiest * (chunks * chunk + FIT.block / together)
-        outputs = 4 * self.rows(images) * problem.M
+        chunks = blocks_for(self.tiling.chunks(self.layout), self.split)
+        multiply = self.tiling.clocks(self.layout, chunks, self.blocks(images), machine) / FIT.held
+        outputs = 4 * self.outputs(images)
         moved = images * self.layout.image_bytes + outputs
         found = max(multiply, moved / memory_rate(machine)) + FIT.launch
         if self.split > 1:
@@ -168,25 +233,33 @@ class Product:
             found *= FIT.parts
         return found
 
+    def splitting_clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of the launches that split `images` images for it."""
+        problem = self.layout.problem
+        read = 2 * 4 * images * problem.H * problem.W * problem.C
+        moved = read + images * self.layout.written_bytes
+        return moved / memory_rate(machine) + 2 * FIT.launch
+
     def run(self, images: Any, filters: Any, drops: Any, y: Any, parts: Any, count: int) -> None:
         """Launch on the current stream for `count` of `images` (halves.Images)."""
         import numpy as np
 
-        rows = self.rows(count)
         outputs = images.tops, drops, y
+        numbers = map(np.int32, self.tiling.numbers(self.layout, count, images.room))
         launch(
             self.kernels()[0],
-            (self.blocks(count),),
+            (self.tiling.grid(self.blocks(count)),),
             (self.tiling.threads,),
-            (images.packed, filters, *outputs, parts, images.reached, np.int32(rows)),
-            self.tiling.shared_bytes,
+            (images.packed, filters, *outputs, parts, images.reached, *numbers),
+            self.tiling.shared_bytes(self.layout),
+            overlap=True,
         )
         if self.split > 1:
-            meet.meet(self.layout, self.split, rows, (parts, *outputs, images.reached))
+            meet.meet(self.layout, self.split, count, (parts, *outputs, images.reached))
 
     def parts_elements(self, images: int) -> int:
         """Floats that parts of the depth need to meet; one where there is one part."""
-        return 1 if self.split == 1 else self.split * self.rows(images) * self.layout.problem.M
+        return 1 if self.split == 1 else self.split * self.outputs(images)
 
 
 def memory_rate(machine: Machine) -> float:
@@ -196,15 +269,19 @@ def memory_rate(machine: Machine) -> float:
 
 def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
     """Every product for `layout` by `tilings`: each part of a split depth has chunks."""
-    return tuple(
-        Product(layout, tiling, split)
-        for tiling in tilings
-        for split in SPLITS
-        if blocks_for(layout.chunks, blocks_for(layout.chunks, split)) == split
-    )
+    found = []
+    for tiling in tilings:
+        own = replace(layout, planes=tiling.planes)
+        chunks = tiling.chunks(own)
+        splits = [n for n in SPLITS if blocks_for(chunks, blocks_for(chunks, n)) == n]
+        found += [Product(own, tiling, split) for split in splits if tiling.takes(own)]
+    return tuple(found)
 
 
 @cache
 def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:
     """The product with the fewest estimated clocks for `images` images, the first of equals."""
-    return min(options(layout, tilings), key=lambda option: option.clocks(images, machine))
+    return min(
+        options(layout, tilings),
+        key=lambda made: made.clocks(images, machine) + made.splitting_clocks(images, machine),
+    )

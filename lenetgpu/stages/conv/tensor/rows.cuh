@@ -3,7 +3,7 @@
 // 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
 #pragma once
 #include "gpu/ptx/async.cuh"
-#include "stages/conv/tensor/sums.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int ROW = 8;                        // cells
 constexpr int ROW_BYTES = ROW * CELL_BYTES;
@@ -69,9 +69,8 @@ struct Copies {
         }
     }
     __device__ __forceinline__ void start(unsigned char* stage, int chunk) const {
-        const int k = chunk * CHUNK + q / PARTS, tap = k / GROUPS, r = tap / TAPS_X, s = tap % TAPS_X;
-        const int step = r * WP + s, rest = k % GROUPS * PARTS + q % PARTS;
-        const int own = q % PARTS * CHUNK + q / PARTS;  // neighbours in memory are high and low
+        const int k = chunk * CHUNK + q % CHUNK, tap = k / GROUPS, r = tap / TAPS_X, s = tap % TAPS_X;
+        const int step = r * WP + s, rest = q / CHUNK * GROUPS + k % GROUPS;
 #pragma unroll
         for (int i = 0; i < OWN_ROWS; ++i) {
             const int y = corner[i].row();
@@ -79,7 +78,7 @@ struct Copies {
                                        : u32(y + r) < H && (FOLD || u32(corner[i].column() + s) < WP);
             const bool there = k < DEPTH_CELLS && inside;
             const long long from = there ? (long long)(at[i] + step) * (GROUPS * PARTS) + rest : 0;
-            ptx::copy16_or_zero(reinterpret_cast<float*>(stage + place(row + i * COPY_ROWS, own)),
+            ptx::copy16_or_zero(reinterpret_cast<float*>(stage + place(row + i * COPY_ROWS, q)),
                                 reinterpret_cast<const float*>(images + from), there);
         }
         const uint4* from = filters + size_t(chunk) * MP * ROW;
@@ -114,49 +113,32 @@ struct Outputs {
     __device__ __forceinline__ int column_of(int n, int e) const {
         return first_column + n * 8 + threadIdx.x % 4 * 2 + e;
     }
-    __device__ __forceinline__ void keep(const Sums& sums, float* __restrict__ parts) const {
-#pragma unroll
-        for (int i = 0; i < 2 * TILES_M; ++i) {
-            const int row = row_of(i);
-            float* to = parts + (size_t(part) * rows + row) * M;
-#pragma unroll
-            for (int n = 0; n < TILES_N; ++n)
-#pragma unroll
-                for (int e = 0; e < 2; ++e)
-                    if (row < rows && column_of(n, e) < M)
-                        to[column_of(n, e)] = sums[i / 2][4 * n + i % 2 * 2 + e];
-        }
-    }
+    // Outputs, or where the depth is split this part of them, in the same order.
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
                                         const int* __restrict__ drops, float* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {
-        if (SPLIT > 1)
-            keep(sums, parts);
-        else
-            store(sums, tops, drops, y, reached);
-    }
-    __device__ __forceinline__ void store(const Sums& sums, const int* __restrict__ tops,
-                                          const int* __restrict__ drops, float* __restrict__ y,
-                                          u32* __restrict__ reached) const {
         if (first_row >= rows) return;
+        float* to = SPLIT > 1 ? parts + size_t(part) * rows * M : y;
         u32 most[2 * TILES_M];
         int image[2 * TILES_M];
 #pragma unroll
         for (int i = 0; i < 2 * TILES_M; ++i) {
             const int row = min(row_of(i), rows - 1), pixel = row % PIXELS;
             image[i] = row / PIXELS, most[i] = 0;
-            const int top = tops[image[i]];
+            const int top = SPLIT > 1 ? 0 : tops[image[i]];
 #pragma unroll
             for (int n = 0; n < TILES_N; ++n)
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int column = column_of(n, e);
                     if (row_of(i) >= rows || column >= M) continue;
-                    const float v = undone(sums[i / 2][4 * n + i % 2 * 2 + e], top, drops[column]);
-                    output_at(y, image[i], pixel / OW, pixel % OW, column) = v;
+                    const float sum = sums[i / 2][4 * n + i % 2 * 2 + e];
+                    const float v = SPLIT > 1 ? sum : undone(sum, top, drops[column]);
+                    output_at(to, image[i], pixel / OW, pixel % OW, column) = v;
                     most[i] = max(most[i], size_or_none(v));
                 }
         }
+        if (SPLIT > 1) return;
         const int last = min(first_row + (TILES_M - 1) * ROWS_APART + 16, rows) - 1;
         keep_largest(reached, most, image, first_row / PIXELS, last / PIXELS);
     }

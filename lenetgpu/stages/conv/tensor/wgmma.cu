@@ -76,6 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                  float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
                  int rows) {
     extern __shared__ __align__(1024) unsigned char memory[];
+    follow();
     const Block block;
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
 

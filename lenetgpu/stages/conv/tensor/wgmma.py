@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor import taps
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
-from lenetgpu.stages.conv.tensor.product import Tiling
+from lenetgpu.stages.conv.tensor.product import RowsTiling
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -17,7 +18,7 @@ _WIDE = 16  # tiles of 8 columns
 
 
 @dataclass(frozen=True)
-class WgmmaTiling(Tiling):
+class WgmmaTiling(RowsTiling):
     """Warpgroups of a block, one below the other, each with tiles of 64 rows x all columns."""
 
     groups_m: int
@@ -46,13 +47,13 @@ TILINGS = (
 )
 
 
-@tensor(Kind(2, TILINGS), needs=hopper(), precision="fp16x3")
+@tensor(Kind(2, taps.TILINGS + TILINGS), needs=hopper(), precision="fp16x3")
 def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16x3 on Hopper's wgmma."""
     run(x, w, y)
 
 
-@tensor(Kind(1, TILINGS), needs=hopper(), precision="fp16")
+@tensor(Kind(1, taps.TILINGS + TILINGS), needs=hopper(), precision="fp16")
 def wgmma_fp16(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16 on Hopper's wgmma."""
     run(x, w, y)

@@ -1,0 +1,300 @@
+// Convolution as products by Hopper's wgmma (sm_90a), every input read once a block: split images lie
+// as planes of 8 channels [part][phase][CP / 8][position] whose positions run over the padded rows of
+// all images, PITCH a row, SLOT an image. A tap is the same patch of positions read from r * PITCH + s
+// cells on, so one patch of CHUNK planes serves all taps; with a stride those of its phase, r and s in
+// strides. What is no output is computed and dropped. Rows of a product are filters, columns positions.
+// A block computes BN filters x BM positions at a time of a SPLIT-th of the channels, and takes tiles in
+// turn: two warpgroups multiply WIDE positions each; a thread of a third brings patches and taps of filters,
+// [M / BN][phase][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
+// sums of a tap start from zero and are added to fp32 registers while the next tap's are under way.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/registers.cuh"
+#include "gpu/ptx/wgmma_shared.cuh"
+#include "stages/conv/tensor/packed.cuh"
+
+constexpr int WARP = 32, WARPGROUP = 128, BARRIER_BYTES = 8;
+constexpr int MULTIPLIERS = 2;                // warpgroups
+constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
+constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
+constexpr int BM = MULTIPLIERS * WIDE, BN = 64;
+constexpr int CELLS = 8;                      // of a chunk: of 8 / PARTS of the depth
+constexpr int CHUNK = CELLS / PARTS, STEPS = CHUNK / 2;
+constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;
+constexpr int TAPS = R * TAPS_X;              // of all phases
+constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
+constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
+constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
+constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYTES;
+constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
+
+static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
+static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
+static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
+static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
+static_assert(SHARED_BYTES == BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES, "the launcher's");
+static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
+static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
+
+struct Tile {
+    static constexpr int ACROSS = MP / BN;    // tiles of the same positions follow one another
+    int part, position, column, first, end;   // `first` to `end`: its chunks
+
+    __device__ __forceinline__ explicit Tile(int n)
+        : part(n / ACROSS % SPLIT), position(n / (ACROSS * SPLIT) * BM), column(n % ACROSS),
+          first(part * SHARE), end(min(CHUNKS, part * SHARE + SHARE)) {}
+    __device__ __forceinline__ static int count(int images) {
+        return (images * SLOT + BM - 1) / BM * (ACROSS * SPLIT);
+    }
+};
+
+// Taps of a chunk's phase, in a row and in all.
+__device__ __forceinline__ int taps_across(int chunk) {
+    return PHASES == 1 ? TAPS_X : (TAPS_X - chunk / EACH % PHASES_X + STEP_X - 1) / STEP_X;
+}
+__device__ __forceinline__ int taps_of(int chunk) {
+    if (PHASES == 1) return TAPS;
+    return (R - chunk / EACH / PHASES_X + STRIDE - 1) / STRIDE * taps_across(chunk);
+}
+__device__ __forceinline__ int taps_of(int first, int end) {
+    if (PHASES == 1) return (end - first) * TAPS;
+    int taps = 0;
+    for (int chunk = first; chunk < end; ++chunk) taps += taps_of(chunk);
+    return taps;
+}
+
+// A place in a ring, and whether it came round an odd number of times.
+template <int SIZE>
+struct Turn {
+    int at = 0;
+    u32 odd = 0;
+
+    __device__ __forceinline__ void step() {
+        if (++at == SIZE) at = 0, odd ^= 1;
+    }
+};
+// A tap of a chunk, and where its operands lie in both rings.
+struct Place {
+    Turn<PATCHES> patch;
+    Turn<STAGES> stage;
+    int chunk, tap = 0;
+
+    __device__ __forceinline__ bool last() const { return tap + 1 == taps_of(chunk); }
+    __device__ __forceinline__ void step() {
+        const bool over = last();
+        stage.step(), ++tap;
+        if (over) tap = 0, ++chunk, patch.step();
+    }
+};
+
+// Per patch and stage: it is there; every warp is done with it.
+struct Rings {
+    u32 base, patch_full, patch_free, stage_full, stage_free;
+
+    __device__ __forceinline__ explicit Rings(u32 base)
+        : base(base), patch_full(base + BARRIERS_AT),
+          patch_free(patch_full + PATCHES * BARRIER_BYTES),
+          stage_full(patch_free + PATCHES * BARRIER_BYTES),
+          stage_free(stage_full + STAGES * BARRIER_BYTES) {}
+    __device__ __forceinline__ void begin() const {
+        for (int i = 0; i < PATCHES + STAGES; ++i) {
+            const bool patch = i < PATCHES;
+            const int at = (patch ? i : i - PATCHES) * BARRIER_BYTES;
+            ptx::barrier_init((patch ? patch_full : stage_full) + at, 1);
+            ptx::barrier_init((patch ? patch_free : stage_free) + at, MULTIPLIERS * WARPGROUP / WARP);
+        }
+        ptx::barrier_init_fence();
+    }
+    __device__ __forceinline__ void wait(const Place& place) const {
+        if (place.tap == 0)
+            ptx::barrier_wait(patch_full + place.patch.at * BARRIER_BYTES, place.patch.odd);
+        ptx::barrier_wait(stage_full + place.stage.at * BARRIER_BYTES, place.stage.odd);
+    }
+    // This warp's products have read it.
+    __device__ __forceinline__ void release(Place& place) const {
+        if (threadIdx.x % WARP == 0) {
+            ptx::barrier_arrive(stage_free + place.stage.at * BARRIER_BYTES);
+            if (place.last())
+                ptx::barrier_arrive(patch_free + place.patch.at * BARRIER_BYTES);
+        }
+        place.step();
+    }
+};
+
+// All that a block reads, by one thread. `plane`: positions from one plane to the next.
+__device__ __forceinline__ void bring(const Rings& rings, const uint4* __restrict__ images,
+                                      const uint4* __restrict__ filters, int tiles, int plane) {
+    Place place;
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
+        const Tile tile(n);
+        const size_t before = size_t(tile.column) * (EACH * TAPS) + taps_of(0, tile.first);
+        const uint4* from = filters + before * (CELLS * BN);
+        place.chunk = tile.first;
+        for (int chunk = tile.first; chunk < tile.end; ++chunk) {
+            const int patch = place.patch.at;
+            ptx::barrier_wait(rings.patch_free + patch * BARRIER_BYTES, place.patch.odd ^ 1);
+            const u32 there = rings.patch_full + patch * BARRIER_BYTES;
+            ptx::barrier_expect(there, PATCH_BYTES);
+            for (int i = 0; i < CELLS; ++i) {
+                const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
+                ptx::bulk_load(rings.base + PATCHES_AT + patch * PATCH_BYTES + i * PLANE_BYTES,
+                               images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
+            }
+            for (int left = taps_of(chunk); left; --left, from += CELLS * BN, place.step()) {
+                const int stage = place.stage.at;
+                ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
+                ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, TAP_BYTES);
+                ptx::bulk_load(rings.base + stage * TAP_BYTES, from, TAP_BYTES,
+                               rings.stage_full + stage * BARRIER_BYTES);
+            }
+        }
+    }
+}
+
+// A tap's products of a chunk, small ones first, from zero.
+__device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Rings& rings,
+                                         const Place& place, int group) {
+    constexpr int FILTER_STEP = 2 * BN, PATCH_STEP = 2 * PATCH;  // of a descriptor, 16 of the depth on
+    constexpr int FILTER_LOW = CHUNK * BN, PATCH_LOW = CHUNK * PATCH;
+    constexpr int OTHER = PARTS == 2 ? FILTER_LOW : 0;
+    const int across = taps_across(place.chunk);
+    const int shift = group * WIDE + place.tap / across * PITCH + place.tap % across;
+    const u64 row = ptx::operand(rings.base + place.stage.at * TAP_BYTES, BN * CELL_BYTES,
+                                 CELL * CELL_BYTES);
+    const u64 column = ptx::operand(
+        rings.base + PATCHES_AT + place.patch.at * PATCH_BYTES + shift * CELL_BYTES, PLANE_BYTES,
+        CELL * CELL_BYTES);
+    ptx::wgmma_fence();
+    ptx::wgmma<false>(sum, row + OTHER, column);
+#pragma unroll
+    for (int s = 1; s < STEPS; ++s)
+        ptx::wgmma<true>(sum, row + OTHER + s * FILTER_STEP, column + s * PATCH_STEP);
+    if (PARTS == 2) {
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+            ptx::wgmma<true>(sum, row + s * FILTER_STEP, column + PATCH_LOW + s * PATCH_STEP);
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s)
+            ptx::wgmma<true>(sum, row + s * FILTER_STEP, column + s * PATCH_STEP);
+    }
+    ptx::wgmma_commit();
+}
+// Adds a tap's sums where at most PENDING taps after it are under way; a loop that ends with one is
+// not serialised by ptxas.
+template <int PENDING>
+__device__ __forceinline__ void finish(float (&sums)[WIDE / 2], float (&sum)[WIDE / 2],
+                                       const Rings& rings, Place& place) {
+    ptx::wgmma_wait<PENDING>();
+    rings.release(place);
+    ptx::settle(sum);
+#pragma unroll
+    for (int i = 0; i < WIDE / 2; ++i) sums[i] += sum[i];
+}
+
+// A warp's sums of 16 filters and WIDE positions to outputs, or to this part of them. A lane has filters
+// lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next; at NCHW it gives one of the
+// two to its neighbour of the next filter, so that 8 lanes store 8 positions side by side.
+struct Outputs {
+    static constexpr bool SWAPS = WRITES == NCHW;
+    static constexpr int EACH = SWAPS ? 1 : 2;             // of 8 positions, a lane's
+    static constexpr int OWN = WIDE / CELL * EACH;
+    int position, filter, images, part;
+
+    // Filter `i` of 4 / EACH.
+    __device__ __forceinline__ int filter_of(int i) const {
+        const int lane = threadIdx.x % WARP, row = lane / 4;
+        return filter + (SWAPS ? row / 2 * 2 + i % 2 + i / 2 * 8 : row + i * 8);
+    }
+    __device__ __forceinline__ static void swap(float (&sums)[WIDE / 2]) {
+        const bool odd = threadIdx.x / 4 % 2;
+#pragma unroll
+        for (int i = 0; i < WIDE / 2; i += 2) {
+            const float got = __shfl_xor_sync(~0u, odd ? sums[i] : sums[i + 1], 4);
+            (odd ? sums[i] : sums[i + 1]) = got;
+        }
+    }
+    __device__ __forceinline__ void put(float (&sums)[WIDE / 2], const int* __restrict__ tops,
+                                        const int* __restrict__ drops, float* __restrict__ y,
+                                        float* __restrict__ parts, u32* __restrict__ reached) const {
+        if (position >= images * SLOT) return;
+        if (SWAPS) swap(sums);
+        float* to = SPLIT > 1 ? parts + size_t(part) * images * PIXELS * M : y;
+        const int lane = threadIdx.x % WARP, odd = SWAPS ? lane / 4 % 2 : 0;
+        int drop[4 / EACH];
+#pragma unroll
+        for (int i = 0; i < 4 / EACH; ++i) drop[i] = drops[filter_of(i)];
+        u32 most[OWN];
+        int image[OWN];
+#pragma unroll
+        for (int n = 0; n < OWN; ++n) {
+            const int at = position + n / EACH * CELL + lane % 4 * 2 + odd + n % EACH;
+            const int oy = at % SLOT / PITCH, ox = at % SLOT % PITCH;
+            image[n] = at / SLOT, most[n] = 0;
+            if (image[n] >= images || oy >= OH || ox >= OW) continue;
+            const int top = SPLIT > 1 ? 0 : tops[image[n]];
+#pragma unroll
+            for (int i = 0; i < 4 / EACH; ++i) {
+                if (filter_of(i) >= M) continue;
+                const float sum = sums[SWAPS ? 4 * n + i : n / EACH * 4 + 2 * i + n % EACH];
+                const float v = SPLIT > 1 ? sum : undone(sum, top, drop[i]);
+                output_at(to, image[n], oy, ox, filter_of(i)) = v;
+                most[n] = max(most[n], size_or_none(v));
+            }
+        }
+        if (SPLIT > 1) return;
+        const int last = min(position + WIDE, images * SLOT) - 1;
+        keep_largest(reached, most, image, position / SLOT, last / SLOT);
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    tensor_taps(const uint4* __restrict__ images, const uint4* __restrict__ filters,
+                const int* __restrict__ tops, const int* __restrict__ drops,
+                float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
+                int count, int plane) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const Rings rings(ptx::shared(memory));
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
+    const int tiles = Tile::count(count);
+    if (threadIdx.x == 0) rings.begin();
+    __syncthreads();
+    follow();
+    if (group == MULTIPLIERS) {
+        ptx::fewer_registers<BRINGS>();
+        if (threadIdx.x % WARPGROUP == 0) bring(rings, images, filters, tiles, plane);
+        return;
+    }
+    ptx::more_registers<MULTIPLIES>();
+    Place ahead, behind;
+#pragma unroll 1
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
+        const Tile tile(n);
+        float sums[WIDE / 2] = {};
+        const auto start = [&](float (&sum)[WIDE / 2]) {
+            rings.wait(ahead);
+            multiply(sum, rings, ahead, group), ahead.step();
+        };
+        int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
+        ahead.chunk = behind.chunk = tile.first;
+        float one[WIDE / 2], two[WIDE / 2];
+        start(one);
+#pragma unroll 1
+        for (; left > 2; left -= 2) {
+            start(two);
+            finish<1>(sums, one, rings, behind);
+            start(one);
+            finish<1>(sums, two, rings, behind);
+        }
+        if (left > 1) {
+            start(two);
+            finish<1>(sums, one, rings, behind);
+            finish<0>(sums, two, rings, behind);
+        } else {
+            finish<0>(sums, one, rings, behind);
+        }
+        const int warp = threadIdx.x % WARPGROUP / WARP;
+        const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count,
+                             tile.part};
+        out.put(sums, tops, drops, y, parts, reached);
+    }
+}

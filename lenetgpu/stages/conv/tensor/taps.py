@@ -1,0 +1,101 @@
+"""Products on Hopper whose taps all read one patch of split images in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, ROW, Layout
+from lenetgpu.stages.conv.tensor.product import FIT, Tiling
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_MULTIPLIERS = 2  # warpgroups
+_THREADS = 384
+_CELL_BYTES = 2 * CELL
+_BARRIER_BYTES = 16  # two a patch or tap: it is there, it is free
+_RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # patches and taps of filters
+_MOST = 1 << 29  # positions, of which one launch has as many again at most
+_SHARE = 0.75  # of the dense rate, to which shared memory gives 7/8 of what it wants
+_CHUNK = 250.0  # clocks: the wait for a patch
+_TILE = 1800.0  # its outputs stored
+
+
+@dataclass(frozen=True)
+class TapsTiling(Tiling):
+    """Two warpgroups of a block, each with FILTERS filters x `wide` positions."""
+
+    wide: int
+
+    source = _SOURCE
+    entry = "tensor_taps"
+    planes = True
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Positions, filters and threads of a block."""
+        return _MULTIPLIERS * self.wide, FILTERS, _THREADS
+
+    def takes(self, layout: Layout) -> bool:
+        """Maps and filters of which two patches fit into shared memory."""
+        return layout.plane(1) < _MOST and self._rings(layout) is not None
+
+    def rows(self, layout: Layout, images: int) -> int:
+        """All positions, of which some are no outputs."""
+        return images * layout.slot
+
+    def chunks(self, layout: Layout) -> int:
+        """Those of a tap, in each phase."""
+        return layout.channels * layout.parts // (ROW * CELL) * layout.phases
+
+    def _patch_bytes(self, layout: Layout) -> int:
+        return ROW * _CELL_BYTES * (self.bm + layout.reach)
+
+    def _bytes(self, layout: Layout, patches: int, taps: int) -> int:
+        taps_bytes = taps * ROW * _CELL_BYTES * FILTERS
+        return taps_bytes + patches * self._patch_bytes(layout) + _BARRIER_BYTES * (patches + taps)
+
+    def _rings(self, layout: Layout) -> tuple[int, int] | None:
+        """The most patches and taps that shared memory holds; None where not even the fewest."""
+        room = machines.SM_90_BLOCK_BYTES
+        return next((ring for ring in _RINGS if self._bytes(layout, *ring) <= room), None)
+
+    def _held(self, layout: Layout) -> tuple[int, int]:
+        found = self._rings(layout)
+        assert found is not None, "taken where shared memory holds two patches"
+        return found
+
+    def shared_bytes(self, layout: Layout) -> int:
+        """Both rings and their barriers."""
+        return self._bytes(layout, *self._held(layout))
+
+    def defines(self, layout: Layout) -> dict[str, int | str]:
+        """The tiling as `-D` definitions."""
+        patches, taps = self._held(layout)
+        return {
+            "WIDE": self.wide,
+            "PATCHES": patches,
+            "STAGES": taps,
+            "SHARED_BYTES": self.shared_bytes(layout),
+        }
+
+    def numbers(self, layout: Layout, count: int, room: int) -> tuple[int, ...]:
+        """Images, and positions from one plane to the next."""
+        return count, layout.plane(room)
+
+    def grid(self, blocks: int) -> int:
+        """A block a multiprocessor, which takes its share in turn."""
+        return min(blocks, machines.current().multiprocessors)
+
+    def clocks(self, layout: Layout, chunks: int, blocks: int, machine: Machine) -> float:
+        """Products or bytes from the cache, whichever takes longer."""
+        busiest = blocks_for(blocks, machine.multiprocessors)
+        taps = layout.down.taps * layout.along.taps / layout.phases
+        multiply = taps * self.products(layout) / (FIT.products * _SHARE)
+        moved = self._patch_bytes(layout) + taps * ROW * _CELL_BYTES * FILTERS
+        chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK
+        return busiest * (chunks * chunk + _TILE) + FIT.block
+
+
+TILINGS = (TapsTiling(128), TapsTiling(136), TapsTiling(112), TapsTiling(96))
