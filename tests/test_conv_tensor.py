@@ -29,7 +29,7 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.conv.tensor import exact, halves, implicit, meet, mma, product, taps, wgmma
+from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
 from lenetgpu.stages.conv.tuned.choose import choices
@@ -72,7 +72,7 @@ class Case:
     @property
     def kernels(self):
         split = halves.Split(self.product.layout)
-        second = (exact.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
+        second = (after.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
         return (*split.kernels(), *self.product.kernels(), *second)
 
     def __str__(self):
@@ -171,7 +171,7 @@ def flat(path, seen):
         found = re.match(r'#include "(.*)"', line)
         if found is None:
             lines.append(line)
-        elif found[1].startswith("stages/"):
+        elif found[1].startswith("stages/") and not found[1].endswith("/wide.cuh"):  # which is PTX
             lines.append(flat(INCLUDE_ROOT / found[1], seen))
     text = "\n".join(lines).replace("#pragma once", "").replace('extern "C" ', "")
     memory = "unsigned char* memory = reinterpret_cast<unsigned char*>(cpu::memory());"
@@ -246,7 +246,7 @@ def with_second_look(functions, monkeypatch, rng):
         empty=poisoned, zeros=np.zeros, asarray=np.ascontiguousarray, **types
     )
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
-    for module in (halves, product, meet, exact):
+    for module in (halves, product, after):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(taps.TapsTiling, "grid", lambda _, blocks: min(2, blocks))
 
@@ -254,7 +254,7 @@ def with_second_look(functions, monkeypatch, rng):
 @pytest.fixture
 def on_a_cpu(with_second_look, monkeypatch):
     """The same without `tensor_again`, which would mend what comes out wrong."""
-    monkeypatch.setattr(exact, "again", lambda *_: None)
+    monkeypatch.setattr(after, "again", lambda *_: None)
 
 
 def computed(case, x, w, batch=None):
@@ -412,7 +412,7 @@ def test_outputs_too_small_for_halves_are_computed_once_more(with_second_look, m
     x, w = operands(STRIDED, rng)
     x[1, 1, 1], x[2, 3, 2] = 1e30, -3e7
     assert_each_right(computed(STRIDED, x, w), x, w, STRIDED)
-    monkeypatch.setattr(exact, "again", lambda *_: None)
+    monkeypatch.setattr(after, "again", lambda *_: None)
     found = computed(STRIDED, x, w)
     assert_each_right(found[:1], x[:1], w, STRIDED)
     with pytest.raises(AssertionError):
@@ -426,8 +426,8 @@ def test_only_images_that_need_it_are_computed_once_more(with_second_look, monke
     """Filters are replaced for the second look: what it did not touch is not theirs."""
     x, w = operands(STRIDED, rng)
     x[1, 1, 1] = 1e30
-    look = exact.again
-    monkeypatch.setattr(exact, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
+    look = after.again
+    monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
     found = computed(STRIDED, x, w)
     assert_each_right(found[[0, 2]], x[[0, 2]], w, STRIDED)
     assert_each_right(found[1:2], x[1:2], 2 * w, STRIDED)
@@ -441,7 +441,7 @@ def test_only_images_that_need_it_are_computed_once_more(with_second_look, monke
 @pytest.mark.parametrize("blocks", [2, 264])
 def test_every_image_of_many_is_looked_at_once_more(blocks, with_second_look, monkeypatch, rng):
     """By few blocks, which take turns, and by more than there are turns."""
-    monkeypatch.setattr(exact, "_MOST_BLOCKS", blocks)
+    monkeypatch.setattr(after, "_MOST_BLOCKS", blocks)
     layout, problem = STRIDED.product.layout, STRIDED.problem
     count = 600
     x, w = operands(replace(STRIDED, images=count), rng)
@@ -450,7 +450,7 @@ def test_every_image_of_many_is_looked_at_once_more(blocks, with_second_look, mo
     some = [0, 31, 255, 256, 300, 511, 512, 599]
     reached[some], tops[511] = 0, -4096
     y = np.full((count, *problem.out_shape), np.nan, np.float32)
-    exact.again(layout, x, w, SimpleNamespace(tops=tops, reached=reached.view("u4")), y, count, 0)
+    after.again(layout, x, w, SimpleNamespace(tops=tops, reached=reached.view("u4")), y, count, 0)
     some.remove(511)
     assert_each_right(y[some], x[some], w, STRIDED)
     assert np.isnan(np.delete(y, some, 0)).all()
@@ -463,7 +463,7 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
     chosen = find("conv", f"tensor.{name}", "cuda")
     if not chosen.needs.met_by(driver_gpus()[0]):
         pytest.skip(f"needs {chosen.needs}")
-    monkeypatch.setattr(exact, "again", lambda *_: None)
+    monkeypatch.setattr(after, "again", lambda *_: None)
     for problem in (*RESNET, *dict.fromkeys(case.problem for case in CASES)):
         x, w = random_input("conv", problem, 3, rng)
         mounted = Mounted(chosen, problem, (w,), 3)
@@ -480,7 +480,7 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
 def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
     if not find("conv", "tensor", "cuda").needs.met_by(driver_gpus()[0]):
         pytest.skip("needs a GPU of 8.0")
-    monkeypatch.setattr(exact, "again", lambda *_: None)
+    monkeypatch.setattr(after, "again", lambda *_: None)
     hopper = find("conv", "tensor.wgmma_fp16x3", "cuda").needs.met_by(driver_gpus()[0])
     tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if hopper else ())
     import cupy
@@ -685,7 +685,7 @@ def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
 
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
     launched = []
-    for module in (halves, product, meet, exact):
+    for module in (halves, product, after):
         monkeypatch.setattr(module, "launch", lambda kernel, *_, **__: launched.append(kernel))
     types = {name: getattr(np, name) for name in ("float32", "uint8", "uint32", "int32")}
     monkeypatch.setitem(

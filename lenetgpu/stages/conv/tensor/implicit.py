@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS
-from lenetgpu.stages.conv.tensor import exact
+from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.halves import Images, Split
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest
@@ -60,7 +60,7 @@ class Kind:
         """Every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
         layout = product.layout
-        return (*Split(layout).kernels(), *product.kernels(), exact.kernel(layout))
+        return (*Split(layout).kernels(), *product.kernels(), after.kernel(layout))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
         """How the work is divided, and what the model predicts of it."""
@@ -108,7 +108,7 @@ def run(x: Any, w: State, y: Any) -> None:
         count = min(w.batch, len(x) - lo)
         w.images.fill(Split(layout), x[lo:], w.lifts, count)
         w.product.run(w.images, w.filters, w.drops, y[lo:], w.parts, count)
-        exact.again(layout, x[lo:], w.w, w.images, y[lo:], count, w.worst)
+        after.again(layout, x[lo:], w.w, w.images, y[lo:], count, w.worst)
 
 
 def refusal(problem: Conv) -> str | None:

@@ -67,7 +67,7 @@ __device__ __forceinline__ u32 size_or_none(float v) {
 }
 
 // A warp's N rows a lane, each with the largest output that the lane has of it, to the largest of its
-// image (`reached`), by which exact.cu sees whether the scales left what counts. Every lane comes
+// image (`reached`), by which after.cu sees whether the scales left what counts. Every lane comes
 // here; rows do not fall from `first` to `last`, the warp's images.
 template <int N>
 __device__ __forceinline__ void keep_largest(u32* __restrict__ reached, const u32 (&most)[N],

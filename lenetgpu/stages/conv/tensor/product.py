@@ -15,7 +15,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor import meet
+from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.packed import CELL, ROW, Layout
 
 _ROW_BYTES = ROW * 2 * CELL
@@ -219,7 +219,7 @@ class Product:
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout)).items())
         found = Kernel(self.tiling.source, self.tiling.entry, product)
-        return (found,) if self.split == 1 else (found, meet.kernel(self.layout, self.split))
+        return (found,) if self.split == 1 else (found, after.meeting(self.layout, self.split))
 
     def clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of its launches for `images` images."""
@@ -255,7 +255,7 @@ class Product:
             overlap=True,
         )
         if self.split > 1:
-            meet.meet(self.layout, self.split, count, (parts, *outputs, images.reached))
+            after.meet(self.layout, self.split, count, (parts, *outputs, images.reached))
 
     def parts_elements(self, images: int) -> int:
         """Floats that parts of the depth need to meet; one where there is one part."""

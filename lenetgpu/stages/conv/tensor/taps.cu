@@ -10,7 +10,7 @@
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/registers.cuh"
-#include "gpu/ptx/wgmma_shared.cuh"
+#include "stages/conv/tensor/wide.cuh"
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARP = 32, WARPGROUP = 128, BARRIER_BYTES = 8;

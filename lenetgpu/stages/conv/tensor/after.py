@@ -1,4 +1,7 @@
-"""A convolution once more in float64, for images that fp16 high and low may not have held."""
+"""What follows a product: parts of a split depth added, and a second look in float64.
+
+The look is for images that fp16 high and low may not have held.
+"""
 
 from __future__ import annotations
 
@@ -46,3 +49,19 @@ def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst
         (x, w, images.tops, images.reached, y, *numbers),
         overlap=True,
     )
+
+
+def meeting(layout: Layout, split: int) -> Kernel:
+    """`tensor_meet`, of `split` parts."""
+    defines = layout.defines() | {"SPLIT": split, "THREADS": _THREADS}
+    return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()))
+
+
+def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
+    """Add the parts of `images` images, on the current stream: (parts, tops, drops, y, reached)."""
+    import numpy as np
+
+    problem = layout.problem
+    blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
+    args = (*args, np.int32(images))
+    launch(meeting(layout, split), (blocks,), (_THREADS,), args, overlap=True)
