@@ -176,7 +176,7 @@ def test_a_wrong_variant_fails_its_bench(shipped_weights):
 
     def shifted(x, w, y, problem):
         """One pixel off."""
-        right.run(x, w, y, problem)
+        right.launch(x, right.prepare(w, problem, len(x)), y, problem)
         y[:] = np.roll(y, 5, axis=2)
 
     wrong = make_variant(
