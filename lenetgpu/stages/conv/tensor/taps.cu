@@ -10,10 +10,10 @@
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/registers.cuh"
+#include "stages/conv/tensor/positions.cuh"
 #include "stages/conv/tensor/wide.cuh"
-#include "stages/conv/tensor/packed.cuh"
 
-constexpr int WARP = 32, WARPGROUP = 128, BARRIER_BYTES = 8;
+constexpr int WARPGROUP = 128, BARRIER_BYTES = 8;
 constexpr int MULTIPLIERS = 2;                // warpgroups
 constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
 constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
@@ -29,7 +29,6 @@ constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYT
 constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
-static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
 static_assert(SHARED_BYTES == BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES, "the launcher's");
@@ -191,62 +190,6 @@ __device__ __forceinline__ void finish(float (&sums)[WIDE / 2], float (&sum)[WID
     for (int i = 0; i < WIDE / 2; ++i) sums[i] += sum[i];
 }
 
-// A warp's sums of 16 filters and WIDE positions to outputs, or to this part of them. A lane has filters
-// lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next; at NCHW it gives one of the
-// two to its neighbour of the next filter, so that 8 lanes store 8 positions side by side.
-struct Outputs {
-    static constexpr bool SWAPS = WRITES == NCHW;
-    static constexpr int EACH = SWAPS ? 1 : 2;             // of 8 positions, a lane's
-    static constexpr int OWN = WIDE / CELL * EACH;
-    int position, filter, images, part;
-
-    // Filter `i` of 4 / EACH.
-    __device__ __forceinline__ int filter_of(int i) const {
-        const int lane = threadIdx.x % WARP, row = lane / 4;
-        return filter + (SWAPS ? row / 2 * 2 + i % 2 + i / 2 * 8 : row + i * 8);
-    }
-    __device__ __forceinline__ static void swap(float (&sums)[WIDE / 2]) {
-        const bool odd = threadIdx.x / 4 % 2;
-#pragma unroll
-        for (int i = 0; i < WIDE / 2; i += 2) {
-            const float got = __shfl_xor_sync(~0u, odd ? sums[i] : sums[i + 1], 4);
-            (odd ? sums[i] : sums[i + 1]) = got;
-        }
-    }
-    __device__ __forceinline__ void put(float (&sums)[WIDE / 2], const int* __restrict__ tops,
-                                        const int* __restrict__ drops, float* __restrict__ y,
-                                        float* __restrict__ parts, u32* __restrict__ reached) const {
-        if (position >= images * SLOT) return;
-        if (SWAPS) swap(sums);
-        float* to = SPLIT > 1 ? parts + size_t(part) * images * PIXELS * M : y;
-        const int lane = threadIdx.x % WARP, odd = SWAPS ? lane / 4 % 2 : 0;
-        int drop[4 / EACH];
-#pragma unroll
-        for (int i = 0; i < 4 / EACH; ++i) drop[i] = drops[filter_of(i)];
-        u32 most[OWN];
-        int image[OWN];
-#pragma unroll
-        for (int n = 0; n < OWN; ++n) {
-            const int at = position + n / EACH * CELL + lane % 4 * 2 + odd + n % EACH;
-            const int oy = at % SLOT / PITCH, ox = at % SLOT % PITCH;
-            image[n] = at / SLOT, most[n] = 0;
-            if (image[n] >= images || oy >= OH || ox >= OW) continue;
-            const int top = SPLIT > 1 ? 0 : tops[image[n]];
-#pragma unroll
-            for (int i = 0; i < 4 / EACH; ++i) {
-                if (filter_of(i) >= M) continue;
-                const float sum = sums[SWAPS ? 4 * n + i : n / EACH * 4 + 2 * i + n % EACH];
-                const float v = SPLIT > 1 ? sum : undone(sum, top, drop[i]);
-                output_at(to, image[n], oy, ox, filter_of(i)) = v;
-                most[n] = max(most[n], size_or_none(v));
-            }
-        }
-        if (SPLIT > 1) return;
-        const int last = min(position + WIDE, images * SLOT) - 1;
-        keep_largest(reached, most, image, position / SLOT, last / SLOT);
-    }
-};
-
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_taps(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                 const int* __restrict__ tops, const int* __restrict__ drops,
@@ -293,8 +236,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             finish<0>(sums, one, rings, behind);
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
-        const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count,
-                             tile.part};
-        out.put(sums, tops, drops, y, parts, reached);
+        const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};
+        out.put(sums, tops, drops, SPLIT > 1 ? parts + tile.part * count * IMAGE_OUTPUTS : y, reached);
     }
 }
