@@ -1,17 +1,20 @@
 // A warp's sums of 16 filters and WIDE positions of padded rows on their way to outputs, or to this part
-// of them. A lane has filters lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next; at
-// NCHW it gives one of the two to its neighbour of the next filter, so that 8 lanes store 8 positions
-// side by side. Where a position's output lies is divided out once and then walked, 8 positions a step.
+// of them. A lane has filters lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next. At
+// NHWC 8 lanes store 8 filters side by side. At NCHW 32 positions of 8 filters change hands in shared
+// memory, and 32 lanes store 32 positions of a filter. Where a position's output lies is divided out once
+// and then walked.
 #pragma once
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARP = 32;
 constexpr long long IMAGE_OUTPUTS = (long long)PIXELS * M;
+constexpr int LINE = WARP + 8;                // floats from one filter's positions to the next one's
+constexpr int LINES_BYTES = WRITES == NCHW ? 8 * LINE * sizeof(float) : 0;  // of a warp
 
 static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
 
 struct Position {
-    static constexpr int ROWS = SLOT / PITCH, DOWN = CELL / PITCH, RIGHT = CELL % PITCH;
+    static constexpr int ROWS = SLOT / PITCH;
     static constexpr long long X = WRITES == NHWC ? M : 1, Y = X * OW;
     int image, y, x;
     float* to;  // the output of its first filter; of no output, anywhere
@@ -24,7 +27,10 @@ struct Position {
     __device__ __forceinline__ bool inside(int images) const {
         return image < images && y < OH && x < OW;
     }
+    // N positions on.
+    template <int N>
     __device__ __forceinline__ void step() {
+        constexpr int DOWN = N / PITCH, RIGHT = N % PITCH;
         image += DOWN / ROWS, y += DOWN % ROWS, x += RIGHT;
         to += DOWN / ROWS * IMAGE_OUTPUTS + DOWN % ROWS * Y + RIGHT * X;
         if (x >= PITCH) x -= PITCH, ++y, to += Y - PITCH * X;
@@ -60,60 +66,120 @@ __device__ __forceinline__ void keep(u32* __restrict__ reached, float most, int 
     }
 }
 
+// `most` of what `of` is at and its image, where a walk of N positions comes to another image.
+template <int N>
+__device__ __forceinline__ bool walk(Position& of, u32* __restrict__ reached, float& most) {
+    const int image = of.image;
+    of.step<N>();
+    if (SPLIT > 1) return false;
+    const bool next = of.image != image;
+    if (!__ballot_sync(~0u, next)) return false;
+    keep(reached, most, image, next);
+    if (next) most = 0.0f;
+    return next;
+}
+
 struct Outputs {
-    static constexpr bool SWAPS = WRITES == NCHW;
-    static constexpr int EACH = SWAPS ? 1 : 2;     // of 8 positions, a lane's
-    static constexpr int FILTERS = 4 / EACH;       // a lane's
     int position, filter, images;
 
-    // A lane's filter `i`, from its first.
-    __device__ __forceinline__ static constexpr int on(int i) { return SWAPS ? i % 2 + i / 2 * 8 : i * 8; }
-    __device__ __forceinline__ static void swap(float (&sums)[WIDE / 2]) {
-        const bool odd = threadIdx.x / 4 % 2;
-#pragma unroll
-        for (int i = 0; i < WIDE / 2; i += 2) {
-            const float got = __shfl_xor_sync(~0u, odd ? sums[i] : sums[i + 1], 4);
-            (odd ? sums[i] : sums[i + 1]) = got;
-        }
-    }
-    __device__ __forceinline__ void put(float (&sums)[WIDE / 2], const int* __restrict__ tops,
+    __device__ __forceinline__ void put(const float (&sums)[WIDE / 2], const int* __restrict__ tops,
                                         const int* __restrict__ drops, float* __restrict__ y,
-                                        u32* __restrict__ reached) const {
+                                        u32* __restrict__ reached, float* lines) const {
         if (position >= images * SLOT) return;
-        if (SWAPS) swap(sums);
-        const int lane = threadIdx.x % WARP, row = lane / 4;
-        const int own = filter + (SWAPS ? row / 2 * 2 : row);
-        int drop[FILTERS];
+        if constexpr (WRITES == NCHW) put_maps(sums, tops, drops, y, reached, lines);
+        else put_pixels(sums, tops, drops, y, reached);
+    }
+
+private:
+    __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
+        return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
+    }
+    __device__ __forceinline__ void put_pixels(const float (&sums)[WIDE / 2],
+                                               const int* __restrict__ tops,
+                                               const int* __restrict__ drops, float* __restrict__ y,
+                                               u32* __restrict__ reached) const {
+        const int lane = threadIdx.x % WARP, own = filter + lane / 4;
+        const int drop[2] = {drops[own], drops[own + 8]};
 #pragma unroll
-        for (int i = 0; i < FILTERS; ++i) drop[i] = drops[own + on(i)];
-#pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            Position at(y, position + lane % 4 * 2 + (SWAPS ? row % 2 : e), own);
-            Factors<FILTERS> factors;
+        for (int e = 0; e < 2; ++e) {
+            Position at(y, position + lane % 4 * 2 + e, own);
+            Factors<2> factors;
             float most = 0.0f;
-            if (SPLIT == 1) factors.set(tops[min(at.image, images - 1)], drop);
+            factors.set(top_at(tops, at), drop);
 #pragma unroll
             for (int n = 0; n < WIDE / CELL; ++n) {
-                if (n > 0) {
-                    const int image = at.image;
-                    at.step();
-                    const bool next = at.image != image;
-                    if (SPLIT == 1 && __ballot_sync(~0u, next)) {
-                        keep(reached, most, image, next);
-                        if (next) most = 0.0f, factors.set(tops[min(at.image, images - 1)], drop);
-                    }
-                }
+                if (n > 0 && walk<CELL>(at, reached, most)) factors.set(top_at(tops, at), drop);
                 if (!at.inside(images)) continue;
 #pragma unroll
-                for (int i = 0; i < FILTERS; ++i) {
-                    if (M % 64 != 0 && own + on(i) >= M) continue;
-                    float v = sums[4 * n + (SWAPS ? i : 2 * i + e)];
+                for (int i = 0; i < 2; ++i) {
+                    if (M % 64 != 0 && own + 8 * i >= M) continue;
+                    float v = sums[4 * n + 2 * i + e];
                     if (SPLIT == 1) v = v * factors.first[i] * factors.second[i];
-                    at.to[(long long)on(i) * Position::apart()] = v;
+                    at.to[8 * i] = v;
                     most = fmaxf(most, fabsf(v));  // which NaN does not change
                 }
             }
             if (SPLIT == 1) keep(reached, most, at.image, true);
         }
+    }
+    // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
+    template <int C, bool PLAIN>
+    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const int (&drop)[16],
+                                              int top, const Position& at, float& most,
+                                              float* lines) const {
+        const int lane = threadIdx.x % WARP;
+        const bool there = C + lane < WIDE && at.inside(images);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int n = C / CELL; n < min(C + WARP, WIDE) / CELL; ++n)
+                *reinterpret_cast<float2*>(lines + lane / 4 * LINE + n * CELL - C + lane % 4 * 2) =
+                    {sums[4 * n + 2 * i], sums[4 * n + 2 * i + 1]};
+            __syncwarp();
+            float v[8];
+#pragma unroll
+            for (int k = 0; k < 8; ++k) v[k] = lines[k * LINE + lane];
+            __syncwarp();
+            if (!there) continue;
+#pragma unroll
+            for (int k = 0; k < 8; ++k) {
+                if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
+                const int shift = top + drop[8 * i + k];
+                if (SPLIT == 1) v[k] = PLAIN ? v[k] * power(shift) : times_power(v[k], shift);
+                at.to[(8 * i + k) * (long long)PIXELS] = v[k];
+                most = fmaxf(most, fabsf(v[k]));
+            }
+        }
+    }
+    template <int C>
+    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const int (&drop)[16],
+                                             const int* __restrict__ tops, int least, int largest,
+                                             Position& at, float& most, u32* __restrict__ reached,
+                                             float* lines) const {
+        if constexpr (C < WIDE) {
+            if (C > 0) walk<WARP>(at, reached, most);
+            const int found = top_at(tops, at), top = found == NO_TOP ? 0 : found - HALF_TOP;
+            const bool plain = top + least >= -NORMAL && top + largest <= NORMAL;
+            if (SPLIT > 1 || !__ballot_sync(~0u, !plain))
+                put_lines<C, true>(sums, drop, top, at, most, lines);
+            else
+                put_lines<C, false>(sums, drop, top, at, most, lines);
+            put_from<C + WARP>(sums, drop, tops, least, largest, at, most, reached, lines);
+        }
+    }
+    __device__ __forceinline__ void put_maps(const float (&sums)[WIDE / 2],
+                                             const int* __restrict__ tops,
+                                             const int* __restrict__ drops, float* __restrict__ y,
+                                             u32* __restrict__ reached, float* lines) const {
+        int drop[16], least = 0, largest = 0;
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            drop[i] = drops[filter + i];
+            least = min(least, drop[i]), largest = max(largest, drop[i]);
+        }
+        Position at(y, position + threadIdx.x % WARP, filter);
+        float most = 0.0f;
+        put_from<0>(sums, drop, tops, least, largest, at, most, reached, lines);
+        if (SPLIT == 1) keep(reached, most, at.image, true);
     }
 };

@@ -27,11 +27,13 @@ constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
 constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
 constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYTES;
 constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
+constexpr int LINES_AT = BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES;
+constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
-static_assert(SHARED_BYTES == BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES, "the launcher's");
+static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
 
@@ -100,7 +102,7 @@ struct Rings {
             const bool patch = i < PATCHES;
             const int at = (patch ? i : i - PATCHES) * BARRIER_BYTES;
             ptx::barrier_init((patch ? patch_full : stage_full) + at, 1);
-            ptx::barrier_init((patch ? patch_free : stage_free) + at, MULTIPLIERS * WARPGROUP / WARP);
+            ptx::barrier_init((patch ? patch_free : stage_free) + at, WARPS);
         }
         ptx::barrier_init_fence();
     }
@@ -237,6 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};
-        out.put(sums, tops, drops, SPLIT > 1 ? parts + tile.part * count * IMAGE_OUTPUTS : y, reached);
+        out.put(sums, tops, drops, SPLIT > 1 ? parts + tile.part * count * IMAGE_OUTPUTS : y, reached,
+                reinterpret_cast<float*>(memory + LINES_AT + threadIdx.x / WARP * LINES_BYTES));
     }
 }

@@ -13,9 +13,11 @@ from lenetgpu.stages.conv.tensor.product import FIT, Tiling
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MULTIPLIERS = 2  # warpgroups
+_WARPS = 4  # of a warpgroup
 _THREADS = 384
 _CELL_BYTES = 2 * CELL
 _BARRIER_BYTES = 16  # two a patch or tap: it is there, it is free
+_LINES_BYTES = 4 * 8 * 40  # of a warp, by which 32 positions of 8 filters change hands
 _RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # patches and taps of filters
 _MOST = 1 << 29  # positions, of which one launch has as many again at most
 _SHARE = 0.75  # of the dense rate, to which shared memory gives 7/8 of what it wants
@@ -54,7 +56,9 @@ class TapsTiling(Tiling):
 
     def _bytes(self, layout: Layout, patches: int, taps: int) -> int:
         taps_bytes = taps * ROW * _CELL_BYTES * FILTERS
-        return taps_bytes + patches * self._patch_bytes(layout) + _BARRIER_BYTES * (patches + taps)
+        rings = taps_bytes + patches * self._patch_bytes(layout) + _BARRIER_BYTES * (patches + taps)
+        lines = _LINES_BYTES * _MULTIPLIERS * _WARPS
+        return rings + (lines if layout.problem.writes == "NCHW" else 0)
 
     def _rings(self, layout: Layout) -> tuple[int, int] | None:
         """The most patches and taps that shared memory holds; None where not even the fewest."""
@@ -67,7 +71,7 @@ class TapsTiling(Tiling):
         return found
 
     def shared_bytes(self, layout: Layout) -> int:
-        """Both rings and their barriers."""
+        """Both rings and their barriers, and outputs on their way."""
         return self._bytes(layout, *self._held(layout))
 
     def defines(self, layout: Layout) -> dict[str, int | str]:
