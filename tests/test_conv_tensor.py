@@ -422,6 +422,23 @@ def test_outputs_too_small_for_halves_are_computed_once_more(with_second_look, m
 
 
 @compiled_here
+def test_who_looks_again_knows_the_largest_output_of_each_image(on_a_cpu, rng):
+    for case in (*SOME, *(case for case in CASES if case.tiling.planes)):
+        x, w = operands(case, rng)
+        x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
+        for sign in (1, -1):
+            state = implicit.prepare(w, case.images, case.product)
+            y = np.full(
+                physical_shape(case.problem.writes, case.images, case.problem.out_shape),
+                np.nan,
+                "f4",
+            )
+            implicit.run(from_nhwc(sign * x, case.problem.reads), state, y)
+            largest = np.abs(y).reshape(case.images, -1).max(1)
+            np.testing.assert_array_equal(state.images.reached.view(np.float32), largest, str(case))
+
+
+@compiled_here
 def test_only_images_that_need_it_are_computed_once_more(with_second_look, monkeypatch, rng):
     """Filters are replaced for the second look: what it did not touch is not theirs."""
     x, w = operands(STRIDED, rng)
