@@ -8,8 +8,6 @@
 #include "cpu_wgmma.hpp"
 
 inline void atomicMax(unsigned* to, unsigned v) { *to = std::max(*to, v); }
-inline unsigned atomicAdd(unsigned* to, unsigned v) { return (*to += v) - v; }
-inline void __threadfence() {}
 
 namespace cpu {
 

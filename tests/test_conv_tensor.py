@@ -73,7 +73,7 @@ class Case:
     def kernels(self):
         split = halves.Split(self.product.layout)
         second = (after.kernel(self.product.layout),) if self in LOOKED_AT_AGAIN else ()
-        return (split.kernel(), *self.product.kernels(), *second)
+        return (*split.kernels(), *self.product.kernels(), *second)
 
     def __str__(self):
         p, tiling = self.problem, self.tiling

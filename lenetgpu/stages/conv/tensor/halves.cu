@@ -1,72 +1,35 @@
 // Images to fp16 high and low, scaled by powers of two: each image by its largest input, each
 // channel by what its filters make of it (`lifts`), so that nothing overflows and what counts is kept.
-// One launch: SHARES blocks look for an image's largest exponent, BLOCKS split it behind them while its
-// inputs are still in the L2 cache. A block's work is its ticket's: LEAD images are looked at, then one is
-// split and one more looked at, in turn; who waits has a later ticket than those it waits for.
-// Splitting: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
+// tensor_largest: SHARES blocks an image, each finds the largest exponent of its share.
+// tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
 #include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;
-constexpr u32 BOTH = SHARES + BLOCKS;
-constexpr int LEAD = (1024 + BOTH - 1) / BOTH;  // as many blocks as run at a time, or somewhat fewer
 
 static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
 static_assert(SHARES <= 32 && 32 % SHARES == 0, "lanes of a warp hold an image's shares");
 
 __device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
 
-struct Work {
-    int image, part;
-    bool looks;
-
-    __device__ __forceinline__ Work(u32 ticket, int images) {
-        const u32 lead = min(LEAD, images), looked = images - lead;
-        const u32 at = ticket - lead * SHARES;
-        looks = ticket < lead * SHARES;
-        if (looks) {
-            image = ticket / SHARES, part = ticket % SHARES;
-        } else if (at < looked * BOTH) {
-            looks = at % BOTH >= BLOCKS;
-            image = at / BOTH + (looks ? lead : 0), part = at % BOTH - (looks ? BLOCKS : 0);
-        } else {
-            image = looked + (at - looked * BOTH) / BLOCKS, part = (at - looked * BOTH) % BLOCKS;
-        }
-    }
-};
-
-// Tickets given out, images split, and of every image how many blocks are done with it; all zeros
-// before a launch and after it.
-struct Turns {
-    u32* at;
-
-    __device__ __forceinline__ u32 ticket() const { return atomicAdd(at, 1u); }
-    __device__ __forceinline__ void looked_at(int image) const {
-        __threadfence();
-        atomicAdd(at + 2 + image, 1u);
-    }
-    __device__ __forceinline__ void wait(int image, int images) const {
-        const volatile u32* looked = at + 2 + image;
-        while (*looked < SHARES) {}
-        __threadfence();
-        if (atomicAdd(at + 2 + image, 1u) + 1 < BOTH) return;
-        at[2 + image] = 0;
-        if (atomicAdd(at + 1, 1u) + 1 == images) at[0] = at[1] = 0;
-    }
-};
-
+#ifdef ENTRY_tensor_largest
 constexpr u32 INPUTS = u32(H) * W * CH;       // fewer than 2^30
-constexpr int WIDE = (READS == NHWC ? CH : H * W) % 4 == 0 ? 4 : 1;
+constexpr int ALONG = READS == NHWC ? CH : H * W;
+constexpr int WIDE = ALONG % 4 == 0 ? 4 : 1;
 constexpr int NEXT = READS == NHWC;           // from an input's channel to that of the next of WIDE
 
 __device__ __forceinline__ int channel_of(u32 i) {
     return READS == NHWC ? i % CH : i / (u32(H) * W);
 }
 
-// The largest exponent of a share; every thread comes here, the first of each warp knows.
-__device__ __forceinline__ u32 largest_of(const float* __restrict__ from, int share,
-                                          const int* __restrict__ lifts, u32 (&of_warp)[WARPS]) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor_largest(const float* __restrict__ x, const int* __restrict__ lifts,
+                   u32* __restrict__ found, u32* __restrict__ reached) {
+    __shared__ u32 of_warp[WARPS];
+    follow();
+    const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
+    const float* from = x + size_t(image) * INPUTS;
     u32 most = 0;
     const auto count = [&](float v, int channel) {
         const int top = top_of(v);
@@ -86,9 +49,17 @@ __device__ __forceinline__ u32 largest_of(const float* __restrict__ from, int sh
     most = __reduce_max_sync(~0u, most);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
     __syncthreads();
-    return __reduce_max_sync(~0u, threadIdx.x % 32 < WARPS ? of_warp[threadIdx.x % 32] : 0);
+    if (threadIdx.x < 32) {
+        most = __reduce_max_sync(~0u, threadIdx.x < WARPS ? of_warp[threadIdx.x] : 0);
+        if (threadIdx.x == 0) {
+            found[blockIdx.x] = most;
+            if (share == 0) reached[image] = 0;
+        }
+    }
 }
+#endif
 
+#ifdef ENTRY_tensor_halves
 constexpr int ALONG = 32 / ACROSS;
 constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
@@ -119,26 +90,14 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const float* __restr
     }
 }
 
-// `plane`: positions from one plane to the next.
+// `plane`: positions from one plane to the next. Images from the last to the first: what
+// tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts, u32* found,
-                  u32* __restrict__ reached, int* __restrict__ tops, uint4* __restrict__ packed,
-                  u32* tickets, int images, int plane) {
-    __shared__ u32 of_warp[WARPS], ticket;
-    const Turns turns = {tickets};
+    tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
+                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
+                  int plane) {
     follow();
-    if (threadIdx.x == 0) ticket = turns.ticket();
-    __syncthreads();
-    const Work work(ticket, images);
-    const int image = work.image, part = work.part;
-    if (work.looks) {
-        const u32 most = largest_of(x + size_t(image) * INPUTS, part, lifts, of_warp);
-        if (threadIdx.x != 0) return;
-        found[image * SHARES + part] = most;
-        if (part == 0) reached[image] = 0;
-        turns.looked_at(image);
-        return;
-    }
+    const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
     const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * CELL;
@@ -150,10 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool own = pixel < COLUMNS && group < FILLED && read;
     float v[CELL] = {};
     if (own) inputs_of(v, x, image, y, col, first);
-    if (threadIdx.x == 0) turns.wait(image, images);
-    __syncthreads();
-    const volatile u32* shares = found + image * SHARES;
-    const u32 most = __reduce_max_sync(~0u, shares[threadIdx.x % SHARES]);
+    const u32 most = __reduce_max_sync(~0u, found[image * SHARES + threadIdx.x % SHARES]);
     const int top = most ? int(most) + NO_TOP : NO_TOP;
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
     if (!own) return;
@@ -175,3 +131,4 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     *to = {high[0], high[1], high[2], high[3]};
     if (PARTS == 2) to[PHASES * GROUPS * apart] = {low[0], low[1], low[2], low[3]};
 }
+#endif

@@ -20,7 +20,7 @@ _WARPS = THREADS // WARP
 
 @dataclass(frozen=True)
 class Split:
-    """The launch for images of a layout: who finds the largest, who splits."""
+    """Both launches for images of a layout: who finds the largest, who splits."""
 
     layout: Layout
 
@@ -47,11 +47,14 @@ class Split:
         alone = self.layout.planes and self.layout.problem.reads == "NCHW"
         return 1 if alone else next(count for count in (4, 2, 1) if self._groups % count == 0)
 
-    def kernel(self) -> Kernel:
-        """`tensor_halves`."""
+    def kernels(self) -> tuple[Kernel, Kernel]:
+        """`tensor_largest` and `tensor_halves`."""
         sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
         sizes["ACROSS"] = self.across
-        return Kernel(_SOURCE, "tensor_halves", tuple((self.layout.defines() | sizes).items()))
+        defines = tuple((self.layout.defines() | sizes).items())
+        names = ("tensor_largest", "tensor_halves")
+        first, second = (Kernel(_SOURCE, name, defines) for name in names)
+        return first, second
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Images:
     """Split images on the device, the exponent that each was scaled by, and what became of it.
 
     `packed` has room for `room` images, `found` a number an image and share, `tops` and `reached`
-    one an image, `turns` one an image and two more, zeros between launches.
+    one an image.
     """
 
     room: int
@@ -67,7 +70,6 @@ class Images:
     found: Any
     tops: Any
     reached: Any
-    turns: Any
 
     @staticmethod
     def empty(split: Split, images: int) -> Images:
@@ -82,19 +84,25 @@ class Images:
             cupy.empty(images * split.shares, cupy.uint32),
             cupy.empty(images, cupy.int32),
             cupy.empty(images, cupy.uint32),
-            cupy.zeros(images + 2, cupy.uint32),
         )
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
         import numpy as np
 
+        largest, halves = split.kernels()
         plane = np.int32(split.layout.plane(self.room))
-        scales = self.found, self.reached, self.tops
         launch(
-            split.kernel(),
-            (images * (split.shares + split.blocks),),
+            largest,
+            (images * split.shares,),
             (THREADS,),
-            (x, lifts, *scales, self.packed, self.turns, np.int32(images), plane),
+            (x, lifts, self.found, self.reached),
+            overlap=True,
+        )
+        launch(
+            halves,
+            (images * split.blocks,),
+            (THREADS,),
+            (x, lifts, self.found, self.tops, self.packed, plane),
             overlap=True,
         )

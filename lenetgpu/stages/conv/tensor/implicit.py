@@ -60,7 +60,7 @@ class Kind:
         """Every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
         layout = product.layout
-        return (Split(layout).kernel(), *product.kernels(), after.kernel(layout))
+        return (*Split(layout).kernels(), *product.kernels(), after.kernel(layout))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
         """How the work is divided, and what the model predicts of it."""

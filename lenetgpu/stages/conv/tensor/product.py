@@ -234,11 +234,11 @@ class Product:
         return found
 
     def splitting_clocks(self, images: int, machine: Machine) -> float:
-        """Estimated clocks of the launch that splits `images` images for it."""
+        """Estimated clocks of the launches that split `images` images for it."""
         problem = self.layout.problem
-        read = 4 * images * problem.H * problem.W * problem.C
+        read = 2 * 4 * images * problem.H * problem.W * problem.C
         moved = read + images * self.layout.written_bytes
-        return moved / memory_rate(machine) + FIT.launch
+        return moved / memory_rate(machine) + 2 * FIT.launch
 
     def run(self, images: Any, filters: Any, drops: Any, y: Any, parts: Any, count: int) -> None:
         """Launch on the current stream for `count` of `images` (halves.Images)."""
