@@ -247,6 +247,8 @@ def test_hopper_s_kernels_are_for_hopper_alone():
     kernels = find("conv", HOPPER, "cuda").kernels(DEEP, 64)
     alone = {kernel.entry for kernel in kernels if not kernel.meant_for("sm_80")}
     assert alone and alone <= {"tensor_taps", "tensor_wgmma"}
+    kernels += find("conv", ANY, "cuda").kernels(DEEP, 1)
+    assert not any(kernel.meant_for("sm_75") for kernel in kernels)  # best.fp32 is for sm_75 too
 
 
 def test_memory_that_does_not_hold_it_gives_way_to_what_was_measured(ships, monkeypatch):  # noqa: F811

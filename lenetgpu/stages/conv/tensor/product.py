@@ -16,7 +16,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.packed import CELL, ROW, Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 
 _ROW_BYTES = ROW * 2 * CELL
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -46,8 +46,8 @@ class Tiling(ABC):
 
     planes: bool = False
     """Whether it reads split images as planes."""
-    only: tuple[str, ...] = ()
-    """The architectures that its kernel is meant for; empty: all that its variant needs."""
+    only = ABLE
+    """The architectures that its kernel is meant for."""
 
     @property
     @abstractmethod
