@@ -19,8 +19,11 @@ from test_conv_tuned import (  # noqa: F401
     tune,
 )
 
+from lenetgpu.commands.conv import compared, tuning
+from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.gpu.machines import H100, H200
-from lenetgpu.papers.shapes import SUITES
+from lenetgpu.papers.shapes import SUITES, Shape
+from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.show.conv_document import shape_text
 from lenetgpu.stages import find
@@ -98,6 +101,19 @@ def test_all_launches_are_in_the_price(monkeypatch):
             assert whole - rest == pytest.approx(turns * launches * product.FIT.launch)
 
 
+def test_explain_says_what_was_taken_and_why():
+    us = predicted(machine=H200)
+    first, second, *_ = us
+    rows = explain(DEEP, 64, H200)
+    why = f"{us[first]:,.2f} us predicted; {us[second]:,.2f} us of {second}, which is next"
+    assert rows[:2] == [("chosen", f"{HOPPER}, by the model"), ("because", why)]
+    found = dict(rows)
+    assert found["its error"] == "at most that of fp32 sums of 2,304 products, as from 64 on"
+    own = wgmma.FP16X3.plan(DEEP, 64, H200)
+    assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
+    assert "its error" not in dict(explain(DEEP, 1, replace(H200, compute_capability=75)))
+
+
 def test_few_products_a_sum_are_more_exact_in_fp32():
     one = Conv(7, 7, EXACT_FROM, 64, 1, 1, **MAPS)
     assert possible(HOPPER, one, H200) and not possible(HOPPER, replace(one, C=63), H200)
@@ -136,6 +152,8 @@ def test_a_table_without_it_gives_way_where_the_model_promises_enough(ships):  #
 def test_its_prediction_is_for_as_many_images_as_were_measured(ships):  # noqa: F811
     ships(64, {"winograd.f4": 1.01 * CLAIM * predicted()[HOPPER]}, DEEP)
     assert taken(DEEP, 33, MACHINE)[0] == taken(DEEP, 128, MACHINE)[0] == HOPPER
+    why = dict(explain(DEEP, 33, MACHINE))["because"]
+    assert why.startswith(f"{predicted()[HOPPER]:,.2f} us predicted, ")
 
 
 REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
@@ -230,6 +248,10 @@ def test_a_tiling_that_is_there_no_more_falls_to_the_model(name, ships):  # noqa
     assert taken(DEEP, 64, MACHINE) == (HOPPER, None)
 
 
+def test_best_takes_nothing_that_no_gpu_has_run():
+    assert not any(untried(name) for name in choose.ALGORITHMS)
+
+
 def test_best_lists_and_prepares_the_tensor_kernels_that_it_takes(monkeypatch):
     best, own = find("conv", "best", "cuda"), find("conv", HOPPER, "cuda")
     assert best.kernels(DEEP, 64) == own.kernels(DEEP, 64)
@@ -244,9 +266,10 @@ SUITE_56 = Conv(112, 112, 64, 128, 3, 3, 1, 1, **MAPS)
 
 
 def test_hopper_s_kernels_are_for_hopper_alone():
-    kernels = find("conv", HOPPER, "cuda").kernels(DEEP, 64)
-    alone = {kernel.entry for kernel in kernels if not kernel.meant_for("sm_80")}
-    assert alone and alone <= {"tensor_taps", "tensor_wgmma"}
+    made = [one for one in wgmma.FP16X3.products(DEEP, 64, H200) if one.split == 1]
+    kernels = tuple(kernel for one in made for kernel in one.kernels())
+    assert {kernel.entry for kernel in kernels} == {"tensor_taps", "tensor_wgmma"}
+    assert not any(kernel.meant_for("sm_80") for kernel in kernels)
     kernels += find("conv", ANY, "cuda").kernels(DEEP, 1)
     assert not any(kernel.meant_for("sm_75") for kernel in kernels)  # best.fp32 is for sm_75 too
 
@@ -272,11 +295,23 @@ def test_further_tilings_are_the_model_s_next():
     )
 
 
-def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu):  # noqa: F811
+def test_further_tilings_are_for_tuning_alone():
+    shape = Shape("", DEEP, 64)
+    assert tuning.tilings(ConvRequest(tune=True), shape) and not tuning.tilings(
+        ConvRequest(), shape
+    )
+
+
+def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):  # noqa: F811
     problem = replace(DEEP, C=64)
     winner = further(problem, 64, MACHINE)[1].full_name
     gpu[64] = {winner: 3.0, HOPPER: 4.0, ANY: 7.0}
+    compiled = []
+    monkeypatch.setattr(
+        compared, "compile_all", lambda shapes, of, _: compiled.extend(map(of, shapes))
+    )
     document, said = tune("64,14,14,256,3,1,1", "--batch", 64, "--only", "best")
+    assert winner in {variant.full_name for variant in compiled[0]}
     (case,) = document["cases"]
     assert case["tuned"]["algorithm"] == winner and case["tuned"]["off"] == pytest.approx(
         4 / 3, rel=1e-3
