@@ -19,6 +19,8 @@ from test_conv_tuned import (  # noqa: F401
     tune,
 )
 
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input
 from lenetgpu.commands.conv import compared, tuning
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.gpu.machines import H100, H200
@@ -27,6 +29,7 @@ from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.show.conv_document import shape_text
 from lenetgpu.stages import find
+from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tensor import implicit, mma, product, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.conv.tuned import choose, measured
@@ -321,3 +324,14 @@ def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):  
         "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
     )  # fmt: skip
     assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices kept" in said
+
+
+@pytest.mark.gpu
+def test_what_is_taken_and_each_further_tiling_is_right(rng):
+    import cupy
+
+    x, w = random_input("conv", DEEP, 64, rng)
+    expected = reference(x, w, DEEP, cupy).get()
+    for variant in (find("conv", "best", "cuda"), *further(DEEP, 64)):
+        verdict = check_variant(variant, DEEP, x, w, expected)
+        assert verdict.passed, f"{variant.full_name}: {verdict}"
