@@ -71,7 +71,7 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "mma_fp16": {"cuda": _spanned("mma_fp16")},
     "mma_winograd": {"cuda": _spanned("mma_winograd_fp16", "mma_fp16")},
 }
-UNTRIED: frozenset[str] = frozenset({"tensor"})
+UNTRIED: frozenset[str] = frozenset()
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}

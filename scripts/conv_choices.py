@@ -2,7 +2,8 @@
 
 `lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
-which was the fastest. Of several runs the one that timed most of them counts, of those the newest.
+which was the fastest. What was wrong, or erred more on tensor cores than cuDNN beside it, is named
+as dropped. Of several runs the one that timed most of them counts, of those the newest.
 `--check` writes nothing and exits with 1 where the table is not what it would write.
 """
 
@@ -19,8 +20,9 @@ import click
 from measured import MEASURED, Document
 
 from lenetgpu.commands.conv.given import taken
+from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned.choose import ALGORITHMS
+from lenetgpu.stages.conv.tuned.choose import counted
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
 
 SOURCES = ("conv/*.json", "ablation/*.json", "winners.json")
@@ -37,25 +39,32 @@ def documents(root: Path) -> Iterator[Document]:
                 yield document
 
 
+def told(case: dict[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Microseconds of best's algorithms in NCHW, and those not to be taken.
+
+    Right ones count, tensor cores' where they err no more than cuDNN did on the same data.
+    """
+    entries = case["candidates"]
+    errors = [entry.get("relative_error") for entry in entries if entry["name"] == NAMES["cuda"]]
+    maps = [e for e in entries if (e.get("reads"), e.get("writes")) == ("NCHW", "NCHW")]
+    us, dropped = counted(maps, next(iter(errors), None))
+    return {name: float(f"{found:.{_DIGITS}g}") for name, found in us.items()}, dropped
+
+
 def timed(case: dict[str, Any]) -> dict[str, float]:
-    """Microseconds of those of best's algorithms that were right and timed in NCHW."""
-    return {
-        entry["name"]: float(f"{1e3 * entry['median_ms']:.{_DIGITS}g}")
-        for entry in case["candidates"]
-        if entry["name"] in ALGORITHMS and entry["status"] == "right" and entry.get("median_ms")
-        and (entry.get("reads"), entry.get("writes")) == ("NCHW", "NCHW")
-    }  # fmt: skip
+    """Microseconds of those of best's algorithms that count, in NCHW."""
+    return told(case)[0]
 
 
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Each case of which one algorithm can be told from another."""
     for case in document["cases"]:
-        us = timed(case)
+        us, dropped = told(case)
         problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
         if len(us) > 1:
             date, commit = document["date"], document.get("commit")
             name = document["device"]["name"]
-            yield problem, Measured(name, case["images"], us, date, SHIPS, commit)
+            yield problem, Measured(name, case["images"], us, date, SHIPS, commit, dropped=dropped)
 
 
 def table(root: Path = MEASURED) -> dict[str, Any]:

@@ -55,6 +55,8 @@ COLOURS = {
     "prefetch.stride_fixed": "#7c3aed",
     "texture.split": "#db2777",
     "direct.tuned_single": "#475569",
+    "tensor.wgmma_fp16x3": "#65a30d",
+    "tensor.fp16x3": "#ca8a04",
 }
 _PALE, _DARK, _COLUMNS = 0.45, "#111827", 3
 

@@ -32,7 +32,6 @@ from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
-from lenetgpu.stages.conv.tuned.choose import choices
 from lenetgpu.stages.mounted import Fenced, Mounted
 
 compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
@@ -729,13 +728,6 @@ def test_shapes_that_offsets_do_not_reach_are_refused():
     for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "1,64,64,1,1,1,1,20000",
                  "1,8192,8192,2,1,9,1,4", "4096,9,9,30000,3,3,1,1"):  # fmt: skip
         assert "supports images" in fits.refusal(conv(text)), text
-
-
-def test_best_takes_none_of_them_yet():
-    for problem in RESNET:
-        laid_out = replace(problem, reads="NCHW", writes="NCHW")
-        named = {choice.algorithm for choice in choices(laid_out, 64, H200)}
-        assert named and not any(name.startswith("tensor") for name in named)
 
 
 def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():

@@ -27,8 +27,17 @@ from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.show.conv import tuned_line
+from lenetgpu.stages import variants
 from lenetgpu.stages.conv.tuned import choose, measured
-from lenetgpu.stages.conv.tuned.choose import ALGORITHMS, choices, explain, taken
+from lenetgpu.stages.conv.tuned.choose import (
+    ALGORITHMS,
+    CLAIM,
+    TILED,
+    choices,
+    explain,
+    further,
+    taken,
+)
 from lenetgpu.stages.conv.tuned.measured import HERE, NEAR, SHIPS, Measured
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
@@ -75,6 +84,7 @@ def others_than(name, problem=OTHER):
 
 
 SLOW = others_than(by_model())  # the model would not take it
+ALGORITHMS_IN_ORDER = [v.full_name for v in variants("conv", "cuda") if v.full_name in ALGORITHMS]
 
 
 def test_the_table_is_what_was_measured(script):
@@ -88,7 +98,15 @@ def test_every_row_of_the_table_can_be_and_is_taken():
         assert (problem.reads, problem.writes) == ("NCHW", "NCHW")
         assert set(row.us) <= set(ALGORITHMS) and len(row.us) > 1
         assert measured.problem_of(measured.fields_of(problem)) == problem
-        assert taken(problem, row.images, H200) == (row.algorithm, row)
+        assert taken(problem, row.images, H200) == (promised(problem, row) or row.algorithm, row)
+
+
+def promised(problem, row, machine=H200):
+    """Who has no time in a row that ships, and is to be faster than all that have."""
+    predicted = {c.algorithm: c.us(machine) for c in choices(problem, row.images, machine)}
+    rest = {name: us for name, us in predicted.items() if name not in {*row.us, *row.dropped}}
+    first = min(rest, key=rest.get, default=None)
+    return first if first and CLAIM * rest[first] <= row.us[row.algorithm] else None
 
 
 def test_what_was_measured_is_what_the_suites_say():
@@ -98,7 +116,11 @@ def test_what_was_measured_is_what_the_suites_say():
     for shape in shapes:
         problem = replace(shape.problem, **MAPS)
         name, found = taken(problem, 1, H200)
-        assert found is not None and found.us[name] == min(found.us.values())
+        assert found is not None
+        if name in found.us:
+            assert found.us[name] == min(found.us.values())
+        else:
+            assert name == promised(problem, found) and name.startswith("tensor.")
     assert taken(SMALL, 1, H200)[0] == "prefetch.stride_fixed" != by_model(SMALL)
 
 
@@ -132,7 +154,7 @@ def test_the_table_takes_the_fullest_run_and_of_those_the_newest(script, tmp_pat
 
 @pytest.mark.parametrize(
     "change",
-    [{"status": "wrong"}, {"name": "best.fp32"}, {"name": "torch cudnn"}, {"name": "tensor.fp16x3"},
+    [{"status": "wrong"}, {"name": "best.fp32"}, {"name": "torch cudnn"}, {"name": "tensor.fp16"},
      {"reads": "NHWC"}, {"median_ms": None}],
     ids=str,
 )  # fmt: skip
@@ -210,8 +232,8 @@ def test_choices_hold_for_about_as_many_images_by_the_model():
             over = clocks[used][winner] / min(clocks[used].values())
             lost[max(of / used, used / of) <= NEAR].append(over)
     near, far = lost[True], lost[False]
-    assert sum(over == 1 for over in near) >= 0.96 * len(near)
-    assert sum(near) / len(near) < 1.005 < sum(far) / len(far)
+    assert sum(over == 1 for over in near) >= 0.9 * len(near)
+    assert sum(near) / len(near) < 1.02 < 1.05 < sum(far) / len(far)
     assert max(near) < 1.5 and max(far) > 2
 
 
@@ -432,7 +454,8 @@ def gpu(here, ships, monkeypatch):
     monkeypatch.setattr(compared, "Case", lambda problem, n, on_gpu: case)
 
     def bench(variant, problem, case, seconds):
-        us = times[problem.C].get(variant.full_name, 9.0)
+        own = times[problem.C]
+        us = own.get(variant.full_name, own.get(variant.full_name.partition(TILED)[0], 9.0))
         return Bench(abs(us) if us != "stop" else us, problem, us == "stop" or us > 0)
 
     monkeypatch.setattr(compared, "ConvBench", bench)
@@ -451,7 +474,8 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     document, said = tune("16,9,9,16,3", "--batch", 1)
     (case,) = document["cases"]
     assert document["peer"] is None
-    assert {e["name"] for e in case["candidates"]} == set(ALGORITHMS)
+    ran = [e["name"] for e in case["candidates"]]
+    assert ran == [*ALGORITHMS_IN_ORDER, *(v.full_name for v in further(OTHER, 1, MACHINE))]
     assert case["tuned"]["algorithm"] == SLOW and case["tuned"]["why"] is None
     assert (case["tuned"]["before"], case["tuned"]["model"]) == (model, model)
     assert case["tuned"]["off"] == pytest.approx(1.5, rel=1e-3)
@@ -557,7 +581,7 @@ def test_what_tune_kept_is_printed(gpu):
     ("arguments", "words"),
     [
         (("16,9,9,16,3", "--device", "cpu"), "--tune: expected a GPU, which best.fp32 runs on"),
-        (("16,9,9,16,3", "--only", "best"), "beside it, found --only"),
+        (("16,9,9,16,3", "--only", "winograd"), "expected --only best beside it, found --only wi"),
         (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
         (("16,9,9,16,3", "--explain"), "beside it, found --explain"),
         (("16,9,9", "--device", "cpu"), "expected C,H,W,M,K"),

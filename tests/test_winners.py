@@ -60,7 +60,7 @@ def test_a_cell_is_measured_where_it_was_and_else_the_model_s(winners):
     planted, plain = cells_of(winners, PLANTED), cells_of(winners, None)
     at = ("56x56", 64, 512)
     assert (planted[at].winner, planted[at].margin) == ("texture.split", 2.0)
-    assert planted[at].measured and plain[at].winner == "winograd.f4"
+    assert planted[at].measured and plain[at].winner == "tensor.wgmma_fp16x3"
     assert {key for key in planted if planted[key] != plain[key]} == {at}
     assert not any(cell.measured for cell in plain.values())  # one alone is no choice
     assert len(plain) == len(winners.MAPS) * len(winners.CHANNELS) * len(winners.IMAGES)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.device import Gpu
+    from lenetgpu.gpu.machines import Machine
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Needs:
     compute_capability: int = 0
     exact: bool = False
 
-    def met_by(self, gpu: Gpu) -> bool:
+    def met_by(self, gpu: Gpu | Machine) -> bool:
         """Whether `gpu` will do."""
         if self.exact:
             return gpu.compute_capability == self.compute_capability

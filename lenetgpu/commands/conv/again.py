@@ -9,6 +9,7 @@ from typing import Any
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.papers.shapes import Row, Shape
 from lenetgpu.show.conv_document import shape_text
+from lenetgpu.stages.conv.tuned.choose import TILED
 
 _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
 """What of a request says how a shape is measured, and not where its results go."""
@@ -38,7 +39,8 @@ def add_commands(
 ) -> None:
     """Give a case, and each of its candidates, the command that repeats it alone.
 
-    That of a candidate names what its ratio is over, where that is not PyTorch's.
+    That of a candidate names what its ratio is over, where that is not PyTorch's; that of a tiling
+    that `--tune` tries is the case's.
     """
     case["command"] = command_of(request, shape)
     beside = replace(request, reference=request.reference or case["reference"])
@@ -46,3 +48,5 @@ def add_commands(
         only = None if entry["name"] == peer else entry["name"]
         own = only is None or case["reference"] in (peer, only)
         entry["command"] = command_of(request if own else beside, shape, only)
+        if TILED in entry["name"]:
+            entry["command"] = case["command"]

@@ -12,7 +12,7 @@ from lenetgpu.commands.conv.beside import explained, has_ladder, ladder, named
 from lenetgpu.commands.conv.kernels import compile_all
 from lenetgpu.commands.conv.repeats import repeat_all
 from lenetgpu.commands.conv.request import ConvRequest, require_checkable, rows_to_run
-from lenetgpu.commands.conv.tuning import note, tune, tuning
+from lenetgpu.commands.conv.tuning import note, tilings, tune, tuning
 from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -195,7 +195,8 @@ def _run_rows(
         }
     )
     if gpu is not None:
-        compile_all(shapes, [v for v in chosen if v.needs.met_by(gpu) and v not in own], say)
+        ready = [v for v in chosen if v.needs.met_by(gpu) and v not in own]
+        compile_all(shapes, lambda shape: ready + tilings(request, shape), say)
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
@@ -299,6 +300,7 @@ def _run(
     if not setting.chosen:
         return Comparison(shape.label, reference, [])
     case = Case(shape.problem, shape.batch, setting.gpu is not None)
+    setting = replace(setting, chosen=setting.chosen + tilings(request, shape))
     candidates = _candidates(shape, case, setting, request.seconds)
     waiting = sum(candidate.status == "waiting" for candidate in candidates)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.conv_bench import laid_out
@@ -10,18 +10,21 @@ from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.stages import Variant
 
+Chosen = Callable[[Shape], list[Variant]]
+"""What runs on a shape."""
 
-def _kernels(shapes: list[Shape], chosen: list[Variant], arch: str) -> Iterator[Kernel]:
+
+def _kernels(shapes: list[Shape], chosen: Chosen, arch: str) -> Iterator[Kernel]:
     """What the variants will launch, so far as they say."""
     for shape in shapes:
-        for variant in chosen:
+        for variant in chosen(shape):
             problem = laid_out(variant, shape.problem)
             if isinstance(problem, str) or variant.kernels is None:
                 continue
             yield from (k for k in variant.kernels(problem, shape.batch) if k.meant_for(arch))
 
 
-def compile_all(shapes: list[Shape], chosen: list[Variant], say: Say) -> None:
+def compile_all(shapes: list[Shape], chosen: Chosen, say: Say) -> None:
     """Compile every kernel of the shapes at once, by as many threads as help."""
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.nvrtc import compile_together

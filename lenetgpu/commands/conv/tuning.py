@@ -13,22 +13,45 @@ from lenetgpu.gpu import machines
 from lenetgpu.measure.conv_bench import laid_out
 from lenetgpu.measure.roofline import load_on
 from lenetgpu.papers.shapes import Shape
+from lenetgpu.problems import Conv
 from lenetgpu.show.conv_document import geometric_mean
-from lenetgpu.stages import find
-from lenetgpu.stages.conv.tuned.choose import ALGORITHMS, choices, off_by, taken
+from lenetgpu.stages import Variant, find
+from lenetgpu.stages.conv.tuned.choose import (
+    ALGORITHMS,
+    choices,
+    counted,
+    further,
+    off_by,
+    taken,
+)
 from lenetgpu.stages.conv.tuned.measured import Measured, keep
 
 CHOOSER = "best.fp32"
 
 
 def tuning(request: ConvRequest) -> ConvRequest:
-    """What is measured to tune: best's algorithms and nothing else; LenetError without a GPU."""
+    """What is measured to tune: best's algorithms and nothing else.
+
+    LenetError without a GPU, or where others are asked for.
+    """
+    if request.only not in (None, CHOOSER.partition(".")[0], CHOOSER):
+        raise LenetError(f"--tune: expected --only best beside it, found --only {request.only}")
     gpu, why = choose_device(request.device)
     if gpu is None:
         raise LenetError(
             f"--tune: expected a GPU, which {CHOOSER} runs on, found device cpu ({why})"
         )
     return replace(request, only=",".join(ALGORITHMS), watch=0.0)
+
+
+def tilings(request: ConvRequest, shape: Shape) -> list[Variant]:
+    """What is tried on a shape beside the variants themselves, where one is tuned."""
+    problem = _problem(shape) if request.tune else "not tuned"
+    return [] if isinstance(problem, str) else [*further(problem, shape.batch)]
+
+
+def _problem(shape: Shape) -> Conv | str:
+    return laid_out(find("conv", CHOOSER, "cuda"), shape.problem)
 
 
 @dataclass(frozen=True)
@@ -50,12 +73,8 @@ class Tuned:
 
 def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     """Keep the fastest of a case's right algorithms, on the current GPU."""
-    us = {
-        entry["name"]: 1e3 * entry["median_ms"]
-        for entry in case["candidates"]
-        if entry["status"] == "right" and entry.get("median_ms") and entry["name"] in ALGORITHMS
-    }
-    problem = laid_out(find("conv", CHOOSER, "cuda"), shape.problem)
+    us, _ = counted(case["candidates"])
+    problem = _problem(shape)
     if isinstance(problem, str):
         return Tuned(us, why=problem)
     if case["interrupted"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor.packed import Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -27,9 +27,8 @@ def room(layout: Layout) -> int:
 
 def kernel(layout: Layout) -> Kernel:
     """`tensor_again`."""
-    return Kernel(
-        _SOURCE, "tensor_again", tuple((layout.defines() | {"THREADS": _THREADS}).items())
-    )
+    defines = layout.defines() | {"THREADS": _THREADS}
+    return Kernel(_SOURCE, "tensor_again", tuple(defines.items()), ABLE)
 
 
 def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst: int) -> None:
@@ -54,7 +53,7 @@ def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst
 def meeting(layout: Layout, split: int) -> Kernel:
     """`tensor_meet`, of `split` parts."""
     defines = layout.defines() | {"SPLIT": split, "THREADS": _THREADS}
-    return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()))
+    return Kernel(_SOURCE, "tensor_meet", tuple(defines.items()), ABLE)
 
 
 def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:

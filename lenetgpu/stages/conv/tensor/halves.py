@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.conv.tensor.packed import CELL, Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
@@ -53,7 +53,7 @@ class Split:
         sizes["ACROSS"] = self.across
         defines = tuple((self.layout.defines() | sizes).items())
         names = ("tensor_largest", "tensor_halves")
-        first, second = (Kernel(_SOURCE, name, defines) for name in names)
+        first, second = (Kernel(_SOURCE, name, defines, ABLE) for name in names)
         return first, second
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
@@ -15,7 +16,7 @@ from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.halves import Images, Split
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
-from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, cheapest
+from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
 from lenetgpu.stages.registry import Rows, variant
 
 _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
@@ -43,18 +44,45 @@ def images_at_once(layout: Layout, batch: int) -> int:
     return min(images_within(batch, layout.image_bytes), max(1, _MOST // rows))
 
 
+def _turns(layout: Layout, batch: int) -> tuple[int, int]:
+    """How often images are split and multiplied, and how many at a time."""
+    once = images_at_once(layout, batch)
+    return blocks_for(batch, once), once
+
+
 @dataclass(frozen=True)
 class Kind:
-    """What sets a variant apart: the parts of its operands, and its tilings."""
+    """What sets a variant apart: the parts of its operands, and its tilings.
+
+    `word` names the one product that it runs; the model chooses where it is empty.
+    """
 
     parts: int
     tilings: tuple[Tiling, ...]
+    word: str = ""
+
+    def products(
+        self, problem: Conv, batch: int, machine: Machine | None = None
+    ) -> tuple[Product, ...]:
+        """Products for up to `batch` images, the fastest by the model of `machine` first.
+
+        None where there is no product of its word.
+        """
+        layout = Layout(problem, self.parts)
+        images = images_at_once(layout, batch)
+        found = ranked(layout, images, machine or machines.current(), self.tilings)
+        return tuple(made for made in found if self.word in ("", made.word))
 
     def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
         """The product for up to `batch` images on `machine`, the current one where None."""
-        layout = Layout(problem, self.parts)
-        images = images_at_once(layout, batch)
-        return cheapest(layout, images, machine or machines.current(), self.tilings)
+        return self.products(problem, batch, machine)[0]
+
+    @staticmethod
+    def clocks(product: Product, batch: int, machine: Machine) -> float:
+        """Estimated clocks of every launch of a run of `batch` images by that product."""
+        turns, once = _turns(product.layout, batch)
+        passes = product.splitting_clocks(once, machine)
+        return turns * (product.clocks(once, machine) + FIT.launch + passes)
 
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """Every kernel that a run of up to `batch` images launches."""
@@ -66,10 +94,9 @@ class Kind:
         """How the work is divided, and what the model predicts of it."""
         product = self.plan(problem, batch, machine)
         layout = product.layout
-        once = images_at_once(layout, batch)
-        turns = -(-batch // once)
+        turns, once = _turns(layout, batch)
         passes = turns * product.splitting_clocks(once, machine)
-        clocks = turns * (product.clocks(once, machine) + FIT.launch) + passes
+        clocks = self.clocks(product, batch, machine)
         filled = problem.depth / (layout.chunks * 64 // layout.parts)
         whole, split = (f"{found / machine.clock_mhz:.1f} us" for found in (clocks, passes))
         return [
@@ -121,6 +148,15 @@ def refusal(problem: Conv) -> str | None:
     return None
 
 
+def parts_of(kind: Kind) -> dict[str, Any]:
+    """Those fields of a variant that follow from its kind."""
+    return {
+        "prepare": lambda w, problem, batch: prepare(w, batch, kind.plan(problem, batch)),
+        "kernels": kind.kernels,
+        "explain": kind.explain,
+    }
+
+
 def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a variant of this kind."""
     return variant(
@@ -128,9 +164,7 @@ def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callabl
         family="tensor",
         reads=MAPS,
         writes=MAPS,
-        prepare=lambda w, problem, batch: prepare(w, batch, kind.plan(problem, batch)),
-        kernels=kind.kernels,
         supports=refusal,
-        explain=kind.explain,
+        **parts_of(kind),
         **fields,
     )

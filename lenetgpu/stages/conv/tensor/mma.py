@@ -46,9 +46,11 @@ TILINGS = (
     MmaTiling(1, 2, stages=3, resident=2, warps_m=4, warps_n=1),  # 64 x 16
 )
 
+FP16X3 = Kind(2, TILINGS)
+
 
 @tensor(
-    Kind(2, TILINGS),
+    FP16X3,
     needs=cuda(80),
     precision="fp16x3",
     default=True,

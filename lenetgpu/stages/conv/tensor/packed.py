@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.nvrtc import ARCHITECTURES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_defines
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+ABLE = tuple(arch for arch in ARCHITECTURES if int(arch[3:].rstrip("a")) >= 80)
+"""Architectures of tensor cores that take these operands, which the kernels are meant for."""
 CELL = 8  # channels, 16 bytes of halves
 ROW = 8  # cells of a chunk's row: of high halves, or of high and low in turn
 FILTERS = 64  # of a block that reads planes

@@ -16,10 +16,11 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.packed import CELL, ROW, Layout
+from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 
 _ROW_BYTES = ROW * 2 * CELL
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+HOPPER = ("sm_90a",)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Tiling(ABC):
 
     planes: bool = False
     """Whether it reads split images as planes."""
+    only = ABLE
+    """The architectures that its kernel is meant for."""
 
     @property
     @abstractmethod
@@ -193,6 +196,13 @@ class Product:
     tiling: Tiling
     split: int
 
+    @property
+    def word(self) -> str:
+        """What names it among a variant's products: `taps-272x64`, `/4` where parts are added."""
+        kernel = self.tiling.entry.removeprefix("tensor_")
+        parts = f"/{self.split}" if self.split > 1 else ""
+        return f"{kernel}-{self.tiling.bm}x{self.tiling.bn}{parts}"
+
     def __str__(self) -> str:
         words = f"{self.tiling.bm} outputs x {self.tiling.bn} filters"
         words += f" a block of {self.tiling.threads} threads"
@@ -218,7 +228,7 @@ class Product:
         """The tiling's kernel, and `tensor_meet` where parts are added."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
         product = tuple((defines | self.tiling.defines(self.layout)).items())
-        found = Kernel(self.tiling.source, self.tiling.entry, product)
+        found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
         return (found,) if self.split == 1 else (found, after.meeting(self.layout, self.split))
 
     def clocks(self, images: int, machine: Machine) -> float:
@@ -279,9 +289,17 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
 
 
 @cache
-def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:
-    """The product with the fewest estimated clocks for `images` images, the first of equals."""
-    return min(
+def ranked(
+    layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]
+) -> tuple[Product, ...]:
+    """Every product for `images` images, that with the fewest estimated clocks first."""
+    found = sorted(
         options(layout, tilings),
         key=lambda made: made.clocks(images, machine) + made.splitting_clocks(images, machine),
     )
+    return tuple(found)
+
+
+def cheapest(layout: Layout, images: int, machine: Machine, tilings: tuple[Tiling, ...]) -> Product:
+    """The product with the fewest estimated clocks for `images` images, the first of equals."""
+    return ranked(layout, images, machine, tilings)[0]

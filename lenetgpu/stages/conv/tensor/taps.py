@@ -9,7 +9,7 @@ from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, ROW, Layout
-from lenetgpu.stages.conv.tensor.product import FIT, Tiling
+from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Tiling
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _MULTIPLIERS = 2  # warpgroups
@@ -34,6 +34,7 @@ class TapsTiling(Tiling):
     source = _SOURCE
     entry = "tensor_taps"
     planes = True
+    only = HOPPER
 
     def sizes(self) -> tuple[int, int, int]:
         """Positions, filters and threads of a block."""

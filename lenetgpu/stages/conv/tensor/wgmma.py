@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import taps
 from lenetgpu.stages.conv.tensor.implicit import Kind, State, run, tensor
-from lenetgpu.stages.conv.tensor.product import RowsTiling
+from lenetgpu.stages.conv.tensor.product import HOPPER, RowsTiling
 from lenetgpu.stages.registry import hopper
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -25,6 +25,7 @@ class WgmmaTiling(RowsTiling):
 
     source = _SOURCE
     entry = "tensor_wgmma"
+    only = HOPPER
 
     @property
     def share(self) -> float:
@@ -46,8 +47,10 @@ TILINGS = (
     WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
 )
 
+FP16X3 = Kind(2, taps.TILINGS + TILINGS)
 
-@tensor(Kind(2, taps.TILINGS + TILINGS), needs=hopper(), precision="fp16x3")
+
+@tensor(FP16X3, needs=hopper(), precision="fp16x3")
 def wgmma_fp16x3(x: Any, w: State, y: Any, problem: Conv) -> None:
     """The product of tensor.fp16x3 on Hopper's wgmma."""
     run(x, w, y)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -12,9 +12,11 @@ from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
+from lenetgpu.stages.conv.tensor.product import Product as TensorProduct
 from lenetgpu.stages.conv.tuned import direct, measured, winograd
 from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks
-from lenetgpu.stages.conv.tuned.measured import Measured
+from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
 from lenetgpu.stages.conv.tuned.product import Product
 from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
@@ -25,15 +27,14 @@ class Choice:
 
     algorithm: str
     clocks: float
-    product: Product | None
+    product: Product | TensorProduct | None
 
-    @property
-    def variant(self) -> Variant:
-        """The variant that runs it."""
-        return find("conv", self.algorithm, "cuda")
+    def us(self, machine: Machine) -> float:
+        """Estimated microseconds on `machine`, at its highest clock."""
+        return self.clocks / machine.clock_mhz
 
 
-Price = tuple[float, Product | None]
+Price = tuple[float, Product | TensorProduct | None]
 
 
 def _direct(problem: Conv, batch: int, machine: Machine) -> Price:
@@ -50,23 +51,86 @@ def _one_channel(problem: Conv, batch: int, machine: Machine) -> Price:
     return single_clocks(problem, batch, machine), None
 
 
+def _tensor(kind: implicit.Kind, problem: Conv, batch: int, machine: Machine) -> Price:
+    product = kind.plan(problem, batch, machine)
+    return kind.clocks(product, batch, machine), product
+
+
+_KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
+
 _PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
     "direct.tuned_single": _one_channel,  # before direct.tuned, with which memory ties it
     "direct.tuned": _direct,
     "winograd.f2": partial(_winograd, 2),
     "winograd.f4": partial(_winograd, 4),
+    **{name: partial(_tensor, kind) for name, kind in _KINDS.items()},
 }
-ALGORITHMS = (*_PRICED, "prefetch.stride_fixed", "texture.split")
+_PLAIN = ("direct", "prefetch", "texture")
+_BAD = ("wrong", "failed")
+_MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
+ALGORITHMS = (*_PRICED, *_MEASURED_ONLY)
 """What `best.fp32` may run; what the model gives no price is taken where it was measured only."""
+TILED = "@"
+"""Between an algorithm and the word of its tiling, where another than the model's was measured."""
+FURTHER = 4
+"""Tilings that `conv --tune` tries beside the model's own."""
+EXACT_FROM = 64
+"""Products of a sum from which on three fp16 products err no more than fp32 adding in a row.
+
+Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.3 at 2,304. cuDNN's
+fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
+"""
+CLAIM = 1.3
+"""How many times faster than what was measured the model must promise an algorithm to be.
+
+So much models miss by: 1.4 times on the table that ships at most, 1.02 on average.
+"""
+
+
+def why_not(algorithm: str, problem: Conv, machine: Machine) -> str | None:
+    """Why `best.fp32` may not run that algorithm on `problem`, on `machine`; None where it may."""
+    name, _, word = algorithm.partition(TILED)
+    if name not in ALGORITHMS or (word and name not in _KINDS):
+        return "it is none that best.fp32 runs"
+    found = find("conv", name, "cuda")
+    if not found.needs.met_by(machine):
+        return f"it needs {found.needs}"
+    refusal = found.refusal(problem)
+    if refusal is not None or name not in _KINDS:
+        return refusal
+    if problem.depth < EXACT_FROM:
+        few = f"sums of {problem.depth} products"
+        return f"{few}: below {EXACT_FROM} it errs more than fp32"
+    if word and not replace(_KINDS[name], word=word).products(problem, 1, machine):
+        return f"it has no tiling {word}"
+    return None
 
 
 def possible(algorithm: str, problem: Conv, machine: Machine) -> bool:
     """Whether `best.fp32` may run that algorithm on `problem`, on `machine`."""
-    if algorithm not in ALGORITHMS:
-        return False
-    found = find("conv", algorithm, "cuda")
-    able = found.needs.compute_capability <= machine.compute_capability
-    return able and found.refusal(problem) is None
+    return why_not(algorithm, problem, machine) is None
+
+
+def variant_of(algorithm: str) -> Variant:
+    """The variant that runs an algorithm, by the tiling that stands behind its name."""
+    name, _, word = algorithm.partition(TILED)
+    found = find("conv", name, "cuda")
+    if not word:
+        return found
+    own = implicit.parts_of(replace(_KINDS[name], word=word))
+    return replace(found, name=algorithm.partition(".")[2], default=False, **own)
+
+
+def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Variant, ...]:
+    """The tilings that the model finds next after those that variants take, to be measured too."""
+    machine = machine or machines.current()
+    found = [
+        (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
+        for name, kind in _KINDS.items()
+        if possible(name, problem, machine)
+        for product in kind.products(problem, batch, machine)[1:]
+    ]
+    return tuple(variant_of(algorithm) for _, algorithm in sorted(found)[:FURTHER])
 
 
 def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Choice, ...]:
@@ -91,13 +155,53 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
     """The algorithm that `best.fp32` runs for up to `batch` images, and what was measured of it.
 
     None where the model decides: where nothing was measured for about as many images, or what was
-    the fastest then is not possible here.
+    the fastest then is not possible here. The algorithm is another than was measured to be the
+    fastest where the table that ships has no time of it and the model promises CLAIM.
     """
     machine = machine or machines.current()
     for found in measured.near(problem, batch, machine):
         if possible(found.algorithm, problem, machine):
-            return found.algorithm, found
+            first = _promising(problem, found, machine)
+            return found.algorithm if first is None else first.algorithm, found
     return choices(problem, batch, machine)[0].algorithm, None
+
+
+def _promising(problem: Conv, found: Measured, machine: Machine) -> Choice | None:
+    """What the table that ships has no time of and should be faster than all it has."""
+    if found.source != SHIPS:
+        return None
+    tried = {name.partition(TILED)[0] for name in (*found.us, *found.dropped)}
+    options = choices(problem, found.images, machine)
+    first = next((option for option in options if option.algorithm not in tried), None)
+    if first is None or CLAIM * first.us(machine) > found.us[found.algorithm]:
+        return None
+    return first
+
+
+def counted(
+    entries: Iterable[Mapping[str, Any]], peer: float | None = None
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
+
+    These were wrong or failed, or are tensor cores' whose error was above `peer`, that of cuDNN on
+    the same data; where it was not there, above all of ours that add fp32 and transform nothing.
+    """
+    own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
+    right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
+    plain = [entry.get("relative_error") or 0.0 for entry in right if _plain(entry["name"])]
+    limit = max(plain, default=float("inf")) if peer is None else peer
+    us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
+    for entry in right:
+        name, error = entry["name"], entry.get("relative_error") or 0.0
+        if name.partition(TILED)[0] in _KINDS and error > limit:
+            dropped.append(name)
+        else:
+            us[name] = 1e3 * entry["median_ms"]
+    return us, tuple(dropped)
+
+
+def _plain(algorithm: str) -> bool:
+    return find("conv", algorithm.partition(TILED)[0], "cuda").family in _PLAIN
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -107,23 +211,46 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     """
     chosen, found = taken(problem, batch, machine)
     options = choices(problem, batch, machine)
-    first = options[0].algorithm
     times: Mapping[str, float] = {} if found is None else found.us
-    rows = [("chosen", f"{chosen}, {'by the model' if found is None else 'as measured'}")]
+    rows = _chosen(problem, batch, machine)
     if found is not None:
         rows.append(("measured on", str(found)))
-        rows.append(("the model would take", _beside(first, found)))
+        rows.append(("the model would take", _beside(options[0].algorithm, found)))
+    if chosen.partition(TILED)[0] in _KINDS:
+        most = f"at most that of fp32 sums of {problem.depth:,} products, as from {EXACT_FROM} on"
+        rows.append(("its error", most))
     for option in options:
-        us = option.clocks / machine.clock_mhz
-        figure = f"{us:,.2f} us by the model, {option.clocks:,.0f} clocks"
+        figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
         figure += _time(times, option.algorithm)
         if option.product is not None:
             figure += f"; {option.product}"
         rows.append((option.algorithm, figure))
-    for name in ALGORITHMS[len(_PRICED) :]:
+    rows += [(name, f"a tiling of it{_time(times, name)}") for name in times if TILED in name]
+    for name in _MEASURED_ONLY:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{_time(times, name) or '; not measured'}"))
-    return rows
+    refused = {name: why_not(name, problem, machine) for name in _KINDS}
+    return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
+
+
+def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
+    """What is taken and why: its time, and that of what comes next."""
+    algorithm, found = taken(problem, batch, machine)
+    images = batch if found is None else found.images
+    model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
+    if found is None:
+        words, times, how = "by the model", model, "predicted"
+    elif algorithm == found.algorithm:
+        words, times, how = "as measured", dict(found.us), "measured"
+    else:
+        first = f"{model[algorithm]:,.2f} us predicted, not measured yet"
+        why = f"{first}; {found.us[found.algorithm]:,.2f} us measured of {found.algorithm}"
+        return [("chosen", f"{algorithm}, by the model over what was measured"), ("because", why)]
+    why = f"{times.pop(algorithm):,.2f} us {how}"
+    if times:
+        second = min(times, key=times.__getitem__)
+        why += f"; {times[second]:,.2f} us of {second}, which is next"
+    return [("chosen", f"{algorithm}, {words}"), ("because", why)]
 
 
 def _time(times: Mapping[str, float], algorithm: str) -> str:
@@ -154,23 +281,31 @@ def _prepared(chosen: Variant, w: Any, problem: Conv, batch: int) -> State:
     return State(chosen, chosen.prepare(w, problem, batch) if chosen.prepare else w)
 
 
-def _prepare(w: Any, problem: Conv, batch: int) -> State:
-    """The choice, or the model's where memory does not hold what was measured to be faster."""
+def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
+    """The choice, and what stands in where memory does not hold it: measured, then the model's."""
     algorithm, found = taken(problem, batch)
-    try:
-        return _prepared(find("conv", algorithm, "cuda"), w, problem, batch)
-    except Exception as error:
-        first = choices(problem, batch)[0]
-        if found is None or first.algorithm == algorithm or not lacks_memory(error):
-            raise
-    release()
-    return _prepared(first.variant, w, problem, batch)
+    if found is None:
+        return (algorithm,)
+    first = choices(problem, batch)[0].algorithm
+    return tuple(dict.fromkeys((algorithm, found.algorithm, first)))
+
+
+def _prepare(w: Any, problem: Conv, batch: int) -> State:
+    """The choice, or the first after it that memory holds."""
+    *others, last = _in_turn(problem, batch)
+    for algorithm in others:
+        try:
+            return _prepared(variant_of(algorithm), w, problem, batch)
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+        release()
+    return _prepared(variant_of(last), w, problem, batch)
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    """Those of the choice, and of the model's, which runs where memory does not hold that."""
-    names = (taken(problem, batch)[0], choices(problem, batch)[0].algorithm)
-    makers = [find("conv", name, "cuda").kernels for name in dict.fromkeys(names)]
+    """Those of the choice, and of what runs where memory does not hold that."""
+    makers = [variant_of(name).kernels for name in _in_turn(problem, batch)]
     found = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
     return tuple(dict.fromkeys(found))
 
@@ -188,5 +323,5 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     default=True,
 )
 def fp32(x: Any, w: State, y: Any, problem: Conv) -> None:
-    """The fastest of our fp32 algorithms: as measured here or where it ships, else by a model."""
+    """The fastest of our algorithms of fp32 accuracy: as measured, else by a model."""
     w.variant.launch(x, w.state, y, problem)

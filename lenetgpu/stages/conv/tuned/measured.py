@@ -47,8 +47,9 @@ _PYTHON = ("stages/conv", "gpu", "problems.py")
 class Measured:
     """Times of algorithms that one run took of one convolution: `us` are microseconds of a call.
 
-    `source` is SHIPS or HERE, `commit` what ran where that was recorded, `load` how many processes
-    beside it computed on the GPU.
+    An algorithm may have a tiling behind it, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS or
+    HERE, `commit` what ran where that was recorded, `load` how many processes beside it computed on
+    the GPU, `dropped` what is not to be taken: it was wrong, failed, or was not exact enough.
     """
 
     device: str
@@ -58,6 +59,7 @@ class Measured:
     source: str = HERE
     commit: str | None = None
     load: float = 0.0
+    dropped: tuple[str, ...] = ()
 
     @property
     def algorithm(self) -> str:
@@ -76,6 +78,7 @@ class Measured:
             and all(type(us) in (int, float) and isfinite(us) and us > 0 for us in times)
             and type(self.images) is int
             and self.images >= 1
+            and all(type(name) is str for name in self.dropped)
             and isfinite(self.load)
             and self.load >= 0
         )
@@ -112,6 +115,7 @@ def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
         for row in document["rows"]:
             row = dict(row)
             problem, algorithm = problem_of(row.pop("problem")), row.pop("algorithm")
+            row["dropped"] = tuple(row.get("dropped", ()))
             found = Measured(**row, source=SHIPS)
             if not found.sound() or found.algorithm != algorithm:
                 raise ValueError(f"a row of {algorithm} that was not the fastest")
@@ -212,5 +216,7 @@ def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
     """The table's row of it."""
     row = asdict(replace(found, us=dict(found.us)))
     del row["source"], row["load"]
+    if not found.dropped:
+        del row["dropped"]
     first = {"device": row.pop("device"), "problem": fields_of(problem)}
     return first | {"images": row.pop("images"), "algorithm": found.algorithm} | row

@@ -1,0 +1,337 @@
+"""`best.fp32` and the tensor cores: when it takes them, by which tiling, and what it says of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from test_conv_tuned import (  # noqa: F401
+    DAY,
+    HERE_IS,
+    MACHINE,
+    MAPS,
+    Run,
+    gpu,
+    here,
+    own_cache,
+    ships,
+    tune,
+)
+
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input
+from lenetgpu.commands.conv import compared, tuning
+from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.gpu.machines import H100, H200
+from lenetgpu.papers.shapes import SUITES, Shape
+from lenetgpu.plan import untried
+from lenetgpu.problems import Conv
+from lenetgpu.show.conv_document import shape_text
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tensor import implicit, mma, product, wgmma
+from lenetgpu.stages.conv.tensor.packed import Layout
+from lenetgpu.stages.conv.tuned import choose, measured
+from lenetgpu.stages.conv.tuned.choose import (
+    CLAIM,
+    EXACT_FROM,
+    TILED,
+    choices,
+    counted,
+    explain,
+    further,
+    possible,
+    taken,
+    variant_of,
+)
+from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
+
+HOPPER, ANY = "tensor.wgmma_fp16x3", "tensor.fp16x3"
+DEEP = Conv(14, 14, 256, 256, 3, 3, 1, 1, **MAPS)
+SHALLOW = Conv(112, 112, 3, 64, 3, 3, 1, 1, **MAPS)
+AMPERE = replace(MACHINE, compute_capability=80)
+WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if made.split == 1)
+
+
+def test_resnet_s_3x3_are_taken_by_the_tensor_cores():
+    """Measured on an H200: 1.6 to 1.8 times faster than what was taken before."""
+    found = {s.problem.H: s.problem for s in SUITES["resnet50"].shapes if s.problem.R == 3}
+    assert sorted(found) == [7, 14, 28, 56]
+    for problem in found.values():
+        assert taken(replace(problem, **MAPS), 64, H200) == (HOPPER, None)
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [(75, set()), (80, {ANY}), (89, {ANY}), (90, {ANY, HOPPER}), (100, {ANY}), (120, {ANY})],
+)
+def test_a_gpu_has_the_tensor_cores_that_it_has(capability, expected):
+    machine = replace(H200, compute_capability=capability)
+    named = {c.algorithm for c in choices(DEEP, 64, machine) if c.algorithm.startswith("tensor")}
+    assert named == expected == {name for name in (ANY, HOPPER) if possible(name, DEEP, machine)}
+    refused = {name for name, why in explain(DEEP, 64, machine) if why.startswith("not taken, ")}
+    assert refused == {ANY, HOPPER} - expected
+
+
+def test_papers_small_batches_stay_as_they_are():
+    """A launch of four or five kernels is more than these take in all."""
+    suites = ("pascal-single", "pascal-multi", "overfeat")
+    for shape in (shape for name in suites for shape in SUITES[name].shapes):
+        problem = replace(shape.problem, **MAPS)
+        name, found = taken(problem, 1, H200)
+        if found.us[found.algorithm] < 10:
+            assert name == found.algorithm, shape_text(problem)
+        if problem.C == 1:
+            assert name.startswith("direct."), shape_text(problem)
+
+
+def test_all_launches_are_in_the_price(monkeypatch):
+    """Two split, one multiplies, one adds parts, one looks again; each of them every turn."""
+    held = replace(product.FIT, launch=0.0, parts=1.0)
+    layout = replace(Layout(DEEP, 2), planes=True)
+    for split, launches in ((1, 4), (2, 5)):
+        made = product.Product(layout, wgmma.FP16X3.tilings[0], split)
+        for batch, turns in ((64, 1), (5_000, 2)):
+            monkeypatch.setattr(implicit, "images_at_once", lambda _, n, turns=turns: n // turns)
+            with monkeypatch.context() as patch:
+                for module in (product, implicit):
+                    patch.setattr(module, "FIT", replace(product.FIT, parts=1.0))
+                whole = implicit.Kind.clocks(made, batch, H200)
+                for module in (product, implicit):
+                    patch.setattr(module, "FIT", held)
+                rest = implicit.Kind.clocks(made, batch, H200)
+            assert whole - rest == pytest.approx(turns * launches * product.FIT.launch)
+
+
+def test_explain_says_what_was_taken_and_why():
+    us = predicted(machine=H200)
+    first, second, *_ = us
+    rows = explain(DEEP, 64, H200)
+    why = f"{us[first]:,.2f} us predicted; {us[second]:,.2f} us of {second}, which is next"
+    assert rows[:2] == [("chosen", f"{HOPPER}, by the model"), ("because", why)]
+    found = dict(rows)
+    assert found["its error"] == "at most that of fp32 sums of 2,304 products, as from 64 on"
+    own = wgmma.FP16X3.plan(DEEP, 64, H200)
+    assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
+    assert "its error" not in dict(explain(DEEP, 1, replace(H200, compute_capability=75)))
+
+
+def test_few_products_a_sum_are_more_exact_in_fp32():
+    one = Conv(7, 7, EXACT_FROM, 64, 1, 1, **MAPS)
+    assert possible(HOPPER, one, H200) and not possible(HOPPER, replace(one, C=63), H200)
+    rows = dict(explain(SHALLOW, 4096, H200))
+    assert rows[HOPPER] == "not taken, sums of 27 products: below 64 it errs more than fp32"
+    assert not any(c.algorithm.startswith("tensor") for c in choices(SHALLOW, 4096, H200))
+
+
+def test_what_tensor_kernels_refuse_is_another_s():
+    wide = Conv(4096, 4096, 64, 1, 1, 1, **MAPS)
+    assert "supports images" in find("conv", HOPPER, "cuda").refusal(wide)
+    name, _ = taken(wide, 1, H200)
+    assert find("conv", name, "cuda").refusal(wide) is None and not name.startswith("tensor")
+    rows = dict(explain(wide, 1, H200))
+    assert rows[HOPPER].startswith("not taken, supports images")
+
+
+def predicted(problem=DEEP, images=64, machine=MACHINE):
+    return {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
+
+
+def test_a_table_without_it_gives_way_where_the_model_promises_enough(ships):  # noqa: F811
+    us = predicted()[HOPPER]
+    ships(64, {"winograd.f4": 1.01 * CLAIM * us, "direct.tuned": 1e4}, DEEP)
+    name, found = taken(DEEP, 64, MACHINE)
+    assert (name, found.algorithm) == (HOPPER, "winograd.f4")
+    rows = dict(explain(DEEP, 64, MACHINE))
+    assert rows["chosen"] == f"{HOPPER}, by the model over what was measured"
+    first = f"{us:,.2f} us predicted, not measured yet"
+    assert rows["because"] == f"{first}; {1.01 * CLAIM * us:,.2f} us measured of winograd.f4"
+    less = replace(found, us={"winograd.f4": 0.99 * CLAIM * us, "direct.tuned": 1e4})
+    measured._shipped()[HERE_IS.name, DEEP] = (less,)
+    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", less)
+
+
+def test_its_prediction_is_for_as_many_images_as_were_measured(ships):  # noqa: F811
+    ships(64, {"winograd.f4": 1.01 * CLAIM * predicted()[HOPPER]}, DEEP)
+    assert taken(DEEP, 33, MACHINE)[0] == taken(DEEP, 128, MACHINE)[0] == HOPPER
+    why = dict(explain(DEEP, 33, MACHINE))["because"]
+    assert why.startswith(f"{predicted()[HOPPER]:,.2f} us predicted, ")
+
+
+REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"us": REST | {HOPPER: 9.3e3, ANY: 9.4e3}}, {"us": REST, "dropped": (ANY, HOPPER)},
+     {"us": REST | {ANY: 9.3e3}, "dropped": (f"{HOPPER}{TILED}{WORD}",)}],
+)  # fmt: skip
+def test_a_table_that_has_it_decides(change, ships):  # noqa: F811
+    row = Measured(HERE_IS.name, 64, date=DAY, source=SHIPS, **change)
+    measured._shipped()[HERE_IS.name, DEEP] = (row,)
+    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", row)
+
+
+def test_what_this_machine_measured_decides(here, ships):  # noqa: F811
+    assert here(
+        64, {"winograd.f4": 9e3}, DEEP
+    )  # conv --tune tries all, what is not there was wrong
+    assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
+
+
+def test_rows_have_what_was_dropped_and_older_ones_are_read(tmp_path):
+    row = Measured("Some GPU", 4, {"direct.tuned": 2.0}, DAY, SHIPS, dropped=(ANY,))
+    older = measured.row_of(DEEP, replace(row, dropped=()))
+    assert "dropped" not in older
+    path = tmp_path / "measured.json"
+    for made, expected in ((older, ()), (measured.row_of(DEEP, row), (ANY,))):
+        path.write_text(json.dumps({"schema": measured.SCHEMA, "rows": [made]}))
+        (found,) = measured.read_table(path)["Some GPU", DEEP]
+        assert found == replace(row, dropped=expected)
+
+
+def ran(name, us, error, status="right"):
+    return {"name": name, "status": status, "median_ms": us / 1e3, "relative_error": error}
+
+
+def test_tensor_cores_count_where_they_err_no_more_than_cudnn():
+    found = [ran("winograd.f4", 5, 3e-6), ran("direct.tuned", 9, 3e-7), ran(ANY, 4, 4e-7),
+             ran(f"{HOPPER}{TILED}taps-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
+             ran("best.fp32", 1, 1e-7), ran(HOPPER, 1, 1e-7, "failed")]  # fmt: skip
+    us, dropped = counted(found, 4e-7)
+    assert us == pytest.approx({"winograd.f4": 5.0, "direct.tuned": 9.0, ANY: 4.0})
+    assert dropped == ("winograd.f2", HOPPER, f"{HOPPER}{TILED}taps-272x64")
+    alone, dropped = counted(found)  # beside no cuDNN: as direct.tuned, not as winograd.f4
+    assert set(alone) == {"winograd.f4", "direct.tuned"} and ANY in dropped
+    assert set(counted([ran(ANY, 4, 4e-7)])[0]) == {ANY}
+
+
+def test_the_table_that_ships_asks_cudnn_on_the_same_data(script):
+    told = script("conv_choices").told
+    found = [ran("direct.tuned", 9, 1e-6) | MAPS, ran(HOPPER, 3.21987, 4e-7) | MAPS]
+    for error, us in ((5e-7, {"direct.tuned": 9.0, HOPPER: 3.22}), (3e-7, {"direct.tuned": 9.0})):
+        peer = ran("PyTorch", 9, error) | {"name": script("conv_choices").NAMES["cuda"]}
+        assert told({"candidates": [*found, peer]}) == (us, () if HOPPER in us else (HOPPER,))
+
+
+def test_words_name_one_product_each():
+    for problem in (DEEP, replace(DEEP, stride=2), Conv(224, 224, 3, 64, 7, 7, 2, 3, **MAPS)):
+        for kind in (mma.FP16X3, wgmma.FP16X3):
+            words = [made.word for made in kind.products(problem, 64, H200)]
+            assert len(words) == len(set(words)) > 2
+            for word in words:
+                (made,) = replace(kind, word=word).products(problem, 64, H200)
+                assert made.word == word
+
+
+def test_a_measured_tiling_is_what_runs(ships, monkeypatch):  # noqa: F811
+    algorithm = f"{HOPPER}{TILED}{WORD}"
+    ships(64, {algorithm: 1.0, "winograd.f4": 2.0}, DEEP)
+    monkeypatch.setattr(choose.machines, "current", lambda: MACHINE)
+    assert taken(DEEP, 64, MACHINE)[0] == algorithm
+    (own,) = replace(wgmma.FP16X3, word=WORD).products(DEEP, 64, MACHINE)
+    assert own != wgmma.FP16X3.plan(DEEP, 64, MACHINE)
+    prepared = []
+    monkeypatch.setattr(implicit, "prepare", lambda w, batch, made: prepared.append((made, batch)))
+    state = choose._prepare("w", DEEP, 64)
+    assert prepared == [(own, 64)] and state.variant.full_name == algorithm
+    listed = find("conv", "best", "cuda").kernels(DEEP, 64)
+    assert set(variant_of(algorithm).kernels(DEEP, 64)) <= set(listed)
+    assert own.kernels()[0] in listed
+    rows = dict(explain(DEEP, 64, MACHINE))
+    assert rows["chosen"] == f"{algorithm}, as measured"
+    assert rows["because"] == "1.00 us measured; 2.00 us of winograd.f4, which is next"
+    assert rows[algorithm] == "a tiling of it; measured 1.00 us"
+
+
+@pytest.mark.parametrize("name", [f"{HOPPER}{TILED}taps-1x1", f"winograd.f4{TILED}{WORD}"])
+def test_a_tiling_that_is_there_no_more_falls_to_the_model(name, ships):  # noqa: F811
+    ships(64, {name: 1.0, "winograd.f4": 2.0}, DEEP)
+    assert taken(DEEP, 64, MACHINE) == (HOPPER, None)
+
+
+def test_best_takes_nothing_that_no_gpu_has_run():
+    assert not any(untried(name) for name in choose.ALGORITHMS)
+
+
+def test_best_lists_and_prepares_the_tensor_kernels_that_it_takes(monkeypatch):
+    best, own = find("conv", "best", "cuda"), find("conv", HOPPER, "cuda")
+    assert best.kernels(DEEP, 64) == own.kernels(DEEP, 64)
+    launched = Run(monkeypatch)
+    monkeypatch.setattr(choose.machines, "current", lambda: AMPERE)
+    choose.fp32("x", choose._prepare("w", SUITE_56, 64), "y", SUITE_56)
+    expected = choices(SUITE_56, 64, AMPERE)[0].algorithm
+    assert launched.log == [(expected, (expected, "w", 64))]
+
+
+SUITE_56 = Conv(112, 112, 64, 128, 3, 3, 1, 1, **MAPS)
+
+
+def test_hopper_s_kernels_are_for_hopper_alone():
+    made = [one for one in wgmma.FP16X3.products(DEEP, 64, H200) if one.split == 1]
+    kernels = tuple(kernel for one in made for kernel in one.kernels())
+    assert {kernel.entry for kernel in kernels} == {"tensor_taps", "tensor_wgmma"}
+    assert not any(kernel.meant_for("sm_80") for kernel in kernels)
+    kernels += find("conv", ANY, "cuda").kernels(DEEP, 1)
+    assert not any(kernel.meant_for("sm_75") for kernel in kernels)  # best.fp32 is for sm_75 too
+
+
+def test_memory_that_does_not_hold_it_gives_way_to_what_was_measured(ships, monkeypatch):  # noqa: F811
+    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
+    Run(monkeypatch, {HOPPER: MemoryError("no room")})
+    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
+    assert choose._prepare("w", DEEP, 64).variant.full_name == "winograd.f4"
+    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4")
+
+
+def test_further_tilings_are_the_model_s_next():
+    found = [variant.full_name for variant in further(DEEP, 64, H200)]
+    assert len(found) == len(set(found)) == choose.FURTHER
+    kind = wgmma.FP16X3
+    words = [made.word for made in kind.products(DEEP, 64, H200)]
+    own = [name.partition(TILED)[2] for name in found if name.startswith(HOPPER)]
+    assert own == words[1 : 1 + len(own)] and own
+    assert all(possible(name, DEEP, H200) for name in found)
+    assert not further(SHALLOW, 64, H200) and not further(
+        DEEP, 64, replace(H100, compute_capability=75)
+    )
+
+
+def test_further_tilings_are_for_tuning_alone():
+    shape = Shape("", DEEP, 64)
+    assert tuning.tilings(ConvRequest(tune=True), shape) and not tuning.tilings(
+        ConvRequest(), shape
+    )
+
+
+def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):  # noqa: F811
+    problem = replace(DEEP, C=64)
+    winner = further(problem, 64, MACHINE)[1].full_name
+    gpu[64] = {winner: 3.0, HOPPER: 4.0, ANY: 7.0}
+    compiled = []
+    monkeypatch.setattr(
+        compared, "compile_all", lambda shapes, of, _: compiled.extend(map(of, shapes))
+    )
+    document, said = tune("64,14,14,256,3,1,1", "--batch", 64, "--only", "best")
+    assert winner in {variant.full_name for variant in compiled[0]}
+    (case,) = document["cases"]
+    assert case["tuned"]["algorithm"] == winner and case["tuned"]["off"] == pytest.approx(
+        4 / 3, rel=1e-3
+    )
+    row = next(e for e in case["candidates"] if e["name"] == winner)
+    assert row["command"] == case["command"] == (
+        "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
+    )  # fmt: skip
+    assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices kept" in said
+
+
+@pytest.mark.gpu
+def test_what_is_taken_and_each_further_tiling_is_right(rng):
+    import cupy
+
+    x, w = random_input("conv", DEEP, 64, rng)
+    expected = reference(x, w, DEEP, cupy).get()
+    for variant in (find("conv", "best", "cuda"), *further(DEEP, 64)):
+        verdict = check_variant(variant, DEEP, x, w, expected)
+        assert verdict.passed, f"{variant.full_name}: {verdict}"
