@@ -11,7 +11,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given
 from lenetgpu.files.regular import read_whole
-from lenetgpu.papers.shapes import Row, Shape, Suite, row_of
+from lenetgpu.papers.shapes import Row, Shape, Suite, images_of, row_of
 from lenetgpu.problems import Conv, outputs
 from lenetgpu.show.conv_document import shape_text
 
@@ -48,14 +48,18 @@ class Wish:
         return replace(given, asked=asked)
 
     def of_row(self, row: Row) -> Row:
-        """A row of a suite as it is wished."""
+        """A row of a suite as it is wished; what a paper says of it is of the row as it was."""
         if not isinstance(row, Shape):
             return replace(row, given=self.of(row.given))
         problem = replace(
             row.problem, bias=self.bias or row.problem.bias, relu=self.relu or row.problem.relu,
             dtype=self.dtype or row.problem.dtype,
         )  # fmt: skip
-        return replace(row, problem=problem, batch=self.batch or row.batch)
+        batch = self.batch or row.batch
+        if (problem, batch) == (row.problem, row.batch):
+            return row
+        label = row.label.replace(images_of(row.batch), images_of(batch))
+        return replace(row, label=label, problem=problem, batch=batch, paper="")
 
 
 def is_benchdnn(text: str) -> bool:
