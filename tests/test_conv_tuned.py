@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import permutations, product
 from types import SimpleNamespace
@@ -464,6 +466,34 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
     assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
     assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["before"] == SLOW
+
+
+def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
+    """Each reads what is kept and writes it with its own: nobody may come between."""
+    keep, counts = entries.keep, range(1, 9)
+
+    def slow(*asked):
+        time.sleep(0.02)
+        return keep(*asked)
+
+    monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
+    monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
+    monkeypatch.setattr(entries, "keep", slow)
+    case = {"candidates": [entry(SLOW, 1.0)], "interrupted": False}
+    with ThreadPoolExecutor(len(counts)) as pool:
+        shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
+        done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]
+    assert [tuned.why for tuned in done] == [None] * len(counts)
+    assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
+
+
+def test_who_stays_inside_is_waited_for_and_then_gone_without(here, ships, monkeypatch):
+    monkeypatch.setattr(entries, "_WAITS_S", 0.1)
+    with entries.alone(tuning.KIND), entries.alone(tuning.KIND):
+        assert here(4, {SLOW: 1.0})
+    monkeypatch.setattr(entries, "folder", lambda *_, **__: None)
+    with entries.alone(tuning.KIND):
+        pass
 
 
 def test_a_wrong_algorithm_is_never_kept(gpu):

@@ -7,8 +7,10 @@ takes its place where that can be written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
@@ -22,6 +24,7 @@ SUFFIX, CUBIN = ".kept", ".cubin"
 KERNELS = "kernels"
 _FORMAT = b"lenetgpu cache 1 "
 MOST_BYTES = 64 << 20
+_WAITS_S, _LOOKS_S = 5.0, 0.01
 
 
 def enclosed(kind: str, name: str, data: bytes) -> bytes:
@@ -152,6 +155,36 @@ def _fits(value: Any, annotation: str) -> bool:
     if annotation == "float":
         return type(value) in (float, int)
     return type(value) is {"str": str, "int": int, "bool": bool}[annotation]
+
+
+@contextmanager
+def alone(kind: str) -> Iterator[None]:
+    """A block that one process at a time is in, of those that add to entries of a kind.
+
+    It goes without where nobody can be told to wait, and where somebody stays inside.
+    """
+    where = folder(kind, make=True)
+    with ExitStack() as held:
+        if where is not None:
+            with suppress(OSError):
+                handle = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+                held.callback(os.close, handle)
+                _wait(handle)
+        yield
+
+
+def _wait(handle: int) -> None:
+    """Lock a folder, or give up after a while; OSError where it cannot be."""
+    import fcntl
+
+    until = time.monotonic() + _WAITS_S
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOKS_S)
+        else:
+            return
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:
