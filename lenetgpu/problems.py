@@ -69,6 +69,7 @@ class OfMap:
 class Conv(OfMap):
     """Cross-correlation of (H, W, C) with M filters of (R, S, C / groups), with zero padding.
 
+    Padding is zeros like any other: times a filter that is infinite or NaN they are NaN.
     `stride` is that of rows and columns, `pad` that of every side; where they differ `strides` and
     `pads` say them, None where they do not, and `stride` and `pad` are the first of them. Taps lie
     `dilation` apart. Each of the `groups` takes as many channels, in order, to as many maps.
