@@ -93,6 +93,7 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands"),
         (f"{MIOPEN} -F 4", "backward only (-F 4)"),
         (f"{MIOPEN} -m trans", "transposed"),
+        (f"{MIOPEN} -p 1 -r 2", "padding of 2"),
         (f"{MIOPEN} -z same", "padding mode same"),
         (f"{MIOPEN} -_ 3", "3 spatial dimensions"),
         ("MIOpenDriver convfp8", "fp8 operands"),
