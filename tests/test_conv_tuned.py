@@ -487,13 +487,17 @@ def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypat
     assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
 
 
-def test_who_stays_inside_is_waited_for_and_then_gone_without(here, ships, monkeypatch):
-    monkeypatch.setattr(entries, "_WAITS_S", 0.1)
-    with entries.alone(tuning.KIND), entries.alone(tuning.KIND):
-        assert here(4, {SLOW: 1.0})
+def test_without_locks_or_a_folder_what_was_measured_is_kept_or_said(gpu, monkeypatch):
+    def full(*_):
+        raise OSError("no locks available")
+
+    gpu[16] = {SLOW: 1.0}
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", full)
+        assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["why"] is None
     monkeypatch.setattr(entries, "folder", lambda *_, **__: None)
-    with entries.alone(tuning.KIND):
-        pass
+    (case,) = tune("16,9,9,16,3")[0]["cases"]
+    assert case["tuned"]["why"] == "the cache folder takes no entry"
 
 
 def test_a_wrong_algorithm_is_never_kept(gpu):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
@@ -24,7 +23,6 @@ SUFFIX, CUBIN = ".kept", ".cubin"
 KERNELS = "kernels"
 _FORMAT = b"lenetgpu cache 1 "
 MOST_BYTES = 64 << 20
-_WAITS_S, _LOOKS_S = 5.0, 0.01
 
 
 def enclosed(kind: str, name: str, data: bytes) -> bytes:
@@ -161,30 +159,18 @@ def _fits(value: Any, annotation: str) -> bool:
 def alone(kind: str) -> Iterator[None]:
     """A block that one process at a time is in, of those that add to entries of a kind.
 
-    It goes without where nobody can be told to wait, and where somebody stays inside.
+    It goes without where there is no folder of ours, and where folders cannot be locked.
     """
+    import fcntl
+
     where = folder(kind, make=True)
     with ExitStack() as held:
         if where is not None:
             with suppress(OSError):
                 handle = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
                 held.callback(os.close, handle)
-                _wait(handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def _wait(handle: int) -> None:
-    """Lock a folder, or give up after a while; OSError where it cannot be."""
-    import fcntl
-
-    until = time.monotonic() + _WAITS_S
-    while time.monotonic() < until:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_LOOKS_S)
-        else:
-            return
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:
