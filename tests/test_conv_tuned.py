@@ -149,6 +149,13 @@ def test_what_best_does_not_run_is_no_part_of_the_table(change, script, tmp_path
     assert row["us"] == {"direct.tuned": 2.0, "winograd.f2": 3.0}
 
 
+def test_a_shape_that_best_refuses_is_passed_over(script, tmp_path):
+    case = {"shape": "16,9,9,16,3,1,0 --bias --dtype fp16", "images": 4, "label": "x"}
+    entries_ = [entry("direct.grouped", 2.0), entry("best.fp32", 1.0, "refused")]
+    planted(tmp_path, "conv/a.json", DAY, [], cases=[case | {"candidates": entries_}])
+    assert script("conv_choices").table(tmp_path)["rows"] == []
+
+
 @pytest.mark.parametrize("more", [{"quick": True}, {"device": {"kind": "cpu", "name": "x"}}])
 def test_quick_runs_and_cpus_are_no_part_of_the_table(more, script, tmp_path):
     two = [entry("direct.tuned", 2.0), entry("winograd.f2", 3.0)]
