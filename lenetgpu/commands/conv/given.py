@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _MOST_BYTES = 1 << 20
 ALONE = "each convolution alone: without its bias, and without what follows it"
 FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
+AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,13 @@ def from_model(path: Path, wish: Wish) -> Suite:
 
 
 def _suite(path: Path, found: Iterable[Given], wish: Wish) -> Suite:
-    title, notes = f"the convolutions of {path.name}", (FUSED if wish.epilogue else ALONE,)
-    rows = rows_of(map(wish.of, found))
-    return Suite("", title, (), (), "", rows, notes=notes, source=str(path))
+    wished = [wish.of(given) for given in found]
+    ends = any(g.asked is not None and (g.asked.bias or g.asked.relu) for g in wished)
+    note = FUSED if wish.epilogue else ALONE
+    if wish.bias or wish.relu or (ends and not wish.epilogue):
+        note = AS_SAID
+    title, rows = f"the convolutions of {path.name}", rows_of(wished)
+    return Suite("", title, (), (), "", rows, notes=(note,), source=str(path))
 
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:
