@@ -70,13 +70,13 @@ class Conv(OfMap):
     """Cross-correlation of (H, W, C) with M filters of (R, S, C / groups), with zero padding.
 
     `stride` is that of rows and columns, `pad` that of every side; where they differ `strides` and
-    `pads` say them, None where they do not, and `stride` and `pad` are the first of them. Taps lie
-    `dilation` apart. Each of the `groups` takes as many channels, in order, to as many maps.
-    `bias`: a value a map is added to its sums; `relu`: what is below zero is stored as zero, and
-    NaN stays. Input, filters, bias and output are held as `dtype`: one of ITEM_BYTES.
+    `pads` say them, else None, and `stride` and `pad` are the first of them. Taps lie `dilation`
+    apart, and are multiplied in the padding too: infinity by zero is NaN. Each of the `groups`
+    takes as many channels, in order, to as many maps. `bias`: a value a map is added to its sums;
+    `relu`: what is below zero is stored as zero, NaN stays. All are held as `dtype` of ITEM_BYTES.
 
     Forms that compute the same are equal: of one tap there is no dilation, a side of one output has
-    the other's stride where it can, and padding behind that no output reads is not there. What then
+    the other's stride where it can, padding behind that no output reads is not there. What then
     differs from the plain form is in `wants`.
     """
 

@@ -60,8 +60,8 @@ def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Each case of which one algorithm can be told from another."""
     for case in document["cases"]:
         us, dropped = told(case)
-        problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
         if len(us) > 1:
+            problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
             date, commit = document["date"], document.get("commit")
             name = document["device"]["name"]
             yield problem, Measured(name, case["images"], us, date, SHIPS, commit, dropped=dropped)

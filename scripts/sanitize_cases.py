@@ -122,8 +122,16 @@ def of_plans(gpu: Gpu) -> Iterator[Case]:
 
 
 def of_names(cases: list[Case], only: str) -> list[Case]:
-    """Those of what has one of the names, with commas between, in its own; all of no name."""
-    return [case for case in cases if any(name in case.of for name in only.split(","))]
+    """Those of what has one of the names, with commas between, in its own; all where `only` is "".
+
+    ClickException for a name that nothing has.
+    """
+    names = [name.strip() for name in only.split(",")] if only else []
+    for name in names:
+        if not name or not any(name in case.of for case in cases):
+            said = "expected a part of a plan's or variant's name, found none that has it"
+            raise click.ClickException(f"--only {name!r}: {said}")
+    return [case for case in cases if not names or any(name in case.of for name in names)]
 
 
 def in_order(cases: list[Case]) -> list[Case]:

@@ -21,11 +21,13 @@ def table() -> str:
         return "Not run yet: `make sanitize` on a GPU with CUDA's toolkit."
     document = load(GPU, NAME)
     commit = document["commit"] or "not recorded"
+    names = document.get("only", "")
+    which = f", only those with {names} in their names" if names else ""
     found = sum(entry["found"] > 0 for entry in document["planted"].values())
     lines = [
         f"{device_name(document)}, {document['date']}, commit {commit}, "
         f"driver {document['driver']}, compute-sanitizer {document['sanitizer']}; "
-        f"{document['cases']:,} cases of {document['variants']} variants and plans; "
+        f"{document['cases']:,} cases of {document['variants']} variants and plans{which}; "
         f"{found} of {len(document['planted'])} planted errors found.",
         "",
         "| tool | cases | errors | allowed reports | wrong results | died | s | not reached |",

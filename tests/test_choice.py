@@ -13,6 +13,7 @@ from lenetgpu.commands import doctor
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import faults
 from lenetgpu.gpu.device import Gpu, driver_gpus
 from lenetgpu.measure import choice, roofline
 from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
@@ -170,8 +171,10 @@ class CUDARuntimeError(RuntimeError):
 
 @pytest.mark.parametrize("refusal", [MemoryError, CUDARuntimeError])
 def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
-    refusal, fitting, shipped_weights
+    refusal, fitting, shipped_weights, monkeypatch
 ):
+    given_back = []  # each time costs a look at every object of the process: hundreds, a minute
+    monkeypatch.setattr(faults, "release", lambda: given_back.append(1))
     errors, asked = fitting
     errors["refusal"] = refusal
     remember("fp32", 10_000, "sgemm")
@@ -179,6 +182,7 @@ def test_a_plan_without_memory_is_held_against_the_weights_in_smaller_passes(
     plan = choose(HOPPER, "fp32", 10_000, shipped_weights)
     assert plan.slots == resolve("sgemm", "cuda").slots
     assert asked == [("sgemm", "uint8", 2_500)]
+    assert len(given_back) == 2
     errors["room"] = 0
     with pytest.raises(LenetError, match="plan sgemm: expected memory for one image"):
         choose(HOPPER, "fp32", 10_000, shipped_weights)

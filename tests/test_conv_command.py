@@ -14,7 +14,7 @@ from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared as convolution
 from lenetgpu.commands.conv.compared import chosen_variants
 from lenetgpu.commands.conv.given import taken
-from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.commands.conv.request import ConvRequest, rows_asked
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
@@ -216,6 +216,12 @@ def test_explain_plans_for_another_machine(without_torch):
     assert "66,048 multiply-adds" in result.output  # the paper's Table 1
     assert "planned for H200" not in result.output
     assert "planned for H200" in run(shape, *plain).output
+    for here in (("--as", "h200"), ()):
+        result = run(shape, *plain, *here, "--only", "best", "--relu")
+        assert result.exit_code == 0, result.output
+        for words in ("best.fp32, planned for H200", "supports sums as they are, not through ReLU"):
+            assert words in result.output
+    assert run(shape, *plain, "--only", "bes").exit_code == 2
     for arguments, words in (
         (("--as", "gtx9", "--explain"), "--as gtx9: expected one of gtx1080ti, titanx, h100, h200"),
         (("--as", "h100"), "--as h100: expected --explain beside it"),
@@ -225,15 +231,35 @@ def test_explain_plans_for_another_machine(without_torch):
         assert words in refused.stderr
 
 
+@pytest.mark.parametrize("change", [{"batch": 3}, {"relu": True}, {"dtype": "fp16"}])
+def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
+    for name in ("convnet2", "overfeat", "pascal-multi"):
+        suite, rows = rows_asked(ConvRequest(suite=name))
+        assert suite == SUITES[name] and rows == [*suite.rows] and suite.says
+        suite, rows = rows_asked(ConvRequest(suite=name, **change))
+        assert not suite.says and suite.claim is None and suite.rows == tuple(rows)
+        assert len(rows) == len(SUITES[name].rows) and not any(row.paper for row in rows)
+    assert rows_asked(ConvRequest(suite="convnet2", batch=128))[0] == SUITES["convnet2"]
+
+
+def test_a_shape_that_all_refuse_is_named(without_torch):
+    result = run("1,8,8,1,3", "--device", "cpu", "--only", "winograd")
+    assert result.exit_code == 0, result.output
+    for words in ("1,8,8,1,3,1,0, batch 1", "nothing to run here", "winograd.blocked: refused, "):
+        assert words in result.stdout
+
+
 def test_a_suite_ends_with_a_summary(without_torch):
     result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
                  "--only", "tiled,unrolled", "--json", "-")  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert [case["images"] for case in document["cases"]] == [2] * 4
+    assert [(case["label"], case["images"]) for case in document["cases"]] == [
+        ("conv1, 2 images", 2), ("conv2, 2 images", 2),
+    ]  # fmt: skip
     rows = {row["name"]: row for row in document["summary"]}
     assert rows["tiled.blocked"]["geomean"] == 1
-    assert rows["unrolled.blas"]["shapes"] == "4 of 4"
+    assert rows["unrolled.blas"]["shapes"] == "2 of 2"
     row = rows["unrolled.blas"]
     assert row["least"] <= row["geomean"] <= row["most"]
 
@@ -407,8 +433,10 @@ def test_finished_shapes_are_kept_where_a_later_one_ends_it(
 
     monkeypatch.setattr(convolution, "Case", case)
     target = tmp_path / "kept.json"
-    result = run("--suite", "lenet", "--batch", 1, "--device", "cpu", "--seconds", 0.02,
-                 "--only", "tiled", "--json", target)  # fmt: skip
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{channels},8,8,4,3\n" for channels in (1, 2, 3, 4)))
+    result = run("--from", lines, "--device", "cpu", "--seconds", 0.02, "--only", "tiled",
+                 "--json", target)  # fmt: skip
     document = json.loads(target.read_text())
     interrupted = stops is KeyboardInterrupt
     assert result.exit_code == (130 if interrupted else 0)

@@ -189,6 +189,21 @@ def test_no_number_stays_none_and_endless_stays_endless(variant):
             assert not verdict.passed and "NaN" in str(verdict)
 
 
+def test_padding_is_zeros_that_endless_filters_make_no_numbers_of(variant, rng):
+    """As in the truth, whether a variant copies images amid zeros or looks where a tap falls."""
+    for dtype, groups in product(ITEM_BYTES, (1, 2)):
+        problem = Conv(4, 5, 2, 2, 3, 3, pads=(1, 0, 2, 1), groups=groups, dtype=dtype)
+        x = narrowed(rng.standard_normal((2, *problem.in_shape)).astype("f"), dtype)
+        w = np.ones(problem.weight_shape, "f")
+        w[0, 1, 0, 0], w[2, 2, 0, 1] = np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            truth = reference(x, narrowed(w, dtype), problem)
+            found = computed(variant, problem, x, narrowed(w, dtype))
+        assert np.isnan(truth[:, 0, :, 0]).all() and np.isinf(truth[:, 1:4, :, 0]).all()
+        for mark in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(mark(found), mark(truth))
+
+
 def test_what_is_beyond_the_end_of_a_half_is_endless(variant):
     for dtype, largest, step in (("fp16", 65504.0, 16.0), ("bf16", 255 * 2.0**120, 2.0**119)):
         for off, expected in ((0, largest), (0.5, largest), (1, np.inf), (1.5, np.inf)):

@@ -466,6 +466,38 @@ def test_halves_of_a_model_are_its_dtype(tmp_path):
         assert (given.others, given.asked.dtype) == ((), dtype)
 
 
+HALF, WIDE = TensorProto.FLOAT16, TensorProto.DOUBLE
+
+
+@pytest.mark.parametrize(
+    ("makes", "kind", "dtype", "why"),
+    [
+        ([node("Constant", [], "w", value=tensor("v", 8, 3, 3, 3, kind=HALF))], 1, "fp16", ()),
+        ([node("Constant", [], "w", value=tensor("v", 8, 3, 3, 3, kind=WIDE))], 1, "fp32",
+         ("fp64 operands",)),
+        ([node("Identity", ["h"], "w")], 1, "fp16", ()),
+        ([node("Cast", ["h"], "w", to=TensorProto.FLOAT)], HALF, "fp32", ()),
+        ([node("Cast", ["f"], "w", to=HALF)], 1, "fp16", ()),
+        ([node("CastLike", ["f", "h"], "w")], 1, "fp16", ()),
+        ([node("DequantizeLinear", ["i", "s"], "w")], 1, "fp32", ()),
+        ([node("ConstantOfShape", ["to"], "w", value=numbers("v", [1]))], HALF, "fp32",
+         ("other operands",)),
+        ([node("ConstantOfShape", ["to"], "w")], HALF, "fp32", ()),
+        ([], HALF, "fp16", ()),
+    ],
+)  # fmt: skip
+def test_the_type_of_filters_is_that_of_what_makes_them(tmp_path, makes, kind, dtype, why):
+    """Also where they are no initializer: constants, casts, inputs of the model."""
+    kinds = {"f": TensorProto.FLOAT, "h": HALF, "i": TensorProto.INT8}
+    weights = [tensor(name, 8, 3, 3, 3, kind=of) for name, of in kinds.items()]
+    weights += [tensor("s"), numbers("to", [8, 3, 3, 3])]
+    made = model([*makes, conv("x", "w", "y")], weights, kind=kind)
+    if not makes:
+        made.graph.input.append(helper.make_tensor_value_info("w", HALF, (8, 3, 3, 3)))
+    (given,) = onnx_convs.read(written(tmp_path, made), None)
+    assert (given.others, given.asked.dtype) == (why, dtype)
+
+
 def test_the_command_fuses_what_is_asked_for(tmp_path):
     nodes = [node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")]
     path = written(tmp_path, model(nodes, [W, tensor("b", 8)]))

@@ -309,7 +309,13 @@ def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
     asked = ConvRequest(LINE, device="cpu", only="direct,best", explain=True, machine="h200")
     (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
     about = [section["about"] for section in case["explanation"]]
-    assert about == ["the shape", "direct.grouped, planned for H200"]
+    refused = ["direct.basic, planned for H200", "best.fp32, planned for H200"]
+    assert about == ["the shape", "direct.grouped, planned for H200", refused[1]]
+    why = "supports rows and columns of one stride, not 2x1"
+    assert case["explanation"][-1]["rows"] == [["refused", why]]
+    asked = replace(asked, only="direct.basic,direct.grouped,best.fp32")
+    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
+    assert {section["about"] for section in case["explanation"]} == {*about, *refused}
 
 
 @pytest.mark.parametrize("name", ["unrolled.blas", "tiled.blocked", "fft.pocketfft"])

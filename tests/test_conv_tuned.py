@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import permutations, product
 from types import SimpleNamespace
@@ -167,6 +169,13 @@ def test_what_best_does_not_run_is_no_part_of_the_table(change, script, tmp_path
             [entry("direct.tuned", 2.0), entry("winograd.f2", 3.0), third])  # fmt: skip
     (row,) = table(tmp_path)["rows"]
     assert row["us"] == {"direct.tuned": 2.0, "winograd.f2": 3.0}
+
+
+def test_a_shape_that_best_refuses_is_passed_over(script, tmp_path):
+    case = {"shape": "16,9,9,16,3,1,0 --bias --dtype fp16", "images": 4, "label": "x"}
+    entries_ = [entry("direct.grouped", 2.0), entry("best.fp32", 1.0, "refused")]
+    planted(tmp_path, "conv/a.json", DAY, [], cases=[case | {"candidates": entries_}])
+    assert script("conv_choices").table(tmp_path)["rows"] == []
 
 
 @pytest.mark.parametrize("more", [{"quick": True}, {"device": {"kind": "cpu", "name": "x"}}])
@@ -488,6 +497,38 @@ def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
     again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
     assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
     assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["before"] == SLOW
+
+
+def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
+    """Each reads what is kept and writes it with its own: nobody may come between."""
+    keep, counts = entries.keep, range(1, 9)
+
+    def slow(*asked):
+        time.sleep(0.02)
+        return keep(*asked)
+
+    monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
+    monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
+    monkeypatch.setattr(entries, "keep", slow)
+    case = {"candidates": [entry(SLOW, 1.0)], "interrupted": False}
+    with ThreadPoolExecutor(len(counts)) as pool:
+        shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
+        done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]
+    assert [tuned.why for tuned in done] == [None] * len(counts)
+    assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
+
+
+def test_without_locks_or_a_folder_what_was_measured_is_kept_or_said(gpu, monkeypatch):
+    def full(*_):
+        raise OSError("no locks available")
+
+    gpu[16] = {SLOW: 1.0}
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", full)
+        assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["why"] is None
+    monkeypatch.setattr(entries, "folder", lambda *_, **__: None)
+    (case,) = tune("16,9,9,16,3")[0]["cases"]
+    assert case["tuned"]["why"] == "the cache folder takes no entry"
 
 
 def test_a_wrong_algorithm_is_never_kept(gpu):

@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
 from lenetgpu.commands.conv.again import command_of
-from lenetgpu.commands.conv.given import parse_shape, rows_of, taken
+from lenetgpu.commands.conv.given import (
+    ALONE,
+    AS_SAID,
+    FUSED,
+    Wish,
+    from_file,
+    parse_shape,
+    rows_of,
+    taken,
+)
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
@@ -93,6 +102,7 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands"),
         (f"{MIOPEN} -F 4", "backward only (-F 4)"),
         (f"{MIOPEN} -m trans", "transposed"),
+        (f"{MIOPEN} -p 1 -r 2", "padding of 2"),
         (f"{MIOPEN} -z same", "padding mode same"),
         (f"{MIOPEN} -_ 3", "3 spatial dimensions"),
         ("MIOpenDriver convfp8", "fp8 operands"),
@@ -107,6 +117,23 @@ def test_what_is_not_taken_is_said(line, why):
     assert result.exit_code == 2
     assert f"expected a convolution that is taken, found {why}" in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "wish", "said"),
+    [
+        ("ic8ih8oc8kh3", Wish(), ALONE),
+        ("ic8ih8oc8kh3", Wish(epilogue=True), FUSED),
+        ("ic8ih8oc8kh3", Wish(bias=True), AS_SAID),
+        ("ic8ih8oc8kh3", Wish(relu=True, epilogue=True), AS_SAID),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", Wish(), AS_SAID),
+        ("--dir=BWD_W --deconv ic8ih8oc8kh3", Wish(), ALONE),
+    ],
+)
+def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
+    path = tmp_path / "lines"
+    path.write_text(f"ic3ih8oc8kh3\n{line}\n")
+    assert from_file(path, wish).notes == (said,)
 
 
 def test_padding_that_no_output_reads_is_not_there():

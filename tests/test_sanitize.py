@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click import ClickException
 from click.testing import CliRunner
 from conftest import ROOT
 
@@ -251,6 +252,33 @@ def test_every_variant_is_among_the_cases(script):
         assert alone or (variant.kind, variant.full_name) in inside, variant
     assert {case.of for case in found[: len(named)]} == named
     assert len({str(case) for case in found}) == len(found)
+
+
+def test_names_that_nothing_has_end_it_and_those_of_some_are_in_the_table(script, monkeypatch):
+    """A typo beside a name that is there, or a space behind a comma, would leave one unwatched."""
+    module = script("sanitize_cases")
+    cases = [module.Case(of, "", 0, bool) for of in ("conv-a", "conv-b", "pool-a")]
+
+    def names(only):
+        return [case.of for case in module.of_names(cases, only)]
+
+    assert names("") == ["conv-a", "conv-b", "pool-a"]
+    assert names("conv-b, pool") == ["conv-b", "pool-a"]
+    for only in ("conv,", ",", "conv,pol"):
+        with pytest.raises(ClickException, match="expected a part of a plan's or variant's name"):
+            names(only)
+    tables = script("sanitize_tables")
+    found = {
+        "device": {"kind": "cuda", "name": "A GPU"}, "date": "2026-01-01", "commit": "c",
+        "driver": "1", "sanitizer": "2", "cases": 3, "variants": 2, "planted": {}, "rows": [],
+        "only": "conv,pool",
+    }  # fmt: skip
+    monkeypatch.setattr(tables, "there", lambda *_: True)
+    monkeypatch.setattr(tables, "load", lambda *_: found)
+    some = "2 variants and plans, only those with conv,pool in their names; 0 of"
+    assert some in tables.table()
+    found["only"] = ""
+    assert "2 variants and plans; 0 of" in tables.table()
 
 
 def test_without_a_tool_or_a_gpu_it_says_so(script, monkeypatch):

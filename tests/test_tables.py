@@ -38,6 +38,7 @@ def test_single_samples_claim_no_interval():
     words = legend("base", 40)
     assert "base's of the same round, median of 40 rounds (not one median over the other)" in words
     assert "within 2% of 1" in words
+    assert "holds 1 and reaches further, or one of the two has fewer than 5 samples" in words
 
 
 @pytest.mark.parametrize("command", [["variants"], ["doctor"], ["infer", "--limit", "10"]])

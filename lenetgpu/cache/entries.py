@@ -7,8 +7,9 @@ takes its place where that can be written.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from hashlib import sha256
 from pathlib import Path
@@ -152,6 +153,24 @@ def _fits(value: Any, annotation: str) -> bool:
     if annotation == "float":
         return type(value) in (float, int)
     return type(value) is {"str": str, "int": int, "bool": bool}[annotation]
+
+
+@contextmanager
+def alone(kind: str) -> Iterator[None]:
+    """A block that one process at a time is in, of those that add to entries of a kind.
+
+    It goes without where there is no folder of ours, and where folders cannot be locked.
+    """
+    import fcntl
+
+    where = folder(kind, make=True)
+    with ExitStack() as held:
+        if where is not None:
+            with suppress(OSError):
+                handle = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+                held.callback(os.close, handle)
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def write_cubin(name: str, binary: bytes, facts: Mapping[str, Any]) -> Path | None:

@@ -129,11 +129,16 @@ def _convnet2() -> Iterator[Shape]:
         yield Shape(label, plain, batch, paper)
 
 
+def images_of(batch: int) -> str:
+    """What ends the label of a shape that a suite has for several numbers of images."""
+    return f", {batch:,} images"
+
+
 def _lenet() -> Iterator[Shape]:
     for stage in STAGES:
         if isinstance(stage.problem, Conv):
             for batch in LENET_BATCHES:
-                yield Shape(f"{stage.name}, {batch:,} images", stage.problem, batch)
+                yield Shape(f"{stage.name}{images_of(batch)}", stage.problem, batch)
 
 
 def _network(name: str, title: str, layers: Iterator[networks.Layer], source: str) -> Suite:

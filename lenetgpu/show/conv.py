@@ -284,7 +284,7 @@ def _print_case(console: Console, case: dict[str, Any], in_suite: bool) -> None:
     if case["paper"]:
         title += f"; the paper: {case['paper']}"
     shown = [row for row in rows if row["status"] != "refused"]
-    if rows:
+    if shown:
         console.print(as_rich(used(_IN_A_CASE, shown), shown, title, width=console.width))
     else:
         for line in (title, "nothing to run here"):

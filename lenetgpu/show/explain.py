@@ -92,6 +92,27 @@ def planned(variant: Variant, problem: Conv, batch: int, machine: Machine) -> Ro
         return []
 
 
+def _elsewhere(
+    variants: list[Variant], shape: Shape, machine: Machine, words: set[str]
+) -> list[tuple[str, Rows]]:
+    """What variants would do on `machine`, a section each.
+
+    One of `words` has a section that says why not: a variant's name, or a family's of which nobody
+    has anything to say.
+    """
+    found = [(v, planned(v, shape.problem, shape.batch, machine)) for v in variants]
+    told = {variant.family for variant, rows in found if rows}
+    sections = []
+    for variant, rows in found:
+        family = variant.family in words and variant.family not in told
+        if not rows and (family or words & {*variant.names}):
+            why = laid_out(variant, shape.problem)
+            rows = [("refused", why) if isinstance(why, str) else ("explanation", "none here")]
+        if rows:
+            sections.append((f"{variant.full_name}, planned for {machine.name}", rows))
+    return sections
+
+
 def explanation_json(
     shape: Shape,
     comparison: Comparison,
@@ -99,10 +120,12 @@ def explanation_json(
     chosen: list[Variant],
     elsewhere: list[Variant],
     machine: Machine,
+    words: str | None = None,
 ) -> list[dict[str, Any]]:
     """The `explanation` list of a case: of the shape, then of each variant that has one.
 
-    `elsewhere` are variants that are only planned for `machine`, which is not here.
+    `elsewhere` are variants that are only planned for `machine`, which is not here; `words` is the
+    comma list that named them, where there is one.
     """
     sections = [("the shape", floor_rows(shape.problem, shape.batch, limits))]
     benches = {c.name: c.bench for c in comparison.candidates}
@@ -116,8 +139,6 @@ def explanation_json(
             rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
         if rows:
             sections.append((variant.full_name, rows))
-    for variant in elsewhere:
-        rows = planned(variant, shape.problem, shape.batch, machine)
-        if rows:
-            sections.append((f"{variant.full_name}, planned for {machine.name}", rows))
+    named = set() if words is None else {word.strip() for word in words.split(",")}
+    sections += _elsewhere(elsewhere, shape, machine, named)
     return [{"about": about, "rows": [list(row) for row in rows]} for about, rows in sections]

@@ -165,7 +165,8 @@ def legend(reference: str, rounds: int) -> str:
         f"ratio: time over {reference}'s of the same round, median of {rounds:,} rounds (not one "
         "median over the other). The interval is where a second run's ratio lies 19 times of 20, "
         f"{SYSTEMATIC:.0%} on either side of it for what differs between processes. same: all of "
-        f"it is within {MARGIN:.0%} of 1; undecided: it holds 1 and reaches further."
+        f"it is within {MARGIN:.0%} of 1; undecided: it holds 1 and reaches further, "
+        f"or one of the two has fewer than {LEAST} samples."
     )
 
 

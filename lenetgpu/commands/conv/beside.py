@@ -37,7 +37,8 @@ def explained(
     if request.machine is None and here is not None:
         first = latency_json(lambda: latency.measured(machine), machine)
         return [first, *explanation_json(shape, comparison, limits, here, [], machine)]
-    return explanation_json(shape, comparison, limits, [], named(request.only), machine)
+    elsewhere, words = named(request.only), request.only
+    return explanation_json(shape, comparison, limits, [], elsewhere, machine, words)
 
 
 def has_ladder(suite: Suite | None, chosen: list[Variant]) -> bool:

@@ -171,7 +171,8 @@ def _run_rows(
     earlier = None if request.against is None else load_earlier(request.against, "conv", None)
     own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
-    chosen = chosen_variants(request.only, device, planned=request.machine is not None)
+    elsewhere = request.machine is not None or (request.explain and device == "cpu")
+    chosen = chosen_variants(request.only, device, planned=elsewhere)
     chosen = _with_reference(chosen, request.reference, device)
     chosen += [v for v in own if v.needs.device == device and v not in chosen]
     if chosen:

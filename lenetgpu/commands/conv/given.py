@@ -11,7 +11,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given
 from lenetgpu.files.regular import read_whole
-from lenetgpu.papers.shapes import Row, Shape, Suite, row_of
+from lenetgpu.papers.shapes import Row, Shape, Suite, images_of, row_of
 from lenetgpu.problems import Conv, outputs
 from lenetgpu.show.conv_document import shape_text
 
@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,9}")
 _MOST_BYTES = 1 << 20
 ALONE = "each convolution alone: without its bias, and without what follows it"
 FUSED = "each convolution with its bias, and with the ReLU that alone follows it"
+AS_SAID = "each convolution with the bias and the ReLU that its row names, and nothing else"
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,18 @@ class Wish:
         return replace(given, asked=asked)
 
     def of_row(self, row: Row) -> Row:
-        """A row of a suite as it is wished."""
+        """A row of a suite as it is wished; what a paper says of it is of the row as it was."""
         if not isinstance(row, Shape):
             return replace(row, given=self.of(row.given))
         problem = replace(
             row.problem, bias=self.bias or row.problem.bias, relu=self.relu or row.problem.relu,
             dtype=self.dtype or row.problem.dtype,
         )  # fmt: skip
-        return replace(row, problem=problem, batch=self.batch or row.batch)
+        batch = self.batch or row.batch
+        if (problem, batch) == (row.problem, row.batch):
+            return row
+        label = row.label.replace(images_of(row.batch), images_of(batch))
+        return replace(row, label=label, problem=problem, batch=batch, paper="")
 
 
 def is_benchdnn(text: str) -> bool:
@@ -138,9 +143,13 @@ def from_model(path: Path, wish: Wish) -> Suite:
 
 
 def _suite(path: Path, found: Iterable[Given], wish: Wish) -> Suite:
-    title, notes = f"the convolutions of {path.name}", (FUSED if wish.epilogue else ALONE,)
-    rows = rows_of(map(wish.of, found))
-    return Suite("", title, (), (), "", rows, notes=notes, source=str(path))
+    wished = [wish.of(given) for given in found]
+    ends = any(g.asked is not None and (g.asked.bias or g.asked.relu) for g in wished)
+    note = FUSED if wish.epilogue else ALONE
+    if wish.bias or wish.relu or (ends and not wish.epilogue):
+        note = AS_SAID
+    title, rows = f"the convolutions of {path.name}", rows_of(wished)
+    return Suite("", title, (), (), "", rows, notes=(note,), source=str(path))
 
 
 def rows_of(found: Iterable[Given]) -> tuple[Row, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lenetgpu.commands.asked import check_effort, check_gate
@@ -142,7 +142,9 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
             f"one, found {plain}; --bias and --relu give one"
         )
     if suite is not None and suite.name:
-        rows = tuple(map(request.wish.of_row, rows))
+        rows = tuple(dict.fromkeys(map(request.wish.of_row, rows)))
+        if rows != suite.rows:
+            suite = replace(suite, rows=rows, says="", claim=None)
     for row in rows:
         _require_countable(row)
     return suite, list(rows)

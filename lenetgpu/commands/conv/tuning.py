@@ -6,6 +6,7 @@ import datetime
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.cache.entries import alone
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
@@ -27,6 +28,7 @@ from lenetgpu.stages.conv.tuned.choose import (
 from lenetgpu.stages.conv.tuned.measured import Measured, keep
 
 CHOOSER = "best.fp32"
+KIND = "tuned"
 
 
 def tuning(request: ConvRequest) -> ConvRequest:
@@ -86,7 +88,8 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     found = Measured(machine.name, shape.batch, us, today, load=load)
     before, _ = taken(problem, shape.batch, machine)
     model = choices(problem, shape.batch, machine)[0].algorithm
-    why = None if keep(problem, found) else "the cache folder takes no entry"
+    with alone(KIND):  # another may tune the shape for other images meanwhile
+        why = None if keep(problem, found) else "the cache folder takes no entry"
     return Tuned(us, found.algorithm, before, model, off_by(model, found), why, load)
 
 

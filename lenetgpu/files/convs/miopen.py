@@ -21,11 +21,11 @@ _SIZES = {
     "j": ("dilation_w", 1), "g": ("group_count", 1), "F": ("forw", 0), "_": ("spatial_dim", 2),
     "b": ("bias", 0),
 }  # fmt: skip
-_WORDS = {"m": ("mode", "conv"), "z": ("pad_mode", "default")}
+_WORDS = {"m": ("mode", "conv"), "z": ("pad_mode", "default"), "r": ("pad_val", "0")}
 _IGNORED = {
     "i": "iter", "V": "verify", "t": "time", "w": "wall", "s": "search", "P": "printconv",
     "o": "dump_output", "d": "in_data", "e": "weights", "a": "in_bias",
-    "D": "dout_data", "S": "solution", "C": "verification_cache", "r": "pad_val",
+    "D": "dout_data", "S": "solution", "C": "verification_cache",
     "I": "in_layout", "O": "out_layout", "f": "fil_layout", "L": "vector_length",
     "Z": "tensor_vect", "Y": "trans_output_pad_h", "X": "trans_output_pad_w", "!": "in_d",
     "@": "fil_d", "#": "conv_stride_d", "$": "pad_d", "%": "trans_output_pad_d", "^": "dilation_d",
@@ -72,6 +72,8 @@ def read(line: str, epilogue: bool = False) -> Given:
         others.append("transposed" if words_of["m"] == "trans" else f"mode {words_of['m']}")
     if values["_"] != 2:
         others.append(f"{values['_']} spatial dimensions")
+    if words_of["r"] != "0":
+        others.append(f"padding of {words_of['r']}")
     if words_of["z"] == "valid":
         values |= {"p": 0, "q": 0}
     known = words_of["z"] in ("default", "conv", "valid")

@@ -17,14 +17,17 @@ from lenetgpu.files.convs.described import Given
 from lenetgpu.files.convs.onnx_bones import Bones
 from lenetgpu.files.convs.onnx_sizes import OWN, OpenError, Sizes, described, places
 from lenetgpu.files.models.loaded import damaged
-from lenetgpu.files.models.onnx_constants import FLOAT, Constants, said
+from lenetgpu.files.models.onnx_constants import FLOAT, Constants, attributes, said
 from lenetgpu.files.regular import open_regular
 
 EXPECTED = "an ONNX model"
 _READ = ("Conv", "QLinearConv", "ConvInteger")
-_TYPES = {11: "fp64", 2: "int8", 3: "int8"}
+_DOUBLE = 11
+_TYPES = {_DOUBLE: "fp64", 2: "int8", 3: "int8"}
 """ONNX's numbers of what filters may be of."""
 _DTYPES = {FLOAT: "fp32", 10: "fp16", 16: "bf16"}
+_TYPE_FROM = {"CastLike": 1, "DequantizeLinear": 1, "Where": 1}
+"""Whose outputs are of the type of another input than the first."""
 _SIDES = 2
 _BIAS = 2
 """The place of a bias among a convolution's inputs."""
@@ -61,7 +64,8 @@ def _found(path: Path, model: Any, batch: int | None, epilogue: bool) -> Iterato
     for tensor in graph.initializer:
         sizes.known[tensor.name] = tuple(tensor.dims)
     own = _begin(graph, sizes, batch)
-    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     followed = _followed(graph) if epilogue else None
     for node in graph.node:
         if node.op_type in _READ and node.domain in OWN:
@@ -71,6 +75,7 @@ def _found(path: Path, model: Any, batch: int | None, epilogue: bool) -> Iterato
             kind = "transposed" if node.op_type == "ConvTranspose" else f"operator {node.op_type}"
             yield Given(None, _name(node), (kind,))
         sizes.take(node)
+        kinds |= dict.fromkeys(node.output, _made_type(node, kinds))
         for inner in _within(node):
             yield Given(None, _name(inner), (f"in a branch of {said(node)}",))
     for function in model.functions:
@@ -103,6 +108,21 @@ def _begin(graph: Any, sizes: Sizes, batch: int | None) -> int:
     return own
 
 
+def _made_type(node: Any, kinds: dict[str, int]) -> int:
+    """ONNX's number of the type of a node's outputs, 0 where it is not known.
+
+    Floats stay what they are; what makes others of whole numbers is not looked into.
+    """
+    if node.op_type in ("Constant", "ConstantOfShape"):
+        given = attributes(node)
+        return int(given["value"].data_type if "value" in given else FLOAT)
+    if node.op_type == "Cast":
+        return int(attributes(node).get("to", 0))
+    place = _TYPE_FROM.get(node.op_type, 0)
+    kind = kinds.get(node.input[place], 0) if place < len(node.input) else 0
+    return kind if kind in (*_DTYPES, _DOUBLE) else 0
+
+
 def _name(node: Any) -> str:
     return str(node.name or (node.output[0] if node.output else "without a name"))
 
@@ -114,7 +134,7 @@ def _given(path: Path, node: Any, sizes: Sizes, kinds: dict[str, int]) -> Given:
     image, filters = places(node)
     if len(node.input) <= filters:
         raise LenetError(f"{where}: expected images and filters, found {len(node.input)} inputs")
-    kind = kinds.get(node.input[filters], FLOAT)
+    kind = kinds.get(node.input[filters]) or kinds.get(node.input[image]) or FLOAT
     if node.op_type != "Conv" or kind not in _DTYPES:
         others.append(f"{_TYPES.get(kind, 'int8' if node.op_type != 'Conv' else 'other')} operands")
     try:

@@ -13,21 +13,26 @@ from lenetgpu.stages.registry import cpu, variant
 @lazy_njit
 def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
     channels, maps = w.shape[2], y.shape[3] // (x.shape[3] // w.shape[2])  # of a group
+    zero = y.dtype.type(0)
     for n in range(y.shape[0]):
         for m in range(y.shape[3]):
             first = m // maps * channels
             for oy in range(y.shape[1]):
                 for ox in range(y.shape[2]):
-                    total = y.dtype.type(0)
+                    total = zero
                     for c in range(channels):
                         for r in range(w.shape[0]):
                             iy = oy * step[0] + r * far[0] - pad[0]
                             if iy < 0 or iy >= x.shape[1]:
+                                for s in range(w.shape[1]):
+                                    total += zero * w[r, s, c, m]  # NaN of an infinite filter
                                 continue
                             for s in range(w.shape[1]):
                                 ix = ox * step[1] + s * far[1] - pad[1]
                                 if 0 <= ix < x.shape[2]:
                                     total += x[n, iy, ix, first + c] * w[r, s, c, m]
+                                else:
+                                    total += zero * w[r, s, c, m]
                     y[n, oy, ox, m] = total
 
 

@@ -1,7 +1,7 @@
 // Direct convolution of any strides, padding of each side, dilation and groups: one output a thread.
 // A block takes THREADS outputs in the order in which they lie in memory, so that stores coalesce;
 //   so do loads of columns (NCHW) and of a depthwise convolution's channels (NHWC).
-// Taps in the padding are stepped over: what a filter holds there is not multiplied.
+// Taps in the padding are multiplied by zero: an infinite filter makes NaN there, as in the truth.
 // Sums are float32; a bias is added and ReLU taken as they are stored, rounded once to DTYPE.
 // Index arithmetic alone, nothing is shared or kept: it is the GPU's way for shapes that no other
 //   kernel takes, and what a fast one can be compared with.
@@ -28,13 +28,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum = 0.0f;
     for (int r = 0; r < R; ++r) {
         const int iy = out.y * STRIDE_Y + r * DILATION_Y - ABOVE;
-        if (iy < 0 || iy >= H) continue;
         for (int s = 0; s < S; ++s) {
             const int ix = out.x * STRIDE_X + s * DILATION_X - LEFT;
-            if (ix < 0 || ix >= W) continue;
-            for (int c = 0; c < CHANNELS; ++c)
-                sum += Value::load(x[cell<READS, H, W, CH>(n, iy, ix, first + c)]) *
-                       Value::load(w[((r * S + s) * CHANNELS + c) * M + out.c]);
+            const bool inside = iy >= 0 && iy < H && ix >= 0 && ix < W;
+            for (int c = 0; c < CHANNELS; ++c) {
+                const float value =
+                    inside ? Value::load(x[cell<READS, H, W, CH>(n, iy, ix, first + c)]) : 0.0f;
+                sum += value * Value::load(w[((r * S + s) * CHANNELS + c) * M + out.c]);
+            }
         }
     }
     if (BIAS) sum += Value::load(bias[out.c]);
