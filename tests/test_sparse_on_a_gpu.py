@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
 """
 
 
-CELL, ROW, PLANE = 16, 24 * 16, 288 * 16
+CELL, ROW, PLANE = 16, 24 * 16, 292 * 16
 """Bytes of a cell of int8_sparse's maps, from one of their rows to the next, of a plane."""
 APART = (128 * CELL, 8 * CELL, 0)
 STRIDES = {

@@ -11,9 +11,12 @@
 struct Sparse {
     using Sum = int;
     static constexpr int ROWS_OF_TAPS = 5, LINES = ROWS_OF_TAPS + 1, STEPS = 2 * LINES + 1;
-    static constexpr int MAP_BYTES = 2 * PLANE_BYTES, KEPT_BYTES = STEPS * STEP2_BYTES;
+    // Between planes are four cells more, so that what a warp stores in both meets in no bank.
+    static constexpr int PLANE_STEP = PLANE_BYTES + 4 * CELL, MAP_BYTES = 2 * PLANE_STEP;
+    static constexpr int KEPT_BYTES = STEPS * STEP2_BYTES;
     static constexpr int FILTER_BYTES = KEPT_BYTES + STEPS * WARPGROUP * 4;
-    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = CELLS * IMAGES;  // cells
+    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / CELL;  // cells
+    static constexpr u64 PAIR_ORDER = PAIRS_APART;
     static_assert(IMAGES * IMAGE_BYTES * GROUPS >= MAP_BYTES, "what the corner reads beyond");
     u32 filters, places[STEPS];
 
@@ -28,7 +31,7 @@ struct Sparse {
         u64 a = ptx::operand(filters, 64 * CELL, 8 * CELL);
         u64 row = ptx::operand(maps, CELL, SIDE * CELL);
         u64 column = ptx::operand(maps, MAP_ROW * CELL, SIDE * CELL);
-        u64 planes = ptx::operand(maps, PLANE_BYTES, SIDE * CELL);
+        u64 planes = ptx::operand(maps, PLANE_STEP, SIDE * CELL);
         ptx::here(a);
         ptx::here(row);
         ptx::here(column);
