@@ -74,16 +74,26 @@ def by_thread(places: Array) -> Array:
     return words
 
 
+def by_register(kept: Array) -> Array:
+    """Kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4).
+
+    That is what each of 128 threads has of A, four words a product.
+    """
+    import numpy as np
+
+    parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
+    return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
+
+
 def pack_conv2(whole: Array) -> Array:
     """(5, 5, 32, 64) int8, 2:4 along channels, as FILTER_BYTES bytes.
 
-    [step][K half][output][16] kept, then [step][thread] places.
+    [step][thread][4 words] kept as wgmma has A in registers, then [step][thread] places.
     """
     import numpy as np
 
     kept, places = halved(steps_of(whole))
-    cores = kept.reshape(STEPS, 64, 2, _CELL).transpose(0, 2, 1, 3)
-    parts = np.ascontiguousarray(cores), by_thread(places).astype("<u4")
+    parts = by_register(kept), by_thread(places).astype("<u4")
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
 
 
