@@ -140,7 +140,11 @@ inline void carry_out_bytes(const Product& p, int first_row) {
     for (int row = 0; row < 16; ++row)
         for (int k = 0; k < 32; ++k) {
             const int at = p.of == Of::SPARSE_BYTES ? place(p, row, k) : k;
-            a[row][at] = p.a.read<signed char>(first_row + row, k);
+            const uint4& held = p.held[row % 8 * 4 + k / 4 % 4];
+            const unsigned words[] = {held.x, held.y, held.z, held.w};
+            a[row][at] = p.from_registers
+                             ? (signed char)(words[k / 16 * 2 + row / 8] >> k % 4 * 8)
+                             : p.a.read<signed char>(first_row + row, k);
             used[at] |= a[row][at] != 0;
         }
     for (int column = 0; column < p.columns; ++column)
@@ -376,6 +380,10 @@ void wgmma(int (&d)[SIZE], u64 a, u64 b) {
 template <bool ADD, int SIZE>
 void wgmma_sparse(int (&d)[SIZE], u64 a, u64 b, u32 places) {
     cpu::issue(d, 2 * SIZE, ADD, nullptr, a, b, cpu::Of::SPARSE_BYTES, places);
+}
+template <bool ADD, int SIZE>
+void wgmma_sparse(int (&d)[SIZE], const uint4& a, u64 b, u32 places) {
+    cpu::issue(d, 2 * SIZE, ADD, &a, 0, b, cpu::Of::SPARSE_BYTES, places);
 }
 inline void wgmma_commit() {
     const int lane = int(cpu::now->thread) % cpu::WARP;

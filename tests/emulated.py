@@ -218,7 +218,9 @@ def whole_of_sparse(packed):
     A product's thread t has 32 bits of places: row 16 * (t / 32) + t / 4 % 8, of odd ones 8 more;
     of its 16 fours along K the lower eight where t / 2 is even; the lowest four bits first.
     """
-    kept = packed[: 13 * 2048].view(np.int8).reshape(13, 2, 64, 8, 2)
+    held = packed[: 13 * 2048].view(np.int8).reshape(13, 4, 8, 4, 2, 2, 4)
+    # step, warp, row, quad, K half, row half, bytes -> step, K half, whole row, K
+    kept = held.transpose(0, 4, 1, 5, 2, 3, 6).reshape(13, 2, 64, 8, 2)
     words = packed[13 * 2048 :].view("<u4").reshape(13, 128)
     dense = np.zeros((13, 64, 16, 4), np.int8)
     for thread in range(128):

@@ -135,9 +135,7 @@ def in_bytes(conv1, conv2, *_):
 
 
 def in_sparse_bytes(conv1, conv2, *_):
-    largest = int8_pack.ranges(conv1)
-    whole, scales = int8_pack.quantize(pruned(conv1, conv2), largest)
-    return int8_pack.pack_conv1(conv1, largest), sparse_pack.pack_conv2(whole), scales
+    return sparse_pack.pack(conv1, pruned(conv1, conv2))
 
 
 KERNELS = {

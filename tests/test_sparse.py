@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import numpy as np
@@ -11,6 +12,7 @@ from emulated import whole_of_sparse
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.stages.fused.wgmma import int8_pack
 from lenetgpu.stages.fused.wgmma_sparse import pack, prune
 
@@ -46,11 +48,41 @@ def test_a_steps_cells_lie_at_one_stride_and_every_tap_is_in_one(rng):
     assert (steps == steps[:, :1, :, :1]).all()
     cells = steps[:, 0, :, 0].astype(int) - 1
     planes, rows, columns = cells // 1000, cells // 100 % 10, cells // 10 % 10
-    at = 288 * planes + 24 * rows + columns  # of two images' maps, rows of 12 beside each other
+    at = 292 * planes + 24 * rows + columns  # of two images' maps, rows of 12 beside each other
     assert (np.diff(at[:-1], 2) == 0).all() and (np.diff(at[:-1]) > 0).all()
     assert cells[-1].tolist() == [440, 1440, -1, -1]
     found = sorted(cells[cells >= 0])
     assert found == sorted(1000 * p + 100 * r + 10 * s for p in (0, 1) for r, s in np.ndindex(5, 5))
+
+
+def banks_of(pairs):
+    """The most words of one bank that a warp's load of four pairs asks for."""
+    quad, position = np.indices((4, 8))
+    row, column = np.divmod(np.asarray(pairs)[quad], 3)
+    words = np.unique((2 * (position // 4) + row) * 14 + position % 4 + column)
+    return np.bincount(words % 32).max()
+
+
+def test_pixel_pairs_are_loaded_without_conflicts_and_all_are_there(rng):
+    assert sorted(pack.PAIR_ORDER) == list(range(16))
+    held = [*pack.PAIR_ORDER[:15], pack.PAIR_ORDER[14]]  # what has no weight is read once more
+    assert [banks_of(held[at : at + 4]) for at in (0, 4, 8, 12)] == [1] * 4
+    assert [banks_of(range(at, at + 4)) for at in (0, 4, 8)] == [2] * 3
+    source = (INCLUDE_ROOT / "stages/fused/wgmma/conv1.cuh").read_text()
+    said = int(re.search(r"PAIRS_APART = (0x\w+);", source)[1], 16)
+    assert [said >> 4 * at & 15 for at in range(16)] == held
+
+
+def test_conv1_is_packed_with_its_pairs_in_that_order(shipped_weights):
+    held = shipped_weights.balanced["conv1"]
+    found, _, _ = pack.pack(held, np.zeros((5, 5, 32, 64), np.float32))
+    plain = int8_pack.pack_conv1(held, int8_pack.ranges(held))
+    for at, pair in enumerate(pack.PAIR_ORDER):
+        for item in range(2):
+            (to, of) = ((k // 16, k // 8 % 2, k % 8) for k in (2 * at + item, 2 * pair + item))
+            np.testing.assert_array_equal(
+                found[:, to[0], to[1], :, to[2]], plain[:, of[0], of[1], :, of[2]]
+            )
 
 
 def test_places_ascend_and_differ_where_nothing_is_kept(rng):

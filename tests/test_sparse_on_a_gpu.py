@@ -43,7 +43,13 @@ extern "C" __global__ void __launch_bounds__(128, 1)
     __syncthreads();
     int d[64];
     ptx::wgmma_fence();
-    ptx::wgmma_sparse<false>(d, ptx::operand(at, 64 * 16, 8 * 16),
+#if FROM_REGISTERS
+    const u32* own = kept + (block * 128 + tid) * 4;
+    const uint4 a = {own[0], own[1], own[2], own[3]};
+#else
+    const u64 a = ptx::operand(at, 64 * 16, 8 * 16);
+#endif
+    ptx::wgmma_sparse<false>(d, a,
                              ptx::operand(at + A_BYTES + START, K_STEP, ROW_STEP),
                              places[block * 128 + tid]);
     ptx::wgmma_commit();
@@ -59,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(128, 1)
 """
 
 
-CELL, ROW, PLANE = 16, 24 * 16, 288 * 16
+CELL, ROW, PLANE = 16, 24 * 16, 292 * 16
 """Bytes of a cell of int8_sparse's maps, from one of their rows to the next, of a plane."""
 APART = (128 * CELL, 8 * CELL, 0)
 STRIDES = {
@@ -82,19 +88,21 @@ def cells_of(strides):
 def kernel(tmp_path):
     (tmp_path / "multiply.cu").write_text(ONE)
 
-    def of(strides):
+    def of(strides, from_registers=False):
         k_step, row_step, start = strides
         held = ("B_BYTES", int(cells_of(strides).max()) + 1)
         lies = (held, ("K_STEP", k_step), ("ROW_STEP", row_step), ("START", start))
-        return Kernel(tmp_path / "multiply.cu", "multiply", lies)
+        own = ("FROM_REGISTERS", int(from_registers))
+        return Kernel(tmp_path / "multiply.cu", "multiply", (*lies, own))
 
     return of
 
 
 @compiles
+@pytest.mark.parametrize("from_registers", [False, True])
 @pytest.mark.parametrize("lies", STRIDES)
-def test_the_one_sparse_product_compiles(kernel, lies):
-    used = compile_kernel(kernel(STRIDES[lies]), "sm_90a").resources
+def test_the_one_sparse_product_compiles(kernel, lies, from_registers):
+    used = compile_kernel(kernel(STRIDES[lies], from_registers), "sm_90a").resources
     assert used.spill_bytes == used.stack_bytes == 0
     assert used.shared_bytes == 64 * 32 + cells_of(STRIDES[lies]).max() + 1
 
@@ -108,6 +116,8 @@ def products(kernel, kept, places, memory):
         pytest.skip(f"{gpu.name} has no wgmma")
     blocks = len(kept)
     cores = kept.reshape(blocks, 64, 2, 16).transpose(0, 2, 1, 3)
+    if dict(kernel.defines)["FROM_REGISTERS"]:
+        cores = pack.by_register(kept)
     out = cupy.full((blocks, 64, 128), -1, cupy.int32)
     given = (cores.astype(np.int8), memory, pack.by_thread(places))
     held = [cupy.asarray(np.ascontiguousarray(array)) for array in given]
@@ -143,15 +153,16 @@ def test_sparse_metadata_lies_where_the_packer_puts_it(kernel):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("from_registers", [False, True], ids=["shared", "registers"])
 @pytest.mark.parametrize("lies", STRIDES)
-def test_sparse_metadata_of_random_filters_multiplies_exactly(kernel, lies, rng):
+def test_sparse_metadata_of_random_filters_multiplies_exactly(kernel, lies, from_registers, rng):
     """Where B lies as maps do its cells of 16 overlap or lie far apart, and start anywhere."""
     pairs = np.array([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)])
     places = pairs[rng.integers(0, 6, (40, 64, 16))]
     kept = rng.integers(-128, 128, (40, 64, 32))
     at = cells_of(STRIDES[lies])
     memory = rng.integers(0, 256, (40, at.max() + 1), dtype=np.uint8)
-    found = products(kernel(STRIDES[lies]), kept, places, memory)
+    found = products(kernel(STRIDES[lies], from_registers), kept, places, memory)
     np.testing.assert_array_equal(found, dense(kept, places) @ memory[:, at].astype(int))
 
 

@@ -155,20 +155,24 @@ __device__ __forceinline__ u32 pool_pair(const float* d) {
     return ptx::add2(ptx::add2(ptx::half2_relu(d[0], d[1]), ptx::half2_relu(d[4], d[5])),
                      ptx::add2(ptx::half2_relu(d[2], d[3]), ptx::half2_relu(d[6], d[7])));
 }
+// Which of the pixel pairs (3 * row + pair) are K's pair 4 * m + q, four bits each, and where they
+// stand so that no two of a warp's loads meet in a bank.
+constexpr u64 PAIRS_IN_LINE = 0xeedcba9876543210, PAIRS_APART = 0x6630eb85da72c941;
 // Where a thread's first pooled position lies within [12][IMAGES][12], and the pixel pairs it
 // reads.
 struct Place {
     u32 cell;
     u32 pair[4];
 };
-__device__ __forceinline__ Place place_of(u32 images, int warp, int lane) {
+__device__ __forceinline__ Place place_of(u32 images, int warp, int lane,
+                                          u64 pairs = PAIRS_IN_LINE) {
     const int image = warp * IMAGES / 4, quad = lane % 4;
     const int y = warp * 3 * IMAGES % SIDE + lane / 16, x = lane / 4 % 4;
     Place place;
     place.cell = ((y * IMAGES + image) * SIDE + x) * CELL;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-        const int k = min(quad + 4 * m, 14);
+        const int k = int(pairs >> 16 * m >> 4 * quad) & 15;
         place.pair[m] =
             images + image * IMAGE_BYTES + (2 * y + k / 3) * ROW_BYTES + (x + k % 3) * 4;
     }

@@ -50,7 +50,8 @@ template <typename T, int STEPS>
 struct Dense {
     using Sum = T;
     static constexpr int MAP_BYTES = 2 * STEPS / TAPS * PLANE_BYTES;
-    static constexpr int FILTER_BYTES = STEPS * STEP2_BYTES;
+    static constexpr int FILTER_BYTES = STEPS * STEP2_BYTES, PLANE_STEP = PLANE_BYTES;
+    static constexpr u64 PAIR_ORDER = PAIRS_IN_LINE;
     u32 filters;
 
     __device__ __forceinline__ Dense(u32 filters, int) : filters(filters) {}
@@ -104,7 +105,7 @@ __device__ __forceinline__ void carry(Images images, const unsigned char* filter
         for (int at = 0; at < FILTER2_BYTES; at += LOAD_BYTES)
             ptx::bulk_load(base + at, filters2 + at, LOAD_BYTES, loaded + 8);
     }
-    const Place place = place_of(staged, warp, lane);
+    const Place place = place_of(staged, warp, lane, Conv2::PAIR_ORDER);
     const u32 cells = maps + place.cell + Kind::cell(lane);
     const Kind kind = load(16 * warp + lane / 4);
     __syncthreads();
@@ -166,7 +167,7 @@ struct Bytes {
     float scale, scale_8;
 
     __device__ __forceinline__ static u32 cell(int lane) {
-        return lane % 4 / 2 * PLANE_BYTES + lane % 2 * 8;
+        return lane % 4 / 2 * Conv2::PLANE_STEP + lane % 2 * 8;
     }
     // [channel/16] planes.
     __device__ __forceinline__ static void store(u32 to, const float (&d)[32]) {
@@ -177,8 +178,12 @@ struct Bytes {
         ptx::store_shared(
             to, make_uint2(__byte_perm(b[0], b[1], LOW_BYTES), __byte_perm(b[2], b[3], LOW_BYTES)));
     }
+    // The sum of four ReLUs; sum + max(b, 0) is one instruction as it stands here.
     __device__ __forceinline__ static int pool(int a, int b, int c, int d) {
-        return (max(a, 0) + max(b, 0)) + (max(c, 0) + max(d, 0));
+        int sum = max(a, 0);
+        sum = max(sum + b, sum);
+        sum = max(sum + c, sum);
+        return max(sum + d, sum);
     }
     __device__ __forceinline__ u32 mean(const int* top, const int* bottom) const {
         return ptx::half2(scale * pool(top[0], top[1], bottom[0], bottom[1]),

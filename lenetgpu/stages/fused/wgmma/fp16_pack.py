@@ -8,6 +8,8 @@ from lenetgpu.network import CLASSES, FEATURE_COUNT
 from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
     Array = np.ndarray[Any, Any]
@@ -43,6 +45,14 @@ def arrange_conv1(conv1: Array) -> Array:
         taps[:, dx : dx + 5, dx] = conv1[:, :, 0]
     shifted[:30] = taps.reshape(30, 2, 4, 8).transpose(0, 2, 1, 3)
     return shifted.reshape(2, 2, 8, 64).transpose(0, 1, 3, 2)
+
+
+def in_pair_order(conv1: Array, order: Sequence[int] | Array) -> Array:
+    """(2, 2, 2, 64, 8) of `arrange_conv1`, K's 16 pairs in such an order."""
+    import numpy as np
+
+    pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, np.asarray(order)]
+    return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
 
 
 def pack_conv1(conv1: Array) -> Array:

@@ -3,33 +3,37 @@
 // Its 64 are four cells of the maps at one stride: the first four taps of a filter row, or of the
 // last column. The corner tap of both planes comes last, two cells by themselves; what would be the
 // third and the fourth is read as well, somebody's maps or pixels, and meets zeros.
-// A block is GROUPS warpgroups, each with two images at a time (conv2.cuh). sm_90a, any n >= 1.
+// A block is GROUPS warpgroups with roles (roles.cuh). sm_90a, any n >= 1.
+#include "gpu/ptx/global.cuh"
 #include "gpu/ptx/wgmma_sparse.cuh"
-#include "stages/fused/wgmma/conv2.cuh"
+#include "stages/fused/wgmma_sparse/roles.cuh"
 
-// At `filters`: [step][2][channel][16] kept bytes, then [step][thread] places (wgmma_sparse.cuh).
+// At `filters`: [step][thread] four words of kept bytes, then [step][thread] places
+// (wgmma_sparse.cuh).
 struct Sparse {
     using Sum = int;
     static constexpr int ROWS_OF_TAPS = 5, LINES = ROWS_OF_TAPS + 1, STEPS = 2 * LINES + 1;
-    static constexpr int MAP_BYTES = 2 * PLANE_BYTES, KEPT_BYTES = STEPS * STEP2_BYTES;
-    static constexpr int FILTER_BYTES = KEPT_BYTES + STEPS * WARPGROUP * 4;
-    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = CELLS * IMAGES;  // cells
-    static_assert(IMAGES * IMAGE_BYTES * GROUPS >= MAP_BYTES, "what the corner reads beyond");
-    u32 filters, places[STEPS];
+    // Between planes are four cells more, so that what a warp stores in both meets in no bank.
+    static constexpr int PLANE_STEP = PLANE_BYTES + 4 * CELL, MAP_BYTES = 2 * PLANE_STEP;
+    static constexpr int MAP_ROW = IMAGES * SIDE, PLANE = PLANE_STEP / CELL;  // cells
+    static constexpr u64 PAIR_ORDER = PAIRS_APART;
+    uint4 kept[STEPS];
+    u32 places[STEPS];
 
-    __device__ __forceinline__ Sparse(u32 filters, int tid) : filters(filters) {
+    __device__ __forceinline__ Sparse(const unsigned char* filters, int tid) {
+        const uint4* held = reinterpret_cast<const uint4*>(filters);
+        const u32* where = reinterpret_cast<const u32*>(held + STEPS * WARPGROUP);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-            places[step] = ptx::load_shared(filters + KEPT_BYTES + (step * WARPGROUP + tid) * 4);
+        for (int step = 0; step < STEPS; ++step) {
+            kept[step] = ptx::load_constant(held + step * WARPGROUP + tid);
+            places[step] = where[step * WARPGROUP + tid];
+        }
     }
-    // As convolve2.
-    __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps, u32 next,
-                                             int lane) const {
-        u64 a = ptx::operand(filters, 64 * CELL, 8 * CELL);
+    // D[output channel][y][image][x] of a room of maps.
+    __device__ __forceinline__ void multiply(Sum (&d)[32 * IMAGES], u32 maps) const {
         u64 row = ptx::operand(maps, CELL, SIDE * CELL);
         u64 column = ptx::operand(maps, MAP_ROW * CELL, SIDE * CELL);
-        u64 planes = ptx::operand(maps, PLANE_BYTES, SIDE * CELL);
-        ptx::here(a);
+        u64 planes = ptx::operand(maps, PLANE_STEP, SIDE * CELL);
         ptx::here(row);
         ptx::here(column);
         ptx::here(planes);
@@ -37,20 +41,26 @@ struct Sparse {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const int plane = step / LINES * PLANE, line = step % LINES;
-            const u64 at = a + step * STEP2_BYTES / 16;
             if (step == 0)
-                ptx::wgmma_sparse<false>(d, at, row, places[step]);
+                ptx::wgmma_sparse<false>(d, kept[step], row, places[step]);
             else if (step == STEPS - 1)
-                ptx::wgmma_sparse<true>(d, at, planes + 4 * MAP_ROW + 4, places[step]);
+                ptx::wgmma_sparse<true>(d, kept[step], planes + 4 * MAP_ROW + 4, places[step]);
             else if (line == ROWS_OF_TAPS)
-                ptx::wgmma_sparse<true>(d, at, column + plane + 4, places[step]);
+                ptx::wgmma_sparse<true>(d, kept[step], column + plane + 4, places[step]);
             else
-                ptx::wgmma_sparse<true>(d, at, row + plane + line * MAP_ROW, places[step]);
-            if (step + 1 == PASS_STEP && lane == 0) ptx::barrier_arrive(next);
+                ptx::wgmma_sparse<true>(d, kept[step], row + plane + line * MAP_ROW, places[step]);
         }
         ptx::wgmma_commit();
     }
 };
+
+__device__ __forceinline__ void run(Images images, const unsigned char* filters1,
+                                    const unsigned char* filters2, const float* scales, uint4* out,
+                                    int n) {
+    carry_in_roles<Bytes<Sparse>>(images, filters1, filters2, out, n, [=](int channel) {
+        return Bytes<Sparse>{__ldg(scales + channel), __ldg(scales + channel + 8)};
+    });
+}
 
 #if PACKED
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
@@ -59,13 +69,13 @@ extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
                     const unsigned char* __restrict__ filters1,
                     const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
                     uint4* __restrict__ out, int n) {
-    carry_bytes<Sparse>({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
+    run({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
 }
 #else
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     sparse_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                     const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
                     uint4* __restrict__ out, int n) {
-    carry_bytes<Sparse>(images, filters1, filters2, scales, out, n);
+    run(images, filters1, filters2, scales, out, n);
 }
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,42 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
 from lenetgpu.stages.fused.wgmma.fp16_features import Form
-from lenetgpu.stages.fused.wgmma.int8_features import Packed, packed, run
-from lenetgpu.stages.fused.wgmma_sparse.pack import FILTER_BYTES, STEPS, pack_conv2
+from lenetgpu.stages.fused.wgmma.int8_features import Packed, run
+from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
-_MAP_BYTES = 12 * 12 * 32
-TILING = fp16.Tiling(4, 2, STEPS, FILTER_BYTES, _MAP_BYTES)
+_BARRIER_BYTES = 8
+_SLOTS = 2
+_MAP_BYTES = 12 * 12 * 32 + 4 * 16
+"""Of an image: half of what two have, whose planes lie four cells apart."""
+
+
+@dataclass(frozen=True)
+class Roles(fp16.Tiling):
+    """As its base; the last warpgroup multiplies, each of the others has two rooms for maps."""
+
+    def shared_bytes(self, form: Form) -> int:
+        """Dynamic shared memory of a block."""
+        producers = self.groups - 1
+        plain = fp16.Tiling(producers, self.images, 0, 0, _SLOTS * self.map_bytes)
+        held, wanted = producers + 2, 2 * producers * _SLOTS + 1
+        return plain.shared_bytes(form) + (wanted - held) * _BARRIER_BYTES
+
+
+TILING = Roles(4, 2, 0, 0, _MAP_BYTES)
 
 
 def kernel(form: Form) -> Kernel:
     """The kernel for such pixels."""
     return Kernel(_SOURCE, "sparse_features", fp16.defines(form, TILING))
+
+
+def _prepare(w: Any, problem: Features, batch: int) -> Packed:
+    import cupy
+
+    return Packed(*map(cupy.asarray, pack(w[0], pruned(w[0], w[1]))))
 
 
 @variant(
@@ -31,7 +55,7 @@ def kernel(form: Form) -> Kernel:
     writes="F16",
     needs=hopper(),
     precision="int8s",
-    prepare=lambda w, problem, batch: packed(w[0], pruned(w[0], w[1]), pack_conv2),
+    prepare=_prepare,
     kernels=lambda problem, batch: tuple(map(kernel, Form)),
     raw_images=True,
     packed_images=True,

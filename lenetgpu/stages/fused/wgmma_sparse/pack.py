@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,6 +16,11 @@ _CELL = 16  # channels of a plane, bytes of a core
 _TAPS = 4  # that a step takes, from one plane but in the last step
 _LINES = (*([(r, s) for s in range(4)] for r in range(5)), [(r, 4) for r in range(4)])
 _THREADS = 128
+PAIR_ORDER = (1, 4, 9, 12, 2, 7, 10, 13, 5, 8, 11, 14, 0, 3, 6, 15)
+"""Which of fp16's pixel pairs (3 * row + pair) is K's pair 4 * m + q; pair 15 has no weight.
+
+The loads of a warp, four pairs at 2 x 4 pooled positions, then meet in no bank of shared memory.
+"""
 STEPS = 2 * len(_LINES) + 1
 FILTER_BYTES = STEPS * (64 * 2 * _CELL + 4 * _THREADS)
 
@@ -68,14 +74,35 @@ def by_thread(places: Array) -> Array:
     return words
 
 
+def by_register(kept: Array) -> Array:
+    """Kept bytes (products, 64, 32) as (products, warp, row, quad, K half, row half, 4).
+
+    That is what each of 128 threads has of A, four words a product.
+    """
+    import numpy as np
+
+    parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
+    return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
+
+
 def pack_conv2(whole: Array) -> Array:
     """(5, 5, 32, 64) int8, 2:4 along channels, as FILTER_BYTES bytes.
 
-    [step][K half][output][16] kept, then [step][thread] places.
+    [step][thread][4 words] kept as wgmma has A in registers, then [step][thread] places.
     """
     import numpy as np
 
     kept, places = halved(steps_of(whole))
-    cores = kept.reshape(STEPS, 64, 2, _CELL).transpose(0, 2, 1, 3)
-    parts = np.ascontiguousarray(cores), by_thread(places).astype("<u4")
+    parts = by_register(kept), by_thread(places).astype("<u4")
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+
+
+def pack(conv1: Array, conv2: Array) -> tuple[Array, Array, Array]:
+    """Filters (5, 5, 1, 32) and 2:4 sparse (5, 5, 32, 64) as the kernel takes them.
+
+    conv1 (2, 2, 2, 64, 8) fp16 with K in PAIR_ORDER, conv2 as `pack_conv2`, scales (64,).
+    """
+    largest = int8_pack.ranges(conv1)
+    whole, scales = int8_pack.quantize(conv2, largest)
+    first = fp16_pack.in_pair_order(int8_pack.pack_conv1(conv1, largest), PAIR_ORDER)
+    return first, pack_conv2(whole), scales

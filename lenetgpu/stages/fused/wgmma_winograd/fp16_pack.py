@@ -32,10 +32,7 @@ def pair_order() -> Array:
 
 def in_pair_order(conv1: Array) -> Array:
     """(2, 2, 2, 64, 8) of `arrange_conv1`, K's pairs in `pair_order`."""
-    import numpy as np
-
-    pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, pair_order()]
-    return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
+    return fp16_pack.in_pair_order(conv1, pair_order())
 
 
 def pack_conv1(conv1: Array) -> Array:
