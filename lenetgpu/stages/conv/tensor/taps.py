@@ -20,9 +20,9 @@ _BARRIER_BYTES = 16  # two a patch or tap: it is there, it is free
 _LINES_BYTES = 4 * 8 * 40  # of a warp, by which 32 positions of 8 filters change hands
 _RINGS = ((4, 8), (3, 8), (3, 6), (2, 8), (2, 6), (2, 4))  # patches and taps of filters
 _MOST = 1 << 29  # positions, of which one launch has as many again at most
-_SHARE = 0.75  # of the dense rate, to which shared memory gives 7/8 of what it wants
-_CHUNK = 250.0  # clocks: the wait for a patch
-_TILE = 1800.0  # its outputs stored
+_SHARE = 0.9  # of the dense rate
+_CHUNK = 150.0  # clocks: the wait for a patch
+_TILE = 5000.0  # its outputs stored
 
 
 @dataclass(frozen=True)
