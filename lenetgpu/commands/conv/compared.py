@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from lenetgpu.commands.asked import gate_note, guests
@@ -214,12 +215,13 @@ def _run_rows(
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
         notes = [*notes, gate_note(earlier, request.regression, lost)]
+    return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document, limits))
 
-    def draw() -> None:
-        if request.plot is not None:
-            plots.plot_conv(request.plot, document, limits)
 
-    return CompareOutcome(document, wrong, lost, notes, draw)
+def _draw(request: ConvRequest, document: dict[str, Any], limits: Ceilings) -> None:
+    """The picture that was asked for, if any."""
+    if request.plot is not None:
+        plots.plot_conv(request.plot, document, limits)
 
 
 def _check_setting(
