@@ -7,8 +7,9 @@
 First each tool must find the error that sanitize_planted.cu holds for it, and none in a clean
 kernel. Then the cases of sanitize_cases.py run once as they are, so that no tool watches NVRTC,
 and once under each tool, in --jobs processes, everybody's first case before anybody's second. The
-tools share --seconds; what they did not suffice for is said. Exits with 1 where a tool finds an
-error, a result is wrong, a process dies, or a variant had no case; with 2 where it cannot run.
+tools share --seconds; what they did not suffice for is said, and --json has what is over. Exits
+with 1 where a tool finds an error, a result is wrong, a process dies, or a variant had no case;
+with 2 where it cannot run.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ SANITIZER = "compute-sanitizer"
 TOOLS = {"memcheck": 2, "synccheck": 1, "initcheck": 2, "racecheck": 5}
 """Each tool's share of the time; what one leaves is the next ones'."""
 _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Set to 1: filters are pruned on the CPU, and side by side each of --jobs would take every core."""
 _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
@@ -166,6 +169,7 @@ def logged(words: list[str], seconds: float) -> tuple[str, int | None]:
     """What a command prints, and its exit code; None where it was ended after `seconds`."""
     with tempfile.TemporaryFile() as log:
         how: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT}
+        how["env"] = os.environ | dict.fromkeys(_THREADS, "1")
         with subprocess.Popen(words, start_new_session=True, **how) as process:
             try:
                 code: int | None = process.wait(max(1.0, seconds))
@@ -344,9 +348,9 @@ def main(jobs: int, seconds: float, only: str, target: Path | None) -> None:
         click.echo(rows[-1].sentence())
         for report in rows[-1].reports:
             click.echo(report)
-    if target is not None:
-        text = json.dumps(document(gpu, planted, cases, rows, only), indent=1)
-        write_atomically(target, text.encode() + b"\n")
+        if target is not None:  # what the next tool does not come to its end of is not lost
+            text = json.dumps(document(gpu, planted, cases, rows, only), indent=1)
+            write_atomically(target, text.encode() + b"\n")
     sys.exit(0 if all(row.clean for row in rows) and not (bare.wrong or bare.died) else 1)
 
 

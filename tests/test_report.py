@@ -445,6 +445,15 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 # a fresh run
 
 
+@pytest.mark.parametrize("late", [0, 1, 3, 4, 40])
+def test_who_was_not_compared_is_named_or_counted(late):
+    kept = [{"name": "kept.one"}]
+    entries = kept + [{"name": f"v.{i}", "note": command.UNCHECKED} for i in range(late)]
+    found = command._unchecked("conv2", entries)
+    named = [f"conv2 v.{i}" for i in range(late)]
+    assert found == (named if late < 4 else [f"{late} of conv2's {late + 1}"])
+
+
 def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
     """On a CPU, with a comparison: what ran, its trace, the digits read wrong, who failed."""
     real = command.run_compare

@@ -110,6 +110,25 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
     ]  # fmt: skip
 
 
+def test_what_is_over_is_kept_where_the_next_tool_does_not_end(sanitize, tmp_path, monkeypatch):
+    watch = sanitize.watch
+
+    def ended(tool, *rest):
+        if tool == "racecheck":
+            raise KeyboardInterrupt
+        return watch(tool, *rest)
+
+    monkeypatch.setattr(sanitize, "watch", ended)
+    target = tmp_path / "sanitize.json"
+    assert asked(sanitize, "--json", str(target)).exit_code == 1
+    assert [row["tool"] for row in json.loads(target.read_text())["rows"]] == ["memcheck"]
+
+
+def test_processes_side_by_side_have_a_thread_each_for_blas(sanitize):
+    words = [sys.executable, "-c", "import os; print(os.environ['OPENBLAS_NUM_THREADS'])"]
+    assert sanitize.logged(words, 30) == ("1\n", 0)
+
+
 def test_some_are_watched_alone(sanitize, tmp_path):
     target = tmp_path / "some.json"
     done = asked(sanitize, "--only", "conv,pool-b", "--json", str(target))

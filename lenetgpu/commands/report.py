@@ -35,6 +35,7 @@ ENDINGS = (".html", ".htm")
 MOST_FILES = 1_000
 COMPARED = (PLANS, "conv2", "conv1", "fc1", "pool1", "pool2", "fc2", "argmax")
 """What a fresh run compares as far as its time reaches, in this order."""
+_NAMED = 3
 _WATCH_S = 0.3
 _MOST_IMAGES = {"cpu": 1_000, "cuda": 10_000}
 """Images of a comparison at most."""
@@ -190,12 +191,17 @@ def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
         documents.append(_taken(document, f"compare {what}"))
         compared.append(what)
         wrong += failed
-        left_out += [f"{what} {entry['name']}" for entry in document["candidates"]
-                     if entry.get("note") == UNCHECKED]  # fmt: skip
+        left_out += _unchecked(what, document["candidates"])
     if request.seconds:
         left_out = [what for what in COMPARED if what not in compared] + left_out
     html = page(documents, mistakes=_mistakes(found.outcome, documents[0]), left_out=left_out)
     return _written(request.out, html, documents, wrong=wrong, left_out=left_out)
+
+
+def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
+    """Candidates that time did not suffice for: their names where they are few, else how many."""
+    names = [f"{what} {entry['name']}" for entry in entries if entry.get("note") == UNCHECKED]
+    return names if len(names) <= _NAMED else [f"{len(names)} of {what}'s {len(entries)}"]
 
 
 def _of_profile(found: Profile) -> list[Document]:
