@@ -44,7 +44,7 @@ TOOLS = {"memcheck": 2, "synccheck": 1, "initcheck": 2, "racecheck": 5}
 """Each tool's share of the time; what one leaves is the next ones'."""
 _OPTIONS = {"memcheck": ("--report-api-errors", "no")}
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Set to 1: filters are pruned on the CPU, and side by side each of --jobs would take every core."""
+"""Set to 1: filters are pruned on the CPU, and each of --jobs would take every core."""
 _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
