@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -310,6 +311,16 @@ def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
         assert f"WRONG: 2,6,7,3,3,1,0: broken.{name}" in result.stderr
     assert "WRONG" in result.output
     assert "refused" in result.output
+
+
+def test_a_row_says_what_a_variant_that_chooses_took():
+    case = Case(Conv(8, 8, 2, 3, 3, 3, 1, 1), 2, gpu=False)
+    bench = ConvBench(find("conv", "serial", "cpu"), case.problem, case, 1.0)
+    assert bench.note == ""
+    bench._mounted.state = SimpleNamespace(says="takes the one, 1 us predicted")
+    assert bench.note == "takes the one, 1 us predicted"
+    bench._timer = SimpleNamespace(note="one sample")
+    assert bench.note == "takes the one, 1 us predicted; one sample"
 
 
 def test_a_slow_variant_is_timed_once(monkeypatch):

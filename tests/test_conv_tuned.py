@@ -243,7 +243,7 @@ def test_choices_hold_for_about_as_many_images_by_the_model():
     near, far = lost[True], lost[False]
     assert sum(over == 1 for over in near) >= 0.9 * len(near)
     assert sum(near) / len(near) < 1.02 < 1.05 < sum(far) / len(far)
-    assert max(near) < 1.5 and max(far) > 2
+    assert max(near) < 1.7 and max(far) > 2
 
 
 def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships):

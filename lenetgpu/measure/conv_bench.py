@@ -193,8 +193,9 @@ class ConvBench:
 
     @property
     def note(self) -> str:
-        """What its times hold besides."""
-        return "" if self._timer is None else self._timer.note
+        """What it took by itself and why, where it chooses; what its times hold besides."""
+        timed = "" if self._timer is None else self._timer.note
+        return "; ".join(filter(None, (getattr(self._mounted.state, "says", ""), timed)))
 
     def _refuse_what_takes_minutes(self) -> None:
         """On a CPU, raise Skip where a row of outputs for each core says that one call would."""

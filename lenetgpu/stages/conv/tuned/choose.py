@@ -271,14 +271,19 @@ def off_by(algorithm: str, found: Measured) -> float | None:
 
 @dataclass
 class State:
-    """The chosen variant and what its `prepare` made."""
+    """The chosen variant, what its `prepare` made, and in words what was taken and why."""
 
     variant: Variant
     state: Any
+    says: str
 
 
-def _prepared(chosen: Variant, w: Any, problem: Conv, batch: int) -> State:
-    return State(chosen, chosen.prepare(w, problem, batch) if chosen.prepare else w)
+def _prepared(algorithm: str, w: Any, problem: Conv, batch: int) -> State:
+    chosen = variant_of(algorithm)
+    state = chosen.prepare(w, problem, batch) if chosen.prepare else w
+    told = dict(_chosen(problem, batch, machines.current()))
+    why = told["because"] if algorithm == taken(problem, batch)[0] else "memory holds no other"
+    return State(chosen, state, f"takes {algorithm}, {why}")
 
 
 def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
@@ -295,12 +300,12 @@ def _prepare(w: Any, problem: Conv, batch: int) -> State:
     *others, last = _in_turn(problem, batch)
     for algorithm in others:
         try:
-            return _prepared(variant_of(algorithm), w, problem, batch)
+            return _prepared(algorithm, w, problem, batch)
         except Exception as error:
             if not lacks_memory(error):
                 raise
         release()
-    return _prepared(variant_of(last), w, problem, batch)
+    return _prepared(last, w, problem, batch)
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
