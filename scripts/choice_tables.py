@@ -106,7 +106,7 @@ def which() -> str:
         + how_sure(counts, *documents, of="a shape"),
         "",
         "| convolutions | shapes | take (how often it was the fastest of those that "
-        f"`{SHIPS}` may run) | that over cuDNN | `{SHIPS}` over cuDNN, by the model as it was |",
+        f"`{SHIPS}` may run) | that over cuDNN | `{SHIPS}` over cuDNN, as it chose then |",
         "|---|---:|---|---:|---:|",
     ]
     lines += [
@@ -138,11 +138,11 @@ def misses() -> str:
     devices = ", ".join(sorted({row.device for _, row in rows}))
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     lines = [
-        f"{devices}, {span}: of {len(off)} convolutions of the table that ships the model takes "
-        f"the fastest on {right}; it is {mean:.3f}x off in the geometric mean. Where it misses by "
-        "more than a hundredth:",
+        f"{devices}, {span}: of {len(off)} convolutions of the table that ships, of the "
+        f"algorithms that were timed there, the model takes the fastest on {right}; it is "
+        f"{mean:.3f}x off in the geometric mean. Where it misses by more than a hundredth:",
         "",
-        "| C,H,W,M,K,stride,pad | the model takes | us | the fastest | us | off |",
+        "| C,H,W,M,K,stride,pad | of them the model takes | us | the fastest | us | off |",
         "|---|---|---:|---|---:|---:|",
     ]
     lines += [

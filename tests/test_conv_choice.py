@@ -260,7 +260,8 @@ def test_best_takes_nothing_that_no_gpu_has_run():
 
 def test_best_lists_and_prepares_the_tensor_kernels_that_it_takes(monkeypatch):
     best, own = find("conv", "best", "cuda"), find("conv", HOPPER, "cuda")
-    assert best.kernels(DEEP, 64) == own.kernels(DEEP, 64)
+    direct = find("conv", "direct.tuned", "cuda").kernels(DEEP, 64)
+    assert best.kernels(DEEP, 64) == (*own.kernels(DEEP, 64), *direct)  # for want of memory
     launched = Run(monkeypatch)
     monkeypatch.setattr(choose.machines, "current", lambda: AMPERE)
     choose.fp32("x", choose._prepare("w", SUITE_56, 64), "y", SUITE_56)
@@ -287,7 +288,44 @@ def test_memory_that_does_not_hold_it_gives_way_to_what_was_measured(ships, monk
     state = choose._prepare("w", DEEP, 64)
     assert state.variant.full_name == "winograd.f4"
     assert state.says == "takes winograd.f4, memory holds no other"
-    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4")
+    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4", "direct.tuned")
+
+
+def test_memory_that_does_not_hold_the_model_s_choice_gives_way_to_none_beside_it(
+    ships,  # noqa: F811
+    monkeypatch,
+):
+    ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
+    state = choose._prepare("w", DEEP, 64)
+    assert state.variant.full_name == "direct.tuned"
+    assert state.says == "takes direct.tuned, memory holds no other"
+    ran.full = {HOPPER: MemoryError("no room"), "direct.tuned": MemoryError("none at all")}
+    with pytest.raises(MemoryError, match="none at all"):
+        choose._prepare("w", DEEP, 64)
+
+
+def test_what_another_run_timed_or_dropped_is_not_taken_on_the_model_s_word(here, ships):  # noqa: F811
+    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
+    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
+    here(100, {HOPPER: 9e4, "winograd.f4": 9e3}, DEEP)
+    assert taken(DEEP, 64, MACHINE)[0] != HOPPER
+    names = [choice.algorithm for choice in choices(DEEP, 64, MACHINE)]
+    rows = [Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(names[:2]))]
+    assert choose._by_model(DEEP, 64, MACHINE, rows) == names[2]
+    rows = [Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(names))]
+    assert choose._by_model(DEEP, 64, MACHINE, rows) == names[0]
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [("sm_75", False), ("sm_80", True), ("sm_87", True), ("sm_90a", True), ("sm_103", True),
+     ("sm_121", True), ("sm_70", False)],
+)  # fmt: skip
+def test_an_architecture_that_is_not_listed_runs_what_the_one_below_does(arch, expected):
+    able = find("conv", ANY, "cuda").kernels(DEEP, 64)
+    assert all(kernel.meant_for(arch) == expected for kernel in able)
+    hopper = find("conv", HOPPER, "cuda").kernels(DEEP, 64)
+    assert any(not kernel.meant_for(arch) for kernel in hopper) == (arch != "sm_90a")
 
 
 def test_further_tilings_are_the_model_s_next():

@@ -33,6 +33,18 @@ _LAST_WORDS = r"(?m)^\s*(?:ptxas|nvrtc) fatal *: (.+)$"
 _ENTRY = r"Compiling entry function '(\w+)'"
 
 
+def _listed(arch: str) -> str:
+    """`arch` or the nearest below it of ARCHITECTURES: "sm_87" runs what "sm_86" does."""
+    if arch in ARCHITECTURES:
+        return arch
+    below = [known for known in ARCHITECTURES if _number(known) <= _number(arch)]
+    return max(below, key=_number, default=arch)
+
+
+def _number(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("af"))
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One entry point of one `.cu` file with its `-D` definitions.
@@ -46,8 +58,8 @@ class Kernel:
     only: tuple[str, ...] = ()
 
     def meant_for(self, arch: str) -> bool:
-        """Whether it is launched on `arch`."""
-        return not self.only or arch in self.only
+        """Whether it is launched on `arch`, or on the listed one below it."""
+        return not self.only or _listed(arch) in self.only
 
     @property
     def macros(self) -> tuple[str, ...]:

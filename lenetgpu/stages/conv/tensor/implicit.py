@@ -66,7 +66,7 @@ class Kind:
     ) -> tuple[Product, ...]:
         """Products for up to `batch` images, the fastest by the model of `machine` first.
 
-        None where there is no product of its word.
+        Empty where there is no product of its word.
         """
         layout = Layout(problem, self.parts)
         images = images_at_once(layout, batch)

@@ -91,6 +91,11 @@ struct Outputs {
     }
 
 private:
+    // Exponents of a warp's filters, and their range.
+    struct Drops {
+        int of[16], least = 0, largest = 0;
+    };
+
     __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
         return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
     }
@@ -124,7 +129,7 @@ private:
     }
     // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
     template <int C, bool PLAIN>
-    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const int (&drop)[16],
+    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const Drops& drops,
                                               int top, const Position& at, float& most,
                                               float* lines) const {
         const int lane = threadIdx.x % WARP;
@@ -144,7 +149,7 @@ private:
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
                 if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
-                const int shift = top + drop[8 * i + k];
+                const int shift = top + drops.of[8 * i + k];
                 if (SPLIT == 1) v[k] = PLAIN ? v[k] * power(shift) : times_power(v[k], shift);
                 at.to[(8 * i + k) * (long long)PIXELS] = v[k];
                 most = fmaxf(most, fabsf(v[k]));
@@ -152,34 +157,33 @@ private:
         }
     }
     template <int C>
-    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const int (&drop)[16],
-                                             const int* __restrict__ tops, int least, int largest,
-                                             Position& at, float& most, u32* __restrict__ reached,
-                                             float* lines) const {
+    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const Drops& drops,
+                                             const int* __restrict__ tops, Position& at, float& most,
+                                             u32* __restrict__ reached, float* lines) const {
         if constexpr (C < WIDE) {
             if (C > 0) walk<WARP>(at, reached, most);
             const int found = top_at(tops, at), top = found == NO_TOP ? 0 : found - HALF_TOP;
-            const bool plain = top + least >= -NORMAL && top + largest <= NORMAL;
+            const bool plain = top + drops.least >= -NORMAL && top + drops.largest <= NORMAL;
             if (SPLIT > 1 || !__ballot_sync(~0u, !plain))
-                put_lines<C, true>(sums, drop, top, at, most, lines);
+                put_lines<C, true>(sums, drops, top, at, most, lines);
             else
-                put_lines<C, false>(sums, drop, top, at, most, lines);
-            put_from<C + WARP>(sums, drop, tops, least, largest, at, most, reached, lines);
+                put_lines<C, false>(sums, drops, top, at, most, lines);
+            put_from<C + WARP>(sums, drops, tops, at, most, reached, lines);
         }
     }
     __device__ __forceinline__ void put_maps(const float (&sums)[WIDE / 2],
                                              const int* __restrict__ tops,
                                              const int* __restrict__ drops, float* __restrict__ y,
                                              u32* __restrict__ reached, float* lines) const {
-        int drop[16], least = 0, largest = 0;
+        Drops own;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            drop[i] = drops[filter + i];
-            least = min(least, drop[i]), largest = max(largest, drop[i]);
+            own.of[i] = drops[filter + i];
+            own.least = min(own.least, own.of[i]), own.largest = max(own.largest, own.of[i]);
         }
         Position at(y, position + threadIdx.x % WARP, filter);
         float most = 0.0f;
-        put_from<0>(sums, drop, tops, least, largest, at, most, reached, lines);
+        put_from<0>(sums, own, tops, at, most, reached, lines);
         if (SPLIT == 1) keep(reached, most, at.image, true);
     }
 };

@@ -32,6 +32,7 @@ constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
+static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 65536 / WARPGROUP, "warpgroups' registers fit");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
 static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
@@ -239,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};
-        out.put(sums, tops, drops, SPLIT > 1 ? parts + tile.part * count * IMAGE_OUTPUTS : y, reached,
+        out.put(sums, tops, drops, SPLIT > 1 ? parts + (long long)tile.part * count * IMAGE_OUTPUTS : y, reached,
                 reinterpret_cast<float*>(memory + LINES_AT + threadIdx.x / WARP * LINES_BYTES));
     }
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -77,13 +77,13 @@ FURTHER = 4
 EXACT_FROM = 64
 """Products of a sum from which on three fp16 products err no more than fp32 adding in a row.
 
-Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.3 at 2,304. cuDNN's
-fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
+Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.2 to 0.3 at 2,304.
+cuDNN's fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
 """
 CLAIM = 1.3
 """How many times faster than what was measured the model must promise an algorithm to be.
 
-So much models miss by: 1.4 times on the table that ships at most, 1.02 on average.
+By choosing with it the model loses 1.4 times on the table that ships at most, 1.02 on average.
 """
 
 
@@ -156,21 +156,32 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
 
     None where the model decides: where nothing was measured for about as many images, or what was
     the fastest then is not possible here. The algorithm is another than was measured to be the
-    fastest where the table that ships has no time of it and the model promises CLAIM.
+    fastest where the table that ships has no time of it, nor another run of about as many images,
+    and the model promises CLAIM. What such a run dropped is not taken.
     """
     machine = machine or machines.current()
-    for found in measured.near(problem, batch, machine):
+    rows = measured.near(problem, batch, machine)
+    for found in rows:
         if possible(found.algorithm, problem, machine):
-            first = _promising(problem, found, machine)
+            tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
+            first = _promising(problem, found, machine, tried)
             return found.algorithm if first is None else first.algorithm, found
-    return choices(problem, batch, machine)[0].algorithm, None
+    return _by_model(problem, batch, machine, rows), None
 
 
-def _promising(problem: Conv, found: Measured, machine: Machine) -> Choice | None:
-    """What the table that ships has no time of and should be faster than all it has."""
+def _by_model(problem: Conv, batch: int, machine: Machine, rows: Iterable[Measured]) -> str:
+    """The fastest by the model of those that no row dropped; where each was, of all."""
+    names = [choice.algorithm for choice in choices(problem, batch, machine)]
+    dropped = {name for row in rows for name in row.dropped}
+    return next((name for name in names if name not in dropped), names[0])
+
+
+def _promising(
+    problem: Conv, found: Measured, machine: Machine, tried: Collection[str]
+) -> Choice | None:
+    """What is not among those `tried` and should be faster than all the table that ships has."""
     if found.source != SHIPS:
         return None
-    tried = {name.partition(TILED)[0] for name in (*found.us, *found.dropped)}
     options = choices(problem, found.images, machine)
     first = next((option for option in options if option.algorithm not in tried), None)
     if first is None or CLAIM * first.us(machine) > found.us[found.algorithm]:
@@ -192,8 +203,8 @@ def counted(
     limit = max(plain, default=float("inf")) if peer is None else peer
     us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
     for entry in right:
-        name, error = entry["name"], entry.get("relative_error") or 0.0
-        if name.partition(TILED)[0] in _KINDS and error > limit:
+        name, error = entry["name"], entry.get("relative_error")
+        if name.partition(TILED)[0] in _KINDS and (error is None or error > limit):
             dropped.append(name)
         else:
             us[name] = 1e3 * entry["median_ms"]
@@ -287,12 +298,18 @@ def _prepared(algorithm: str, w: Any, problem: Conv, batch: int) -> State:
 
 
 def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
-    """The choice, and what stands in where memory does not hold it: measured, then the model's."""
+    """The choice, and what stands in where memory does not hold it: measured, then the model's.
+
+    Last, in place of split images for tensor cores, what needs next to no memory beside its own.
+    """
     algorithm, found = taken(problem, batch)
-    if found is None:
-        return (algorithm,)
-    first = choices(problem, batch)[0].algorithm
-    return tuple(dict.fromkeys((algorithm, found.algorithm, first)))
+    names = [algorithm]
+    if found is not None:
+        rows = measured.near(problem, batch, machines.current())
+        names += [found.algorithm, _by_model(problem, batch, machines.current(), rows)]
+    if any(name.partition(TILED)[0] in _KINDS for name in names):
+        names.append("direct.tuned")
+    return tuple(dict.fromkeys(names))
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> State:
