@@ -154,8 +154,8 @@ KERNELS = {
     [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
      ("winograd", False, 3, 1), ("roles", True, 45, 1), ("roles", True, 9, 4),
      ("roles", False, 3, 1), ("split", True, 45, 2), ("split", True, 9, 4),
-     ("split", False, 3, 2), ("int8", True, 5, 1), ("sparse", True, 21, 1),
-     ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
+     ("split", False, 3, 2), ("int8", True, 5, 1), ("int8", True, 21, 1),
+     ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],
 )  # fmt: skip
 def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid, rng):
     module, pack, emulated = KERNELS[name]
