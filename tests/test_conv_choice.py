@@ -205,6 +205,7 @@ def test_tensor_cores_count_where_they_err_no_more_than_cudnn():
     alone, dropped = counted(found)  # beside no cuDNN: as direct.tuned, not as winograd.f4
     assert set(alone) == {"winograd.f4", "direct.tuned"} and ANY in dropped
     assert set(counted([ran(ANY, 4, 4e-7)])[0]) == {ANY}
+    assert counted([ran(ANY, 4, None)], 1.0) == ({}, (ANY,))  # an error that nobody knows
 
 
 def test_the_table_that_ships_asks_cudnn_on_the_same_data(script):
