@@ -32,7 +32,7 @@ constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
-static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 65536 / WARPGROUP, "warpgroups' registers fit");
+static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
 static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
 static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");

@@ -10,7 +10,7 @@
 
 constexpr int PRODUCERS = GROUPS - 1, SLOTS = 2, ROOMS = PRODUCERS * SLOTS;
 constexpr int MULTIPLIES = 240, CONVOLVES = 88;  // registers of a thread
-static_assert(PRODUCERS * CONVOLVES + MULTIPLIES <= 65536 / 128, "warpgroups' registers fit");
+static_assert(PRODUCERS * CONVOLVES + MULTIPLIES <= 512, "registers of a lane of each warpgroup fit");
 
 // Where things lie in a block's shared memory; `full` and `empty` are a barrier a room.
 template <int MAP_BYTES>
