@@ -125,7 +125,7 @@ class Plan:
         return next((p for p in reversed(PRECISIONS) if p in found), PRECISIONS[0])
 
 
-PRECISIONS = ("fp32", "fp16x3", "tf32", "fp16", "fp16w", "int8", "int8s")
+PRECISIONS = ("fp32", "fp16x3", "tf32x3", "tf32", "fp16", "fp16w", "int8", "int8s")
 
 
 def canonical(name: str) -> str:

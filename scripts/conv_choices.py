@@ -2,8 +2,8 @@
 
 `lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
-which was the fastest. What was wrong, or erred more on tensor cores than cuDNN beside it, is named
-as dropped. Of several runs the one that timed most of them counts, of those the newest.
+which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
+named as dropped. Of several runs the one that timed most of them counts, of those the newest.
 `--check` writes nothing and exits with 1 where the table is not what it would write.
 """
 
@@ -25,7 +25,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned.choose import counted
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
 
-SOURCES = ("conv/*.json", "ablation/*.json", "winners.json")
+SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 """Documents of `lenetgpu conv` in the folder of a device."""
 _DIGITS = 4
 
@@ -42,7 +42,7 @@ def documents(root: Path) -> Iterator[Document]:
 def told(case: dict[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
     """Microseconds of best's algorithms in NCHW, and those not to be taken.
 
-    Right ones count, tensor cores' where they err no more than cuDNN did on the same data.
+    Right ones count, where they err no more than fp32 on the same data, as `counted` has it.
     """
     entries = case["candidates"]
     errors = [entry.get("relative_error") for entry in entries if entry["name"] == NAMES["cuda"]]

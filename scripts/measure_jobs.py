@@ -21,6 +21,17 @@ ABLATIONS = {
     "overfeat": "texture,best.fp32",
 }
 """Suites whose paper's kernels are timed step by step, beside the peer and what ships."""
+_BY_BEST = "best.fp32,direct.tuned,winograd,tensor.fp16x3,tensor.wgmma_fp16x3,tensor.wgmma_tf32x3"
+AGAIN = {
+    "convnet2-64": ("--suite", "convnet2", "--batch", "64", "--only", _BY_BEST),
+    "256x56-3x3": (
+        "256,56,56,256,3,1,0",
+        "--only",
+        f"{_BY_BEST},prefetch.stride_fixed,prefetch.single,texture.direct,texture.split,"
+        "direct.tuned_single,tensor.tf32x3",
+    ),
+}
+"""More for the table of choices: another batch, and one of which a first run was not sure."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,10 @@ def gpu_jobs(quick: bool) -> Iterator[Job]:
             "{json}",
         )
         yield Job("ablation", f"ablation/{name}.json", command, 60)
+    for name, words in AGAIN.items():
+        more = ("--device", "cuda", "--watch", "0", "--seconds", str(each / 4))
+        command = (*LENETGPU, "conv", *words, *more, "--no-progress", "--json", "{json}")
+        yield Job("conv", f"again/{name}.json", command, 20)
     few = ("--seconds", "0.02", "--quick") if quick else ("--seconds", str(each / 2))
     winners = (*_script("winners"), *few, "--json", "{json}")
     yield Job("winners", "winners.json", winners, 30 if quick else 600)

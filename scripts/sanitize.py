@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+from sanitize_allowed import ALLOWED, Allowed
 
-import lenetgpu
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu, require_gpu
 from lenetgpu.measure.document import head
@@ -49,49 +49,6 @@ _GRACE_S = 30.0
 _PLANTED_S = 120.0
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: \d+ hazards? displayed \((\d+) error")  # fmt: skip  # noqa: E501
 _PLACE = re.compile(r"(\w+) access at (\S+?)(?:\(.*?\)(?: const)?)?\+0x[0-9a-f]+ in (\S+?):(\d+)")
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """A report that is none: of `tool`, between these accesses in `file` and no others.
-
-    `accesses`: Read or Write, the function as the tool names it, inlined or not, and the line.
-    """
-
-    tool: str
-    file: Path
-    accesses: frozenset[tuple[str, str, str]]
-    why: str
-
-    def holds(self, places: list[tuple[str, str, str, str]]) -> bool:
-        """Whether `places`, each with a path, or its last parts, and a line's number, are these."""
-        there = all(self.file.parts[-len(Path(path).parts) :] == Path(path).parts
-                    for _, _, path, _ in places)  # fmt: skip
-        found = {
-            (access, function, source_line(self.file, int(at)))
-            for access, function, _, at in places
-        }
-        return there and found == self.accesses
-
-
-ALLOWED = (
-    Allowed(
-        "racecheck",
-        Path(lenetgpu.__file__).resolve().parent / "stages" / "fused" / "wgmma" / "packed.cuh",
-        frozenset(
-            {
-                (
-                    "Write",
-                    "Intake::load",
-                    "if (own) places(slot)[tid_] = bytes ? make_int2(from, from + bytes) : int2{};",
-                ),
-                ("Read", "Intake::stage", "const int2 found = places(slot)[image];"),
-            }
-        ),
-        "the store and the load of a record's place in packed.cuh are ordered by an mbarrier: "
-        "store, __syncwarp, arrive; wait, load (docs/fast-path.md)",
-    ),
-)
 
 
 @dataclass
@@ -122,12 +79,6 @@ class Row:
         words += [f"{sum(self.allowed.values())} reports allowed"] if self.allowed else []
         left = f"{len(self.not_reached)} cases not reached" if self.not_reached else ""
         return "; ".join([*words, left] if left else words)
-
-
-def source_line(path: Path, number: int) -> str:
-    """A line of a source file without its ends; empty where there is none."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
 
 def excused(tool: str, report: str) -> Allowed | None:

@@ -57,6 +57,7 @@ COLOURS = {
     "direct.tuned_single": "#475569",
     "tensor.wgmma_fp16x3": "#65a30d",
     "tensor.fp16x3": "#ca8a04",
+    "tensor.wgmma_tf32x3": "#0891b2",
 }
 _PALE, _DARK, _COLUMNS = 0.45, "#111827", 3
 

@@ -15,11 +15,12 @@ struct Copy {
     unsigned to;
     const void* from;
     bool there;
+    unsigned bytes;
     void land() const {
         if (there)
-            std::memcpy(at(to), from, 16);
+            std::memcpy(at(to), from, bytes);
         else
-            std::memset(at(to), 0, 16);
+            std::memset(at(to), 0, bytes);
         unfenced[to] = now->thread;
     }
 };
@@ -46,20 +47,15 @@ inline void count_sector(const void* from, unsigned to) {
     torn_sectors += !first && held->second != to / 32;
 }
 
-inline void copy(const void* to, const void* from, bool there) {
-    if (!may_be_read(from, 16)) return;
-    const Copy made = {ptx::shared(to), from, there};
-    if (made.to % 16) mistake = "a copy that is not aligned";
-    if (there) count_sector(from, made.to);
+inline void copy(const void* to, const void* from, bool there, unsigned bytes = 16) {
+    if (!may_be_read(from, bytes)) return;
+    const Copy made = {ptx::shared(to), from, there, bytes};
+    if (made.to % bytes) mistake = "a copy that is not aligned";
+    if (there && bytes == 16) count_sector(from, made.to);
     if (random() % 4 == 0)
         made.land();
     else
         own_groups().back().push_back(made);
-}
-inline float cut(double v) {  // towards zero
-    if (!std::isfinite(v)) return float(v);
-    const float near = float(v);
-    return std::fabs(near) > std::fabs(v) ? std::nextafter(near, 0.0f) : near;
 }
 
 struct Fragments {
@@ -84,6 +80,23 @@ __attribute__((optimize("O2"))) inline void multiply(float (&d)[4], uint4 a, uin
             const unsigned word = words[k / 8 * 2 + row / 8], other = k / 8 ? right.y : right.x;
             sum += double(half_value(word >> k % 2 * 16 & 0xffff)) *
                    half_value(other >> k % 2 * 16 & 0xffff);
+        }
+        d[i] = cut(sum);
+    }
+}
+__attribute__((optimize("O2"))) inline void multiply_tf32(float (&d)[4], uint4 a, uint2 b) {
+    const unsigned lane = now->thread % WARP;
+    Fragments& all = fragments[now->thread / WARP][products[now->thread]++ % 2];
+    all.a[lane] = a, all.b[lane] = b;
+    exchange(0);
+    for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = d[i];
+        for (int k = 0; k < 8; ++k) {
+            const uint4& left = all.a[row % 8 * 4 + k % 4];
+            const uint2& right = all.b[column * 4 + k % 4];
+            const unsigned words[] = {left.x, left.y, left.z, left.w};
+            sum += double(as_tf32(words[k / 4 * 2 + row / 8])) * as_tf32(k / 4 ? right.y : right.x);
         }
         d[i] = cut(sum);
     }
@@ -119,10 +132,35 @@ extern "C" void may_read(const char* from, std::size_t bytes) {
         cpu::readable.push_back({from, bytes});
 }
 
+struct Split {
+    unsigned high, low;
+};
+inline unsigned round_tf32(float v) {  // ties away from zero
+    return std::isfinite(v) ? std::bit_cast<unsigned>(v) + 0x1000 & ~0x1fffu : std::bit_cast<unsigned>(v);
+}
+inline Split split_tf32(float v) {
+    const unsigned high = round_tf32(v);
+    return {high, round_tf32(v - std::bit_cast<float>(high))};
+}
+
+inline void multiply_16x8x8(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                            unsigned b1) {
+    cpu::multiply_tf32(d, {a0, a1, a2, a3}, {b0, b1});
+}
+
 namespace ptx {
 
 inline void copy16(float* to, const float* from) { cpu::copy(to, from, true); }
 inline void copy16_or_zero(float* to, const float* from, bool there) { cpu::copy(to, from, there); }
+inline void copy4_or_zero(float* to, const float* from, bool there) {
+    cpu::copy(to, from, there, 4);
+}
+inline void arrive_behind_copies(u32 bar) {
+    for (const auto& group : cpu::own_groups())
+        for (const auto& copy : group) copy.land();
+    cpu::own_groups().clear();
+    barrier_arrive(bar);
+}
 inline void copy_commit() { cpu::own_groups().emplace_back(); }
 template <int PENDING>
 void copy_wait() {

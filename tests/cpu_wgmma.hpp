@@ -79,7 +79,7 @@ struct Operand {  // a matrix in a block's shared memory, K-major, in cores or i
     template <class T>
     T read(int row, int k) const;
 };
-enum class Of { HALVES, BYTES, SPARSE_BYTES };
+enum class Of { HALVES, BYTES, SPARSE_BYTES, TF32 };
 struct Product {  // a warp's 16 rows of it
     int threads = 0, columns = 0;
     bool adds = false, from_registers = false;
@@ -187,11 +187,37 @@ __attribute__((optimize("O2"))) inline void carry_out(const Product& p, int firs
             d = sum;
         }
 }
+inline float as_tf32(unsigned bits) { return std::bit_cast<float>(bits & ~0x1fffu); }
+inline float cut(double v) {  // what a float does not hold, towards zero
+    if (!std::isfinite(v)) return float(v);
+    const float near = float(v);
+    return std::fabs(near) > std::fabs(v) ? std::nextafter(near, 0.0f) : near;
+}
+__attribute__((optimize("O2"))) inline void carry_out_tf32(const Product& p) {
+    static float b[256][8];
+    for (int column = 0; column < p.columns; ++column)
+        for (int k = 0; k < 8; ++k) b[column][k] = as_tf32(p.b.read<unsigned>(column, k));
+    for (int t = 0; t < WARP; ++t)
+        for (int i = 0; i < p.columns / 2; ++i) {
+            const int row = t / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+            float& d = static_cast<float*>(p.d[t])[i];
+            double sum = p.adds ? d : 0.0;
+            for (int k = 0; k < 8; ++k) {
+                const uint4& held = p.held[row % 8 * 4 + k % 4];
+                const unsigned words[] = {held.x, held.y, held.z, held.w};
+                sum += double(as_tf32(words[k / 4 * 2 + row / 8])) * b[column][k];
+            }
+            d = cut(sum);
+        }
+}
 inline void advance(unsigned number, Warp& warp, std::size_t until) {
     for (; warp.done < until && warp.done < warp.products.size(); ++warp.done) {
         const Product& next = *warp.products[warp.done];
         if (next.threads < WARP) return;
-        carry_out(next, number % 4 * 16);
+        if (next.of == Of::TF32)
+            carry_out_tf32(next);
+        else
+            carry_out(next, number % 4 * 16);
     }
 }
 
@@ -384,6 +410,11 @@ void wgmma_sparse(int (&d)[SIZE], u64 a, u64 b, u32 places) {
 template <bool ADD, int SIZE>
 void wgmma_sparse(int (&d)[SIZE], const uint4& a, u64 b, u32 places) {
     cpu::issue(d, 2 * SIZE, ADD, &a, 0, b, cpu::Of::SPARSE_BYTES, places);
+}
+template <bool ADD, int SIZE>
+void wgmma_tf32(float (&d)[SIZE], const u32 (&a)[4], u64 b) {
+    const uint4 held = {a[0], a[1], a[2], a[3]};
+    cpu::issue(d, 2 * SIZE, ADD, &held, 0, b, cpu::Of::TF32);
 }
 inline void wgmma_commit() {
     const int lane = int(cpu::now->thread) % cpu::WARP;

@@ -1,6 +1,6 @@
 """How far each precision may be off, for tests: written down here, not read from what they test.
 
-fp32 and fp16x3: docs/fast-path.md and docs/convolutions.md say 1e-5; int8 and int8s:
+fp32, fp16x3 and tf32x3: docs/fast-path.md and docs/convolutions.md say 1e-5; int8 and int8s:
 docs/fast-path.md says 4e-2 and 6e-2 of the largest logit; fp16: a rounding is 2**-11, and 4 of them
 are allowed; fp16w, where maps are transformed and then rounded: 8.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-LIMITS = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
+LIMITS = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 LIMITS |= {"int8": 4e-2, "int8s": 6e-2}
 
 

@@ -80,7 +80,7 @@ def read(path):
 
 
 def test_every_measured_file_is_of_a_kind_that_is_tested():
-    folders = ("plans", "cells", "conv", "ablation")
+    folders = ("plans", "cells", "conv", "again", "ablation")
     names = ("peers", "course", "infer", "instrument*", "streams", "weights", "counters", "shares")
     names += ("sanitize", "scale")
     kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
@@ -186,6 +186,15 @@ def test_measured_convolutions_are_right_dated_and_whole(path):
     for case in document["cases"]:
         status = {entry["status"] for entry in case["candidates"]}
         assert status <= {"right", "refused", "skipped"}
+
+
+@measured("*/again/*.json")
+def test_convolutions_measured_again_are_right_and_dated(path):
+    document = read(path)
+    assert document["date"] and document["device"]["kind"] == "cuda"
+    assert not document["interrupted"] and document["cases"]
+    entries = [entry for case in document["cases"] for entry in case["candidates"]]
+    assert {entry["status"] for entry in entries} <= {"right", "refused", "skipped"}
 
 
 @measured("*/plans/*.json")

@@ -192,7 +192,7 @@ def test_a_precision_without_a_tolerance_is_refused(tmp_path):
     result = compare("--with", write(tmp_path, text=text))
     assert result.exit_code == 2
     assert (
-        "guest.slices: expected a precision of fp32, fp16x3, fp16, fp16w, int8, int8s, found"
+        "guest.slices: expected a precision of fp32, fp16x3, tf32x3, fp16, fp16w, int8, int8s, "
         in result.stderr
     )
 

@@ -19,9 +19,9 @@ from lenetgpu.pipeline import Pipeline, Step
 from lenetgpu.stages import Variant
 from lenetgpu.stages.mounted import Mounted
 
-TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
+TOLERANCE = {"fp32": 1e-5, "fp16x3": 1e-5, "tf32x3": 1e-5, "fp16": 2e-3, "fp16w": 4e-3}
 TOLERANCE |= {"int8": 4e-2, "int8s": 6e-2}
-PRECISE = ("fp32", "fp16x3")
+PRECISE = ("fp32", "fp16x3", "tf32x3")
 _HALVES = {"float16": (11, -13), "uint16": (8, -125)}
 """An output of fp16, or of bfloat16's bits, is a sum rounded once more: half a unit in the last
 place of any value, its own or the truth's, whichever is larger, is no error, and a tolerance is of

@@ -30,7 +30,7 @@ _COPY_BYTES = 1 << 30
 _CPU_COPY_BYTES = 1 << 28
 _REPEATS = {"cuda": 7, "cpu": 25}
 _KIND, _LOADED = "ceilings", 0.5
-_TENSOR_PRECISIONS = ("fp16", "fp16x3", "fp16w", "int8", "int8s", "tf32")
+_TENSOR_PRECISIONS = ("fp16", "fp16x3", "tf32x3", "fp16w", "int8", "int8s", "tf32")
 
 
 @dataclass(frozen=True)

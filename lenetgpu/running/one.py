@@ -14,7 +14,7 @@ from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan, resolve
 
-_AS_EXACT = ("fp32", "fp16x3")
+_AS_EXACT = ("fp32", "fp16x3", "tf32x3")
 
 
 class One(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from lenetgpu.errors import LenetError
 
 _HALF = 65504.0
-LARGEST = {"fp32": 2.0**100, "tf32": 2.0**100} | dict.fromkeys(
+LARGEST = dict.fromkeys(("fp32", "tf32x3", "tf32"), 2.0**100) | dict.fromkeys(
     ("fp16x3", "fp16", "fp16w", "int8", "int8s"), _HALF
 )
 """The largest value of a stage, by precision: fp16's end; of float32 less, for sums on the way

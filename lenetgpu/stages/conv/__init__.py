@@ -19,6 +19,7 @@ _FAMILIES = {
     "winograd": "winograd",
     "tuned": "direct winograd best",
     "tensor": "tensor",
+    "tf32": "tensor",
     "reference": "",
     "shape": "",
     "windows": "",

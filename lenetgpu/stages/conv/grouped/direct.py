@@ -42,7 +42,7 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     explain=lambda problem, batch, machine: reuse(1),
 )
 def grouped(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """Any strides, padding, dilation and groups: an output a thread, not run on a GPU yet."""
+    """Any strides, padding, dilation and groups: an output a thread."""
     (kernel,), (filters, bias) = _kernels(problem), w if problem.bias else (w, w)
     args = (x, filters, bias, y, int(y.size))  # without a bias its place is not read
     launch(kernel, (blocks_for(y.size, _THREADS),), (_THREADS,), args)

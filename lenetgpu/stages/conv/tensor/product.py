@@ -33,6 +33,7 @@ class Fit:
     memory_share: float = 0.8  # of the memory's bytes a clock
     held: float = 0.85  # of the highest clock, under tensor cores
     row: float = 6.0  # of eight warps: to copy a chunk's row cell by cell, beside its products
+    stored: float = 1.1  # an output at NCHW, where rows are outputs
     block: float = 2500.0  # first copies and last stores
     launch: float = 2700.0
     parts: float = 1.05  # what a split must promise to be taken
@@ -185,7 +186,8 @@ class RowsTiling(Tiling):
         rate = FIT.products * self.share * full
         issued = self.products(layout) / rate + FIT.row * self.bm / full
         chunk = max(issued, self.stage_bytes / FIT.cache_rate)
-        return busiest * (chunks * chunk + FIT.block / together)
+        stored = FIT.stored * self.bm * self.bn if layout.problem.writes == "NCHW" else 0.0
+        return busiest * (chunks * chunk + FIT.block / together + stored)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from lenetgpu.gpu import machines
@@ -12,63 +12,17 @@ from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
-from lenetgpu.stages.conv.tensor.product import Product as TensorProduct
-from lenetgpu.stages.conv.tuned import direct, measured, winograd
-from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks
+from lenetgpu.stages.conv.tensor import implicit
+from lenetgpu.stages.conv.tuned import direct, measured
 from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
-from lenetgpu.stages.conv.tuned.product import Product
+from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR, Choice
 from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
-
-@dataclass(frozen=True)
-class Choice:
-    """An algorithm, the clocks the model gives it, and the product that does its work, if any."""
-
-    algorithm: str
-    clocks: float
-    product: Product | TensorProduct | None
-
-    def us(self, machine: Machine) -> float:
-        """Estimated microseconds on `machine`, at its highest clock."""
-        return self.clocks / machine.clock_mhz
-
-
-Price = tuple[float, Product | TensorProduct | None]
-
-
-def _direct(problem: Conv, batch: int, machine: Machine) -> Price:
-    product = direct.plan(problem, batch, machine)
-    return product_clocks(product, problem, batch, 1, machine), product
-
-
-def _winograd(outputs: int, problem: Conv, batch: int, machine: Machine) -> Price:
-    product = winograd.plan(problem, batch, outputs, machine)
-    return winograd.clocks(product, problem, batch, outputs, machine), product
-
-
-def _one_channel(problem: Conv, batch: int, machine: Machine) -> Price:
-    return single_clocks(problem, batch, machine), None
-
-
-def _tensor(kind: implicit.Kind, problem: Conv, batch: int, machine: Machine) -> Price:
-    product = kind.plan(problem, batch, machine)
-    return kind.clocks(product, batch, machine), product
-
-
-_KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
-
-_PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
-    "direct.tuned_single": _one_channel,  # before direct.tuned, with which memory ties it
-    "direct.tuned": _direct,
-    "winograd.f2": partial(_winograd, 2),
-    "winograd.f4": partial(_winograd, 4),
-    **{name: partial(_tensor, kind) for name, kind in _KINDS.items()},
-}
 _PLAIN = ("direct", "prefetch", "texture")
+_WINOGRAD = ("winograd.f2", "winograd.f4")
 _BAD = ("wrong", "failed")
 _MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
-ALGORITHMS = (*_PRICED, *_MEASURED_ONLY)
+ALGORITHMS = (*PRICED, *_MEASURED_ONLY)
 """What `best.fp32` may run; what the model gives no price is taken where it was measured only."""
 TILED = "@"
 """Between an algorithm and the word of its tiling, where another than the model's was measured."""
@@ -80,6 +34,8 @@ EXACT_FROM = 64
 Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.2 to 0.3 at 2,304.
 cuDNN's fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
 """
+WINOGRAD_ERR = 3.0
+"""How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
 CLAIM = 1.3
 """How many times faster than what was measured the model must promise an algorithm to be.
 
@@ -87,28 +43,31 @@ By choosing with it the model loses 1.4 times on the table that ships at most, 1
 """
 
 
-def why_not(algorithm: str, problem: Conv, machine: Machine) -> str | None:
-    """Why `best.fp32` may not run that algorithm on `problem`, on `machine`; None where it may."""
+def why_not(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> str | None:
+    """Why `best.fp32` may not run that algorithm on `problem`, on `machine`; None where it may.
+
+    `measured`: what it errs is known, and no more than fp32.
+    """
     name, _, word = algorithm.partition(TILED)
-    if name not in ALGORITHMS or (word and name not in _KINDS):
+    if name not in ALGORITHMS or (word and name not in KINDS):
         return "it is none that best.fp32 runs"
     found = find("conv", name, "cuda")
     if not found.needs.met_by(machine):
         return f"it needs {found.needs}"
     refusal = found.refusal(problem)
-    if refusal is not None or name not in _KINDS:
+    if refusal is not None or name not in TENSOR:
         return refusal
-    if problem.depth < EXACT_FROM:
+    if problem.depth < EXACT_FROM and not measured:
         few = f"sums of {problem.depth} products"
         return f"{few}: below {EXACT_FROM} it errs more than fp32"
-    if word and not replace(_KINDS[name], word=word).products(problem, 1, machine):
+    if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
         return f"it has no tiling {word}"
     return None
 
 
-def possible(algorithm: str, problem: Conv, machine: Machine) -> bool:
-    """Whether `best.fp32` may run that algorithm on `problem`, on `machine`."""
-    return why_not(algorithm, problem, machine) is None
+def possible(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> bool:
+    """Whether `best.fp32` may run that algorithm on `problem`, on `machine`; `why_not` says why."""
+    return why_not(algorithm, problem, machine, measured) is None
 
 
 def variant_of(algorithm: str) -> Variant:
@@ -117,7 +76,7 @@ def variant_of(algorithm: str) -> Variant:
     found = find("conv", name, "cuda")
     if not word:
         return found
-    own = implicit.parts_of(replace(_KINDS[name], word=word))
+    own = implicit.parts_of(replace(KINDS[name], word=word))
     return replace(found, name=algorithm.partition(".")[2], default=False, **own)
 
 
@@ -126,7 +85,7 @@ def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[
     machine = machine or machines.current()
     found = [
         (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
-        for name, kind in _KINDS.items()
+        for name, kind in KINDS.items()
         if possible(name, problem, machine)
         for product in kind.products(problem, batch, machine)[1:]
     ]
@@ -145,7 +104,7 @@ def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[
 def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     found = [
         Choice(name, *price(problem, batch, machine))
-        for name, price in _PRICED.items()
+        for name, price in PRICED.items()
         if possible(name, problem, machine)
     ]
     return tuple(sorted(found, key=lambda choice: choice.clocks))
@@ -162,7 +121,7 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
     machine = machine or machines.current()
     rows = measured.near(problem, batch, machine)
     for found in rows:
-        if possible(found.algorithm, problem, machine):
+        if possible(found.algorithm, problem, machine, measured=True):
             tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
             first = _promising(problem, found, machine, tried)
             return found.algorithm if first is None else first.algorithm, found
@@ -194,17 +153,22 @@ def counted(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
 
-    These were wrong or failed, or are tensor cores' whose error was above `peer`, that of cuDNN on
-    the same data; where it was not there, above all of ours that add fp32 and transform nothing.
+    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN's on the same data,
+    and than all of ours that add fp32 and transform nothing. Winograd's may err WINOGRAD_ERR times
+    as much, or within their tolerance where no `peer` is.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
     plain = [entry.get("relative_error") or 0.0 for entry in right if _plain(entry["name"])]
-    limit = max(plain, default=float("inf")) if peer is None else peer
+    limit = max(plain if peer is None else [peer, *plain], default=float("inf"))
+    limits = dict.fromkeys(TENSOR, limit)
+    if peer is not None:
+        limits |= dict.fromkeys(_WINOGRAD, WINOGRAD_ERR * limit)
     us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
     for entry in right:
         name, error = entry["name"], entry.get("relative_error")
-        if name.partition(TILED)[0] in _KINDS and (error is None or error > limit):
+        most = limits.get(name.partition(TILED)[0])
+        if most is not None and (error is None or error > most):
             dropped.append(name)
         else:
             us[name] = 1e3 * entry["median_ms"]
@@ -227,8 +191,9 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     if found is not None:
         rows.append(("measured on", str(found)))
         rows.append(("the model would take", _beside(options[0].algorithm, found)))
-    if chosen.partition(TILED)[0] in _KINDS:
-        most = f"at most that of fp32 sums of {problem.depth:,} products, as from {EXACT_FROM} on"
+    if chosen.partition(TILED)[0] in TENSOR:
+        how = "as measured" if chosen in times else f"as from {EXACT_FROM} on"
+        most = f"at most that of fp32 sums of {problem.depth:,} products, {how}"
         rows.append(("its error", most))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
@@ -240,7 +205,10 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     for name in _MEASURED_ONLY:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{_time(times, name) or '; not measured'}"))
-    refused = {name: why_not(name, problem, machine) for name in _KINDS}
+    priced = {option.algorithm for option in options}
+    few = {name: f"no model of so few products{_time(times, name)}" for name in times}
+    rows += [(name, few[name]) for name in TENSOR if name in few.keys() - priced]
+    refused = {name: why_not(name, problem, machine, name in times) for name in TENSOR}
     return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
 
 
@@ -307,7 +275,7 @@ def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
     if found is not None:
         rows = measured.near(problem, batch, machines.current())
         names += [found.algorithm, _by_model(problem, batch, machines.current(), rows)]
-    if any(name.partition(TILED)[0] in _KINDS for name in names):
+    if any(name.partition(TILED)[0] in KINDS for name in names):
         names.append("direct.tuned")
     return tuple(dict.fromkeys(names))
 

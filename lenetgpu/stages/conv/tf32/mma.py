@@ -1,0 +1,120 @@
+"""Three products of TF32 by mma.sync, inputs split on their way to the tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.machines import WARP, Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.mma import MmaTiling
+from lenetgpu.stages.conv.tensor.product import FIT, memory_rate
+from lenetgpu.stages.conv.tf32.one_launch import FLOAT, OneLaunch, State, by_tf32, run
+from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
+from lenetgpu.stages.registry import cuda
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_RATE = FIT.products / 2 * MmaTiling.share  # products of TF32 operands a clock
+# Not measured: those of tf32/wgmma.py, whose copies have warps of their own.
+_COPIES = 16.0  # clocks of a warp's copies, a float a lane
+_WIDE_COPIES = 28.0  # four floats a lane
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Warps of a block along rows and columns, each with tiles of 16 rows x 8 columns.
+
+    `resident` blocks are meant to share a multiprocessor.
+    """
+
+    tiles_m: int
+    tiles_n: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    resident: int
+
+
+# every GPU from sm_80 on gives a block the shared memory of each
+TILINGS = (
+    Tiling(2, 8, warps_m=4, warps_n=2, stages=2, resident=1),  # 128 x 128
+    Tiling(2, 8, warps_m=4, warps_n=1, stages=2, resident=2),  # 128 x 64
+    Tiling(2, 4, warps_m=2, warps_n=2, stages=2, resident=3),  # 64 x 64
+    Tiling(2, 4, warps_m=4, warps_n=1, stages=2, resident=3),  # 128 x 32
+)
+
+
+@dataclass(frozen=True)
+class Product(OneLaunch):
+    """A convolution divided as `tiling` has it."""
+
+    tiling: Tiling
+
+    @property
+    def rows(self) -> int:
+        """Those of all its warps."""
+        return 16 * self.tiling.tiles_m * self.tiling.warps_m
+
+    @property
+    def threads(self) -> int:
+        """All of which gather and multiply."""
+        return WARP * self.tiling.warps_m * self.tiling.warps_n
+
+    @property
+    def _stage_bytes(self) -> int:
+        return FLOAT * CHUNK * self.rows + self.filter_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Its chunks."""
+        return self.tiling.stages * self._stage_bytes
+
+    def kernel(self) -> Kernel:
+        """`tf32_mma`."""
+        own = {name.upper(): value for name, value in vars(self.tiling).items()}
+        return Kernel(_SOURCE, "tf32_mma", tuple((self.defines() | own).items()))
+
+    def _together(self, machine: Machine) -> int:
+        room = machine.resident(self.threads, 0, self.shared_bytes)
+        return max(1, min(self.tiling.resident, room))
+
+    def grid(self, images: int) -> int:
+        """As many as the GPU holds at once, each with tiles in turn."""
+        machine = machines.current()
+        return min(self.tiles(images), machine.multiprocessors * self._together(machine))
+
+    def clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of a run of `images` images: products with copies, or memory."""
+        busiest = blocks_for(self.tiles(images), machine.multiprocessors)
+        together = min(busiest, self._together(machine))
+        full = min(1.0, together * self.threads / WARP / FIT.full_warps)
+        multiply = 3 * self.rows * self.width * CHUNK / (_RATE * full)
+        copies = CHUNK * self.rows / WARP * (_WIDE_COPIES / 4 if self.wide else _COPIES)
+        chunk = max(multiply + copies, self._stage_bytes / FIT.cache_rate)
+        tile = chunks(self.problem) * chunk + FIT.block / together
+        moved = images * self.image_bytes() / memory_rate(machine)
+        return max(busiest * tile / FIT.held, moved) + FIT.launch
+
+
+def divided(problem: Conv, tiling: Tiling) -> Product:
+    """The product of `problem` that `tiling` makes."""
+    return Product(problem, 8 * tiling.tiles_n * tiling.warps_n, tiling)
+
+
+@cache
+def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
+    """The product for up to `batch` images, the fastest by the model of `machine`."""
+    used = machine or machines.current()
+    made = [divided(problem, tiling) for tiling in TILINGS]
+    return min(made, key=lambda product: product.clocks(batch, used))
+
+
+@by_tf32(plan, needs=cuda(80))
+def tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on mma.sync, operands as TF32 hi and lo, split in registers."""
+    run(x, w, y)

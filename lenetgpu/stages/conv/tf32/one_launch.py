@@ -1,0 +1,203 @@
+"""What products of TF32 share: a tile a block, tiles in turn, one launch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lenetgpu.gpu.launch import blocks_for, launch
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.shape import MAPS
+from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks, pack
+from lenetgpu.stages.defines import conv_defines
+from lenetgpu.stages.registry import Rows, variant
+
+FLOAT = 4
+_MOST = 1 << 30  # elements of an image, outputs of a filter in a launch
+_MOST_TAPS = 32  # a bit for each row or column of a filter
+_SECTOR = 32
+
+
+@dataclass(frozen=True)
+class OneLaunch(ABC):
+    """A convolution whose blocks compute `rows` outputs of `width` filters."""
+
+    problem: Conv
+    width: int
+
+    @property
+    @abstractmethod
+    def rows(self) -> int:
+        """Outputs of a filter that a block computes."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """Those of a block."""
+
+    @property
+    @abstractmethod
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+
+    @abstractmethod
+    def kernel(self) -> Kernel:
+        """What is launched, the one kernel."""
+
+    @abstractmethod
+    def grid(self, images: int) -> int:
+        """Blocks of a launch."""
+
+    @abstractmethod
+    def clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of a run of `images` images."""
+
+    def __str__(self) -> str:
+        tile = f"{self.rows} outputs x {self.width} filters"
+        return f"{tile} a block of {self.threads} threads, one launch"
+
+    @property
+    def across(self) -> int:
+        """Blocks that hold all filters."""
+        return blocks_for(self.problem.M, self.width)
+
+    @property
+    def point(self) -> bool:
+        """Whether an output is of one pixel that is there."""
+        problem = self.problem
+        return problem.R == problem.S == 1 and problem.pad == 0
+
+    @property
+    def wide(self) -> bool:
+        """Whether inputs are copied four floats at a time, neighbours of a pixel or of a map."""
+        problem = self.problem
+        if problem.reads == "NHWC":
+            return problem.C % 4 == 0
+        return self.point and problem.stride == 1 and problem.OH * problem.OW % 4 == 0
+
+    @property
+    def filter_bytes(self) -> int:
+        """Filters of a chunk, high and low."""
+        return 2 * FLOAT * CHUNK * self.width
+
+    def defines(self) -> dict[str, int | str]:
+        """What every kernel is told, as `-D` definitions."""
+        problem = self.problem
+        own = {"MP": self.width * self.across, "SHARED_BYTES": self.shared_bytes}
+        ends = {"BIAS": int(problem.bias), "RELU": int(problem.relu)}
+        return conv_defines(replace(problem, bias=False, relu=False)) | ends | own
+
+    def tiles(self, images: int) -> int:
+        """What blocks share out of `images` images."""
+        pixels = self.problem.OH * self.problem.OW
+        return blocks_for(images * pixels, self.rows) * self.across
+
+    def image_bytes(self) -> float:
+        """Bytes of memory that one image's inputs and outputs come to, whole sectors."""
+        problem = self.problem
+        down = max(1.0, problem.stride / problem.R)
+        apart = 1 if problem.reads == "NHWC" else _SECTOR // FLOAT
+        along = max(1.0, problem.stride / max(problem.S, apart))
+        inputs = problem.C * problem.H * problem.W / (down * along)
+        return FLOAT * (inputs + problem.OH * problem.OW * problem.M)
+
+
+Plan = Callable[
+    ..., OneLaunch
+]  # of a problem, a batch and, unless it is the current one, a machine
+
+
+@dataclass(frozen=True)
+class State:
+    """Filters as float32 and as TF32, what undoes their scales, a bias, and the product.
+
+    `bias` has a value for every padded filter; without one it is `factors`, and not read.
+    """
+
+    w: Any
+    filters: Any
+    factors: Any
+    bias: Any
+    product: OneLaunch
+
+
+def refusal(problem: Conv) -> str | None:
+    """Why offsets of 32 bits, or a filter's bits, do not reach; or None."""
+    if max(problem.R, problem.S) > _MOST_TAPS:
+        return f"supports filters of up to {_MOST_TAPS}x{_MOST_TAPS}"
+    outputs = problem.OH * problem.OW * problem.M
+    inputs = (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad) * problem.C
+    if max(inputs, outputs, 2 * CHUNK * chunks(problem) * problem.M) >= _MOST:
+        return f"supports images and filters of fewer than {_MOST} elements"
+    return None
+
+
+def prepare(w: Any, product: OneLaunch) -> State:
+    """What a run needs; `w` are filters (R, S, C, M) float32 on the host, or they and a bias."""
+    import cupy
+    import numpy as np
+
+    problem = product.problem
+    filters, bias = w if problem.bias else (w, None)
+    packed = pack(filters, problem, product.width)
+    own = cupy.asarray(np.ascontiguousarray(filters, np.float32))
+    factors = cupy.asarray(packed.factors)
+    held = factors
+    if bias is not None:
+        padded = np.zeros(packed.factors.shape, np.float32)
+        padded[: problem.M] = bias
+        held = cupy.asarray(padded)
+    return State(own, cupy.asarray(packed.filters), factors, held, product)
+
+
+def run(x: Any, w: State, y: Any) -> None:
+    """Launch on the current stream; once more for every 2**30 outputs of a filter."""
+    import numpy as np
+
+    product = w.product
+    pixels = product.problem.OH * product.problem.OW
+    once = max(1, _MOST // pixels)
+    for lo in range(0, len(x), once):
+        count = min(once, len(x) - lo)
+        launch(
+            product.kernel(),
+            (product.grid(count),),
+            (product.threads,),
+            (x[lo:], w.filters, w.factors, w.bias, w.w, y[lo:], np.int32(count * pixels)),
+            product.shared_bytes,
+            overlap=True,
+        )
+
+
+def _explain(plan: Plan, problem: Conv, batch: int, machine: Machine) -> Rows:
+    """How the work is divided, and what the model predicts of it."""
+    product = plan(problem, batch, machine)
+    clocks = product.clocks(batch, machine)
+    filled = problem.depth / (CHUNK * chunks(problem))
+    return [
+        ("tiling", str(product)),
+        ("depth used", f"{filled:.0%} of {chunks(problem)} chunks"),
+        ("predicted", f"{clocks / machine.clock_mhz:.1f} us"),
+    ]
+
+
+def by_tf32(plan: Plan, **fields: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a variant whose products `plan` chooses."""
+    return variant(
+        kind="conv",
+        family="tensor",
+        reads=MAPS,
+        writes=MAPS,
+        precision="tf32x3",
+        takes="bias relu",
+        prepare=lambda w, problem, batch: prepare(w, plan(problem, batch)),
+        kernels=lambda problem, batch: (plan(problem, batch).kernel(),),
+        supports=refusal,
+        explain=lambda problem, batch, machine: _explain(plan, problem, batch, machine),
+        paper="after Ootomo and Yokota",
+        **fields,
+    )

@@ -1,0 +1,282 @@
+// Convolution at fp32 accuracy by Hopper's wgmma (sm_90a) in one launch: three products of TF32 high and low
+// into which inputs are split in registers, on their way from shared memory to the tensor cores. Rows of
+// the product are outputs of all images one after another, columns filters, the depth taps of channels
+// (NCHW) or channels of taps (NHWC). A block computes BM outputs x BN filters at a time and takes tiles in
+// turn: two warpgroups multiply 64 outputs each; a third gathers inputs, zeros where there is none, 16 bytes
+// a copy where four neighbours of the depth (NHWC) or of a map's pixels (NCHW, 1x1) are, else 4, and one of
+// its threads brings filters, [M / BN][chunk][part][8][BN][4], in bulk, STAGES chunks of 32 ahead; RESIDENT:
+// once, for all tiles, which are of the same filters then. A chunk's sums start from zero and are added to
+// fp32 registers. Filters are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs
+// so small, or not finite, that TF32 may have lost what counts are computed once more in float64.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/barrier.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/registers.cuh"
+#include "stages/conv/tf32/taps.cuh"
+#include "stages/conv/tf32/wide.cuh"
+
+constexpr int WARPGROUP = 128, BARRIER_BYTES = 8;
+constexpr int MULTIPLIERS = 2;                // warpgroups
+constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
+constexpr int MULTIPLIES = 232, BRINGS = 40;  // registers of a thread
+constexpr int ROWS = 64, BM = MULTIPLIERS * ROWS, COLUMNS = BN;
+constexpr bool SKIPS = !PIXELWISE && POINTS && STRIDE == 2 && W % 4 == 0;  // every other of a copy
+constexpr bool QUADS = PIXELWISE ? CH % 4 == 0 : SKIPS || (POINTS && STRIDE == 1 && PIXELS % 4 == 0);
+constexpr int NEXT_ROW =                      // floats; [row][k] of pixels, [k][row] of maps; few bank conflicts
+    PIXELWISE ? CHUNK + (PAIRS && !QUADS ? 2 : 4) : SKIPS ? 2 : 1;
+constexpr int NEXT_K = PIXELWISE ? 1 : BM * NEXT_ROW + 8;
+constexpr int INPUT_BYTES = 4 * (PIXELWISE ? BM * NEXT_ROW : CHUNK * NEXT_K);
+constexpr int PART_BYTES = CELLS * BN * CELL_BYTES, FILTER_BYTES = 2 * PART_BYTES;
+constexpr int STAGE_BYTES = INPUT_BYTES + (RESIDENT ? 0 : FILTER_BYTES);
+constexpr int FILTERS_AT = STAGES * STAGE_BYTES;  // resident ones
+constexpr int FACTORS_AT = FILTERS_AT + (RESIDENT ? CHUNKS * FILTER_BYTES : 0);
+constexpr int BARRIERS_AT = FACTORS_AT + 2 * MULTIPLIERS * BN * 4;  // two turns' of each warpgroup
+constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
+constexpr int ACROSS = MP / BN;               // tiles of the same rows follow one another
+
+static_assert(WARPGROUP == BM, "a thread that gathers has a row");
+static_assert(BN == 64 || BN == 128, "products are there");
+static_assert(STAGE_BYTES % CELL_BYTES == 0 && INPUT_BYTES % CELL_BYTES == 0, "bulk copies are aligned");
+static_assert(SHARED_BYTES == BARRIERS_AT + (2 * STAGES + 1) * BARRIER_BYTES, "the launcher's");
+static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
+static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
+
+#include "stages/conv/tf32/gather.cuh"
+#include "stages/conv/tf32/outputs.cuh"
+
+struct Ring {
+    u32 base;
+    int at = 0;
+    u32 odd = 0;
+
+    __device__ __forceinline__ explicit Ring(u32 base) : base(base) {}
+    __device__ __forceinline__ const float* inputs(const unsigned char* memory) const {
+        return reinterpret_cast<const float*>(memory + at * STAGE_BYTES);
+    }
+    __device__ __forceinline__ u32 filters(int chunk) const {
+        return RESIDENT ? base + FILTERS_AT + chunk * FILTER_BYTES : base + at * STAGE_BYTES + INPUT_BYTES;
+    }
+    __device__ __forceinline__ u32 full() const { return base + BARRIERS_AT + at * BARRIER_BYTES; }
+    __device__ __forceinline__ u32 free() const { return full() + STAGES * BARRIER_BYTES; }
+    __device__ __forceinline__ u32 resident() const {
+        return base + BARRIERS_AT + 2 * STAGES * BARRIER_BYTES;
+    }
+    __device__ __forceinline__ void step() {
+        if (++at == STAGES) at = 0, odd ^= 1;
+    }
+    __device__ __forceinline__ void begin() const {
+        for (int i = 0; i < STAGES; ++i) {
+            const u32 bar = base + BARRIERS_AT + i * BARRIER_BYTES;
+            ptx::barrier_init(bar, WARPGROUP + !RESIDENT);
+            ptx::barrier_init(bar + STAGES * BARRIER_BYTES, WARPS);
+        }
+        ptx::barrier_init(resident(), 1);
+        ptx::barrier_init_fence();
+    }
+};
+
+// The row of a tile whose corner a thread keeps: its own, or the first of those that it copies at once.
+constexpr int AT_ONCE = QUADS && !PIXELWISE ? CELL / NEXT_ROW : 1;
+__device__ __forceinline__ int kept_row() {
+    return threadIdx.x % (BM / AT_ONCE) * AT_ONCE;
+}
+// A chunk: of maps a lane has a row, or some, and goes through products; of pixels it has a product, or
+// four, and goes through its warp's rows.
+__device__ __forceinline__ void gather(float* to, const float* __restrict__ x, const Corner& own,
+                                       int chunk) {
+    constexpr int WIDTH = QUADS ? CELL : 1;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x % WARPGROUP / WARP;
+    if constexpr (PIXELWISE) {
+        const int k = lane * WIDTH % CHUNK, before = lane * WIDTH / CHUNK;
+        const Tap tap(chunk * CHUNK + k);
+#pragma unroll 8
+        for (int i = before; i < WARP; i += WARP * WIDTH / CHUNK)
+            copy_input(to + (warp * WARP + i) * NEXT_ROW + k, x, of_lane(own, i), tap);
+    } else {
+#pragma unroll 8
+        for (int i = int(threadIdx.x) % WARPGROUP * AT_ONCE / BM; i < CHUNK; i += AT_ONCE)
+            copy_input(to + i * NEXT_K + kept_row() * NEXT_ROW, x, own, Tap(chunk * CHUNK + i));
+    }
+}
+
+// Filters of a chunk, by one thread; `from`: those of the block's first chunk.
+__device__ __forceinline__ void bring_filters(const Ring& ring, const uint4* __restrict__ from, int chunk,
+                                              u32 there) {
+    ptx::bulk_load(ring.filters(chunk), from + size_t(chunk) * (FILTER_BYTES / CELL_BYTES), FILTER_BYTES,
+                   there);
+}
+
+// All that a block reads.
+__device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const float* __restrict__ x,
+                                      const uint4* __restrict__ filters, int tiles, int outputs) {
+    constexpr size_t BLOCK_CELLS = size_t(CHUNKS) * (FILTER_BYTES / CELL_BYTES);
+    const bool first = threadIdx.x % WARPGROUP == 0;
+    if (RESIDENT && first) {
+        ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
+        for (int chunk = 0; chunk < CHUNKS; ++chunk)
+            bring_filters(ring, filters + blockIdx.x % ACROSS * BLOCK_CELLS, chunk, ring.resident());
+    }
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
+        const Corner own(n / ACROSS * BM + kept_row(), outputs);
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; ++chunk, ring.step()) {
+            ptx::barrier_wait(ring.free(), ring.odd ^ 1);
+            if (!RESIDENT && first) {
+                ptx::barrier_expect(ring.full(), FILTER_BYTES);
+                bring_filters(ring, filters + n % ACROSS * BLOCK_CELLS, chunk, ring.full());
+            }
+            gather(reinterpret_cast<float*>(memory + ring.at * STAGE_BYTES), x, own, chunk);
+            ptx::arrive_behind_copies(ring.full());
+        }
+    }
+}
+
+// What a lane holds of a chunk's inputs, split: rows 2 (lane / 4) and the next, or lane / 4 and 8 below,
+// of products lane % 4 and 4 on in every 8.
+struct Operand {
+    u32 high[STEPS][4], low[STEPS][4];
+
+    // `largest`: of each row so far; infinity counts, NaN does not. Loads are by names of their own:
+    // copies and they are ordered by mbarriers, which racecheck does not follow (scripts/sanitize.py).
+    __device__ __forceinline__ void load(const float* inputs, int first, float (&largest)[2]) {
+        const int lane = threadIdx.x % WARP, row = first + (PAIRS ? 2 : 1) * (lane / 4);
+        const float* from = inputs + row * NEXT_ROW + lane % 4 * NEXT_K;
+#pragma unroll
+        for (int i = 0; i < 2 * STEPS; ++i) {
+            const float* at = from + 4 * i * NEXT_K;
+            float v[2];
+            if constexpr (PAIRS && SKIPS) {
+                const float4 four = *reinterpret_cast<const float4*>(at);
+                v[0] = four.x, v[1] = four.z;
+            } else if constexpr (PAIRS && !PIXELWISE) {
+                const float2 both = *reinterpret_cast<const float2*>(at);
+                v[0] = both.x, v[1] = both.y;
+            } else {
+                v[0] = at[0], v[1] = at[NEXT_ROW * (PAIRS ? 1 : 8)];
+            }
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const Split split = split_tf32(v[h]);
+                high[i / 2][i % 2 * 2 + h] = split.high, low[i / 2][i % 2 * 2 + h] = split.low;
+                largest[h] = fmaxf(largest[h], fabsf(v[h]));
+            }
+        }
+    }
+};
+
+// A chunk's products, small ones first, from zero.
+__device__ __forceinline__ void multiply(float (&sum)[BN / 2], const Operand& inputs, u32 filters) {
+    constexpr int STEP = 2 * BN, LOW = CELLS * BN;  // of a descriptor: 8 of the depth on, the low part
+    const u64 column = ptx::operand(filters, BN * CELL_BYTES, CORE * CELL_BYTES);
+    ptx::wgmma_fence();
+    ptx::wgmma_tf32<false>(sum, inputs.low[0], column);
+#pragma unroll
+    for (int s = 1; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.low[s], column + s * STEP);
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.high[s], column + LOW + s * STEP);
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.high[s], column + s * STEP);
+    ptx::wgmma_commit();
+}
+
+// A tile's chunks on their way: inputs read and split, products under way, sums added. Two chunks'
+// products are under way at once where registers hold two sums.
+struct Turn {
+    static constexpr bool TWO = BN == 64;
+    const unsigned char* memory;
+    Ring ahead, at, behind;
+    int first, chunk = 0;
+    float sums[BN / 2] = {}, largest[2] = {0.0f, 0.0f};
+
+    __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, int first)
+        : memory(memory), ahead(ring), at(ring), behind(ring), first(first) {}
+    __device__ __forceinline__ void load(Operand& to) {
+        ptx::barrier_wait(ahead.full(), ahead.odd);
+        to.load(ahead.inputs(memory), first, largest);
+        ahead.step();
+    }
+    __device__ __forceinline__ void start(float (&sum)[BN / 2], const Operand& inputs) {
+        multiply(sum, inputs, at.filters(chunk++));
+        at.step();
+    }
+    // Where at most PENDING chunks behind it are under way; a loop that ends with it is not
+    // serialised by ptxas.
+    template <int PENDING>
+    __device__ __forceinline__ void finish(float (&sum)[BN / 2]) {
+        ptx::wgmma_wait<PENDING>();
+        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(behind.free());
+        behind.step();
+        ptx::settle(sum);
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sums[i] += sum[i];
+    }
+    __device__ __forceinline__ void run(int left) {
+        float one[BN / 2], two[BN / 2];
+        Operand even, odd;
+        load(even);
+        if constexpr (TWO) {
+            start(one, even);
+#pragma unroll 1
+            for (; left > 2; left -= 2) {
+                load(odd), start(two, odd), finish<1>(one);
+                load(even), start(one, even), finish<1>(two);
+            }
+            if (left > 1) {
+                load(odd), start(two, odd), finish<1>(one);
+                finish<0>(two);
+            } else {
+                finish<0>(one);
+            }
+        } else {
+#pragma unroll 1
+            for (; left > 2; left -= 2) {
+                start(one, even), load(odd), finish<0>(one);
+                start(one, odd), load(even), finish<0>(one);
+            }
+            start(one, even);
+            if (left > 1) {
+                load(odd), finish<0>(one);
+                start(one, odd);
+            }
+            finish<0>(one);
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    tf32_wgmma(const float* __restrict__ x, const uint4* __restrict__ filters,
+               const float* __restrict__ factors, const float* __restrict__ bias,
+               const float* __restrict__ w, float* __restrict__ y, int outputs) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    Ring ring(ptx::shared(memory));
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
+    const int tiles = (outputs + BM - 1) / BM * ACROSS;
+    if (threadIdx.x == 0) ring.begin();
+    __syncthreads();
+    ptx::wait_for_grid();
+    ptx::start_next_grid();
+    if (group == MULTIPLIERS) {
+        ptx::fewer_registers<BRINGS>();
+        bring(memory, ring, x, filters, tiles, outputs);
+        return;
+    }
+    ptx::more_registers<MULTIPLIES>();
+    const int first = int(threadIdx.x) / WARP * 16;
+    float* const slots = reinterpret_cast<float*>(memory + FACTORS_AT) + 2 * BN * group;
+    if (RESIDENT) ptx::barrier_wait(ring.resident(), 0);
+    bool odd = false;
+#pragma unroll 1
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x, odd = !odd) {
+        const int filter = n % ACROSS * BN, thread = threadIdx.x % WARPGROUP;
+        float* const held = slots + BN * odd;
+        if (thread < BN / 4) ptx::copy16(held + 4 * thread, factors + filter + 4 * thread);
+        ptx::copy_commit();
+        Turn turn(memory, ring, first);
+        turn.run(CHUNKS + (outputs < 0));  // ptxas unrolls few known turns
+        ring = turn.behind;
+        ptx::copy_wait<0>();
+        ptx::sync(1 + group, WARPGROUP);
+        const Outputs out = {n / ACROSS * BM + first, filter, outputs};
+        out.put(turn.sums, turn.largest, held, bias, x, w, y);
+    }
+}

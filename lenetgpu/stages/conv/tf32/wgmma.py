@@ -1,0 +1,154 @@
+"""Three products of TF32 by Hopper's wgmma, inputs split on their way to the tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.machines import WARP, Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
+from lenetgpu.stages.conv.tf32.one_launch import FLOAT, OneLaunch, State, by_tf32, run
+from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
+from lenetgpu.stages.registry import hopper
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_ROWS = 128  # outputs of a filter that a block computes
+_THREADS = 384
+_BARRIER_BYTES = 16  # two a stage: it is there, it is free
+_RESIDENT_BYTES = 8  # one more barrier
+_TURNS = 4  # two of each warpgroup, whose factors are there
+_STAGES = 8
+_LEAST_STAGES = 4
+_WIDTHS = (64, 128)
+# Fitted to 74 runs on an H200 (docs/convolutions.md): clocks of one multiprocessor.
+_RATE = 1024.0  # products of TF32 operands a clock, the dense rate
+_CACHE_RATE = 34.7  # bytes a clock
+_MEMORY_SHARE = 0.67  # of the memory's bytes a clock
+_COPIES = 16.0  # of a warp, a float a lane
+_WIDE_COPIES = 28.0  # four floats a lane
+_CHUNK = 180.0  # sums that meet
+_TILE = 670.0  # a tile's begin and end
+_FILTER = 17.0  # outputs of a filter stored
+_LAUNCH = 4200.0
+
+
+@dataclass(frozen=True)
+class Product(OneLaunch):
+    """A convolution whose blocks compute _ROWS outputs of `width` filters.
+
+    `resident`: a block has the same filters in all its turns, and shared memory holds them.
+    """
+
+    most: int = _STAGES
+    rows = _ROWS
+    threads = _THREADS
+
+    def __str__(self) -> str:
+        return super().__str__() + (", filters stay in shared memory" if self.resident else "")
+
+    @property
+    def _input_bytes(self) -> int:
+        if self.problem.reads == "NHWC":
+            narrow = self.problem.writes == "NCHW" and not self.wide
+            return FLOAT * _ROWS * (CHUNK + (2 if narrow else 4))
+        return FLOAT * CHUNK * (_ROWS * (2 if self.skips else 1) + 8)
+
+    @property
+    def _always_bytes(self) -> int:
+        return FLOAT * _TURNS * self.width + _RESIDENT_BYTES
+
+    @property
+    def _room(self) -> int:
+        return machines.SM_90_BLOCK_BYTES - self._always_bytes
+
+    @property
+    def resident(self) -> bool:
+        """Whether all chunks of a block's filters fit beside a few stages of inputs."""
+        inputs = _LEAST_STAGES * (self._input_bytes + _BARRIER_BYTES)
+        few = self.across <= machines.current().multiprocessors
+        return few and inputs + chunks(self.problem) * self.filter_bytes <= self._room
+
+    @property
+    def _stage_bytes(self) -> int:
+        return self._input_bytes + (0 if self.resident else self.filter_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        return chunks(self.problem) * self.filter_bytes if self.resident else 0
+
+    @property
+    def stages(self) -> int:
+        """Chunks that shared memory holds, `most` at most."""
+        stage = self._stage_bytes + _BARRIER_BYTES
+        return min(self.most, (self._room - self._held_bytes) // stage)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        stages = self.stages * (self._stage_bytes + _BARRIER_BYTES)
+        return stages + self._held_bytes + self._always_bytes
+
+    @property
+    def skips(self) -> bool:
+        """Whether every other of the inputs that are copied is used."""
+        problem = self.problem
+        aligned = problem.reads == "NCHW" and problem.W % 4 == 0
+        return aligned and self.point and problem.stride == 2
+
+    @property
+    def wide(self) -> bool:
+        """Whether inputs are copied four floats at a time."""
+        return self.skips or super().wide
+
+    def kernel(self) -> Kernel:
+        """`tf32_wgmma`."""
+        own = {
+            "BN": self.width,
+            "STAGES": self.stages,
+            "RESIDENT": int(self.resident),
+        }
+        return Kernel(_SOURCE, "tf32_wgmma", tuple((self.defines() | own).items()), HOPPER)
+
+    def grid(self, images: int) -> int:
+        """Blocks of a launch, each of which has the same filters in all turns where they stay."""
+        most = machines.current().multiprocessors
+        whole = most - most % self.across if self.resident else most
+        return min(self.tiles(images), whole)
+
+    def clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of a run of `images` images: products, copies, or memory."""
+        multiply = 3 * _ROWS * self.width * CHUNK / _RATE
+        moved = (FLOAT * CHUNK * _ROWS + self._stage_bytes - self._input_bytes) / _CACHE_RATE
+        copies = CHUNK * _ROWS / WARP * self._copy_clocks
+        chunk = max(multiply, moved, copies) + _CHUNK
+        busiest = blocks_for(self.tiles(images), machine.multiprocessors)
+        tile = chunks(self.problem) * chunk + _TILE + _FILTER * self.width
+        rate = _MEMORY_SHARE * machine.bytes_per_clock
+        return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + _LAUNCH
+
+    @property
+    def _copy_clocks(self) -> float:
+        if self.wide:
+            return _WIDE_COPIES / (2 if self.skips else 4)
+        return _COPIES
+
+
+@cache
+def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
+    """The product for up to `batch` images, the fastest by the model of `machine`."""
+    used = machine or machines.current()
+    widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
+    made = [Product(problem, width) for width in widths]
+    return min(made, key=lambda product: product.clocks(batch, used))
+
+
+@by_tf32(plan, needs=hopper())
+def wgmma_tf32x3(x: Any, w: State, y: Any, problem: Conv) -> None:
+    """Implicit product on Hopper's wgmma, operands as TF32 hi and lo, split in registers."""
+    run(x, w, y)

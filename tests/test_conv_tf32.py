@@ -1,0 +1,392 @@
+"""`tensor.tf32x3` and `tensor.wgmma_tf32x3` without a GPU: packed filters, kernels compiled as C++.
+
+What their threads do runs as it stands, launched by the package's launcher; tensor cores, copies
+and barriers are those of cpu_mma.hpp. Outputs are poisoned, and shared memory too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_conv_tensor import (
+    NCHW,
+    SCALES,
+    argument,
+    assert_each_right,
+    compiled_here,
+    conv,
+    in_a_namespace,
+    operands,
+)
+from test_kernels_on_a_cpu import build
+
+from lenetgpu.check.judge import judge
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.nvrtc import compile_kernel, supported
+from lenetgpu.gpu.occupancy import PROCESSORS
+from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tf32 import mma, one_launch, wgmma
+from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks, pack, rounded
+from lenetgpu.stages.mounted import Fenced
+
+SQUARE, TALL, SMALL, NARROW = mma.TILINGS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution with its images, and the filters of a block of wgmma's, or mma's tiling."""
+
+    problem: Conv
+    images: int
+    width: int = 64
+    tiling: mma.Tiling | None = None
+
+    @property
+    def product(self):
+        stages = 2 if self.images % 2 else 3
+        if self.tiling is None:
+            return wgmma.Product(self.problem, self.width, stages)
+        return mma.divided(self.problem, replace(self.tiling, stages=stages, resident=1))
+
+    def __str__(self):
+        p = self.problem
+        shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
+        by = "mma" if self.tiling else "wgmma"
+        return f"{shape}-{self.images}-{by}-{self.product.rows}x{self.product.width}"
+
+
+WGMMA = [
+    Case(conv("1,1,1,1,1,1"), 1),
+    Case(conv("1,5,5,10,5,5", **NCHW), 3),
+    Case(conv("8,7,7,10,3,3,1,1"), 3),
+    Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3),
+    Case(conv("8,6,7,11,3,3,1,1", **NCHW), 4),
+    Case(conv("3,11,13,7,3,2,2,1"), 4),
+    Case(conv("3,15,15,66,7,7,2,3", **NCHW), 3),
+    Case(conv("40,8,8,70,1,1", **NCHW), 5, 128),
+    Case(conv("40,8,8,130,1,1"), 5, 128),
+    Case(conv("70,9,10,35,1,1,2", reads="NCHW"), 4, 128),
+    Case(conv("33,5,6,9,2,3,1,2", writes="NCHW"), 3),
+    Case(conv("20,5,9,33,1,4,3,1", writes="NCHW"), 7, 128),
+    Case(conv("300,4,5,70,1,1", **NCHW), 8, 128),
+    Case(conv("200,3,5,140,1,2,1,1"), 3, 64),
+    Case(conv("36,7,8,70,1,1,2", **NCHW), 11, 128),
+    Case(conv("36,8,12,5,1,1,2", reads="NCHW"), 7),
+]
+LEAST = replace(TALL, tiles_m=1, tiles_n=2)  # 64 x 16
+BESIDE = replace(LEAST, warps_m=2, warps_n=2)  # 32 x 32
+MMA = [
+    Case(conv("1,1,1,1,1,1"), 1, tiling=NARROW),
+    Case(conv("1,5,5,10,5,5", **NCHW), 3, tiling=SMALL),
+    Case(conv("8,7,7,10,3,3,1,1"), 3, tiling=LEAST),
+    Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, tiling=BESIDE),
+    Case(conv("8,6,7,11,3,3,1,1", **NCHW), 4, tiling=NARROW),
+    Case(conv("3,11,13,7,3,2,2,1"), 4, tiling=LEAST),
+    Case(conv("3,9,9,66,7,7,2,3", **NCHW), 6, tiling=SMALL),
+    Case(conv("40,8,8,70,1,1", **NCHW), 5, tiling=TALL),
+    Case(conv("40,8,8,70,1,1"), 5, tiling=TALL),
+    Case(conv("70,9,10,35,1,1,2", reads="NCHW"), 4, tiling=BESIDE),
+    Case(conv("33,5,6,9,2,3,1,2", writes="NCHW"), 3, tiling=LEAST),
+    Case(conv("20,5,9,33,1,4,3,1", writes="NCHW"), 7, tiling=SMALL),
+    Case(conv("300,4,5,20,1,1", **NCHW), 8, tiling=LEAST),
+    Case(conv("100,3,5,70,1,2,1,1"), 3, tiling=BESIDE),
+    Case(conv("8,7,9,130,3,3,1,1"), 3, tiling=SQUARE),
+    Case(conv("9,8,8,40,1,3,1,1", **NCHW), 4, tiling=SQUARE),
+]
+CASES = [*WGMMA, *MMA]
+ON_MMA = (MMA[2], MMA[3])
+ENDED = [
+    Case(replace(case.problem, bias=True, relu=relu), case.images, tiling=case.tiling)
+    for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True))
+]
+DEEP = [Case(conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
+FAMILIES = pytest.mark.parametrize("name", ["tensor.tf32x3", "tensor.wgmma_tf32x3"])
+RESNET = conv("64,56,56,64,3,3,1,1")
+SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,28,28,6,5,5,1,2")
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    """Kernel -> its function and its library; two are built side by side."""
+    folder = tmp_path_factory.mktemp("tf32")
+    for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
+        shutil.copy(ROOT / "tests" / name, folder)
+    kernels = list(dict.fromkeys(case.product.kernel() for case in (*CASES, *DEEP, *ENDED)))
+
+    def built(half):
+        source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
+        texts = [in_a_namespace(i, k) for i, k in enumerate(kernels) if i % 2 == half]
+        source.write_text("\n".join(['#include "cpu_mma.hpp"', *texts]))
+        build("-O0", "-shared", f"-I{folder}", source, "-o", library)
+        return ctypes.CDLL(str(library))
+
+    with ThreadPoolExecutor() as pool:
+        libraries = list(pool.map(built, (0, 1)))
+    found = {}
+    for i, kernel in enumerate(kernels):
+        run = getattr(libraries[i % 2], f"run{i}")
+        run.restype = ctypes.c_char_p
+        found[kernel] = run, libraries[i % 2]
+    return found
+
+
+@pytest.fixture
+def on_a_cpu(functions, monkeypatch, rng):
+    """The package's launcher launches on this CPU, on two multiprocessors."""
+
+    def launch(kernel, grid, block, args, shared=0, overlap=False):
+        run, library = functions[kernel]
+        library.may_read(None, 0)
+        for array in args:
+            if isinstance(array, np.ndarray):
+                at = ctypes.c_void_p(array.ctypes.data)
+                library.may_read(at, ctypes.c_size_t(array.nbytes))
+        held = [argument(value) for value in args]
+        addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
+        seed = int(rng.integers(1 << 30))
+        mistake = run(grid[0], block[0], ctypes.c_ulong(shared), seed, addresses)
+        assert mistake is None, f"{kernel.entry}: {mistake.decode()}"
+        assert overlap and library.waited() == grid[0] * block[0], kernel.entry
+
+    stand_in = SimpleNamespace(asarray=np.ascontiguousarray)
+    monkeypatch.setitem(sys.modules, "cupy", stand_in)
+    monkeypatch.setattr(one_launch, "launch", launch)
+    two = replace(H200, multiprocessors=2)
+    monkeypatch.setattr(machines, "current", lambda: two)
+
+
+def computed(case, x, w, looks_at=None):
+    """What the kernel makes of NHWC `x`, in NHWC, fenced and poisoned.
+
+    `looks_at`: filters for the second look, `w` where None.
+    """
+    problem = case.problem
+    state = one_launch.prepare(w, case.product)
+    state = state if looks_at is None else replace(state, w=looks_at)
+    fenced = Fenced(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
+    fenced.array.fill(np.nan)
+    held = np.ascontiguousarray(from_nhwc(x, problem.reads))
+    before = held.copy()
+    one_launch.run(held, state, fenced.array)
+    assert fenced.intact and np.array_equal(held, before, equal_nan=True)
+    return to_nhwc(fenced.array, problem.writes, problem.out_shape)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_right_and_nothing_beside(case, on_a_cpu, rng):
+    """By the tensor cores: who looks again would find zeros."""
+    x, w = operands(case, rng)
+    found = computed(case, x, w, looks_at=0 * w)
+    verdict = judge(found, reference(x, w, case.problem), "tf32x3")
+    assert verdict.passed and verdict.error <= 1.5e-6, f"{verdict} for {case}"
+
+
+@compiled_here
+@pytest.mark.parametrize("case", ON_MMA, ids=str)
+def test_runs_agree_to_the_bit_and_images_stand_alone(case, on_a_cpu, rng):
+    x, w = operands(replace(case, images=5), rng)
+    found = computed(case, x, w)
+    np.testing.assert_array_equal(computed(case, x, w), found)
+    np.testing.assert_array_equal(computed(case, x[3:4], w), found[3:4])
+
+
+@compiled_here
+@pytest.mark.parametrize("case", DEEP, ids=str)
+def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
+    """Of 1,440 products of one sign; summed in the tensor cores alone they are off by 1e-5."""
+    x = rng.random((1, *case.problem.in_shape), np.float32)
+    w = rng.random(case.problem.weight_shape, np.float32)
+    verdict = judge(computed(case, x, w), reference(x, w, case.problem), "tf32x3")
+    assert verdict.passed and verdict.error <= 1.5e-6, verdict
+
+
+@compiled_here
+@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("name", SCALES)
+def test_operands_of_any_size(name, case, on_a_cpu, rng):
+    x, w = operands(case, rng)
+    large, small = (np.float32(scale) for scale in SCALES[name])
+    x, w = x * large, w * small
+    assert_each_right(computed(case, x, w), x, w, case)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", ON_MMA, ids=str)
+def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
+    x, w = operands(case, rng)
+    x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
+    w *= np.logspace(-6, 6, case.problem.M).astype(np.float32)
+    x[..., 3], w[:, :, 5] = 0, 0
+    x[..., 5] = np.where(x[..., 5] > 0, 1e33, x[..., 5])  # no filter reads it
+    assert_each_right(computed(case, x, w), x, w, case)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", ON_MMA, ids=str)
+def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
+    """Filters are replaced for the second look: what it did not touch is not theirs."""
+    x, w = operands(case, rng)
+    x[1] *= np.float32(1e-35)
+    found = computed(case, x, w, looks_at=2 * w)
+    assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
+    assert_each_right(found[1:2], x[1:2], 2 * w, case)
+    x[2], w[..., 2:4] = 0, 0  # all filters of a lane
+    found = computed(case, x, w, looks_at=w + 1)
+    assert not found[2].any() and not found[0, ..., 2:4].any()
+
+
+@compiled_here
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("case", ON_MMA, ids=str)
+def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
+    """Where it reaches; every other output is right."""
+    one, frame = np.zeros((2, *case.problem.in_shape[:2]), bool)
+    one[2, 3] = frame[[0, -1]] = frame[:, [0, -1]] = True
+    for pixels in (one, frame):
+        x, w = operands(case, rng)
+        x[1, pixels, 4] = value
+        with np.errstate(invalid="ignore"):
+            expected = reference(x, w, case.problem)
+        found = computed(case, x, w)
+        reached = ~np.isfinite(expected)
+        assert reached.any() and np.array_equal(~np.isfinite(found), reached)
+        assert judge(found[~reached], expected[~reached], "tf32x3").passed
+    x, w = operands(case, rng)
+    w[1, 1, 4, 6] = value
+    found = computed(case, x, w)
+    assert not np.isfinite(found[..., 6]).any()
+    rest = np.arange(case.problem.M) != 6
+    w[..., 6] = 0
+    assert judge(found[..., rest], reference(x, w, case.problem)[..., rest], "tf32x3").passed
+
+
+@compiled_here
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+@pytest.mark.parametrize("case", ENDED, ids=str)
+def test_a_bias_and_relu(case, value, on_a_cpu, rng):
+    """Of sums of the tensor cores, of those computed once more, and of what is no number."""
+    x, w = operands(case, rng)
+    bias = rng.standard_normal(case.problem.M).astype(np.float32)
+    x[1] *= np.float32(1e-35)
+    x[2, 3, 3, 0] = value
+    found, expected = computed(case, x, (w, bias)), reference(x, (w, bias), case.problem)
+    kept = np.isfinite(expected)
+    assert kept[:2].all() and not kept.all() and np.array_equal(np.isfinite(found), kept)
+    assert judge(found[kept], expected[kept], "tf32x3").passed
+    assert judge(found[1], expected[1], "tf32x3").passed
+
+
+@pytest.mark.parametrize("layouts", [{}, NCHW], ids=["NHWC", "NCHW"])
+def test_packed_filters_are_the_filters(layouts, rng):
+    """[block][chunk][high, low][cell][filter][4], each filter below 1 by a power of two."""
+    problem = conv("5,9,9,70,3,2", **layouts)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    w *= np.logspace(-30, 30, problem.M).astype(np.float32)
+    w[..., 7] = 0
+    packed = pack(w, problem, 32)
+    assert packed.filters.shape == (3, chunks(problem), 2, CHUNK // CELL, 32, CELL)
+    assert np.array_equal(packed.filters, rounded(packed.filters))
+    assert np.abs(packed.filters).max() <= 1
+    parts = packed.filters.astype(np.float64).transpose(2, 1, 3, 5, 0, 4).reshape(2, -1, 96)
+    assert not parts[:, problem.depth :].any() and not parts[..., problem.M :].any()
+    assert not packed.factors[problem.M :].any() and packed.factors[7] == 0
+    ordered = w.transpose(2, 0, 1, 3) if layouts else w
+    found = parts.sum(0)[: problem.depth, : problem.M] * packed.factors[: problem.M]
+    off = np.abs(found - ordered.reshape(problem.depth, problem.M)).max(0)
+    assert (off <= np.abs(w).max((0, 1, 2)) * 2.0**-22).all()
+
+
+@FAMILIES
+def test_launched_kernels_are_those_that_are_listed(name, monkeypatch):
+    launched = []
+    monkeypatch.setattr(one_launch, "launch", lambda kernel, *_, **__: launched.append(kernel))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray))
+    chosen = find("conv", name, "cuda")
+    for problem in (RESNET, conv("3,9,9,4,3,3", **NCHW)):
+        launched.clear()
+        x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
+        chosen.launch(x, chosen.prepare(np.ones(problem.weight_shape), problem, 2), y, problem)
+        assert tuple(launched) == chosen.kernels(problem, 2)
+
+
+@FAMILIES
+def test_shapes_that_offsets_do_not_reach_are_refused(name):
+    refusal = find("conv", name, "cuda").refusal
+    assert refusal(RESNET) is None and refusal(conv("1,64,64,1,32,32")) is None
+    assert "filters of up to 32x32" in refusal(conv("5,40,3,8,33,1"))
+    padded = "1,1,134217728,1,17,1,16,16"
+    for text in ("64,4096,4096,1,1,1", "1,40000,40000,1,1,1", "4096,9,9,30000,3,3,1,1", padded):
+        assert "fewer than 1073741824 elements" in refusal(conv(text)), text
+
+
+@pytest.mark.parametrize("maps", [64, 130, 640, 4352, 5120, 9000])
+@pytest.mark.parametrize("width", [64, 128])
+def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monkeypatch):
+    monkeypatch.setattr(machines, "current", lambda: H200)
+    product = wgmma.Product(Conv(14, 14, 64, maps, 1, 1, **NCHW), width)
+    grid = product.grid(64)
+    assert grid <= H200.multiprocessors
+    if product.resident:
+        assert grid % product.across == 0
+    else:
+        assert product.across > H200.multiprocessors and grid == H200.multiprocessors
+
+
+def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():
+    rows = dict(find("conv", "tensor.tf32x3", "cuda").explain(RESNET, 64, H200))
+    assert rows["tiling"] == "128 outputs x 64 filters a block of 128 threads, one launch"
+    assert rows["depth used"] == "100% of 18 chunks" and rows["predicted"].endswith(" us")
+
+
+def test_the_model_divides_by_filters_and_by_outputs():
+    def sizes(text, batch):
+        product = mma.plan(conv(text), batch, H200)
+        return product.rows, product.width
+
+    assert sizes("256,28,28,256,3,3,1,1", 64) == (128, 128)
+    assert sizes("64,56,56,20,3,3,1,1", 64) == (128, 32)
+    assert sizes("64,8,8,64,3,3,1,1", 2) == (64, 64)
+
+
+def test_four_neighbours_are_copied_at_once_where_they_are():
+    def wide(text, **layouts):
+        return mma.divided(conv(text, **layouts), TALL).wide
+
+    assert wide("8,5,5,1,3,3,2,1") and not wide("6,5,5,1,3,3,2,1")
+    assert wide("3,6,6,1,1,1", **NCHW) and not wide("3,5,5,1,1,1", **NCHW)
+    for text in ("4,8,8,1,1,1,2", "4,8,8,1,1,1,1,1", "4,8,8,1,3,3,1,1"):
+        assert not wide(text, **NCHW), text
+
+
+def test_blocks_are_as_many_as_a_gpu_holds_and_have_room():
+    room = min(p.shared_bytes - p.reserved_bytes for c, p in PROCESSORS.items() if c >= 80)
+    for tiling in mma.TILINGS:
+        product = mma.divided(RESNET, tiling)
+        assert product.shared_bytes <= room
+        assert product.grid(10_000) == H200.multiprocessors * tiling.resident
+        assert product.grid(1) == min(product.tiles(1), product.grid(10_000))
+    small = replace(H200, compute_capability=86)
+    assert mma.divided(RESNET, TALL).clocks(64, small) > mma.divided(RESNET, TALL).clocks(64, H200)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ("sm_80", "sm_120") if supported(arch)])
+def test_no_division_spills(arch):
+    """Of shapes with and without four neighbours a copy, each layout, on this architecture."""
+    for text, tiling in zip(SPILLING, mma.TILINGS, strict=True):
+        for layouts in ({"reads": "NCHW"}, {"writes": "NCHW"}):
+            kernel = mma.divided(conv(text, **layouts), tiling).kernel()
+            used = compile_kernel(kernel, arch).resources
+            assert used.spill_bytes == used.stack_bytes == 0, (text, tiling)
