@@ -25,6 +25,14 @@ struct alignas(4) uchar4 {
     unsigned char x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class T>
+T __ldcg(const T* at) {
+    return *at;
+}
+template <class T>
+void __stcg(T* at, T value) {
+    *at = value;
+}
 
 static thread_local Dim threadIdx;
 static Dim blockIdx, blockDim, gridDim;

@@ -148,6 +148,11 @@ CASES = [
     Case(conv("70,9,8,40,3,3,1,1"), 2, TAPS_136, parts=1),
     Case(conv("130,6,8,70,3,3,1,1", **NCHW), 2, TAPS_112, 3, parts=1),
     Case(conv("20,20,20,10,3,3"), 2, TAPS, parts=1),
+    Case(conv("8,130,130,1,1,1,64"), 2, NARROW),  # more shares of an image than lanes
+    Case(conv("100,6,7,10,3,3,1,1"), 3, TAPS),  # 36 taps: sums set aside once
+    Case(conv("96,7,7,12,4,4,1,2", **NCHW), 2, TAPS_96),
+    Case(conv("70,9,9,70,5,5,2,2", **NCHW), 4, TAPS_136),
+    Case(conv("200,5,5,33,3,3,1,1"), 12, TAPS_112, 2),
 ]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
 PLAIN, PARTED = CASES[13], CASES[14]
@@ -155,8 +160,10 @@ TAPPED = Case(replace(PLAIN.problem, **NCHW), 3, TAPS)
 PARTED_MAPS = CASES[23]
 SOME = (PLAIN, PARTED, TAPPED)
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
+DEEP_TAPS = replace(DEEP, images=40, tiling=TAPS)
+MANY_SHARES = CASES[-5]
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
-ALL = [*CASES, TAPPED, DEEP, STRIDED]
+ALL = [*CASES, TAPPED, DEEP, DEEP_TAPS, STRIDED]
 LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED)
 
 
@@ -336,6 +343,27 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(on_a_cpu, rng):
     x = rng.random((1, *problem.in_shape), np.float32)
     w = rng.random(problem.weight_shape, np.float32)
     assert_right(computed(DEEP, x, w), x, w, DEEP, 1.5e-6)
+
+
+@compiled_here
+def test_taps_sums_are_set_aside_before_they_are_many(on_a_cpu, rng):
+    """Of 144 taps' sums one after another the roundings come to 2.5e-7 of the root of 4,608."""
+    problem = DEEP_TAPS.problem
+    x, w = operands(DEEP_TAPS, rng)
+    off = computed(DEEP_TAPS, x, w) - reference(x, w, problem)
+    assert np.sqrt((off**2).mean() / problem.depth) < 1.9e-7
+
+
+@compiled_here
+@pytest.mark.parametrize("at", [(0, 0, 0), (39, 50, 3), (62, 4, 7), (129, 129, 7)])
+def test_the_largest_input_of_an_image_is_found_wherever_it_lies(at, on_a_cpu, rng):
+    problem = MANY_SHARES.problem
+    x, w = operands(MANY_SHARES, rng)
+    x[(1, *at)] = 1e20
+    state = implicit.prepare(w, 2, MANY_SHARES.product)
+    implicit.run(x, state, np.empty((2, *problem.out_shape), np.float32))
+    found = state.images.tops - [0, state.lifts[at[2]]]
+    assert found[1] == np.frexp(1e20)[1] > 10 > found[0]
 
 
 TINY = np.float32(2.0**-149)

@@ -9,7 +9,7 @@
 constexpr int WARPS = THREADS / 32;
 
 static_assert(THREADS % 32 == 0 && WARPS <= 32, "a block is whole warps, joined by one");
-static_assert(SHARES <= 32 && 32 % SHARES == 0, "lanes of a warp hold an image's shares");
+static_assert(SHARES > 0 && (SHARES & (SHARES - 1)) == 0, "lanes of a warp take an image's shares in turn");
 
 __device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
 
@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const int top = top_of(v);
         if (top != NO_TOP) most = max(most, raised(top + lifts[channel]));
     };
-#pragma unroll 4
+#pragma unroll 8
     for (u32 i = (share * THREADS + threadIdx.x) * WIDE; i < INPUTS; i += SHARES * THREADS * WIDE) {
         const int channel = channel_of(i);
         if (WIDE == 4) {
@@ -90,6 +90,14 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const float* __restr
     }
 }
 
+// The largest of a lane's part of an image's shares.
+__device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lane) {
+    u32 most = found[lane % SHARES];
+#pragma unroll
+    for (int i = 32; i < SHARES; i += 32) most = max(most, found[i + lane]);
+    return most;
+}
+
 // `plane`: positions from one plane to the next. Images from the last to the first: what
 // tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -109,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool own = pixel < COLUMNS && group < FILLED && read;
     float v[CELL] = {};
     if (own) inputs_of(v, x, image, y, col, first);
-    const u32 most = __reduce_max_sync(~0u, found[image * SHARES + threadIdx.x % SHARES]);
+    const u32 most = __reduce_max_sync(~0u, largest_of(found + image * SHARES, lane));
     const int top = most ? int(most) + NO_TOP : NO_TOP;
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
     if (!own) return;

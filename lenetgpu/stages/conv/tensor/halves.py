@@ -13,7 +13,7 @@ from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
-_MOST_SHARES = 32  # a warp's lanes hold those of an image
+_MOST_SHARES = 128  # so that one image alone has a block for every multiprocessor
 _INPUTS_A_THREAD = 16
 _WARPS = THREADS // WARP
 

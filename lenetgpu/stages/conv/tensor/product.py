@@ -80,8 +80,12 @@ class Tiling(ABC):
     def shared_bytes(self, layout: Layout) -> int:
         """Dynamic shared memory of a block."""
 
+    def kept(self, layout: Layout, split: int, blocks: int) -> int:
+        """Floats that `blocks` blocks' work needs beside its parts, in a workspace before them."""
+        return 0
+
     @abstractmethod
-    def defines(self, layout: Layout) -> dict[str, int | str]:
+    def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
 
     @abstractmethod
@@ -159,7 +163,7 @@ class RowsTiling(Tiling):
         """Its ring."""
         return self.stages * self.stage_bytes
 
-    def defines(self, layout: Layout) -> dict[str, int | str]:
+    def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
         return self.own_defines() | {
             "TILES_M": self.tiles_m,
@@ -229,7 +233,7 @@ class Product:
     def kernels(self) -> tuple[Kernel, ...]:
         """The tiling's kernel, and `tensor_meet` where parts are added."""
         defines = self.layout.defines() | {"MP": self.padded, "SPLIT": self.split}
-        product = tuple((defines | self.tiling.defines(self.layout)).items())
+        product = tuple((defines | self.tiling.defines(self.layout, self.split)).items())
         found = Kernel(self.tiling.source, self.tiling.entry, product, self.tiling.only)
         return (found,) if self.split == 1 else (found, after.meeting(self.layout, self.split))
 
@@ -267,11 +271,13 @@ class Product:
             overlap=True,
         )
         if self.split > 1:
-            after.meet(self.layout, self.split, count, (parts, *outputs, images.reached))
+            own = parts[self.tiling.kept(self.layout, self.split, self.blocks(count)) :]
+            after.meet(self.layout, self.split, count, (own, *outputs, images.reached))
 
     def parts_elements(self, images: int) -> int:
-        """Floats that parts of the depth need to meet; one where there is one part."""
-        return 1 if self.split == 1 else self.split * self.outputs(images)
+        """Floats of what a run sets aside and of parts that meet; one where there are none."""
+        kept = self.tiling.kept(self.layout, self.split, self.blocks(images))
+        return max(1, kept + (self.split * self.outputs(images) if self.split > 1 else 0))
 
 
 def memory_rate(machine: Machine) -> float:

@@ -6,7 +6,8 @@
 // A block computes BN filters x BM positions at a time of a SPLIT-th of the channels, and takes tiles in
 // turn: two warpgroups multiply WIDE positions each; a thread of a third brings patches and taps of filters,
 // [M / BN][phase][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
-// sums of a tap start from zero and are added to fp32 registers while the next tap's are under way.
+// sums of a tap start from zero and are added to fp32 registers while the next tap's are under way. After
+// AT_ONCE taps these are set aside in `kept` and start anew (KEEPS), so that few roundings follow one another.
 #include "gpu/ptx/async.cuh"
 #include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/registers.cuh"
@@ -29,6 +30,7 @@ constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYT
 constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
 constexpr int LINES_AT = BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES;
 constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
+constexpr int FOURS = WIDE / 8;               // of a thread's sums
 
 static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
 static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
@@ -193,10 +195,37 @@ __device__ __forceinline__ void finish(float (&sums)[WIDE / 2], float (&sum)[WID
     for (int i = 0; i < WIDE / 2; ++i) sums[i] += sum[i];
 }
 
+// A thread's sums of the taps so far, which only it reads.
+struct Aside {
+    float4* at;
+
+    __device__ __forceinline__ Aside(float* kept, int thread)
+        : at(reinterpret_cast<float4*>(kept) + size_t(blockIdx.x) * (BM * BN / 4) + thread) {}
+    __device__ __forceinline__ void add_to(float (&sums)[WIDE / 2]) const {
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) {
+            const float4 four = __ldcg(at + i * (MULTIPLIERS * WARPGROUP));
+            sums[4 * i] += four.x, sums[4 * i + 1] += four.y;
+            sums[4 * i + 2] += four.z, sums[4 * i + 3] += four.w;
+        }
+    }
+    // Instead of what was there, to which they are added unless it is the `first`; they are zero then.
+    __device__ __forceinline__ void take(float (&sums)[WIDE / 2], bool first) const {
+        if (!first) add_to(sums);
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i)
+            __stcg(at + i * (MULTIPLIERS * WARPGROUP),
+                   {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
+#pragma unroll
+        for (int i = 0; i < WIDE / 2; ++i) sums[i] = 0.0f;
+    }
+};
+
+// `kept`: BM * BN floats a block where sums are set aside; then parts.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_taps(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                 const int* __restrict__ tops, const int* __restrict__ drops,
-                float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
+                float* __restrict__ y, float* __restrict__ kept, u32* __restrict__ reached,
                 int count, int plane) {
     extern __shared__ __align__(128) unsigned char memory[];
     const Rings rings(ptx::shared(memory));
@@ -212,6 +241,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     ptx::more_registers<MULTIPLIES>();
     Place ahead, behind;
+    const Aside aside(kept, threadIdx.x);
+    float* parts = kept + (KEEPS ? size_t(gridDim.x) * (BM * BN) : 0);
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
@@ -223,20 +254,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         ahead.chunk = behind.chunk = tile.first;
         float one[WIDE / 2], two[WIDE / 2];
-        start(one);
-#pragma unroll 1
-        for (; left > 2; left -= 2) {
-            start(two);
-            finish<1>(sums, one, rings, behind);
+        const auto add = [&](int taps) {
             start(one);
-            finish<1>(sums, two, rings, behind);
-        }
-        if (left > 1) {
-            start(two);
-            finish<1>(sums, one, rings, behind);
-            finish<0>(sums, two, rings, behind);
+#pragma unroll 1
+            for (; taps > 2; taps -= 2) {
+                start(two);
+                finish<1>(sums, one, rings, behind);
+                start(one);
+                finish<1>(sums, two, rings, behind);
+            }
+            if (taps > 1) {
+                start(two);
+                finish<1>(sums, one, rings, behind);
+                finish<0>(sums, two, rings, behind);
+            } else {
+                finish<0>(sums, one, rings, behind);
+            }
+        };
+        if constexpr (KEEPS) {
+            const int taps = left;
+#pragma unroll 1
+            for (;; left -= AT_ONCE) {
+                add(min(left, AT_ONCE));
+                if (left <= AT_ONCE) break;
+                aside.take(sums, left == taps);
+            }
+            if (taps > AT_ONCE) aside.add_to(sums);
         } else {
-            finish<0>(sums, one, rings, behind);
+            add(left);
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};

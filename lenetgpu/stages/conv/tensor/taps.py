@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from lenetgpu.gpu import machines
@@ -23,6 +24,8 @@ _MOST = 1 << 29  # positions, of which one launch has as many again at most
 _SHARE = 0.9  # of the dense rate
 _CHUNK = 150.0  # clocks: the wait for a patch
 _TILE = 5000.0  # its outputs stored
+_ASIDE = 1000.0  # predicted: sums to the cache and back, while the other warpgroup multiplies
+_ROUNDINGS = 24  # of taps' sums that may follow one another
 
 
 @dataclass(frozen=True)
@@ -75,11 +78,25 @@ class TapsTiling(Tiling):
         """Both rings and their barriers, and outputs on their way."""
         return self._bytes(layout, *self._held(layout))
 
-    def defines(self, layout: Layout) -> dict[str, int | str]:
+    def _turns(self, layout: Layout, chunks: int) -> tuple[int, int]:
+        """How often sums of so many chunks start anew, and the taps between."""
+        taps = chunks * prod(blocks_for(way.taps, way.phases) for way in (layout.down, layout.along))
+        turns = blocks_for(taps, _ROUNDINGS)
+        return turns, blocks_for(taps, turns)
+
+    def kept(self, layout: Layout, split: int, blocks: int) -> int:
+        """Floats in which blocks set sums aside."""
+        turns, _ = self._turns(layout, blocks_for(self.chunks(layout), split))
+        return self.grid(blocks) * self.bm * FILTERS if turns > 1 else 0
+
+    def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
         patches, taps = self._held(layout)
+        turns, at_once = self._turns(layout, blocks_for(self.chunks(layout), split))
         return {
             "WIDE": self.wide,
+            "KEEPS": int(turns > 1),
+            "AT_ONCE": at_once,
             "PATCHES": patches,
             "STAGES": taps,
             "SHARED_BYTES": self.shared_bytes(layout),
@@ -100,7 +117,8 @@ class TapsTiling(Tiling):
         multiply = taps * self.products(layout) / (FIT.products * _SHARE)
         moved = self._patch_bytes(layout) + taps * ROW * _CELL_BYTES * FILTERS
         chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK
-        return busiest * (chunks * chunk + _TILE) + FIT.block
+        aside = _ASIDE * (self._turns(layout, chunks)[0] - 1)
+        return busiest * (chunks * chunk + _TILE + aside) + FIT.block
 
 
 TILINGS = (TapsTiling(128), TapsTiling(136), TapsTiling(112), TapsTiling(96))
