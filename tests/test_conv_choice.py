@@ -206,18 +206,37 @@ def test_what_errs_more_than_fp32_does_not_count():
     found = [ran("winograd.f4", 5, 1.3e-6), ran("direct.tuned", 9, 3e-7), ran(ANY, 4, 4e-7),
              ran(f"{HOPPER}{TILED}taps-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
              ran("best.fp32", 1, 1e-7), ran(HOPPER, 1, 1e-7, "failed")]  # fmt: skip
-    us, dropped = counted(found, 4e-7)
+    us, dropped = counted(found, ran("peer", 9, 4e-7))
     assert us == pytest.approx({"direct.tuned": 9.0, ANY: 4.0})
     assert dropped == ("winograd.f2", HOPPER, "winograd.f4", f"{HOPPER}{TILED}taps-272x64")
-    assert counted(found, 4.4e-7)[0].keys() == us.keys() | {"winograd.f4"}  # three times
+    three_times = counted(found, ran("peer", 9, 4.4e-7))[0]
+    assert three_times.keys() == us.keys() | {"winograd.f4"}
     of_sums = [*found, ran("prefetch.stride_fixed", 8, 5e-7)]
-    assert counted(of_sums, 1e-7)[0].keys() == us.keys() | {
+    assert counted(of_sums, ran("peer", 9, 1e-7))[0].keys() == us.keys() | {
         "winograd.f4", "prefetch.stride_fixed", f"{HOPPER}{TILED}taps-272x64"
     }  # fmt: skip
     alone, dropped = counted(found)
     assert set(alone) == {"winograd.f4", "direct.tuned"} and ANY in dropped
     assert set(counted([ran(ANY, 4, 4e-7)])[0]) == {ANY}
-    assert counted([ran(ANY, 4, None)], 1.0) == ({}, (ANY,))  # an error that nobody knows
+    unknown = [ran(ANY, 4, None)]
+    assert counted(unknown, ran("peer", 9, 1.0)) == ({}, (ANY,))
+
+
+def alike(name, us, rms):
+    """Whose largest error says something else than that on the same images."""
+    return ran(name, us, 1.0 / us) | {"same_images": {"images": 1, "largest": 1.0, "rms": rms}}
+
+
+def test_errors_on_the_same_images_count_where_all_have_them():
+    found = [alike("direct.tuned", 9, 3e-7), alike(ANY, 4, 4e-7), alike("winograd.f2", 3, 5e-7),
+             alike("winograd.f4", 2, 4e-7)]  # fmt: skip
+    us, dropped = counted(found, alike("peer", 9, 4e-7))
+    assert us.keys() == {"direct.tuned", ANY, "winograd.f4"} and dropped == ("winograd.f2",)
+    assert counted(found, alike("peer", 9, 1e-7))[1] == (ANY, "winograd.f2", "winograd.f4")
+    assert counted(found)[1] == (ANY,)  # Winograd within its tolerance
+    older = ran("peer", 9, 1 / 3)
+    assert counted(found, older)[0].keys() == {"direct.tuned", ANY, "winograd.f2", "winograd.f4"}
+    assert counted(found, older | {"relative_error": None})[1] == (ANY,)
 
 
 def test_the_table_that_ships_asks_cudnn_on_the_same_data(script):

@@ -153,6 +153,7 @@ CANDIDATE = {
     **_fields(_T, "name! status! precision note verdict method reads writes"),
     **_fields(_N, "relative_error tolerance label_flips images scaled_from images_per_second"),
     **TIMES, **WORK,
+    "same_images": _fields(_N, "images largest rms"),
     "speedup": _N, "ratio": _INTERVAL, "machine": MACHINE, "warnings": [_T], "samples_ms": [time],
 }  # fmt: skip
 COURSE_ROW = {

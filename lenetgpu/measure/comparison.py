@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.measure.bench import Bench
-from lenetgpu.measure.sampling.facts import Checked
+from lenetgpu.measure.sampling.facts import Checked, Errors
 from lenetgpu.measure.statistics import (
     LEAST,
     Interval,
@@ -26,7 +26,7 @@ class Candidate:
     `status`: waiting; then right, wrong, failed (it could not be run) or skipped (no memory or
     time for it); or, from the start, refused, with a sentence in `note`. `single`: too slow for
     rounds in the time allowed; `warmup`: untimed runs before each sample. `bits`: "same" or
-    "others" where its runs were held against one another.
+    "others" where its runs were held against one another. `errors`: on the images that all had.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Candidate:
     warmup: int = 0
     machine: MachineState | None = None
     bits: str | None = None
+    errors: Errors | None = None
 
     @property
     def once(self) -> bool:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from lenetgpu.check.gates import FURTHER, Gate
-from lenetgpu.check.judge import Verdict, judge, largest_difference
+from lenetgpu.check.judge import Verdict, judge, largest, largest_difference
 from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
 from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.cpu.memory import require_free
@@ -21,10 +21,10 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
-from lenetgpu.layouts import from_nhwc, held_as, physical_shape
+from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc, widened
 from lenetgpu.measure.bench import Flusher, Skip
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer, Replays
-from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked
+from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked, Errors
 from lenetgpu.measure.sampling.fed import Fed
 from lenetgpu.measure.timing import cpu_ms, idle_gpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
@@ -125,6 +125,19 @@ class Case:
             out[lo : lo + chunk] = reference(x[lo : min(lo + chunk, n)], w, p, self.arrays)
         return out
 
+    def first(self, layout: str, count: int) -> Any:
+        """The first `count` of all images, on the device, contiguous in `layout`, a copy."""
+        return from_nhwc(self._x[:count], layout).copy()
+
+    def errors(self, found: Any) -> Errors:
+        """`found` in NHWC, of the first images, against float64."""
+        count = min(len(found), len(self.expected))
+        expected = self.expected[:count]
+        off = widened(found[:count]).astype("float64")
+        off -= expected
+        error, size = (float((array**2).mean()) ** 0.5 for array in (off, expected))
+        return Errors(count, largest(off) / (largest(expected) or 1.0), error / (size or 1.0))
+
     def judged(self, found: Any, precision: str, which: Any = None) -> Checked:
         """`found` in NHWC, of the first images or those of `which` (host), against float64."""
         import numpy as np
@@ -165,12 +178,17 @@ class ConvBench:
         return self.variant.repeats
 
     def one_output(self) -> Any:
-        """What one more run on the first chunk leaves in a poisoned output, a copy."""
-        x = self._slots.images[: self._mounted.batch]
+        """What one more run on the first of all images leaves in a poisoned output, a copy."""
+        x = self._case.first(self.problem.reads, self._mounted.batch)
         y = self._feed.y[: len(x)]
         self._mounted.poison(y)
         self._mounted.run(x, y)
         return y.copy()
+
+    def errors(self) -> Errors:
+        """Of one more run on images that every candidate gets."""
+        found = to_nhwc(self.one_output(), self.problem.writes, self.problem.out_shape)
+        return self._case.errors(found)
 
     def use_cold_cache(self, flush: Flusher) -> None:
         """Call `flush` before every timed call."""

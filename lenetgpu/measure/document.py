@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.mistakes import confusions, per_digit
@@ -225,6 +226,8 @@ def candidate_json(
     }
     if candidate.bits is not None:
         entry["bits"] = candidate.bits
+    if candidate.errors is not None:
+        entry["same_images"] = asdict(candidate.errors)
     if candidate.checked is not None:
         checked = candidate.checked
         entry |= {

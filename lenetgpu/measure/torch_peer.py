@@ -15,7 +15,7 @@ from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.bench import Flusher
 from lenetgpu.measure.conv_bench import Case
 from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer
-from lenetgpu.measure.sampling.facts import Checked
+from lenetgpu.measure.sampling.facts import Checked, Errors
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
@@ -85,18 +85,25 @@ class TorchBench:
 
     def one_output(self) -> Any:
         """What one more call leaves, a copy; a library promises no order of its sums."""
-        self._hold(self.problem.reads)
+        self._take(self.problem.reads, self._case.first(self.problem.reads, self.images))
         self._call()
         return self._case.arrays.ascontiguousarray(self._found()).copy()
+
+    def errors(self) -> Errors:
+        """Of one more call on images that every candidate gets, in the format that was kept."""
+        return self._case.errors(self.one_output())
 
     def use_cold_cache(self, flush: Flusher) -> None:
         """Call `flush` before every timed call."""
         self._flush = flush
 
     def _hold(self, layout: str) -> None:
-        torch, case = self._torch, self._case
-        x = self._tensor(torch.from_dlpack, case.input(layout))
-        self._which = case.slots(layout).which[: case.images].copy()
+        self._take(layout, self._case.input(layout))
+        self._which = self._case.slots(layout).which[: self._case.images].copy()
+
+    def _take(self, layout: str, images: Any) -> None:
+        torch = self._torch
+        x = self._tensor(torch.from_dlpack, images)
         kept = torch.contiguous_format if layout == "NCHW" else torch.channels_last
         self._x = self._as(x if layout == "NCHW" else x.permute(0, 3, 1, 2), kept)
         self._w = self._as(self._filters, kept)

@@ -38,6 +38,7 @@ COLUMNS = (
     Column("layout", "layout", numeric=False),
     Column("check", "check", numeric=False),
     Column("error", "relative_error", short_error),
+    Column("rms error", "rms_error", short_error),
     Column("bits", "bits", numeric=False),
     Column("median us", "median_us", fixed(2)),
     Column("p05 us", "p05_us", fixed(2)),
@@ -130,6 +131,8 @@ def case_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
     again = case["reference_again"]
     for entry in case["candidates"] + ([again] if again and "name" in again else []):
         row = candidate_row(entry) | {"label": case["label"]}
+        if "same_images" in entry:
+            row["rms_error"] = entry["same_images"]["rms"]
         for key in ("median", "p05", "p95", "p99"):
             if f"{key}_ms" in entry:
                 row[f"{key}_us"] = 1e3 * entry[f"{key}_ms"]

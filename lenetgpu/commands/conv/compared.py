@@ -10,6 +10,7 @@ from lenetgpu.commands.asked import gate_note, guests
 from lenetgpu.commands.compare import CompareOutcome, open_device
 from lenetgpu.commands.conv.again import add_commands, command_of
 from lenetgpu.commands.conv.beside import explained, has_ladder, ladder, named
+from lenetgpu.commands.conv.errors import err_all
 from lenetgpu.commands.conv.kernels import compile_all
 from lenetgpu.commands.conv.repeats import repeat_all
 from lenetgpu.commands.conv.request import ConvRequest, require_checkable, rows_to_run
@@ -318,6 +319,8 @@ def _run(
         request.cold_l2,
         say=about,
     )
+    if not comparison.interrupted:
+        err_all(comparison, about)
     if request.bitwise and not comparison.interrupted:
         repeat_all(comparison, about)
     watch_all(comparison, setting.gpu, request.watch, about)

@@ -28,6 +28,19 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Errors:
+    """What a candidate errs on the same images as every other, against float64.
+
+    `largest` is the largest error over the largest output, `rms` the root mean square of all errors
+    over that of all outputs; of halves one rounding is in both.
+    """
+
+    images: int
+    largest: float
+    rms: float
+
+
+@dataclass(frozen=True)
 class Truth:
     """Real digits with the float64 output of every stage, shared by all candidates."""
 

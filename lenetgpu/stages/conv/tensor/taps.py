@@ -80,7 +80,9 @@ class TapsTiling(Tiling):
 
     def _turns(self, layout: Layout, chunks: int) -> tuple[int, int]:
         """How often sums of so many chunks start anew, and the taps between."""
-        taps = chunks * prod(blocks_for(way.taps, way.phases) for way in (layout.down, layout.along))
+        taps = chunks * prod(
+            blocks_for(way.taps, way.phases) for way in (layout.down, layout.along)
+        )
         turns = blocks_for(taps, _ROUNDINGS)
         return turns, blocks_for(taps, turns)
 

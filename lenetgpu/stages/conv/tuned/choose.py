@@ -149,30 +149,38 @@ def _promising(
 
 
 def counted(
-    entries: Iterable[Mapping[str, Any]], peer: float | None = None
+    entries: Iterable[Mapping[str, Any]], peer: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
 
-    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN's on the same data,
-    and than all of ours that add fp32 and transform nothing. Winograd's may err WINOGRAD_ERR times
-    as much, or within their tolerance where no `peer` is.
+    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN on the same data, and
+    than all of ours that add fp32 and transform nothing. Errors are root mean squares on the same
+    images where all have them; else the largest, by which Winograd may err WINOGRAD_ERR times as
+    much. Without a `peer` Winograd may err within its tolerance.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
-    plain = [entry.get("relative_error") or 0.0 for entry in right if _plain(entry["name"])]
-    limit = max(plain if peer is None else [peer, *plain], default=float("inf"))
+    peers = [] if peer is None or peer.get("relative_error") is None else [peer]
+    same = all("same_images" in entry for entry in (*right, *peers))
+    plain = [_error(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
+    limit = max([*plain, *(_error(entry, same) for entry in peers)], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
-    if peer is not None:
-        limits |= dict.fromkeys(_WINOGRAD, WINOGRAD_ERR * limit)
+    if peers:
+        limits |= dict.fromkeys(_WINOGRAD, limit if same else WINOGRAD_ERR * limit)
     us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
     for entry in right:
-        name, error = entry["name"], entry.get("relative_error")
+        name, error = entry["name"], _error(entry, same)
         most = limits.get(name.partition(TILED)[0])
         if most is not None and (error is None or error > most):
             dropped.append(name)
         else:
             us[name] = 1e3 * entry["median_ms"]
     return us, tuple(dropped)
+
+
+def _error(entry: Mapping[str, Any], same: bool) -> Any:
+    """What a candidate erred: on the same images as all, or the largest of any."""
+    return entry["same_images"]["rms"] if same else entry.get("relative_error")
 
 
 def _plain(algorithm: str) -> bool:
