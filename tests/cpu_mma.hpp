@@ -143,6 +143,8 @@ inline Split split_tf32(float v) {
     return {high, round_tf32(v - std::bit_cast<float>(high))};
 }
 
+inline unsigned short half_bits(float value) { return cpu::round_half(value); }
+
 inline void multiply_16x8x8(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                             unsigned b1) {
     cpu::multiply_tf32(d, {a0, a1, a2, a3}, {b0, b1});

@@ -21,6 +21,8 @@ ODD: dict[str, list[Any]] = {
         Conv(10, 9, 5, 10, 3, 3, stride=2, pad=1, groups=5),
         Conv(9, 14, 3, 33, 3, 3, pad=2, dilation=(2, 2)),
         Conv(8, 7, 5, 10, 3, 3, pad=1, bias=True, relu=True),
+        Conv(8, 7, 16, 20, 3, 3, pad=1, bias=True, relu=True, dtype="fp16"),
+        Conv(13, 9, 3, 70, 5, 3, stride=2, pad=2, bias=True, dtype="bf16"),
         Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), groups=3, bias=True, relu=True, dtype="fp16"),
         Conv(9, 8, 5, 10, 3, 3, pads=(1, 0, 2, 1), dilation=(2, 1), groups=5, dtype="bf16"),
     ],

@@ -23,6 +23,7 @@ from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input
 from lenetgpu.commands.conv import compared, tuning
 from lenetgpu.commands.conv.request import ConvRequest
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H100, H200
 from lenetgpu.papers.shapes import SUITES, Shape
 from lenetgpu.plan import untried
@@ -46,6 +47,7 @@ from lenetgpu.stages.conv.tuned.choose import (
     variant_of,
 )
 from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
+from lenetgpu.stages.wants import WANTS
 
 HOPPER, ANY = "tensor.wgmma_fp16x3", "tensor.fp16x3"
 ONE = "tensor.wgmma_tf32x3"
@@ -412,12 +414,128 @@ def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):  
     assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices kept" in said
 
 
+ENDS = [{"bias": True}, {"relu": True}, {"bias": True, "relu": True}, {"dtype": "fp16"},
+        {"bias": True, "dtype": "bf16"}, {"bias": True, "relu": True, "dtype": "fp16"}]  # fmt: skip
+ENDED = replace(DEEP, bias=True, relu=True)
+ends = pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+
+
+@ends
+@pytest.mark.parametrize("capability", [75, 80, 90])
+def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, monkeypatch):
+    problem, machine = replace(DEEP, **ends), replace(OTHER_H200, compute_capability=capability)
+    monkeypatch.setattr(choose.machines, "current", lambda: machine)
+    one = {ONE} if "dtype" not in ends else set()
+    expected = {75: set(), 80: {ANY}, 90: {ANY, HOPPER, *one}}[capability]
+    assert {c.algorithm for c in choices(problem, 64)} == expected
+    rows = dict(explain(problem, 64, machine))
+    refusal = find("conv", "best", "cuda").refusal(problem)
+    if expected:
+        assert refusal is None and taken(problem, 64)[0] in expected
+        refused = {name for name, why in rows.items() if why.startswith("not taken, ")}
+        assert refused == choose.PRICED.keys() - expected
+        assert rows["winograd.f4"].startswith("not taken, supports ")
+        listed = choose._kernels(problem, 64)
+        assert set(variant_of(taken(problem, 64)[0]).kernels(problem, 64)) <= set(listed)
+    else:
+        alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
+        assert refusal == f"{alone}, and {ANY} is not taken: it needs cuda 8.0"
+        assert rows == {"chosen": f"none: it {refusal}"}
+        with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
+            taken(problem, 64)
+    assert find("conv", "best", "cuda").refusal(DEEP) is None
+
+
+def test_best_refuses_what_none_of_it_takes():
+    best = find("conv", "best", "cuda").refusal
+    assert best(replace(ENDED, groups=2)) == "supports one group, not 2"
+    assert "is not taken: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
+
+
+@ends
+def test_the_table_of_the_plain_shape_counts_for_those_that_take_it(ends, ships):  # noqa: F811
+    ships(64, {"winograd.f4": 1.0, ONE: 2.0, ANY: 3.0, HOPPER: 4.0}, DEEP)
+    problem = replace(DEEP, **ends)
+    name, found = taken(problem, 64, MACHINE)
+    us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in ends else {})
+    assert (name, found.us) == (min(us, key=us.get), us)
+    rows = dict(explain(problem, 64, MACHINE))
+    assert rows["chosen"] == f"{name}, as measured"
+    without = f"without {', '.join(want for want in WANTS if want in problem.wants)}"
+    assert f", 64 images, {without}, " in rows["measured on"]
+    assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")
+    assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
+    assert "without" not in dict(explain(DEEP, 64, MACHINE))["measured on"]
+    assert "lacks" not in measured.row_of(problem, found)
+
+
+def test_a_table_of_none_that_takes_it_leaves_it_to_the_model(ships):  # noqa: F811
+    ships(64, {"winograd.f4": 1.0, "direct.tuned": 2.0}, DEEP)
+    first = choices(ENDED, 64, MACHINE)[0].algorithm
+    assert taken(ENDED, 64, MACHINE) == (first, None)
+
+
+def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):  # noqa: F811
+    ships(64, {ONE: 1.0, HOPPER: 2.0}, DEEP)
+    assert taken(ENDED, 64, MACHINE)[0] == ONE
+    assert here(64, {ANY: 3.0, HOPPER: 4.0}, ENDED)
+    name, found = taken(ENDED, 64, MACHINE)
+    assert (name, found.us, found.lacks) == (ANY, {ANY: 3.0, HOPPER: 4.0}, ())
+    assert taken(DEEP, 64, MACHINE)[0] == ONE  # whose row is of the plain shape
+    assert taken(replace(ENDED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
+    assert here(40, {HOPPER: 4.0}, DEEP)
+    assert taken(ENDED, 40, MACHINE)[0] == HOPPER  # nearer
+
+
+def test_few_products_are_taken_where_nothing_else_takes_what_is_wanted(ships):  # noqa: F811
+    problem = replace(SHALLOW, bias=True)
+    assert {c.algorithm for c in choices(problem, 64, MACHINE)} == {ANY, HOPPER, ONE}
+    error = dict(explain(problem, 64, MACHINE))["its error"]
+    assert error == "up to 3.6 times that of fp32 sums of 27 products"
+    ships(64, {ONE: 1.0, "direct.tuned": 2.0}, SHALLOW)
+    error = dict(explain(problem, 64, MACHINE))["its error"]
+    assert error == "at most that of fp32 sums of 27 products, as measured"
+
+
+def test_a_bias_goes_with_the_filters_and_want_of_memory_has_a_way(ships, monkeypatch):  # noqa: F811
+    ran = Run(monkeypatch)
+    for problem in (ENDED, replace(ENDED, dtype="fp16")):
+        name = taken(problem, 64, MACHINE)[0]
+        state = choose._prepare(("w", "b"), problem, 64)
+        choose.fp32("x", state, "y", problem)
+        assert ran.log.pop() == (name, (name, ("w", "b"), 64))
+    ran.full = {HOPPER: MemoryError("no room")}
+    ships(64, {HOPPER: 1.0, ONE: 2.0}, DEEP)
+    assert choose._prepare(("w", "b"), ENDED, 64).variant.full_name == ONE
+    ran.full[ANY] = MemoryError("no room")
+    with pytest.raises(MemoryError):
+        choose._prepare(("w", "b"), replace(ENDED, dtype="fp16"), 64)
+
+
+def test_tune_keeps_what_was_measured_of_a_problem_with_its_ends(gpu):  # noqa: F811
+    problem = replace(ENDED, C=64)
+    first = choices(problem, 64, MACHINE)[0].algorithm
+    slow = next(name for name in (ANY, HOPPER) if name != first)
+    gpu[64] = {slow: 3.0, first: 4.0}
+    document, _ = tune("64,14,14,256,3,1,1", "--batch", 64, "--bias", "--relu")
+    (case,) = document["cases"]
+    assert case["tuned"]["algorithm"].partition(TILED)[0] == slow and case["tuned"]["why"] is None
+    assert case["command"] == ("lenetgpu conv 64,14,14,256,3,1,1 --bias --relu --batch 64 --tune")
+    name, found = taken(problem, 64, MACHINE)
+    assert name.partition(TILED)[0] == slow and found.lacks == ()
+    assert taken(replace(DEEP, C=64), 64, MACHINE)[1] is None
+
+
 @pytest.mark.gpu
-def test_what_is_taken_and_each_further_tiling_is_right(rng):
+@pytest.mark.parametrize("ends", [{}, *ENDS], ids=lambda e: "-".join(map(str, e.values())))
+def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
     import cupy
 
-    x, w = random_input("conv", DEEP, 64, rng)
-    expected = reference(x, w, DEEP, cupy).get()
-    for variant in (find("conv", "best", "cuda"), *further(DEEP, 64)):
-        verdict = check_variant(variant, DEEP, x, w, expected)
+    problem = replace(DEEP, **ends)
+    x, w = random_input("conv", problem, 64, rng)
+    expected = reference(x, w, problem, cupy).get()
+    for variant in (find("conv", "best", "cuda"), *further(problem, 64)):
+        if (why := variant.refusal(problem)) is not None:
+            pytest.skip(why)
+        verdict = check_variant(variant, problem, x, w, expected)
         assert verdict.passed, f"{variant.full_name}: {verdict}"

@@ -241,8 +241,10 @@ def test_spans_refuse_too(variant):
 def test_one_kernel_and_the_truths_loops_take_everything():
     everything = {v.full_name for v in variants("conv") if v.takes == {*WANTS}}
     assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
-    chosen = [v for v in variants("conv", "cuda") if v.family == "best"]
-    assert chosen and not any(v.takes for v in chosen)
+    ends = {*WANTS} - {"strides", "pads", "dilation", "groups"}
+    taking = {v.full_name for v in variants("conv", "cuda") if v.takes == ends}
+    halves = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
+    assert taking == {*halves, "best.fp32"}
 
 
 def test_wants_that_are_none_are_refused_where_a_variant_is_made():

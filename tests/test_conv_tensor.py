@@ -20,12 +20,12 @@ from conftest import ROOT
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.check.judge import judge
-from lenetgpu.check.truth import random_input
+from lenetgpu.check.truth import random_input, tensors
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
-from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
@@ -78,7 +78,16 @@ class Case:
         p, tiling = self.problem, self.tiling
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
         cut = f"{tiling.bm}x{tiling.bn}" + "-taps" * tiling.planes
-        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}"
+        ends = "".join(f"-{want}" for want in sorted(p.wants))
+        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}"
+
+    def ended(self, dtype="fp32", bias=True, relu=True):
+        """The same with a bias, ReLU and operands of `dtype`."""
+        return replace(self, problem=replace(self.problem, dtype=dtype, bias=bias, relu=relu))
+
+    @property
+    def plain(self):
+        return self.ended(bias=False, relu=False)
 
 
 NCHW = {"reads": "NCHW", "writes": "NCHW"}
@@ -154,6 +163,28 @@ CASES = [
     Case(conv("70,9,9,70,5,5,2,2", **NCHW), 4, TAPS_136),
     Case(conv("200,5,5,33,3,3,1,1"), 12, TAPS_112, 2),
 ]
+ENDED = [
+    CASES[13].ended(),
+    CASES[14].ended("bf16"),
+    CASES[2].ended("fp16", relu=False),
+    CASES[23].ended("fp16"),
+    CASES[10].ended("bf16", bias=False),
+    CASES[19].ended("fp16", bias=False, relu=False),
+    CASES[20].ended(relu=False),
+    CASES[34].ended("fp16"),
+    CASES[37].ended("bf16"),
+    CASES[38].ended(),
+    Case(conv("8,7,7,10,3,3,1,1", **NCHW), 3, TAPS).ended(),
+    CASES[42].ended("fp16"),
+    CASES[43].ended("bf16"),
+    CASES[44].ended("fp16", relu=False),
+    CASES[55].ended("bf16", bias=False),
+    CASES[53].ended(bias=False),
+    CASES[58].ended("fp16", bias=False, relu=False),
+    CASES[62].ended("bf16", relu=False),
+    CASES[-4].ended("fp16"),
+    CASES[-1].ended("bf16"),
+]
 RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512,7,7,512,3,3,1,1")]
 PLAIN, PARTED = CASES[13], CASES[14]
 TAPPED = Case(replace(PLAIN.problem, **NCHW), 3, TAPS)
@@ -163,8 +194,11 @@ DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 DEEP_TAPS = replace(DEEP, images=40, tiling=TAPS)
 MANY_SHARES = CASES[-5]
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
-ALL = [*CASES, TAPPED, DEEP, DEEP_TAPS, STRIDED]
-LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED)
+ENDED_STRIDED = [STRIDED.ended(), STRIDED.ended("fp16"), STRIDED.ended("bf16", relu=False)]
+ENDED_AGAIN = [ENDED[0], ENDED[1], ENDED[10], ENDED[11]]  # rows, parts, planes of both layouts
+TWINS = [case.plain for case in ENDED if case.plain not in (*CASES, TAPPED)]
+ALL = [*CASES, TAPPED, DEEP, DEEP_TAPS, STRIDED, *ENDED, *ENDED_STRIDED, *TWINS]
+LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, *ENDED_STRIDED, *ENDED_AGAIN)
 
 
 def flat(path, seen):
@@ -267,8 +301,9 @@ def computed(case, x, w, batch=None):
     """What the kernels make of NHWC `x`, in NHWC, fenced and poisoned."""
     problem = case.problem
     state = implicit.prepare(w, batch or len(x), case.product)
-    fenced = Fenced(np, physical_shape(problem.writes, len(x), problem.out_shape), np.float32)
-    fenced.array.fill(np.nan)
+    shape = physical_shape(problem.writes, len(x), problem.out_shape)
+    fenced = Fenced(np, shape, held_as(problem))
+    Mounted.poison(fenced.array)
     held = np.ascontiguousarray(from_nhwc(x, problem.reads))
     before = held.copy()
     implicit.run(held, state, fenced.array)
@@ -277,9 +312,13 @@ def computed(case, x, w, batch=None):
 
 
 def operands(case, rng):
+    """Images and filters, which come with a bias where there is one, as they are held."""
     problem = case.problem
-    x = rng.standard_normal((case.images, *problem.in_shape)).astype(np.float32)
-    return x, rng.standard_normal(problem.weight_shape).astype(np.float32)
+    drawn = [
+        narrowed(rng.standard_normal(shape).astype(np.float32), problem.dtype)
+        for shape in ((case.images, *problem.in_shape), problem.weight_shape, (problem.M,))
+    ]
+    return drawn[0], tuple(drawn[1:]) if problem.bias else drawn[1]
 
 
 def assert_right(found, x, w, case, most=None):
@@ -297,7 +336,7 @@ def assert_each_right(found, x, w, case):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *ENDED], ids=str)
 def test_right_and_nothing_beside(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     assert_right(computed(case, x, w), x, w, case, 1.5e-6 if case.parts == 2 else 1e-3)
@@ -305,7 +344,7 @@ def test_right_and_nothing_beside(case, on_a_cpu, rng):
 
 @compiled_here
 def test_images_in_turns_and_runs_that_agree_to_the_bit(on_a_cpu, rng):
-    for case in SOME:
+    for case in (*SOME, *ENDED_AGAIN):
         x, w = operands(replace(case, images=5), rng)
         found = computed(case, x, w)
         assert_right(found, x, w, case)
@@ -466,6 +505,90 @@ def test_who_looks_again_knows_the_largest_output_of_each_image(on_a_cpu, rng):
 
 
 @compiled_here
+@pytest.mark.parametrize("case", ENDED, ids=str)
+def test_what_was_reached_is_of_sums_without_a_bias_or_relu(case, on_a_cpu, rng):
+    """To the bit what the plain convolution of the same numbers keeps."""
+    x, w = operands(case, rng)
+    filters = w[0] if case.problem.bias else w
+    found = []
+    for one, given, images in ((case, w, x), (case.plain, widened(filters), widened(x))):
+        given, images = (given, images) if one is case else (given.astype("f"), images.astype("f"))
+        state = implicit.prepare(given, case.images, one.product)
+        shape = physical_shape(one.problem.writes, case.images, one.problem.out_shape)
+        implicit.run(
+            np.ascontiguousarray(from_nhwc(images, one.problem.reads)),
+            state,
+            np.zeros(shape, held_as(one.problem)),
+        )
+        found.append(state.images.reached)
+    assert found[1].all()
+    np.testing.assert_array_equal(*found)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", ENDED_STRIDED, ids=str)
+def test_a_bias_and_relu_of_what_is_computed_once_more(case, with_second_look, monkeypatch, rng):
+    x, w = operands(case, rng)
+    large = {"fp32": 1e30, "fp16": 6e4, "bf16": 1e30}[case.problem.dtype]
+    values = widened(x).astype("f")
+    values[1:] *= np.float32(1e-3)
+    values[1, 1, 1] = large
+    x, bias = narrowed(values, case.problem.dtype), 1e-3 * widened(w[1]).astype("f")
+    w = w[0], narrowed(bias, case.problem.dtype)
+    assert_each_right(computed(case, x, w), x, w, case)
+    look = after.again
+    monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
+    found = computed(case, x, w)
+    assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
+    twice = narrowed(2 * widened(w[0]).astype("f"), case.problem.dtype)
+    assert_each_right(found[1:2], x[1:2], (twice, w[1]), case)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", [ENDED[0], ENDED[10]], ids=str)
+def test_an_image_whose_outputs_relu_takes_is_not_looked_at(
+    case, with_second_look, monkeypatch, rng
+):
+    """Only one with NaN is; its filters are replaced there."""
+    x, (w, bias) = operands(case, rng)
+    x, w, bias = abs(x), -abs(w), -abs(bias)
+    look = after.again
+    monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, -w, *rest))
+    assert not computed(case, x, (w, bias)).any()
+    x[1, 3, 3, 2] = np.nan
+    found = computed(case, x, (w, bias))
+    assert not found[[0, 2]].any()
+    with np.errstate(invalid="ignore"):
+        expected = reference(x, (-w, bias), case.problem)[1]
+    kept = np.isfinite(expected)
+    assert not kept.all() and np.array_equal(np.isfinite(found[1]), kept)
+    assert judge(found[1][kept], expected[kept], "fp16x3").passed
+
+
+@compiled_here
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("case", ENDED_AGAIN, ids=str)
+def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
+    case, value, with_second_look, rng
+):
+    """Of an input, a filter and a bias; every other output is right."""
+    dtype = case.problem.dtype
+    for spoilt in ("an input", "a filter", "a bias"):
+        x, (w, bias) = operands(case, rng)
+        x, w, bias = (widened(array).astype("f") for array in (x, w, bias))
+        where = {"an input": (x, (1, 2, 3, 4)), "a filter": (w, (1, 1, 4, 6)), "a bias": (bias, 6)}
+        array, at = where[spoilt]
+        array[at] = value
+        x, w, bias = (narrowed(one, dtype) for one in (x, w, bias))
+        with np.errstate(invalid="ignore"):
+            expected = reference(x, (w, bias), case.problem)
+        found = computed(case, x, (w, bias))
+        values, kept = widened(found), np.isfinite(expected)
+        np.testing.assert_array_equal(values[~kept], expected[~kept], spoilt)
+        assert kept.any() and judge(found[kept], expected[kept], "fp16x3").passed, spoilt
+
+
+@compiled_here
 def test_only_images_that_need_it_are_computed_once_more(with_second_look, monkeypatch, rng):
     """Filters are replaced for the second look: what it did not touch is not theirs."""
     x, w = operands(STRIDED, rng)
@@ -494,7 +617,8 @@ def test_every_image_of_many_is_looked_at_once_more(blocks, with_second_look, mo
     some = [0, 31, 255, 256, 300, 511, 512, 599]
     reached[some], tops[511] = 0, -4096
     y = np.full((count, *problem.out_shape), np.nan, np.float32)
-    after.again(layout, x, w, SimpleNamespace(tops=tops, reached=reached.view("u4")), y, count, 0)
+    images = SimpleNamespace(tops=tops, reached=reached.view("u4"))
+    after.again(layout, x, w, tops, images, y, count, 0)
     some.remove(511)
     assert_each_right(y[some], x[some], w, STRIDED)
     assert np.isnan(np.delete(y, some, 0)).all()
@@ -508,9 +632,10 @@ def test_on_a_gpu_nothing_common_needs_a_second_look(name, monkeypatch, rng):
     if not chosen.needs.met_by(driver_gpus()[0]):
         pytest.skip(f"needs {chosen.needs}")
     monkeypatch.setattr(after, "again", lambda *_: None)
-    for problem in (*RESNET, *dict.fromkeys(case.problem for case in CASES)):
+    ended = replace(RESNET[1], bias=True, relu=True, dtype="fp16")
+    for problem in (*RESNET, ended, *dict.fromkeys(case.problem for case in (*CASES, *ENDED))):
         x, w = random_input("conv", problem, 3, rng)
-        mounted = Mounted(chosen, problem, (w,), 3)
+        mounted = Mounted(chosen, problem, tensors(w), 3)
         fed, outputs = mounted.input(x), [mounted.output(3), mounted.output(3)]
         for output in outputs:
             mounted.run(fed, output)
@@ -529,13 +654,18 @@ def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
     tilings = mma.TILINGS + (taps.TILINGS + wgmma.TILINGS if hopper else ())
     import cupy
 
-    for problem in (RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)):
+    ends = {"bias": True, "relu": True}
+    plain = RESNET[2], conv("3,30,31,70,5,5,2,2"), conv("40,13,12,33,3,3,1,1", **NCHW)
+    ended = conv("40,13,12,33,3,3,1,1", **NCHW, **ends), conv("20,9,8,70,3,3", **ends, dtype="fp16")
+    for problem in (*plain, *ended, conv("36,9,8,70,3,3", **NCHW, **ends, dtype="bf16")):
         x, w = random_input("conv", problem, 3, rng)
         expected = reference(x, w, problem)
         held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
         for parts, precision in ((2, "fp16x3"), (1, "fp16")):
             for made in options(Layout(problem, parts), tilings):
-                y = cupy.full(physical_shape(problem.writes, 3, problem.out_shape), np.nan, "f4")
+                shape = physical_shape(problem.writes, 3, problem.out_shape)
+                y = cupy.empty(shape, held_as(problem))
+                Mounted.poison(y)
                 implicit.run(held, implicit.prepare(w, 3, made), y)
                 found = to_nhwc(y.get(), problem.writes, problem.out_shape)
                 assert judge(found, expected, precision).passed, (made, problem)
@@ -696,8 +826,10 @@ def test_every_division_of_every_shape_has_work_and_room(family, least):
 @pytest.mark.skipif(not supported("sm_100"), reason="this NVRTC does not know sm_100")
 def test_short_parts_of_a_depth_do_not_spill():
     """ptxas unrolls a loop of few known turns."""
-    for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE)):
-        kernel, _ = Product(Layout(RESNET[0], 2), tiling, split).kernels()
+    ended = replace(RESNET[0], bias=True, relu=True, dtype="fp16")
+    plain = [(split, tiling, RESNET[0]) for split, tiling in ((6, LARGE), (3, TALL), (3, MIDDLE))]
+    for split, tiling, problem in (*plain, (1, LARGE, ended), (1, TALL, ended)):
+        kernel = Product(Layout(problem, 2), tiling, split).kernels()[0]
         used = compile_kernel(kernel, "sm_100").resources
         assert used.spill_bytes == used.stack_bytes == 0, (tiling, split)
 
@@ -705,8 +837,10 @@ def test_short_parts_of_a_depth_do_not_spill():
 @pytest.mark.skipif(not supported("sm_90a"), reason="this NVRTC does not know sm_90a")
 def test_few_taps_do_not_spill_and_are_not_serialised():
     """Whose number ptxas would know."""
-    for text, parts in (("256,56,56,64,1,1", 1), ("64,56,56,64,1,1", 2), ("64,9,9,64,1,2", 1)):
-        made = Product(Layout(conv(text), parts, planes=True), TAPS_136, 1)
+    ends = {"bias": True, "relu": True, "dtype": "bf16", **NCHW}
+    for text, parts, how in (("256,56,56,64,1,1", 1, {}), ("64,56,56,64,1,1", 2, {}),
+                             ("64,9,9,64,1,2", 1, {}), ("64,9,9,64,3,3", 2, ends)):  # fmt: skip
+        made = Product(Layout(conv(text, **how), parts, planes=True), TAPS_136, 1)
         compiled = compile_kernel(made.kernels()[0], "sm_90a")
         assert compiled.resources.spill_bytes == compiled.resources.stack_bytes == 0, text
         assert "serialized" not in compiled.log, text
@@ -738,11 +872,14 @@ def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):
         SimpleNamespace(empty=np.empty, zeros=np.zeros, asarray=np.asarray, **types),
     )
     for name, parts in (("fp16x3", 2), ("fp16", 1), ("wgmma_fp16x3", 2), ("wgmma_fp16", 1)):
-        for problem in (RESNET[2], conv("3,9,9,4,3,3")):
+        ended = conv("3,9,9,4,3,3", bias=True, relu=True, dtype="bf16")
+        for problem in (RESNET[2], conv("3,9,9,4,3,3"), ended):
             chosen = find("conv", f"tensor.{name}", "cuda")
             launched.clear()
             x, y = np.zeros((2, *problem.in_shape)), np.zeros((2, *problem.out_shape))
-            chosen.launch(x, chosen.prepare(np.ones(problem.weight_shape), problem, 2), y, problem)
+            w = np.ones(problem.weight_shape, held_as(problem))
+            given = (w, np.ones(problem.M, w.dtype)) if problem.bias else w
+            chosen.launch(x, chosen.prepare(given, problem, 2), y, problem)
             assert tuple(launched) == chosen.kernels(problem, 2)
             assert dict(launched[0].defines)["PARTS"] == parts
             on_hopper = {"tensor_wgmma", "tensor_taps"} & {kernel.entry for kernel in launched}

@@ -278,8 +278,7 @@ def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
 @pytest.mark.parametrize("case", ENDED, ids=str)
 def test_a_bias_and_relu(case, value, on_a_cpu, rng):
     """Of sums of the tensor cores, of those computed once more, and of what is no number."""
-    x, w = operands(case, rng)
-    bias = rng.standard_normal(case.problem.M).astype(np.float32)
+    x, (w, bias) = operands(case, rng)
     x[1] *= np.float32(1e-35)
     x[2, 3, 3, 0] = value
     found, expected = computed(case, x, (w, bias)), reference(x, (w, bias), case.problem)

@@ -152,7 +152,7 @@ _SAID = {"epilogue", "bias", "relu", "dtype"}
 _LISTED = {"shape", "suite", "lines", "model", "batch", "listed", *_SAID, *_FILES}
 _TUNED = {
     "shape", "suite", "lines", "model", "batch", "device", "seconds", "rounds", "warmup", "tune",
-    "only", *_FILES,
+    "only", *_SAID, *_FILES,
 }  # fmt: skip
 _CLOCKED = {"shape", "suite", "batch", "device", "plot", "shares", *_FILES}
 
@@ -335,8 +335,8 @@ def conv(
             ctx,
             "--tune",
             _TUNED,
-            "SHAPE, --suite, --from or --model, --batch, --device, --seconds, --rounds, --warmup, "
-            "--only best and where results go",
+            "SHAPE, --suite, --from or --model, --batch, --bias, --relu, --dtype, --epilogue, "
+            "--device, --seconds, --rounds, --warmup, --only best and where results go",
         )
     targets = _targets(options)
     asked = request(ConvRequest, options, outside=options["with_files"])

@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.papers.shapes import Row, Shape
 from lenetgpu.show.conv_document import shape_text
-from lenetgpu.stages.conv.tuned.choose import TILED
+from lenetgpu.stages.conv.tuned.possible import TILED
 
 _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
 """What of a request says how a shape is measured, and not where its results go."""

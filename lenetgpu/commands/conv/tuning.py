@@ -18,7 +18,6 @@ from lenetgpu.problems import Conv
 from lenetgpu.show.conv_document import geometric_mean
 from lenetgpu.stages import Variant, find
 from lenetgpu.stages.conv.tuned.choose import (
-    ALGORITHMS,
     choices,
     counted,
     further,
@@ -26,6 +25,7 @@ from lenetgpu.stages.conv.tuned.choose import (
     taken,
 )
 from lenetgpu.stages.conv.tuned.measured import Measured, keep
+from lenetgpu.stages.conv.tuned.possible import ALGORITHMS
 
 CHOOSER = "best.fp32"
 KIND = "tuned"

@@ -1,16 +1,17 @@
 // What follows a product. tensor_meet: a thread adds the SPLIT sums of one output, in order, and
-// undoes the scales; parts [part][output], each part in the outputs' own order.
-// tensor_again: the convolution once more, for images whose outputs are so small beside what their
+// undoes the scales; parts [part][output], float32, each part in the outputs' own order.
+// tensor_again: the convolution once more, for images whose sums are so small beside what their
 // largest input and filter could make that fp16 high and low may have lost what counts: in float64,
-// every other image is left as it is. Blocks share out the images, THREADS a look; where more blocks
-// than one look at an image its outputs are spread over their threads.
-#include "stages/conv/tensor/packed.cuh"
+// every other image is left as it is. Where ReLU is taken, images with a sum that is no number too:
+// halves of infinity make NaN of what may be -infinity, and 0 then. Blocks share out the images,
+// THREADS a look; where more blocks than one look at an image its outputs are spread over their threads.
+#include "stages/conv/tensor/ends.cuh"
 
 #ifdef ENTRY_tensor_meet
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_meet(const float* __restrict__ parts, const int* __restrict__ tops,
-                const int* __restrict__ drops, float* __restrict__ y, u32* __restrict__ reached,
-                int images) {
+                const int* __restrict__ drops, Held* __restrict__ y, u32* __restrict__ reached,
+                int images, const float* __restrict__ bias) {
     constexpr u32 EACH = u32(PIXELS) * M;  // outputs of an image
     follow();
     const size_t outputs = size_t(images) * EACH, at = size_t(blockIdx.x) * THREADS + threadIdx.x;
@@ -24,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int part = 0; part < SPLIT; ++part) sum += parts[part * outputs + mine];
     const float v = undone(sum, tops[image[0]], drops[column]);
-    if (at < outputs) y[at] = v;
+    if (at < outputs) y[at] = Value::store(ended(v, bias_at(bias, column)));
     const u32 most[1] = {at < outputs ? size_or_none(v) : 0};
     const size_t last = min(first + 31, outputs - 1);
     keep_largest(reached, most, image, int(first / EACH), int(last / EACH));
@@ -35,24 +36,25 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 constexpr int WARP = 32, WARPS = THREADS / WARP;
 constexpr size_t OUTPUTS = size_t(PIXELS) * M;
 
-__device__ __forceinline__ float output_of(const float* __restrict__ x, const float* __restrict__ w,
-                                           int image, int pixel, int column) {
+__device__ __forceinline__ double sum_of(const Held* __restrict__ x, const float* __restrict__ w,
+                                         int image, int pixel, int column) {
     const int top = pixel / OW * STRIDE - PAD, left = pixel % OW * STRIDE - PAD;
     double sum = 0;
 #pragma unroll 1
     for (int k = 0; k < DEPTH; ++k) {
         const int c = k % CH, tap = k / CH;
-        const double v = input_at(x, image, top + tap / S, left + tap % S, c);
+        const double v = value_at(x, image, top + tap / S, left + tap % S, c);
         sum += v * w[size_t(k) * M + column];
     }
-    return float(sum);
+    return sum;
 }
 
 // `worst`: the largest of `drops`; `room`: the exponent of the least share that outputs may have.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    tensor_again(const float* __restrict__ x, const float* __restrict__ w,
+    tensor_again(const Held* __restrict__ x, const float* __restrict__ w,
                  const int* __restrict__ tops, const u32* __restrict__ reached,
-                 float* __restrict__ y, int images, int worst, int room) {
+                 Held* __restrict__ y, int images, int worst, int room,
+                 const float* __restrict__ bias) {
     __shared__ u32 lost[WARPS];
     follow();
     const int looks = (images + THREADS - 1) / THREADS, first = int(blockIdx.x) % looks;
@@ -63,6 +65,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (own < images) {
             const int top = tops[own];
             small = top != NO_TOP && __uint_as_float(reached[own]) < undone(1.0f, top, worst + room);
+            if (RELU && reached[own] >= INFINITY_BITS) small = true;
         }
         const u32 of_warp = __ballot_sync(~0u, small);
         __syncthreads();
@@ -74,8 +77,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 for (size_t n = size_t(blockIdx.x / looks) * THREADS + threadIdx.x; n < OUTPUTS;
                      n += size_t(beside) * THREADS) {
                     const int pixel = int(n / M), column = int(n % M);
-                    output_at(y, image, pixel / OW, pixel % OW, column) =
-                        output_of(x, w, image, pixel, column);
+                    const double sum = sum_of(x, w, image, pixel, column);
+                    y[cell<WRITES, OH, OW, M>(image, pixel / OW, pixel % OW, column)] =
+                        Value::store(float(ended(sum, bias_at(bias, column))));
                 }
             }
     }

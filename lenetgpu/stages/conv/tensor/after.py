@@ -31,10 +31,12 @@ def kernel(layout: Layout) -> Kernel:
     return Kernel(_SOURCE, "tensor_again", tuple(defines.items()), ABLE)
 
 
-def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst: int) -> None:
+def again(
+    layout: Layout, x: Any, w: Any, bias: Any, images: Any, y: Any, count: int, worst: int
+) -> None:
     """Look at `count` images of `y`, by what `images` says of each; queue what must be done.
 
-    `w` are the float32 filters (R, S, C, M), `worst` their largest drop.
+    `w` are the float32 filters (R, S, C, M), `worst` their largest drop, `bias` float32 as well.
     """
     import numpy as np
 
@@ -45,7 +47,7 @@ def again(layout: Layout, x: Any, w: Any, images: Any, y: Any, count: int, worst
         kernel(layout),
         (min(_MOST_BLOCKS, blocks),),
         (_THREADS,),
-        (x, w, images.tops, images.reached, y, *numbers),
+        (x, w, images.tops, images.reached, y, *numbers, bias),
         overlap=True,
     )
 
@@ -57,10 +59,14 @@ def meeting(layout: Layout, split: int) -> Kernel:
 
 
 def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None:
-    """Add the parts of `images` images, on the current stream: (parts, tops, drops, y, reached)."""
+    """Add the parts of `images` images, on the current stream.
+
+    `args` are (parts, tops, drops, y, reached, bias).
+    """
     import numpy as np
 
     problem = layout.problem
     blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
-    args = (*args, np.int32(images))
+    *first, bias = args
+    args = (*first, np.int32(images), bias)
     launch(meeting(layout, split), (blocks,), (_THREADS,), args, overlap=True)

@@ -4,7 +4,7 @@
 // tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
-#include "stages/conv/tensor/packed.cuh"
+#include "stages/conv/tensor/ends.cuh"
 
 constexpr int WARPS = THREADS / 32;
 
@@ -24,12 +24,12 @@ __device__ __forceinline__ int channel_of(u32 i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_largest(const float* __restrict__ x, const int* __restrict__ lifts,
+    tensor_largest(const Held* __restrict__ x, const int* __restrict__ lifts,
                    u32* __restrict__ found, u32* __restrict__ reached) {
     __shared__ u32 of_warp[WARPS];
     follow();
     const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
-    const float* from = x + size_t(image) * INPUTS;
+    const Held* from = x + size_t(image) * INPUTS;
     u32 most = 0;
     const auto count = [&](float v, int channel) {
         const int top = top_of(v);
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (u32 i = (share * THREADS + threadIdx.x) * WIDE; i < INPUTS; i += SHARES * THREADS * WIDE) {
         const int channel = channel_of(i);
         if (WIDE == 4) {
-            const float4 four = *reinterpret_cast<const float4*>(from + i);
+            const float4 four = four_at(from + i);
             count(four.x, channel), count(four.y, channel + NEXT);
             count(four.z, channel + 2 * NEXT), count(four.w, channel + 3 * NEXT);
         } else {
-            count(from[i], channel);
+            count(Value::load(from[i]), channel);
         }
     }
     most = __reduce_max_sync(~0u, most);
@@ -68,21 +68,19 @@ constexpr bool QUADS = READS == NHWC && !FOLD && CH % 4 == 0;
 static_assert(FILLED % ACROSS == 0, "a warp's cells are there");
 static_assert(BLOCKS * WARPS >= RUNS * (FILLED / ACROSS), "every cell has a thread");
 
-__device__ __forceinline__ float input_of(const float* __restrict__ x, size_t image, int y, int col,
+__device__ __forceinline__ float input_of(const Held* __restrict__ x, size_t image, int y, int col,
                                           int channel) {
-    if (!FOLD) return channel < CH ? x[cell<READS, H, W, CH>(image, y, col, channel)] : 0.0f;
+    if (!FOLD) return channel < CH ? Value::load(x[cell<READS, H, W, CH>(image, y, col, channel)]) : 0.0f;
     if (channel >= S * CH) return 0.0f;
-    return input_at(x, image, y, col * STRIDE - PAD + channel / CH, channel % CH);
+    return value_at(x, image, y, col * STRIDE - PAD + channel / CH, channel % CH);
 }
-__device__ __forceinline__ void inputs_of(float (&v)[CELL], const float* __restrict__ x, size_t image,
+__device__ __forceinline__ void inputs_of(float (&v)[CELL], const Held* __restrict__ x, size_t image,
                                           int y, int col, int first) {
 #pragma unroll
     for (int c = 0; c < CELL; c += QUADS ? 4 : 1) {
         if constexpr (QUADS) {
             float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (first + c < CH)
-                four = *reinterpret_cast<const float4*>(
-                    x + cell<READS, H, W, CH>(image, y, col, first + c));
+            if (first + c < CH) four = four_at(x + cell<READS, H, W, CH>(image, y, col, first + c));
             v[c] = four.x, v[c + 1] = four.y, v[c + 2] = four.z, v[c + 3] = four.w;
         } else {
             v[c] = input_of(x, image, y, col, first + c);
@@ -101,7 +99,7 @@ __device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lan
 // `plane`: positions from one plane to the next. Images from the last to the first: what
 // tensor_largest read last may still be in the cache.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_halves(const float* __restrict__ x, const int* __restrict__ lifts,
+    tensor_halves(const Held* __restrict__ x, const int* __restrict__ lifts,
                   const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
                   int plane) {
     follow();

@@ -11,6 +11,7 @@ from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
+from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tensor import after
@@ -24,12 +25,16 @@ _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
 
 @dataclass(frozen=True)
 class State:
-    """Filters as float32 and as halves, the product, and its workspace for `batch` images."""
+    """Filters as float32 and as halves, the product, and its workspace for `batch` images.
+
+    `bias` has a float32 value for every padded filter; without one it is `drops`, and not read.
+    """
 
     w: Any
     filters: Any
     lifts: Any
     drops: Any
+    bias: Any
     worst: int
     product: Product
     images: Images
@@ -108,18 +113,30 @@ class Kind:
 
 
 def prepare(w: Any, batch: int, product: Product) -> State:
-    """What a run needs for up to `batch` images; `w` (R, S, C, M) float32 on the host."""
+    """What a run needs for up to `batch` images; `w` (R, S, C, M) on the host, or it and a bias.
+
+    Both are as the problem's dtype has them.
+    """
     import cupy
     import numpy as np
 
-    layout = product.layout
-    packed = pack(w, layout, product.padded)
+    layout, problem = product.layout, product.layout.problem
+    filters, bias = w if problem.bias else (w, None)
+    exact = np.ascontiguousarray(widened(filters), np.float32)
+    packed = pack(exact, layout, product.padded)
+    drops = cupy.asarray(packed.drops)
+    held = drops
+    if bias is not None:
+        padded = np.zeros(product.padded, np.float32)
+        padded[: problem.M] = widened(bias)
+        held = cupy.asarray(padded)
     images = images_at_once(layout, batch)
     return State(
-        cupy.asarray(np.ascontiguousarray(w, np.float32)),
+        cupy.asarray(exact),
         cupy.asarray(packed.filters),
         cupy.asarray(packed.lifts),
-        cupy.asarray(packed.drops),
+        drops,
+        held,
         packed.worst,
         product,
         Images.empty(Split(layout), images),
@@ -134,8 +151,8 @@ def run(x: Any, w: State, y: Any) -> None:
     for lo in range(0, len(x), w.batch):
         count = min(w.batch, len(x) - lo)
         w.images.fill(Split(layout), x[lo:], w.lifts, count)
-        w.product.run(w.images, w.filters, w.drops, y[lo:], w.parts, count)
-        after.again(layout, x[lo:], w.w, w.images, y[lo:], count, w.worst)
+        w.product.run(w.images, w.filters, (w.drops, w.bias), y[lo:], w.parts, count)
+        after.again(layout, x[lo:], w.w, w.bias, w.images, y[lo:], count, w.worst)
 
 
 def refusal(problem: Conv) -> str | None:
@@ -164,6 +181,7 @@ def tensor(kind: Kind, **fields: Any) -> Callable[[Callable[..., None]], Callabl
         family="tensor",
         reads=MAPS,
         writes=MAPS,
+        takes="bias relu fp16 bf16",
         supports=refusal,
         **parts_of(kind),
         **fields,

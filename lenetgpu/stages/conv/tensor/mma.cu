@@ -74,8 +74,8 @@ struct Operands {
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     tensor_mma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                    const int* __restrict__ tops, const int* __restrict__ drops,
-                   float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
-                   int rows) {
+                   Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
+                   int rows, const float* __restrict__ bias) {
     extern __shared__ __align__(16) unsigned char memory[];
     follow();
     const Block block;
@@ -113,6 +113,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         next = next + 1 == STAGES ? 0 : next + 1;
     }
     const Outputs out = {block.first_row + warp_row, block.first_column + warp_column, rows,
-                         block.part};
+                         block.part, bias};
     out.put(sums, tops, drops, y, parts, reached);
 }

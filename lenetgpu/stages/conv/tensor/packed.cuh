@@ -60,10 +60,10 @@ __device__ __forceinline__ float times_power(float v, int k) {
 __device__ __forceinline__ float undone(float sum, int top, int drop) {
     return times_power(sum, (top == NO_TOP ? 0 : top - HALF_TOP) + drop);
 }
-// Bits that order as the sizes of outputs do, 0 of NaN.
+// Bits that order as the sizes of sums do, 0 of NaN; where ReLU is taken NaN is the largest.
 __device__ __forceinline__ u32 size_or_none(float v) {
     const u32 bits = size_bits(v);
-    return bits <= INFINITY_BITS ? bits : 0;
+    return RELU || bits <= INFINITY_BITS ? bits : 0;
 }
 
 // A warp's N rows a lane, each with the largest output that the lane has of it, to the largest of its

@@ -7,7 +7,7 @@ then scaled to stay below 2**15 and its sums multiplied by 2**drop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.gpu.launch import blocks_for
@@ -168,7 +168,12 @@ class Layout:
 
     def defines(self) -> dict[str, int | str]:
         """The problem and its layout as `-D` definitions."""
-        return conv_defines(self.problem) | {
+        problem = self.problem
+        plain = replace(problem, bias=False, relu=False, dtype="fp32")
+        return conv_defines(plain) | {
+            "DTYPE": problem.dtype.upper(),
+            "BIAS": int(problem.bias),
+            "RELU": int(problem.relu),
             "PARTS": self.parts,
             "FOLD": int(self.folded),
             "CP": self.channels,

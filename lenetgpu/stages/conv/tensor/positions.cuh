@@ -4,7 +4,7 @@
 // memory, and 32 lanes store 32 positions of a filter. Where a position's output lies is divided out once
 // and then walked.
 #pragma once
-#include "stages/conv/tensor/packed.cuh"
+#include "stages/conv/tensor/ends.cuh"
 
 constexpr int WARP = 32;
 constexpr long long IMAGE_OUTPUTS = (long long)PIXELS * M;
@@ -13,13 +13,15 @@ constexpr int LINES_BYTES = WRITES == NCHW ? 8 * LINE * sizeof(float) : 0;  // o
 
 static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
 
+using Out = Element<(SPLIT > 1 ? FP32 : DTYPE)>;
+
 struct Position {
     static constexpr int ROWS = SLOT / PITCH;
     static constexpr long long X = WRITES == NHWC ? M : 1, Y = X * OW;
     int image, y, x;
-    float* to;  // the output of its first filter; of no output, anywhere
+    Out::Held* to;  // the output of its first filter; of no output, anywhere
 
-    __device__ __forceinline__ Position(float* outputs, int position, int filter)
+    __device__ __forceinline__ Position(Out::Held* outputs, int position, int filter)
         : image(position / SLOT), y(position % SLOT / PITCH), x(position % PITCH),
           to(outputs + (image * IMAGE_OUTPUTS + y * Y + x * X + (long long)filter * apart())) {}
     // From a filter's output to the next filter's.
@@ -79,32 +81,46 @@ __device__ __forceinline__ bool walk(Position& of, u32* __restrict__ reached, fl
     return next;
 }
 
+// The larger size, which NaN does not change; where ReLU is taken NaN is the largest.
+__device__ __forceinline__ float larger(float most, float v) {
+    if (RELU) return __uint_as_float(max(__float_as_uint(most), size_bits(v)));
+    return fmaxf(most, fabsf(v));
+}
+
 struct Outputs {
     int position, filter, images;
 
     __device__ __forceinline__ void put(const float (&sums)[WIDE / 2], const int* __restrict__ tops,
-                                        const int* __restrict__ drops, float* __restrict__ y,
-                                        u32* __restrict__ reached, float* lines) const {
+                                        const int* __restrict__ drops, const float* __restrict__ bias,
+                                        Out::Held* __restrict__ y, u32* __restrict__ reached,
+                                        float* lines) const {
         if (position >= images * SLOT) return;
-        if constexpr (WRITES == NCHW) put_maps(sums, tops, drops, y, reached, lines);
-        else put_pixels(sums, tops, drops, y, reached);
+        if constexpr (WRITES == NCHW) put_maps(sums, tops, drops, bias, y, reached, lines);
+        else put_pixels(sums, tops, drops, bias, y, reached);
     }
 
 private:
-    // Exponents of a warp's filters, and their range.
-    struct Drops {
-        int of[16], least = 0, largest = 0;
+    // Exponents of a warp's filters, and their range; biases.
+    struct Ends {
+        int drop[16], least = 0, largest = 0;
+        float bias[16];
     };
 
+    __device__ __forceinline__ static Out::Held stored(float sum, float bias) {
+        return Out::store(SPLIT > 1 ? sum : ended(sum, bias));
+    }
     __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
         return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
     }
     __device__ __forceinline__ void put_pixels(const float (&sums)[WIDE / 2],
                                                const int* __restrict__ tops,
-                                               const int* __restrict__ drops, float* __restrict__ y,
+                                               const int* __restrict__ drops,
+                                               const float* __restrict__ bias,
+                                               Out::Held* __restrict__ y,
                                                u32* __restrict__ reached) const {
         const int lane = threadIdx.x % WARP, own = filter + lane / 4;
         const int drop[2] = {drops[own], drops[own + 8]};
+        const float more[2] = {bias_at(bias, own), bias_at(bias, own + 8)};
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             Position at(y, position + lane % 4 * 2 + e, own);
@@ -120,8 +136,8 @@ private:
                     if (M % 64 != 0 && own + 8 * i >= M) continue;
                     float v = sums[4 * n + 2 * i + e];
                     if (SPLIT == 1) v = v * factors.first[i] * factors.second[i];
-                    at.to[8 * i] = v;
-                    most = fmaxf(most, fabsf(v));  // which NaN does not change
+                    at.to[8 * i] = stored(v, more[i]);
+                    most = larger(most, v);
                 }
             }
             if (SPLIT == 1) keep(reached, most, at.image, true);
@@ -129,7 +145,7 @@ private:
     }
     // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
     template <int C, bool PLAIN>
-    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const Drops& drops,
+    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const Ends& own,
                                               int top, const Position& at, float& most,
                                               float* lines) const {
         const int lane = threadIdx.x % WARP;
@@ -149,37 +165,39 @@ private:
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
                 if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
-                const int shift = top + drops.of[8 * i + k];
+                const int shift = top + own.drop[8 * i + k];
                 if (SPLIT == 1) v[k] = PLAIN ? v[k] * power(shift) : times_power(v[k], shift);
-                at.to[(8 * i + k) * (long long)PIXELS] = v[k];
-                most = fmaxf(most, fabsf(v[k]));
+                at.to[(8 * i + k) * (long long)PIXELS] = stored(v[k], own.bias[8 * i + k]);
+                most = larger(most, v[k]);
             }
         }
     }
     template <int C>
-    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const Drops& drops,
+    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const Ends& own,
                                              const int* __restrict__ tops, Position& at, float& most,
                                              u32* __restrict__ reached, float* lines) const {
         if constexpr (C < WIDE) {
             if (C > 0) walk<WARP>(at, reached, most);
             const int found = top_at(tops, at), top = found == NO_TOP ? 0 : found - HALF_TOP;
-            const bool plain = top + drops.least >= -NORMAL && top + drops.largest <= NORMAL;
+            const bool plain = top + own.least >= -NORMAL && top + own.largest <= NORMAL;
             if (SPLIT > 1 || !__ballot_sync(~0u, !plain))
-                put_lines<C, true>(sums, drops, top, at, most, lines);
+                put_lines<C, true>(sums, own, top, at, most, lines);
             else
-                put_lines<C, false>(sums, drops, top, at, most, lines);
-            put_from<C + WARP>(sums, drops, tops, at, most, reached, lines);
+                put_lines<C, false>(sums, own, top, at, most, lines);
+            put_from<C + WARP>(sums, own, tops, at, most, reached, lines);
         }
     }
     __device__ __forceinline__ void put_maps(const float (&sums)[WIDE / 2],
                                              const int* __restrict__ tops,
-                                             const int* __restrict__ drops, float* __restrict__ y,
-                                             u32* __restrict__ reached, float* lines) const {
-        Drops own;
+                                             const int* __restrict__ drops,
+                                             const float* __restrict__ bias,
+                                             Out::Held* __restrict__ y, u32* __restrict__ reached,
+                                             float* lines) const {
+        Ends own;
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            own.of[i] = drops[filter + i];
-            own.least = min(own.least, own.of[i]), own.largest = max(own.largest, own.of[i]);
+            own.drop[i] = drops[filter + i], own.bias[i] = bias_at(bias, filter + i);
+            own.least = min(own.least, own.drop[i]), own.largest = max(own.largest, own.drop[i]);
         }
         Position at(y, position + threadIdx.x % WARP, filter);
         float most = 0.0f;

@@ -15,6 +15,7 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
 from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 
@@ -241,38 +242,45 @@ class Product:
         """Estimated clocks of its launches for `images` images."""
         chunks = blocks_for(self.tiling.chunks(self.layout), self.split)
         multiply = self.tiling.clocks(self.layout, chunks, self.blocks(images), machine) / FIT.held
-        outputs = 4 * self.outputs(images)
-        moved = images * self.layout.image_bytes + outputs
+        outputs = self.outputs(images)
+        held = ITEM_BYTES[self.layout.problem.dtype]
+        moved = images * self.layout.image_bytes + held * outputs
         found = max(multiply, moved / memory_rate(machine)) + FIT.launch
         if self.split > 1:
-            found += FIT.launch + 2 * self.split * outputs / memory_rate(machine)
+            found += FIT.launch + 2 * self.split * FLOAT_BYTES * outputs / memory_rate(machine)
             found *= FIT.parts
         return found
 
     def splitting_clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of the launches that split `images` images for it."""
         problem = self.layout.problem
-        read = 2 * 4 * images * problem.H * problem.W * problem.C
+        read = 2 * ITEM_BYTES[problem.dtype] * images * problem.H * problem.W * problem.C
         moved = read + images * self.layout.written_bytes
         return moved / memory_rate(machine) + 2 * FIT.launch
 
-    def run(self, images: Any, filters: Any, drops: Any, y: Any, parts: Any, count: int) -> None:
-        """Launch on the current stream for `count` of `images` (halves.Images)."""
+    def run(
+        self, images: Any, filters: Any, ends: tuple[Any, Any], y: Any, parts: Any, count: int
+    ) -> None:
+        """Launch on the current stream for `count` of `images` (halves.Images).
+
+        `ends` are what each padded filter's sums end with: its drop and its bias.
+        """
         import numpy as np
 
+        drops, bias = ends
         outputs = images.tops, drops, y
         numbers = map(np.int32, self.tiling.numbers(self.layout, count, images.room))
         launch(
             self.kernels()[0],
             (self.tiling.grid(self.blocks(count)),),
             (self.tiling.threads,),
-            (images.packed, filters, *outputs, parts, images.reached, *numbers),
+            (images.packed, filters, *outputs, parts, images.reached, *numbers, bias),
             self.tiling.shared_bytes(self.layout),
             overlap=True,
         )
         if self.split > 1:
             own = parts[self.tiling.kept(self.layout, self.split, self.blocks(count)) :]
-            after.meet(self.layout, self.split, count, (own, *outputs, images.reached))
+            after.meet(self.layout, self.split, count, (own, *outputs, images.reached, bias))
 
     def parts_elements(self, images: int) -> int:
         """Floats of what a run sets aside and of parts that meet; one where there are none."""

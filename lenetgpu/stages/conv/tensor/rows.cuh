@@ -3,7 +3,7 @@
 // 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
 #pragma once
 #include "gpu/ptx/async.cuh"
-#include "stages/conv/tensor/packed.cuh"
+#include "stages/conv/tensor/ends.cuh"
 
 constexpr int ROW = 8;                        // cells
 constexpr int ROW_BYTES = ROW * CELL_BYTES;
@@ -103,9 +103,12 @@ struct Block {
 // A lane's outputs of TILES_M tiles, ROWS_APART rows from each other: rows lane / 4 and 8 below, and
 // of every 8 columns 2 (lane % 4) and the next.
 using Sums = float[TILES_M][4 * TILES_N];
+using Out = Element<(SPLIT > 1 ? FP32 : DTYPE)>;
+constexpr bool PAIRED = WRITES == NHWC && sizeof(Out::Held) == 2 && M % 2 == 0;  // one store of two halves
 
 struct Outputs {
     int first_row, first_column, rows, part;
+    const float* bias;
 
     __device__ __forceinline__ int row_of(int i) const {
         return first_row + i / 2 * ROWS_APART + i % 2 * 8 + threadIdx.x % WARP / 4;
@@ -115,10 +118,11 @@ struct Outputs {
     }
     // Outputs, or where the depth is split this part of them, in the same order.
     __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
-                                        const int* __restrict__ drops, float* __restrict__ y,
+                                        const int* __restrict__ drops, Held* __restrict__ y,
                                         float* __restrict__ parts, u32* __restrict__ reached) const {
         if (first_row >= rows) return;
-        float* to = SPLIT > 1 ? parts + size_t(part) * rows * M : y;
+        Out::Held* to = reinterpret_cast<Out::Held*>(y);
+        if (SPLIT > 1) to = reinterpret_cast<Out::Held*>(parts + size_t(part) * rows * M);
         u32 most[2 * TILES_M];
         int image[2 * TILES_M];
 #pragma unroll
@@ -127,16 +131,23 @@ struct Outputs {
             image[i] = row / PIXELS, most[i] = 0;
             const int top = SPLIT > 1 ? 0 : tops[image[i]];
 #pragma unroll
-            for (int n = 0; n < TILES_N; ++n)
+            for (int n = 0; n < TILES_N; ++n) {
+                u32 pair = 0;
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
                     const int column = column_of(n, e);
                     if (row_of(i) >= rows || column >= M) continue;
                     const float sum = sums[i / 2][4 * n + i % 2 * 2 + e];
                     const float v = SPLIT > 1 ? sum : undone(sum, top, drops[column]);
-                    output_at(to, image[i], pixel / OW, pixel % OW, column) = v;
+                    Out::Held& one =
+                        to[cell<WRITES, OH, OW, M>(image[i], pixel / OW, pixel % OW, column)];
+                    const Out::Held held = Out::store(SPLIT > 1 ? v : ended(v, bias_at(bias, column)));
+                    if (PAIRED) pair |= u32(held) << 16 * e;
+                    if (!PAIRED) one = held;
+                    else if (e == 1) *reinterpret_cast<u32*>(&one - 1) = pair;
                     most[i] = max(most[i], size_or_none(v));
                 }
+            }
         }
         if (SPLIT > 1) return;
         const int last = min(first_row + (TILES_M - 1) * ROWS_APART + 16, rows) - 1;

@@ -73,8 +73,8 @@ struct Ring {
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     tensor_wgmma(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                  const int* __restrict__ tops, const int* __restrict__ drops,
-                 float* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
-                 int rows) {
+                 Held* __restrict__ y, float* __restrict__ parts, u32* __restrict__ reached,
+                 int rows, const float* __restrict__ bias) {
     extern __shared__ __align__(1024) unsigned char memory[];
     follow();
     const Block block;
@@ -104,6 +104,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         add(sums, last);
     }
     const int warp_row = group * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * 16;
-    const Outputs out = {block.first_row + warp_row, block.first_column, rows, block.part};
+    const Outputs out = {block.first_row + warp_row, block.first_column, rows, block.part, bias};
     out.put(sums, tops, drops, y, parts, reached);
 }

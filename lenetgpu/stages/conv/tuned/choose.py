@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.machines import Machine
@@ -15,25 +16,25 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct, measured
 from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
+from lenetgpu.stages.conv.tuned.possible import (
+    ALGORITHMS,
+    EXACT_FROM,
+    FEW_ERR,
+    MEASURED_ONLY,
+    TILED,
+    no_taker,
+    possible,
+    why_not,
+)
 from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR, Choice
 from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
 _PLAIN = ("direct", "prefetch", "texture")
 _WINOGRAD = ("winograd.f2", "winograd.f4")
 _BAD = ("wrong", "failed")
-_MEASURED_ONLY = ("prefetch.stride_fixed", "texture.split")
-ALGORITHMS = (*PRICED, *_MEASURED_ONLY)
-"""What `best.fp32` may run; what the model gives no price is taken where it was measured only."""
-TILED = "@"
-"""Between an algorithm and the word of its tiling, where another than the model's was measured."""
+_NEXT_TO_NONE = ("direct.tuned", "tensor.wgmma_tf32x3")  # of memory beside images and filters
 FURTHER = 4
 """Tilings that `conv --tune` tries beside the model's own."""
-EXACT_FROM = 64
-"""Products of a sum from which on three fp16 products err no more than fp32 adding in a row.
-
-Emulated: 1.3 to 3.6 times as much up to 48, 0.7 to 1.0 of it from 64 to 96, 0.2 to 0.3 at 2,304.
-cuDNN's fp32 adds in a row or in parts; on an H200 it erred as much or up to five times more.
-"""
 WINOGRAD_ERR = 3.0
 """How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
 CLAIM = 1.3
@@ -41,33 +42,6 @@ CLAIM = 1.3
 
 By choosing with it the model loses 1.4 times on the table that ships at most, 1.02 on average.
 """
-
-
-def why_not(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> str | None:
-    """Why `best.fp32` may not run that algorithm on `problem`, on `machine`; None where it may.
-
-    `measured`: what it errs is known, and no more than fp32.
-    """
-    name, _, word = algorithm.partition(TILED)
-    if name not in ALGORITHMS or (word and name not in KINDS):
-        return "it is none that best.fp32 runs"
-    found = find("conv", name, "cuda")
-    if not found.needs.met_by(machine):
-        return f"it needs {found.needs}"
-    refusal = found.refusal(problem)
-    if refusal is not None or name not in TENSOR:
-        return refusal
-    if problem.depth < EXACT_FROM and not measured:
-        few = f"sums of {problem.depth} products"
-        return f"{few}: below {EXACT_FROM} it errs more than fp32"
-    if word and not replace(KINDS[name], word=word).products(problem, 1, machine):
-        return f"it has no tiling {word}"
-    return None
-
-
-def possible(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> bool:
-    """Whether `best.fp32` may run that algorithm on `problem`, on `machine`; `why_not` says why."""
-    return why_not(algorithm, problem, machine, measured) is None
 
 
 def variant_of(algorithm: str) -> Variant:
@@ -95,7 +69,7 @@ def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[
 def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Choice, ...]:
     """What could solve `problem` for `batch` images, the fastest by the model first.
 
-    On `machine`, or on the current one.
+    On `machine`, or on the current one. Empty where `no_taker` says why.
     """
     return _choices(problem, batch, machine or machines.current())
 
@@ -116,10 +90,11 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
     None where the model decides: where nothing was measured for about as many images, or what was
     the fastest then is not possible here. The algorithm is another than was measured to be the
     fastest where the table that ships has no time of it, nor another run of about as many images,
-    and the model promises CLAIM. What such a run dropped is not taken.
+    and the model promises CLAIM. What such a run dropped is not taken. Of what was measured without
+    the problem's bias, ReLU or dtype, algorithms that take these count. LenetError where none does.
     """
     machine = machine or machines.current()
-    rows = measured.near(problem, batch, machine)
+    rows = [_taking(row, problem, machine) for row in measured.near(problem, batch, machine)]
     for found in rows:
         if possible(found.algorithm, problem, machine, measured=True):
             tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
@@ -128,9 +103,19 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
     return _by_model(problem, batch, machine, rows), None
 
 
+def _taking(found: Measured, problem: Conv, machine: Machine) -> Measured:
+    """What was measured of those that take the problem, where it was measured without its wants."""
+    if not found.lacks:
+        return found
+    held = {n: us for n, us in found.us.items() if possible(n, problem, machine, measured=True)}
+    return replace(found, us=held or found.us)
+
+
 def _by_model(problem: Conv, batch: int, machine: Machine, rows: Iterable[Measured]) -> str:
     """The fastest by the model of those that no row dropped; where each was, of all."""
     names = [choice.algorithm for choice in choices(problem, batch, machine)]
+    if not names:
+        raise LenetError(f"best.fp32 {no_taker(problem, machine)}")
     dropped = {name for row in rows for name in row.dropped}
     return next((name for name in names if name not in dropped), names[0])
 
@@ -162,14 +147,14 @@ def counted(
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
     peers = [] if peer is None or peer.get("relative_error") is None else [peer]
     same = all("same_images" in entry for entry in (*right, *peers))
-    plain = [_error(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
-    limit = max([*plain, *(_error(entry, same) for entry in peers)], default=float("inf"))
+    plain = [_erred(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
+    limit = max([*plain, *(_erred(entry, same) for entry in peers)], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
     if peers:
         limits |= dict.fromkeys(_WINOGRAD, limit if same else WINOGRAD_ERR * limit)
     us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
     for entry in right:
-        name, error = entry["name"], _error(entry, same)
+        name, error = entry["name"], _erred(entry, same)
         most = limits.get(name.partition(TILED)[0])
         if most is not None and (error is None or error > most):
             dropped.append(name)
@@ -178,7 +163,7 @@ def counted(
     return us, tuple(dropped)
 
 
-def _error(entry: Mapping[str, Any], same: bool) -> Any:
+def _erred(entry: Mapping[str, Any], same: bool) -> Any:
     """What a candidate erred: on the same images as all, or the largest of any."""
     return entry["same_images"]["rms"] if same else entry.get("relative_error")
 
@@ -192,6 +177,9 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 
     Of each what the model predicts and, where there is one, the time that was measured.
     """
+    why = no_taker(problem, machine)
+    if why is not None:
+        return [("chosen", f"none: it {why}")]
     chosen, found = taken(problem, batch, machine)
     options = choices(problem, batch, machine)
     times: Mapping[str, float] = {} if found is None else found.us
@@ -200,9 +188,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         rows.append(("measured on", str(found)))
         rows.append(("the model would take", _beside(options[0].algorithm, found)))
     if chosen.partition(TILED)[0] in TENSOR:
-        how = "as measured" if chosen in times else f"as from {EXACT_FROM} on"
-        most = f"at most that of fp32 sums of {problem.depth:,} products, {how}"
-        rows.append(("its error", most))
+        rows.append(("its error", _error(problem, chosen in times)))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
         figure += _time(times, option.algorithm)
@@ -210,14 +196,25 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
             figure += f"; {option.product}"
         rows.append((option.algorithm, figure))
     rows += [(name, f"a tiling of it{_time(times, name)}") for name in times if TILED in name]
-    for name in _MEASURED_ONLY:
+    for name in MEASURED_ONLY:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{_time(times, name) or '; not measured'}"))
     priced = {option.algorithm for option in options}
     few = {name: f"no model of so few products{_time(times, name)}" for name in times}
     rows += [(name, few[name]) for name in TENSOR if name in few.keys() - priced]
-    refused = {name: why_not(name, problem, machine, name in times) for name in TENSOR}
+    asked = PRICED if problem.wants else TENSOR
+    refused = {name: why_not(name, problem, machine, name in times) for name in asked}
     return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
+
+
+def _error(problem: Conv, measured: bool) -> str:
+    """What a product on the tensor cores may err, and how that is known."""
+    sums = f"fp32 sums of {problem.depth:,} products"
+    if measured:
+        return f"at most that of {sums}, as measured"
+    if problem.depth < EXACT_FROM:
+        return f"up to {FEW_ERR} times that of {sums}"
+    return f"at most that of {sums}, as from {EXACT_FROM} on"
 
 
 def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -228,10 +225,11 @@ def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
     if found is None:
         words, times, how = "by the model", model, "predicted"
     elif algorithm == found.algorithm:
-        words, times, how = "as measured", dict(found.us), "measured"
+        words, times, how = "as measured", dict(found.us), f"measured{found.without}"
     else:
         first = f"{model[algorithm]:,.2f} us predicted, not measured yet"
-        why = f"{first}; {found.us[found.algorithm]:,.2f} us measured of {found.algorithm}"
+        time = f"{found.us[found.algorithm]:,.2f} us measured{found.without}"
+        why = f"{first}; {time} of {found.algorithm}"
         return [("chosen", f"{algorithm}, by the model over what was measured"), ("because", why)]
     why = f"{times.pop(algorithm):,.2f} us {how}"
     if times:
@@ -276,15 +274,17 @@ def _prepared(algorithm: str, w: Any, problem: Conv, batch: int) -> State:
 def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
     """The choice, and what stands in where memory does not hold it: measured, then the model's.
 
-    Last, in place of split images for tensor cores, what needs next to no memory beside its own.
+    Last, in place of split images for tensor cores, what needs next to no memory beside its own,
+    where that takes the problem.
     """
+    machine = machines.current()
     algorithm, found = taken(problem, batch)
     names = [algorithm]
     if found is not None:
-        rows = measured.near(problem, batch, machines.current())
-        names += [found.algorithm, _by_model(problem, batch, machines.current(), rows)]
+        rows = measured.near(problem, batch, machine)
+        names += [found.algorithm, _by_model(problem, batch, machine, rows)]
     if any(name.partition(TILED)[0] in KINDS for name in names):
-        names.append("direct.tuned")
+        names += [name for name in _NEXT_TO_NONE if possible(name, problem, machine)][:1]
     return tuple(dict.fromkeys(names))
 
 
@@ -308,6 +308,11 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def refusal(problem: Conv) -> str | None:
+    """Why nothing takes the problem, on the current GPU where it is no plain one; or None."""
+    return no_taker(problem, machines.current()) if problem.wants else direct.refusal(problem)
+
+
 @variant(
     kind="conv",
     family="best",
@@ -316,7 +321,8 @@ def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     needs=cuda(),
     prepare=_prepare,
     kernels=_kernels,
-    supports=direct.refusal,
+    takes="bias relu fp16 bf16",
+    supports=refusal,
     explain=explain,
     default=True,
 )

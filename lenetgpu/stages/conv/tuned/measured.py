@@ -26,6 +26,7 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
+from lenetgpu.stages.wants import WANTS
 
 TABLE = Path(__file__).with_suffix(".json")
 SCHEMA = 1
@@ -50,6 +51,7 @@ class Measured:
     An algorithm may have a tiling behind it, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS or
     HERE, `commit` what ran where that was recorded, `load` how many processes beside it computed on
     the GPU, `dropped` what is not to be taken: it was wrong, failed, or was not exact enough.
+    `lacks` are those `wants` of the problem asked for that it was measured without.
     """
 
     device: str
@@ -60,11 +62,17 @@ class Measured:
     commit: str | None = None
     load: float = 0.0
     dropped: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def algorithm(self) -> str:
         """The fastest of them."""
         return min(self.us, key=lambda name: self.us[name])
+
+    @property
+    def without(self) -> str:
+        """` without bias, relu` where it was measured so, to be said behind a time of it."""
+        return f" without {', '.join(self.lacks)}" if self.lacks else ""
 
     def sound(self) -> bool:
         """Whether it can be: times above 0, at least one image, a day."""
@@ -87,7 +95,7 @@ class Measured:
         images = f"{self.images:,} image{'s' * (self.images > 1)}"
         beside = f"beside {self.load:.0f} other processes" if self.load else ""
         commit = f"commit {self.commit[:10]}" if self.commit else ""
-        told = [self.device, self.date, images, commit, beside, self.source]
+        told = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
         return ", ".join(filter(None, told))
 
 
@@ -199,23 +207,28 @@ def keep(problem: Conv, found: Measured) -> bool:
 def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     """What was measured of `problem` for about as many images, what is nearest first.
 
-    Of rows as near, this machine's own come first; it is asked where `machine` is a GPU that is
-    here.
+    Of rows as near, those of the same bias, ReLU and dtype come before those of the plain shape,
+    then this machine's own; it is asked where `machine` is a GPU that is here.
     """
     here = machine.name in {gpu.name for gpu in driver_gpus()}
-    own = kept(machine.name, problem) if here else ()
+
+    def of(asked: Conv) -> tuple[Measured, ...]:
+        return (*(kept(machine.name, asked) if here else ()), *shipped(machine, asked))
 
     def apart(row: Measured) -> float:
         return max(row.images / images, images / row.images)
 
-    rows = [row for row in (*own, *shipped(machine, problem)) if apart(row) <= NEAR]
-    return sorted(rows, key=lambda row: (apart(row), row.source != HERE))
+    plain = replace(problem, bias=False, relu=False, dtype="fp32")
+    lacks = tuple(name for name in WANTS if name in problem.wants - plain.wants)
+    found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
+    rows = [row for row in found if apart(row) <= NEAR]
+    return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
 
 
 def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
     """The table's row of it."""
     row = asdict(replace(found, us=dict(found.us)))
-    del row["source"], row["load"]
+    del row["source"], row["load"], row["lacks"]
     if not found.dropped:
         del row["dropped"]
     first = {"device": row.pop("device"), "problem": fields_of(problem)}
