@@ -48,6 +48,7 @@ class Allowed:
 _STAGES = Path(lenetgpu.__file__).resolve().parent / "stages"
 _PACKED = _STAGES / "fused" / "wgmma" / "packed.cuh"
 _TF32 = _STAGES / "conv" / "tf32" / "wgmma.cu"
+_PATCH = _TF32.with_name("patch.cu")
 _COPIES = _STAGES.parent / "gpu" / "ptx" / "async.cuh"
 ALLOWED = (
     Allowed(
@@ -77,9 +78,15 @@ ALLOWED = (
                     "v[0] = at[0], v[1] = at[NEXT_ROW * (PAIRS ? 1 : 8)];",
                 )
             ),
+            Access(
+                "Read",
+                _PATCH,
+                "Operand::load",
+                "v[h] = *reinterpret_cast<const float*>(memory + (from[h] + at[j]));",
+            ),
         ),
-        "copies and loads of inputs in tf32/wgmma.cu are ordered by mbarriers, one of them told by "
-        "the copies themselves: copy, cp.async.mbarrier.arrive; wait, load, multiply, arrive; "
-        "wait, copy (docs/convolutions.md)",
+        "copies and loads of inputs in tf32/wgmma.cu and patch.cu are ordered by mbarriers, one of "
+        "them told by the copies themselves: copy, cp.async.mbarrier.arrive; wait, load, multiply, "
+        "arrive; wait, copy (docs/convolutions.md)",
     ),
 )

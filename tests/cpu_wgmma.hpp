@@ -384,6 +384,7 @@ inline u64 operand(u32 start, u32 k_step, u32 row_step) {
 }
 inline u64 swizzled(u32 start) { return operand(start, 16, 1024) | u64(1) << 62; }
 inline void here(u64&) {}
+inline void here(u32&) {}
 template <class T, int SIZE>
 void here(const T (&)[SIZE], bool never, u32) {
     if (never) cpu::mistake = "what never happens does";

@@ -30,6 +30,7 @@ from test_kernels_on_a_cpu import build
 
 from lenetgpu.check.judge import judge
 from lenetgpu.gpu import machines
+from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
@@ -37,8 +38,9 @@ from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.conv.tf32 import mma, one_launch, wgmma
+from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
 from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks, pack, rounded
+from lenetgpu.stages.conv.tuned.prices import PRICED
 from lenetgpu.stages.mounted import Fenced
 
 SQUARE, TALL, SMALL, NARROW = mma.TILINGS
@@ -46,16 +48,22 @@ SQUARE, TALL, SMALL, NARROW = mma.TILINGS
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution with its images, and the filters of a block of wgmma's, or mma's tiling."""
+    """A convolution with its images, and the filters of a block of wgmma's, or mma's tiling.
+
+    `patch`: by patches of inputs.
+    """
 
     problem: Conv
     images: int
     width: int = 64
     tiling: mma.Tiling | None = None
+    patch: bool = False
 
     @property
     def product(self):
         stages = 2 if self.images % 2 else 3
+        if self.patch:
+            return patch.Product(self.problem, most=2 + self.images % 4)
         if self.tiling is None:
             return wgmma.Product(self.problem, self.width, stages)
         return mma.divided(self.problem, replace(self.tiling, stages=stages, resident=1))
@@ -63,7 +71,7 @@ class Case:
     def __str__(self):
         p = self.problem
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
-        by = "mma" if self.tiling else "wgmma"
+        by = "mma" if self.tiling else "patch" if self.patch else "wgmma"
         return f"{shape}-{self.images}-{by}-{self.product.rows}x{self.product.width}"
 
 
@@ -105,13 +113,41 @@ MMA = [
     Case(conv("8,7,9,130,3,3,1,1"), 3, tiling=SQUARE),
     Case(conv("9,8,8,40,1,3,1,1", **NCHW), 4, tiling=SQUARE),
 ]
-CASES = [*WGMMA, *MMA]
+TO_NCHW, OF_NCHW = {"writes": "NCHW"}, {"reads": "NCHW"}
+PATCH = [
+    Case(conv(text, **layouts), images, patch=True)
+    for text, layouts, images in (
+        ("1,1,1,1,1,1", {}, 70),
+        ("1,9,7,5,5,5", NCHW, 7),
+        ("1,4,4,6,2,2,3", NCHW, 41),
+        ("2,7,12,10,2,5,1,1", NCHW, 4),
+        ("2,3,130,3,3,3,1,1", NCHW, 2),
+        ("2,3,130,3,3,3,1,1", {}, 2),
+        ("2,2,61,5,2,3,1,9", NCHW, 1),
+        ("3,8,8,64,3,3,1,1", NCHW, 27),
+        ("3,6,5,33,3,3,1,1", NCHW, 11),
+        ("3,6,5,33,3,3,1,1", TO_NCHW, 40),
+        ("3,13,76,7,7,7,2,3", OF_NCHW, 3),
+        ("3,7,40,8,7,7,2,3", {}, 2),
+        ("3,11,13,7,3,2,4,1", NCHW, 8),
+        ("3,3,140,8,1,1", NCHW, 2),
+        ("4,6,5,10,3,3,2,4", TO_NCHW, 5),
+        ("5,9,8,130,1,1", OF_NCHW, 2),
+        ("5,10,10,70,4,6,3,5", TO_NCHW, 4),
+        ("8,7,7,10,3,3,1,1", NCHW, 3),
+        ("12,5,6,66,3,3,1,1", {}, 9),
+    )
+]
+CASES = [*WGMMA, *MMA, *PATCH]
+ON_PATCH = (PATCH[17], Case(conv("8,6,7,10,3,3,1,1"), 3, patch=True))
 ON_MMA = (MMA[2], MMA[3])
+NUMBERS = (*ON_MMA, *ON_PATCH)
 ENDED = [
-    Case(replace(case.problem, bias=True, relu=relu), case.images, tiling=case.tiling)
-    for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True))
+    replace(case, problem=replace(case.problem, bias=True, relu=relu))
+    for case, relu in ((WGMMA[2], True), (MMA[2], False), (MMA[3], True), (PATCH[17], True))
 ]
 DEEP = [Case(conv("160,3,3,8,3,3"), 1, tiling=tiling) for tiling in (None, LEAST)]
+DEEP += [Case(conv("6,7,12,8,7,7"), 1, patch=True)]
 FAMILIES = pytest.mark.parametrize("name", ["tensor.tf32x3", "tensor.wgmma_tf32x3"])
 RESNET = conv("64,56,56,64,3,3,1,1")
 SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,28,28,6,5,5,1,2")
@@ -123,7 +159,9 @@ def functions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tf32")
     for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
         shutil.copy(ROOT / "tests" / name, folder)
-    kernels = list(dict.fromkeys(case.product.kernel() for case in (*CASES, *DEEP, *ENDED)))
+    kernels = list(
+        dict.fromkeys(case.product.kernel() for case in (*CASES, *ON_PATCH, *DEEP, *ENDED))
+    )
 
     def built(half):
         source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
@@ -143,8 +181,9 @@ def functions(tmp_path_factory):
 
 
 @pytest.fixture
-def on_a_cpu(functions, monkeypatch, rng):
-    """The package's launcher launches on this CPU, on two multiprocessors."""
+def on_a_cpu(functions, monkeypatch, rng, request):
+    """The package's launcher launches on this CPU, on two multiprocessors or as many as it must."""
+    case = request.node.callspec.params["case"]
 
     def launch(kernel, grid, block, args, shared=0, overlap=False):
         run, library = functions[kernel]
@@ -163,8 +202,8 @@ def on_a_cpu(functions, monkeypatch, rng):
     stand_in = SimpleNamespace(asarray=np.ascontiguousarray)
     monkeypatch.setitem(sys.modules, "cupy", stand_in)
     monkeypatch.setattr(one_launch, "launch", launch)
-    two = replace(H200, multiprocessors=2)
-    monkeypatch.setattr(machines, "current", lambda: two)
+    few = replace(H200, multiprocessors=max(2, case.product.across if case.patch else 0))
+    monkeypatch.setattr(machines, "current", lambda: few)
 
 
 def computed(case, x, w, looks_at=None):
@@ -195,7 +234,7 @@ def test_right_and_nothing_beside(case, on_a_cpu, rng):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("case", NUMBERS, ids=str)
 def test_runs_agree_to_the_bit_and_images_stand_alone(case, on_a_cpu, rng):
     x, w = operands(replace(case, images=5), rng)
     found = computed(case, x, w)
@@ -214,7 +253,7 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(case, on_a_cpu, rng):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("case", NUMBERS, ids=str)
 @pytest.mark.parametrize("name", SCALES)
 def test_operands_of_any_size(name, case, on_a_cpu, rng):
     x, w = operands(case, rng)
@@ -224,7 +263,7 @@ def test_operands_of_any_size(name, case, on_a_cpu, rng):
 
 
 @compiled_here
-@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("case", NUMBERS, ids=str)
 def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     x *= np.array([1e-20, 1, 1e12], np.float32)[:, None, None, None]
@@ -235,7 +274,7 @@ def test_images_channels_and_filters_each_of_their_own_size(case, on_a_cpu, rng)
 
 
 @compiled_here
-@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("case", NUMBERS, ids=str)
 def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
     """Filters are replaced for the second look: what it did not touch is not theirs."""
     x, w = operands(case, rng)
@@ -250,7 +289,7 @@ def test_only_rows_that_need_it_are_computed_once_more(case, on_a_cpu, rng):
 
 @compiled_here
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("case", ON_MMA, ids=str)
+@pytest.mark.parametrize("case", NUMBERS, ids=str)
 def test_what_is_no_number_stays_none(value, case, on_a_cpu, rng):
     """Where it reaches; every other output is right."""
     one, frame = np.zeros((2, *case.problem.in_shape[:2]), bool)
@@ -286,6 +325,26 @@ def test_a_bias_and_relu(case, value, on_a_cpu, rng):
     assert kept[:2].all() and not kept.all() and np.array_equal(np.isfinite(found), kept)
     assert judge(found[kept], expected[kept], "tf32x3").passed
     assert judge(found[1], expected[1], "tf32x3").passed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*WGMMA, *PATCH], ids=str)
+def test_both_ways_of_inputs_on_a_gpu(case, rng):
+    """Whichever the model takes; many images, so that blocks have tiles in turn."""
+    import cupy
+
+    if not find("conv", "tensor.wgmma_tf32x3", "cuda").needs.met_by(driver_gpus()[0]):
+        pytest.skip("no wgmma here")
+    problem = case.problem
+    for images in (case.images, 40 * case.images):
+        x, w = operands(replace(case, images=images), rng)
+        state = one_launch.prepare(w, case.product)
+        y = cupy.full(physical_shape(problem.writes, images, problem.out_shape), np.nan, "f4")
+        held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
+        one_launch.run(held, state, y)
+        found = to_nhwc(cupy.asnumpy(y), problem.writes, problem.out_shape)
+        verdict = judge(found, reference(x, w, problem), "tf32x3")
+        assert verdict.passed, f"{verdict} for {case}, {images} images"
 
 
 @pytest.mark.parametrize("layouts", [{}, NCHW], ids=["NHWC", "NCHW"])
@@ -342,6 +401,82 @@ def test_a_block_whose_filters_stay_has_the_same_in_every_turn(maps, width, monk
         assert grid % product.across == 0
     else:
         assert product.across > H200.multiprocessors and grid == H200.multiprocessors
+
+
+@pytest.mark.parametrize("case", PATCH, ids=str)
+def test_a_patch_has_the_rows_that_a_tile_may_read_and_few_more(case):
+    """Counted tile by tile, until one begins where an image does."""
+    problem = case.problem
+    pixels, high = problem.OH * problem.OW, (problem.OH - 1) * problem.stride + problem.R
+
+    def row(output):
+        return output // pixels * high + output % pixels // problem.OW * problem.stride
+
+    most = max(row(at + 63) - row(at) + problem.R for at in range(0, 64 * pixels, 64))
+    assert most <= case.product.patch_rows <= most + problem.stride + problem.R
+
+
+@pytest.mark.parametrize(
+    ("text", "layouts", "pitch", "expected"),
+    [
+        ("32,9,40,1,1,1", {}, 1280, 8),  # 8 outputs a row of banks apart
+        ("16,9,40,1,1,2", {}, 640, 4),
+        ("16,9,40,1,1,2", TO_NCHW, 640, 8),  # every other output
+        ("8,9,40,1,1,4", {}, 320, 2),
+        ("4,9,40,1,1,8", {}, 160, 1),
+        ("1,40,64,1,8,4", {}, 64, 1),  # neighbours share inputs
+        ("1,40,64,1,8,4,4", {}, 64, 1),
+        ("1,40,64,1,8,4,4", TO_NCHW, 64, 2),
+    ],
+)
+def test_inputs_that_share_a_bank_are_read_in_turn(text, layouts, pitch, expected):
+    """Depths of 32, four products side by side."""
+    assert patch.wavefronts(conv(text, **layouts), pitch) == expected
+
+
+def test_rows_are_as_far_apart_as_banks_like_best():
+    product = patch.Product(conv("3,224,224,64,3,3,1,1", **OF_NCHW))
+    pitch = dict(product.kernel().defines)["PITCH"]
+    turns = [patch.wavefronts(product.problem, other) for other in (232, pitch)]
+    assert turns[0] > turns[1] == 1 and pitch % CELL == 0 and product.wide
+
+
+FEW = conv("3,224,224,64,3,3,1,1", **NCHW)
+
+
+def test_few_channels_are_read_from_patches_where_they_fit():
+    def taken(text, **layouts):
+        return isinstance(wgmma.plan(conv(text, **layouts), 64, H200), patch.Product)
+
+    for text in ("3,224,224,64,7,7,2,3", "3,32,32,64,5,5,1,2", "16,56,56,64,3,3,1,1"):
+        assert taken(text) and taken(text, **NCHW)
+    for text in (
+        "64,56,56,64,3,3,1,1",
+        "17,56,56,64,3,3,1,1",
+        "3,227,227,96,11,11,4",
+        "3,99,9000,8,7,7",
+        "3,32,32,9000,3,3",
+    ):
+        assert not taken(text) and not taken(text, **NCHW), text
+    assert not patch.Product(
+        conv("3,32,32,9000,3,3")
+    ).taken  # filters of more blocks than there are
+    assert patch.Product(conv("3,32,32,300,3,3")).grid(64) == 130
+
+
+def test_the_price_is_that_of_what_is_launched():
+    clocks, product = PRICED["tensor.wgmma_tf32x3"](FEW, 64, H200)
+    assert isinstance(product, patch.Product) and clocks == product.clocks(64, H200)
+    assert clocks < wgmma.Product(FEW, 64).clocks(64, H200)
+    beside, apart = (patch.Product(conv("16,32,32,64,3,3,1,1", **of)) for of in (OF_NCHW, TO_NCHW))
+    assert beside.clocks(64, H200) < apart.clocks(64, H200)  # eight inputs share a bank
+    moved = 64 * 4 * 224 * 224 * (3 + 64)
+    assert clocks > moved / H200.bytes_per_clock
+    deep = patch.Product(conv("3,224,224,64,7,7,2,3", **NCHW))
+    products = 3 * 64 * 112 * 112 * 64 * CHUNK * chunks(deep.problem)
+    assert deep.clocks(64, H200) > products / one_launch.TF32_FIT.rate / H200.multiprocessors
+    rows = dict(find("conv", "tensor.wgmma_tf32x3", "cuda").explain(FEW, 64, H200))
+    assert "64 outputs x 64 filters a warpgroup" in rows["tiling"] and "patch" in rows["tiling"]
 
 
 def test_the_explanation_says_how_it_is_divided_and_what_is_predicted():

@@ -204,7 +204,7 @@ STORE = "if (own) places(slot)[tid_] = bytes ? make_int2(from, from + bytes) : i
 LOAD = "const int2 found = places(slot)[image];"
 
 
-TF32 = "stages/conv/tf32/wgmma.cu"
+TF32 = "stages/conv/tf32"
 
 
 def reported(first, second, place="packed.cuh"):
@@ -220,12 +220,21 @@ def reported(first, second, place="packed.cuh"):
     )
 
 
-TF32_LOADS = ("const float4 four =", "const float2 both =", "v[0] = at[0], v[1] =")
+TF32_LOADS = {
+    ("wgmma.cu", "const float4 four ="): "const float *, int, float (&)[2]",
+    ("wgmma.cu", "const float2 both ="): "const float *, int, float (&)[2]",
+    ("wgmma.cu", "v[0] = at[0], v[1] ="): "const float *, int, float (&)[2]",
+    (
+        "patch.cu",
+        "v[h] =",
+    ): "const unsigned char *, const unsigned int (&)[2], const uint4 *, float (&)[2]",
+}
 
 
 def of_tf32(copy, load):
     """The same of a copy that an mbarrier counts, and a load."""
-    to, source = (ROOT / "lenetgpu" / path for path in ("gpu/ptx/async.cuh", TF32))
+    file, begins = load
+    to, source = (ROOT / "lenetgpu" / path for path in ("gpu/ptx/async.cuh", f"{TF32}/{file}"))
 
     def at(path, begins):
         lines = [line.strip() for line in path.read_text().splitlines()]
@@ -235,8 +244,8 @@ def of_tf32(copy, load):
     return (
         f"========= Error: Race reported between Write access at ptx::copy{copy}_or_zero(float *, "
         f"const float *, bool)+0x6580 in async.cuh:{copied}\n"
-        "=========     and Read access at Operand::load(const float *, int, float (&)[2])+0x6f0 in "
-        f"tf32/wgmma.cu:{at(source, load)} [512 hazards]\n"
+        f"=========     and Read access at Operand::load({TF32_LOADS[load]})+0x6f0 in "
+        f"tf32/{file}:{at(source, begins)} [512 hazards]\n"
         "========="
     )
 
@@ -258,7 +267,7 @@ def test_only_the_named_pair_is_allowed(sanitize, monkeypatch):
         assert sanitize.excused("racecheck", report) is other_entry
         for change in (
             ("async.cuh", "wgmma.cu"),
-            ("tf32/wgmma.cu", "wgmma/wgmma.cu"),
+            (f"tf32/{load[0]}", f"wgmma/{load[0]}"),
             ("Operand::load", "Operand::keep"),
             ("Read", "Write"),
             ("copy16_or" if copy == 16 else "copy4_or", "copy8_or"),

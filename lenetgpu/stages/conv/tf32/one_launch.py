@@ -23,6 +23,27 @@ _SECTOR = 32
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What the models on Hopper share, fitted to 74 runs of tf32/wgmma.py on an H200.
+
+    For one multiprocessor, rates a clock, and clocks (docs/convolutions.md).
+    """
+
+    rate: float = 1024.0  # products of TF32 operands, the dense rate
+    cache_rate: float = 34.7  # bytes
+    memory_share: float = 0.67  # of the memory's bytes
+    copies: float = 16.0  # of a warp, a float a lane
+    wide_copies: float = 28.0  # four floats a lane
+    chunk: float = 180.0  # sums that meet
+    tile: float = 670.0  # the begin and end of 128 outputs
+    filter: float = 17.0  # 128 outputs of a filter stored
+    launch: float = 4200.0
+
+
+TF32_FIT = Fit()
+
+
+@dataclass(frozen=True)
 class OneLaunch(ABC):
     """A convolution whose blocks compute `rows` outputs of `width` filters."""
 

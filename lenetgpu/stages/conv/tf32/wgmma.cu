@@ -9,13 +9,11 @@
 // fp32 registers. Filters are scaled by powers of two to stay below 4 (`factors` undo it). Rows of outputs
 // so small, or not finite, that TF32 may have lost what counts are computed once more in float64.
 #include "gpu/ptx/async.cuh"
-#include "gpu/ptx/barrier.cuh"
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/registers.cuh"
 #include "stages/conv/tf32/taps.cuh"
-#include "stages/conv/tf32/wide.cuh"
 
-constexpr int WARPGROUP = 128, BARRIER_BYTES = 8;
+constexpr int WARPGROUP = 128;
 constexpr int MULTIPLIERS = 2;                // warpgroups
 constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
 constexpr int MULTIPLIES = 232, BRINGS = 40;  // registers of a thread
@@ -37,43 +35,20 @@ constexpr int ACROSS = MP / BN;               // tiles of the same rows follow o
 static_assert(WARPGROUP == BM, "a thread that gathers has a row");
 static_assert(BN == 64 || BN == 128, "products are there");
 static_assert(STAGE_BYTES % CELL_BYTES == 0 && INPUT_BYTES % CELL_BYTES == 0, "bulk copies are aligned");
-static_assert(SHARED_BYTES == BARRIERS_AT + (2 * STAGES + 1) * BARRIER_BYTES, "the launcher's");
 static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
 static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
 
 #include "stages/conv/tf32/gather.cuh"
+#include "stages/conv/tf32/operand.cuh"
 #include "stages/conv/tf32/outputs.cuh"
+#include "stages/conv/tf32/ring.cuh"
 
-struct Ring {
-    u32 base;
-    int at = 0;
-    u32 odd = 0;
+static_assert(SHARED_BYTES == BARRIERS_AT + BARRIERS_BYTES, "the launcher's");
 
-    __device__ __forceinline__ explicit Ring(u32 base) : base(base) {}
-    __device__ __forceinline__ const float* inputs(const unsigned char* memory) const {
-        return reinterpret_cast<const float*>(memory + at * STAGE_BYTES);
-    }
-    __device__ __forceinline__ u32 filters(int chunk) const {
-        return RESIDENT ? base + FILTERS_AT + chunk * FILTER_BYTES : base + at * STAGE_BYTES + INPUT_BYTES;
-    }
-    __device__ __forceinline__ u32 full() const { return base + BARRIERS_AT + at * BARRIER_BYTES; }
-    __device__ __forceinline__ u32 free() const { return full() + STAGES * BARRIER_BYTES; }
-    __device__ __forceinline__ u32 resident() const {
-        return base + BARRIERS_AT + 2 * STAGES * BARRIER_BYTES;
-    }
-    __device__ __forceinline__ void step() {
-        if (++at == STAGES) at = 0, odd ^= 1;
-    }
-    __device__ __forceinline__ void begin() const {
-        for (int i = 0; i < STAGES; ++i) {
-            const u32 bar = base + BARRIERS_AT + i * BARRIER_BYTES;
-            ptx::barrier_init(bar, WARPGROUP + !RESIDENT);
-            ptx::barrier_init(bar + STAGES * BARRIER_BYTES, WARPS);
-        }
-        ptx::barrier_init(resident(), 1);
-        ptx::barrier_init_fence();
-    }
-};
+__device__ __forceinline__ u32 filters_at(const Ring& ring, int chunk) {
+    return RESIDENT ? ring.base + FILTERS_AT + chunk * FILTER_BYTES
+                    : ring.base + ring.at * STAGE_BYTES + INPUT_BYTES;
+}
 
 // The row of a tile whose corner a thread keeps: its own, or the first of those that it copies at once.
 constexpr int AT_ONCE = QUADS && !PIXELWISE ? CELL / NEXT_ROW : 1;
@@ -102,7 +77,7 @@ __device__ __forceinline__ void gather(float* to, const float* __restrict__ x, c
 // Filters of a chunk, by one thread; `from`: those of the block's first chunk.
 __device__ __forceinline__ void bring_filters(const Ring& ring, const uint4* __restrict__ from, int chunk,
                                               u32 there) {
-    ptx::bulk_load(ring.filters(chunk), from + size_t(chunk) * (FILTER_BYTES / CELL_BYTES), FILTER_BYTES,
+    ptx::bulk_load(filters_at(ring, chunk), from + size_t(chunk) * (FILTER_BYTES / CELL_BYTES), FILTER_BYTES,
                    there);
 }
 
@@ -131,13 +106,9 @@ __device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const fl
     }
 }
 
-// What a lane holds of a chunk's inputs, split: rows 2 (lane / 4) and the next, or lane / 4 and 8 below,
-// of products lane % 4 and 4 on in every 8.
-struct Operand {
-    u32 high[STEPS][4], low[STEPS][4];
-
-    // `largest`: of each row so far; infinity counts, NaN does not. Loads are by names of their own:
-    // copies and they are ordered by mbarriers, which racecheck does not follow (scripts/sanitize.py).
+struct Operand : Halves {
+    // Loads are by names of their own: copies and they are ordered by mbarriers, which racecheck does not
+    // follow (scripts/sanitize.py).
     __device__ __forceinline__ void load(const float* inputs, int first, float (&largest)[2]) {
         const int lane = threadIdx.x % WARP, row = first + (PAIRS ? 2 : 1) * (lane / 4);
         const float* from = inputs + row * NEXT_ROW + lane % 4 * NEXT_K;
@@ -154,30 +125,10 @@ struct Operand {
             } else {
                 v[0] = at[0], v[1] = at[NEXT_ROW * (PAIRS ? 1 : 8)];
             }
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const Split split = split_tf32(v[h]);
-                high[i / 2][i % 2 * 2 + h] = split.high, low[i / 2][i % 2 * 2 + h] = split.low;
-                largest[h] = fmaxf(largest[h], fabsf(v[h]));
-            }
+            hold(i, v, largest);
         }
     }
 };
-
-// A chunk's products, small ones first, from zero.
-__device__ __forceinline__ void multiply(float (&sum)[BN / 2], const Operand& inputs, u32 filters) {
-    constexpr int STEP = 2 * BN, LOW = CELLS * BN;  // of a descriptor: 8 of the depth on, the low part
-    const u64 column = ptx::operand(filters, BN * CELL_BYTES, CORE * CELL_BYTES);
-    ptx::wgmma_fence();
-    ptx::wgmma_tf32<false>(sum, inputs.low[0], column);
-#pragma unroll
-    for (int s = 1; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.low[s], column + s * STEP);
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.high[s], column + LOW + s * STEP);
-#pragma unroll
-    for (int s = 0; s < STEPS; ++s) ptx::wgmma_tf32<true>(sum, inputs.high[s], column + s * STEP);
-    ptx::wgmma_commit();
-}
 
 // A tile's chunks on their way: inputs read and split, products under way, sums added. Two chunks'
 // products are under way at once where registers hold two sums.
@@ -192,11 +143,11 @@ struct Turn {
         : memory(memory), ahead(ring), at(ring), behind(ring), first(first) {}
     __device__ __forceinline__ void load(Operand& to) {
         ptx::barrier_wait(ahead.full(), ahead.odd);
-        to.load(ahead.inputs(memory), first, largest);
+        to.load(reinterpret_cast<const float*>(memory + ahead.at * STAGE_BYTES), first, largest);
         ahead.step();
     }
     __device__ __forceinline__ void start(float (&sum)[BN / 2], const Operand& inputs) {
-        multiply(sum, inputs, at.filters(chunk++));
+        multiply(sum, inputs, filters_at(at, chunk++));
         at.step();
     }
     // Where at most PENDING chunks behind it are under way; a loop that ends with it is not
@@ -251,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Ring ring(ptx::shared(memory));
     const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
     const int tiles = (outputs + BM - 1) / BM * ACROSS;
-    if (threadIdx.x == 0) ring.begin();
+    if (threadIdx.x == 0) ring.begin(WARPGROUP + !RESIDENT, WARPS);
     __syncthreads();
     ptx::wait_for_grid();
     ptx::start_next_grid();

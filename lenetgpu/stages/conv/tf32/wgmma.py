@@ -13,7 +13,15 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
-from lenetgpu.stages.conv.tf32.one_launch import FLOAT, OneLaunch, State, by_tf32, run
+from lenetgpu.stages.conv.tf32 import patch
+from lenetgpu.stages.conv.tf32.one_launch import (
+    FLOAT,
+    TF32_FIT,
+    OneLaunch,
+    State,
+    by_tf32,
+    run,
+)
 from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks
 from lenetgpu.stages.registry import hopper
 
@@ -26,16 +34,6 @@ _TURNS = 4  # two of each warpgroup, whose factors are there
 _STAGES = 8
 _LEAST_STAGES = 4
 _WIDTHS = (64, 128)
-# Fitted to 74 runs on an H200 (docs/convolutions.md): clocks of one multiprocessor.
-_RATE = 1024.0  # products of TF32 operands a clock, the dense rate
-_CACHE_RATE = 34.7  # bytes a clock
-_MEMORY_SHARE = 0.67  # of the memory's bytes a clock
-_COPIES = 16.0  # of a warp, a float a lane
-_WIDE_COPIES = 28.0  # four floats a lane
-_CHUNK = 180.0  # sums that meet
-_TILE = 670.0  # a tile's begin and end
-_FILTER = 17.0  # outputs of a filter stored
-_LAUNCH = 4200.0
 
 
 @dataclass(frozen=True)
@@ -123,28 +121,32 @@ class Product(OneLaunch):
 
     def clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of a run of `images` images: products, copies, or memory."""
-        multiply = 3 * _ROWS * self.width * CHUNK / _RATE
-        moved = (FLOAT * CHUNK * _ROWS + self._stage_bytes - self._input_bytes) / _CACHE_RATE
+        multiply = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
+        moved = (
+            FLOAT * CHUNK * _ROWS + self._stage_bytes - self._input_bytes
+        ) / TF32_FIT.cache_rate
         copies = CHUNK * _ROWS / WARP * self._copy_clocks
-        chunk = max(multiply, moved, copies) + _CHUNK
+        chunk = max(multiply, moved, copies) + TF32_FIT.chunk
         busiest = blocks_for(self.tiles(images), machine.multiprocessors)
-        tile = chunks(self.problem) * chunk + _TILE + _FILTER * self.width
-        rate = _MEMORY_SHARE * machine.bytes_per_clock
-        return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + _LAUNCH
+        tile = chunks(self.problem) * chunk + TF32_FIT.tile + TF32_FIT.filter * self.width
+        rate = TF32_FIT.memory_share * machine.bytes_per_clock
+        return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + TF32_FIT.launch
 
     @property
     def _copy_clocks(self) -> float:
         if self.wide:
-            return _WIDE_COPIES / (2 if self.skips else 4)
-        return _COPIES
+            return TF32_FIT.wide_copies / (2 if self.skips else 4)
+        return TF32_FIT.copies
 
 
 @cache
-def plan(problem: Conv, batch: int, machine: Machine | None = None) -> Product:
+def plan(problem: Conv, batch: int, machine: Machine | None = None) -> OneLaunch:
     """The product for up to `batch` images, the fastest by the model of `machine`."""
     used = machine or machines.current()
     widths = _WIDTHS if problem.reads == problem.writes else _WIDTHS[:1]  # else registers spill
-    made = [Product(problem, width) for width in widths]
+    made: list[OneLaunch] = [Product(problem, width) for width in widths]
+    patches = patch.Product(problem)
+    made += [patches] if patches.taken else []
     return min(made, key=lambda product: product.clocks(batch, used))
 
 

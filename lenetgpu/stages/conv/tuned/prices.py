@@ -11,6 +11,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
 from lenetgpu.stages.conv.tensor.product import Product as TensorProduct
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
+from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 from lenetgpu.stages.conv.tuned import direct, winograd
 from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks
 from lenetgpu.stages.conv.tuned.product import Product
@@ -22,14 +23,14 @@ class Choice:
 
     algorithm: str
     clocks: float
-    product: Product | TensorProduct | tf32.Product | None
+    product: Product | TensorProduct | OneLaunch | None
 
     def us(self, machine: Machine) -> float:
         """Estimated microseconds on `machine`, at its highest clock."""
         return self.clocks / machine.clock_mhz
 
 
-Price = tuple[float, Product | TensorProduct | tf32.Product | None]
+Price = tuple[float, Product | TensorProduct | OneLaunch | None]
 
 
 _FEW_CHANNELS = 4

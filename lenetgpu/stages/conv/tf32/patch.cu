@@ -1,0 +1,225 @@
+// The product of wgmma.cu for few channels, whose inputs are not gathered product by product: all that 64
+// outputs read, their patch, is brought into shared memory as it lies in images, rows of all channels, zeros
+// around. Rows of padded images follow one another, those of the next image too: outputs one after another
+// read rows that do so as well, and what is read by several is brought once. A lane finds an input at its
+// output's place in the patch + its product's, of which a table holds all; products behind the last are the
+// first's, by filters of zeros. A block has BN filters in shared memory for all its tiles, of 64 outputs each,
+// which its TEAMS warpgroups take in turn: some store while others multiply. One more warpgroup brings
+// patches, STAGES ahead, 16 bytes a copy where rows are multiples of that, else 4. TF32 high and low, chunks
+// of 32 from zero, scales and the second look in float64 are wgmma.cu's. 16 channels, filters that fit.
+#include "gpu/ptx/async.cuh"
+#include "gpu/ptx/cluster.cuh"
+#include "gpu/ptx/registers.cuh"
+#include "stages/conv/tf32/taps.cuh"
+
+constexpr int WARPGROUP = 128;
+constexpr int TEAMS = 4;  // warpgroups that multiply
+constexpr int THREADS = (TEAMS + 1) * WARPGROUP;
+constexpr int IN_TURN = TEAMS < STAGES ? TEAMS : STAGES;  // teams that have tiles: of each a patch is there
+constexpr int BEGINS = 96, MULTIPLIES = 112, BRINGS = 32;  // registers of a thread
+constexpr int BM = 64, COLUMNS = BN;
+constexpr int ACROSS = MP / BN;  // tiles of the same outputs follow one another
+constexpr int PLANES = PIXELWISE ? 1 : CH, COLUMN = PIXELWISE ? CH : 1;  // floats of a row's column
+constexpr int LINE = W * COLUMN, LAST_COLUMN = (OW - 1) * STRIDE + S - PAD;
+constexpr bool QUADS = LINE % CELL == 0;
+constexpr int WIDTH = QUADS ? CELL : 1, COPIES = LINE / WIDTH;
+constexpr int LEFT = (PAD * COLUMN + CELL - 1) / CELL * CELL;  // zeros of a row before its inputs
+constexpr int RIGHT = LAST_COLUMN > W ? (LAST_COLUMN - W) * COLUMN : 0;
+constexpr int BESIDE = PITCH - LINE;          // of a row of a patch, [plane][row][LEFT, inputs, zeros]
+constexpr int HIGH = (OH - 1) * STRIDE + R;   // rows that an image's outputs read
+constexpr int LINES = PLANES * PATCH_ROWS;
+constexpr int PATCH_BYTES = 4 * ((LINES * PITCH + CELL - 1) / CELL * CELL);
+constexpr int FILTER_BYTES = 2 * CELLS * BN * CELL_BYTES;  // of a chunk
+constexpr int FILTERS_AT = STAGES * PATCH_BYTES, PLACES_AT = FILTERS_AT + CHUNKS * FILTER_BYTES;
+constexpr int FACTORS_AT = PLACES_AT + 4 * CHUNKS * CHUNK, BARRIERS_AT = FACTORS_AT + 4 * BN;
+constexpr int ROW_STEPS = (OW - ((OW & -OW) < BM ? OW & -OW : BM) + BM - 1) / OW;  // from a tile's first output
+constexpr int IMAGE_STEPS = PIXELS % BM ? (ROW_STEPS + (R > STRIDE ? OH - 1 : 0)) / OH : 0;
+
+static_assert(BN == 64, "registers of a lane hold two sums");
+static_assert(PATCH_ROWS == ROW_STEPS * STRIDE + R + IMAGE_STEPS * (R - STRIDE), "a tile's");
+static_assert(PITCH >= LEFT + LINE + RIGHT && (!QUADS || PITCH % CELL == 0), "rows are held, and aligned");
+static_assert(TEAMS * MULTIPLIES + BRINGS <= (TEAMS + 1) * BEGINS, "registers of a lane of each warpgroup fit");
+static_assert(STAGES >= 2, "a patch arrives while another is read");
+static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
+
+#include "stages/conv/tf32/operand.cuh"
+#include "stages/conv/tf32/outputs.cuh"
+#include "stages/conv/tf32/ring.cuh"
+
+static_assert(SHARED_BYTES == BARRIERS_AT + BARRIERS_BYTES, "the launcher's");
+
+// The first and the last of a tile's outputs, and where their patch begins.
+struct Tile {
+    int first, last, image, y;
+
+    __device__ __forceinline__ Tile(int n, int outputs)
+        : first(n * BM), last((first + BM < outputs ? first + BM : outputs) - 1), image(first / PIXELS),
+          y(first % PIXELS / OW) {}
+    // Of an output's first input: its row in the patch, its column in the image.
+    __device__ __forceinline__ int row(int output) const {
+        return (output / PIXELS - image) * HIGH + (output % PIXELS / OW - y) * STRIDE;
+    }
+    __device__ __forceinline__ int column(int output) const { return output % OW * STRIDE - PAD; }
+};
+
+// Threads that copy a row.
+__device__ constexpr int beside_each_other(int copies) {
+    int threads = 1;
+    while (threads < WARP && threads < copies) threads *= 2;
+    return threads;
+}
+
+// Of outputs of one row only columns that they read; of two, those from the first's on and, from the left again,
+// up to the last's.
+__device__ __forceinline__ void bring_patch(float* to, const float* __restrict__ x, const Tile& tile) {
+    constexpr int THERE = beside_each_other(COPIES);
+    const int left = tile.column(tile.first), right = tile.column(tile.last) + S;
+    const int begin = left >= W ? COPIES : left > 0 ? left * COLUMN / WIDTH : 0;
+    const int end = right >= W ? COPIES : right > 0 ? (right * COLUMN + WIDTH - 1) / WIDTH : 0;
+    const int apart = tile.last / OW - tile.first / OW;
+    const bool part = apart == 0 || (apart == 1 && end < begin);
+    const int first = part ? begin : 0, behind = part ? apart * COPIES + end : COPIES;
+    const int lines = (tile.row(tile.last) + R) * PLANES, thread = threadIdx.x % WARPGROUP;
+#pragma unroll 1
+    for (int i = thread / THERE; i < lines; i += WARPGROUP / THERE) {
+        const int row = i / PLANES, plane = i % PLANES, below = tile.y * STRIDE + row;
+        const int y = below % HIGH - PAD;
+        const bool there = y >= 0 && y < H;
+        const long long image = tile.image + below / HIGH;
+        const float* const from = x + (there ? image * (H * W * CH) + (plane * H + y) * LINE : 0);
+        float* const place = to + (plane * PATCH_ROWS + row) * PITCH + LEFT;
+#pragma unroll 1
+        for (int j = first + thread % THERE; j < behind; j += THERE) {
+            const int at = (j < COPIES ? j : j - COPIES) * WIDTH;
+            if constexpr (QUADS) ptx::copy16_or_zero(place + at, from + at, there);
+            else ptx::copy4_or_zero(place + at, from + at, there);
+        }
+    }
+}
+
+// All that a block reads; `filters`: its own.
+__device__ __forceinline__ void bring(unsigned char* memory, Ring ring, const float* __restrict__ x,
+                                      const uint4* __restrict__ filters, int tiles, int outputs) {
+    if (threadIdx.x % WARPGROUP == 0) {
+        ptx::barrier_expect(ring.resident(), CHUNKS * FILTER_BYTES);
+        for (int i = 0; i < CHUNKS; ++i)
+            ptx::bulk_load(ring.base + FILTERS_AT + i * FILTER_BYTES, filters + i * (FILTER_BYTES / CELL_BYTES),
+                           FILTER_BYTES, ring.resident());
+    }
+#pragma unroll 1
+    for (int n = blockIdx.x; n < tiles; n += gridDim.x, ring.step()) {
+        ptx::barrier_wait(ring.free(), ring.odd ^ 1);
+        bring_patch(reinterpret_cast<float*>(memory + ring.at * PATCH_BYTES), x, Tile(n / ACROSS, outputs));
+        ptx::arrive_behind_copies(ring.full());
+    }
+}
+
+// What stays: zeros beside rows, and products' places in a patch, [chunk][lane % 4][8], four products apart.
+__device__ __forceinline__ void prepare(unsigned char* memory) {
+    if constexpr (BESIDE > 0) {
+        for (int i = threadIdx.x; i < STAGES * LINES * BESIDE; i += THREADS) {
+            const int line = i / BESIDE, j = i % BESIDE;
+            float* const patch = reinterpret_cast<float*>(memory + line / LINES * PATCH_BYTES);
+            patch[line % LINES * PITCH + (j < LEFT ? j : j + LINE)] = 0.0f;
+        }
+    }
+    u32* const places = reinterpret_cast<u32*>(memory + PLACES_AT);
+    for (int k = threadIdx.x; k < CHUNKS * CHUNK; k += THREADS) {
+        const int own = k < DEPTH ? k : 0, channel = PIXELWISE ? own % CH : own / (R * S);
+        const Tap tap(own);
+        const int row = PIXELWISE ? tap.row : channel * PATCH_ROWS + tap.row;
+        places[k / CHUNK * CHUNK + k % CELL * CORE + k % CHUNK / CELL] =
+            4 * (row * PITCH + tap.column * COLUMN + (PIXELWISE ? channel : 0));
+    }
+}
+
+struct Operand : Halves {
+    // By a name of its own, as in wgmma.cu.
+    __device__ __forceinline__ void load(const unsigned char* memory, const u32 (&from)[2], const uint4* places,
+                                         float (&largest)[2]) {
+#pragma unroll
+        for (int i = 0; i < CORE; i += CELL) {
+            const uint4 four = places[i / CELL];
+            const u32 at[CELL] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int j = 0; j < CELL; ++j) {
+                float v[2];
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    v[h] = *reinterpret_cast<const float*>(memory + (from[h] + at[j]));
+                hold(i + j, v, largest);
+            }
+        }
+    }
+};
+
+// A team's tile on its way: inputs read and split, products under way, sums added.
+struct Turn {
+    const unsigned char* memory;
+    const uint4* places;
+    u32 filters, from[2];
+    float sums[BN / 2] = {}, largest[2] = {0.0f, 0.0f};
+
+    __device__ __forceinline__ Turn(const unsigned char* memory, const Ring& ring, const Tile& tile,
+                                    const Outputs& out)
+        : memory(memory),
+          places(reinterpret_cast<const uint4*>(memory + PLACES_AT) + threadIdx.x % 4 * (CORE / CELL)),
+          filters(ring.base + FILTERS_AT) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const int own = out.row(h);  // one behind the last has a place too
+            from[h] = ring.at * PATCH_BYTES +
+                      4 * (tile.row(own) * PITCH + LEFT + tile.column(own) * COLUMN);
+            ptx::here(from[h]);
+        }
+    }
+    __device__ __forceinline__ void add() {
+        float sum[BN / 2];
+        Operand inputs;
+        inputs.load(memory, from, places, largest);
+        multiply(sum, inputs, filters);
+        ptx::wgmma_wait<0>();
+        ptx::settle(sum);
+#pragma unroll
+        for (int i = 0; i < BN / 2; ++i) sums[i] += sum[i];
+        places += CHUNK / CELL, filters += FILTER_BYTES;
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    tf32_patch(const float* __restrict__ x, const uint4* __restrict__ filters,
+               const float* __restrict__ factors, const float* __restrict__ bias,
+               const float* __restrict__ w, float* __restrict__ y, int outputs) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    Ring ring(ptx::shared(memory));
+    const int group = __shfl_sync(~0u, int(threadIdx.x) / WARPGROUP, 0);
+    const int tiles = (outputs + BM - 1) / BM * ACROSS, across = blockIdx.x % ACROSS;
+    float* const held = reinterpret_cast<float*>(memory + FACTORS_AT);
+    if (threadIdx.x == 0) ring.begin(WARPGROUP, WARPGROUP / WARP);
+    prepare(memory);
+    ptx::wait_for_grid();
+    ptx::start_next_grid();
+    if (threadIdx.x < BN) held[threadIdx.x] = factors[across * BN + threadIdx.x];
+    __syncthreads();
+    if (group == TEAMS) {
+        ptx::fewer_registers<BRINGS>();
+        bring(memory, ring, x, filters + size_t(across) * CHUNKS * (FILTER_BYTES / CELL_BYTES), tiles, outputs);
+        return;
+    }
+    ptx::more_registers<MULTIPLIES>();
+    if (group >= IN_TURN) return;
+    ptx::barrier_wait(ring.resident(), 0);
+    ring.step(group);
+#pragma unroll 1
+    for (int n = blockIdx.x + group * gridDim.x; n < tiles; n += IN_TURN * gridDim.x, ring.step(IN_TURN)) {
+        const Tile tile(n / ACROSS, outputs);
+        const int warp = threadIdx.x % WARPGROUP / WARP;
+        const Outputs out = {tile.first + 16 * warp, across * BN, outputs};
+        ptx::barrier_wait(ring.full(), ring.odd);
+        Turn turn(memory, ring, tile, out);
+#pragma unroll 1
+        for (int left = CHUNKS + (outputs < 0); left > 0; --left) turn.add();  // ptxas unrolls few known turns
+        if (threadIdx.x % WARP == 0) ptx::barrier_arrive(ring.free());
+        out.put(turn.sums, turn.largest, held, bias, x, w, y);
+    }
+}

@@ -1,0 +1,201 @@
+"""Three products of TF32 by wgmma for few channels, from patches of inputs in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+from pathlib import Path
+
+from lenetgpu.gpu import machines
+from lenetgpu.gpu.launch import blocks_for
+from lenetgpu.gpu.machines import WARP, Machine
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tensor.product import FIT, HOPPER
+from lenetgpu.stages.conv.tf32.one_launch import FLOAT, TF32_FIT, OneLaunch
+from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks
+
+_SOURCE = Path(__file__).with_suffix(".cu").resolve()
+_ROWS = 64  # outputs of a filter that a warpgroup computes
+_WIDTH = 64
+_TEAMS = 4  # warpgroups that multiply
+_WARPGROUP = 128
+_BARRIER_BYTES = 16  # two a stage: it is there, it is free
+_RESIDENT_BYTES = 8  # one more barrier
+_STAGES = 8
+_LEAST_STAGES = 2
+_CHANNELS = 16
+_BANKS = 32
+_BANK_BYTES = 4 * _BANKS  # of shared memory a clock
+# Predicted: no GPU has run it yet.
+_BUSY = 0.9  # of the tensor cores' rate that warpgroups in turn reach
+
+
+@dataclass(frozen=True)
+class Product(OneLaunch):
+    """A convolution whose warpgroups compute _ROWS outputs of _WIDTH filters from a patch each."""
+
+    width: int = _WIDTH
+    most: int = _STAGES
+    rows = _ROWS
+    threads = (_TEAMS + 1) * _WARPGROUP
+
+    def __str__(self) -> str:
+        tile = f"{_ROWS} outputs x {_WIDTH} filters a warpgroup, {_TEAMS} of a block in turn"
+        return f"{tile}, inputs of a tile brought as a patch, one launch"
+
+    @property
+    def taken(self) -> bool:
+        """Whether it is for few channels, and shared memory holds filters and patches."""
+        few = self.across <= machines.current().multiprocessors
+        return few and self.problem.C <= _CHANNELS and self.stages >= _LEAST_STAGES
+
+    @property
+    def _column(self) -> int:
+        return self.problem.C if self.problem.reads == "NHWC" else 1
+
+    @property
+    def _planes(self) -> int:
+        return 1 if self.problem.reads == "NHWC" else self.problem.C
+
+    @property
+    def _line(self) -> int:
+        return self.problem.W * self._column
+
+    @property
+    def wide(self) -> bool:
+        """Whether inputs are copied four floats at a time, neighbours in a row."""
+        return self._line % CELL == 0
+
+    @property
+    def patch_rows(self) -> int:
+        """Rows of padded images, one after another, that a tile's outputs read at most."""
+        p = self.problem
+        steps = (p.OW - gcd(p.OW, _ROWS) + _ROWS - 1) // p.OW
+        whole = p.OH * p.OW % _ROWS == 0  # no tile is of two images
+        images = 0 if whole else (steps + (p.OH - 1 if p.stride < p.R else 0)) // p.OH
+        return steps * p.stride + p.R + images * (p.R - p.stride)
+
+    @property
+    def _bytes(self) -> int:
+        floats = self._planes * self.patch_rows * _pitch(self)
+        return FLOAT * CELL * blocks_for(floats, CELL)
+
+    @property
+    def _always_bytes(self) -> int:
+        held = chunks(self.problem) * (self.filter_bytes + FLOAT * CHUNK)
+        return held + FLOAT * self.width + _RESIDENT_BYTES
+
+    @property
+    def stages(self) -> int:
+        """Patches that shared memory holds beside all filters, `most` at most."""
+        room = machines.SM_90_BLOCK_BYTES - self._always_bytes
+        return min(self.most, room // (self._bytes + _BARRIER_BYTES))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return self.stages * (self._bytes + _BARRIER_BYTES) + self._always_bytes
+
+    def kernel(self) -> Kernel:
+        """`tf32_patch`."""
+        own = {
+            "BN": self.width,
+            "STAGES": self.stages,
+            "PATCH_ROWS": self.patch_rows,
+            "PITCH": _pitch(self),
+        }
+        return Kernel(_SOURCE, "tf32_patch", tuple((self.defines() | own).items()), HOPPER)
+
+    def grid(self, images: int) -> int:
+        """Blocks of a launch, each of which has the same filters in all turns."""
+        most = machines.current().multiprocessors
+        return min(self.tiles(images), most - most % self.across)
+
+    def clocks(self, images: int, machine: Machine) -> float:
+        """Estimated clocks of a run of `images` images: what most of a tile waits for, or memory.
+
+        Predicted with what was measured of tf32/wgmma.py.
+        """
+        deep = chunks(self.problem)
+        product = 3 * _ROWS * self.width * CHUNK / TF32_FIT.rate
+        read = _ROWS * CHUNK / WARP * wavefronts(self.problem, _pitch(self))
+        filters = 1.5 * self.filter_bytes / _BANK_BYTES  # high ones twice
+        stored = TF32_FIT.filter * self.width / 2
+        alone = deep * (product + TF32_FIT.chunk) + TF32_FIT.tile + stored
+        tile = max(
+            deep * product / _BUSY,
+            deep * (read + filters),
+            stored,
+            *self._copied,
+            alone / min(_TEAMS, self.stages),
+        )
+        busiest = blocks_for(self.tiles(images), machine.multiprocessors)
+        rate = TF32_FIT.memory_share * machine.bytes_per_clock
+        least = images * self.image_bytes() / rate
+        return max(max(alone, busiest * tile) / FIT.held, least) + TF32_FIT.launch
+
+    @property
+    def _copied(self) -> tuple[float, float]:
+        """Clocks of a tile's copies and of its bytes, mean of tiles of one row and of others."""
+        p, apart = self.problem, gcd(self.problem.OW, _ROWS)
+        alone = max(0, (p.OW - _ROWS) // apart + 1) * apart / p.OW
+        once, each = (CELL, TF32_FIT.wide_copies) if self.wide else (1, TF32_FIT.copies)
+        reach = (_ROWS - 1) * p.stride + p.S
+        one, two = (min(p.W, n) * self._column for n in (reach, reach + p.S))
+        side = min(WARP, 1 << (blocks_for(self._line, once) - 1).bit_length())
+        rest = two if p.OW >= _ROWS else self._line
+        copies = moved = 0.0
+        for share, rows, floats in ((alone, p.R, one), (1 - alone, self.patch_rows, rest)):
+            lines = rows * self._planes
+            turns = blocks_for(lines * side, WARP) * blocks_for(blocks_for(floats, once), side)
+            copies += share * each * turns
+            moved += share * FLOAT * lines * floats / TF32_FIT.cache_rate
+        return copies, moved
+
+
+def _place(problem: Conv, pitch: int, rows: int, k: int) -> int:
+    """How far from an output's place in a patch product `k` of its depth is."""
+    p, taps = problem, problem.R * problem.S
+    if p.reads == "NHWC":
+        tap, channel = divmod(k, p.C)
+        return tap // p.S * pitch + tap % p.S * p.C + channel
+    channel, tap = divmod(k, taps)
+    return (channel * rows + tap // p.S) * pitch + tap % p.S
+
+
+@cache
+def wavefronts(problem: Conv, pitch: int) -> float:
+    """In how many turns banks give a warp an input a lane: the mean of a tile's first loads."""
+    p = problem
+    rows = Product(p).patch_rows
+    column = p.C if p.reads == "NHWC" else 1
+    apart = 2 if p.writes == "NCHW" else 1
+    outputs = [apart * i for i in range(8)]
+    own = [(m // p.OW * pitch + m % p.OW * column) * p.stride for m in outputs]
+    places = [_place(p, pitch, rows, k) for k in range(p.depth)]
+    places += [0] * (-p.depth % CHUNK)
+    turns = 0
+    for i in range(0, len(places), 4):
+        reached = {place + at for place in places[i : i + 4] for at in own}
+        banks = [0] * _BANKS
+        for at in reached:
+            banks[at % _BANKS] += 1
+        turns += max(banks)
+    return 4 * turns / len(places)
+
+
+@cache
+def _best_pitch(problem: Conv, least: int, once: int) -> int:
+    pitches = range(least, least + _BANKS, CELL if once == CELL else 4 * once)
+    return min(pitches, key=lambda pitch: (wavefronts(problem, pitch), pitch))
+
+
+def _pitch(product: Product) -> int:
+    """Floats from a row of a patch to the next, by which banks give soonest what warps ask for."""
+    p, column = product.problem, product._column
+    left = CELL * blocks_for(p.pad * column, CELL)
+    right = max(0, (p.OW - 1) * p.stride + p.S - p.pad - p.W) * column
+    once = CELL if product.wide else 1
+    return _best_pitch(p, once * blocks_for(left + product._line + right, once), once)
