@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import ROOT
-from test_kernels_on_a_cpu import build, version
+from test_kernels_on_a_cpu import build_once, common_folder, version
 
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, tensors
@@ -228,16 +227,14 @@ def in_a_namespace(number, kernel):
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
     """Kernel -> its function and its library; two are built side by side."""
-    folder = tmp_path_factory.mktemp("tensor")
-    for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
-        shutil.copy(ROOT / "tests" / name, folder)
+    folder = common_folder(tmp_path_factory, "tensor")
     kernels = list(dict.fromkeys(kernel for case in ALL for kernel in case.kernels))
 
     def built(half):
         source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
         texts = [in_a_namespace(i, k) for i, k in enumerate(kernels) if i % 2 == half]
-        source.write_text("\n".join(['#include "cpu_mma.hpp"', *texts]))
-        build("-O0", "-shared", f"-I{folder}", source, "-o", library)
+        text = "\n".join(['#include "cpu_mma.hpp"', *texts])
+        build_once(source, text, library, "-O0", "-shared", f"-I{ROOT / 'tests'}")
         return ctypes.CDLL(str(library))
 
     with ThreadPoolExecutor() as pool:
@@ -489,10 +486,10 @@ def test_outputs_too_small_for_halves_are_computed_once_more(with_second_look, m
 
 @compiled_here
 def test_who_looks_again_knows_the_largest_output_of_each_image(on_a_cpu, rng):
-    for case in (*SOME, *(case for case in CASES if case.tiling.planes)):
+    for case in (*SOME, *(case for case in CASES if case.tiling.planes and case.images < 5)):
         x, w = operands(case, rng)
         x *= np.exp2(rng.integers(-9, 9, (case.images, 1, 1, 1))).astype(np.float32)
-        for sign in (1, -1):
+        for sign in (1, -1) if case in SOME else (-1,):
             state = implicit.prepare(w, case.images, case.product)
             y = np.full(
                 physical_shape(case.problem.writes, case.images, case.problem.out_shape),

@@ -7,7 +7,6 @@ and barriers are those of cpu_mma.hpp. Outputs are poisoned, and shared memory t
 from __future__ import annotations
 
 import ctypes
-import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from test_conv_tensor import (
     in_a_namespace,
     operands,
 )
-from test_kernels_on_a_cpu import build
+from test_kernels_on_a_cpu import build_once, common_folder
 
 from lenetgpu.check.judge import judge
 from lenetgpu.gpu import machines
@@ -156,9 +155,7 @@ SPILLING = ("64,56,56,64,3,3,1,1", "256,14,14,512,1,1", "5,7,9,33,2,3,2,1", "3,2
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
     """Kernel -> its function and its library; two are built side by side."""
-    folder = tmp_path_factory.mktemp("tf32")
-    for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
-        shutil.copy(ROOT / "tests" / name, folder)
+    folder = common_folder(tmp_path_factory, "tf32")
     kernels = list(
         dict.fromkeys(case.product.kernel() for case in (*CASES, *ON_PATCH, *DEEP, *ENDED))
     )
@@ -166,8 +163,8 @@ def functions(tmp_path_factory):
     def built(half):
         source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
         texts = [in_a_namespace(i, k) for i, k in enumerate(kernels) if i % 2 == half]
-        source.write_text("\n".join(['#include "cpu_mma.hpp"', *texts]))
-        build("-O0", "-shared", f"-I{folder}", source, "-o", library)
+        text = "\n".join(['#include "cpu_mma.hpp"', *texts])
+        build_once(source, text, library, "-O0", "-shared", f"-I{ROOT / 'tests'}")
         return ctypes.CDLL(str(library))
 
     with ThreadPoolExecutor() as pool:

@@ -519,7 +519,7 @@ def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypat
     monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
     monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
     monkeypatch.setattr(entries, "keep", slow)
-    case = {"candidates": [entry(SLOW, 1.0)], "interrupted": False}
+    case = {"candidates": [entry(SLOW, 1.0, relative_error=1e-7)], "interrupted": False}
     with ThreadPoolExecutor(len(counts)) as pool:
         shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
         done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]

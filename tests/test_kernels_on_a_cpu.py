@@ -7,6 +7,8 @@ between zones that nobody may touch.
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -55,6 +57,25 @@ def build(*arguments):
     command = [COMPILER, "-std=c++20", "-O1", "-w", "-fPIC", "-pthread", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def common_folder(tmp_path_factory, name):
+    """A folder of this run, the same for all processes of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def build_once(source, text, library, *options):
+    """Build a library of `text`, but for the process that finds it built by another."""
+    with library.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            source.write_text(text)
+            own = library.with_suffix(".part")
+            build(*options, source, "-o", own)
+            own.rename(library)
 
 
 def compiled(kernel, folder):
