@@ -3,8 +3,9 @@
 `lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
 which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
-named as dropped. Of several runs the one that timed most of them counts, of those the newest.
-`--check` writes nothing and exits with 1 where the table is not what it would write.
+named as dropped; times of another kernel than its variant would launch now are left out. Of several
+runs the one that timed most of them counts, of those the newest. `--check` writes nothing and exits
+with 1 where the table is not what it would write.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import click
 from measured import MEASURED, Document
 
 from lenetgpu.commands.conv.given import taken
+from lenetgpu.gpu.machines import H200
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.tf32 import wgmma
 from lenetgpu.stages.conv.tuned.choose import counted
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
 
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 """Documents of `lenetgpu conv` in the folder of a device."""
 _DIGITS = 4
+_TWO_WAYS = "tensor.wgmma_tf32x3"
 
 
 def documents(root: Path) -> Iterator[Document]:
@@ -39,12 +43,21 @@ def documents(root: Path) -> Iterator[Document]:
                 yield document
 
 
+def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any]) -> bool:
+    """Whether a product of two ways was measured with the one that is not taken now."""
+    if entry["name"] != _TWO_WAYS or "block" not in entry:
+        return False
+    layouts = {name: entry[name] for name in ("reads", "writes")}
+    problem = replace(taken(case["shape"]).problem, **layouts)
+    return bool(wgmma.plan(problem, case["images"], H200).threads != entry["block"][0])
+
+
 def told(case: dict[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
     """Microseconds of best's algorithms in NCHW, and those not to be taken.
 
     Right ones count, where they err no more than fp32 on the same data, as `counted` has it.
     """
-    entries = case["candidates"]
+    entries = [entry for entry in case["candidates"] if not _of_another_kernel(entry, case)]
     peers = [entry for entry in entries if entry["name"] == NAMES["cuda"]]
     maps = [e for e in entries if (e.get("reads"), e.get("writes")) == ("NCHW", "NCHW")]
     us, dropped = counted(maps, next(iter(peers), None))

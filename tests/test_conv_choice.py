@@ -236,6 +236,7 @@ def test_errors_on_the_same_images_count_where_all_have_them():
     assert us.keys() == {"direct.tuned", ANY, "winograd.f4"} and dropped == ("winograd.f2",)
     assert counted(found, alike("peer", 9, 1e-7))[1] == (ANY, "winograd.f2", "winograd.f4")
     assert counted(found)[1] == (ANY,)  # Winograd within its tolerance
+    assert counted([alike(ANY, 4, float("nan"))], alike("peer", 9, 1e-7)) == ({}, (ANY,))
     older = ran("peer", 9, 1 / 3)
     assert counted(found, older)[0].keys() == {"direct.tuned", ANY, "winograd.f2", "winograd.f4"}
     assert counted(found, older | {"relative_error": None})[1] == (ANY,)
@@ -539,3 +540,12 @@ def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
             pytest.skip(why)
         verdict = check_variant(variant, problem, x, w, expected)
         assert verdict.passed, f"{variant.full_name}: {verdict}"
+
+
+def test_what_was_tuned_with_a_bias_was_compared_with_nobody(here):  # noqa: F811
+    """No algorithm that adds fp32 takes one: its time is measured, its error is not."""
+    problem = replace(SHALLOW, bias=True)
+    assert here(64, {ANY: 1.0}, problem)
+    rows = dict(explain(problem, 64, MACHINE))
+    assert rows["chosen"] == f"{ANY}, as measured"
+    assert rows["its error"] == "up to 3.6 times that of fp32 sums of 27 products"

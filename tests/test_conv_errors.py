@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.commands.conv import compared
 from lenetgpu.commands.conv.errors import err_all
+from lenetgpu.measure import conv_bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import never
@@ -33,6 +34,17 @@ def test_errors_are_over_the_largest_output_and_the_root_mean_square():
     assert errors.rms == pytest.approx(0.5 / np.linalg.norm(truth))
     case.expected[:] = 0
     assert case.errors(case.expected[:2]) == Errors(2, 0.0, 0.0)
+
+
+def test_errors_come_to_the_same_in_parts(monkeypatch):
+    case = Case(PROBLEM, 5, gpu=False)
+    found = (case.expected[:5] + 1e-3 * case.expected[:5] ** 2).astype(np.float32)
+    whole = case.errors(found)
+    monkeypatch.setattr(conv_bench, "images_within", lambda count, each: 2)
+    assert case.errors(found).largest == whole.largest
+    assert case.errors(found).rms == pytest.approx(whole.rms, rel=1e-12)
+    found[3, 1, 1, 1] = np.nan
+    assert np.isnan(case.errors(found).rms)
 
 
 def test_every_candidate_gets_the_same_images():
@@ -61,7 +73,7 @@ class Given:
         self.found = found
 
     def errors(self):
-        if isinstance(self.found, Exception):
+        if isinstance(self.found, BaseException):
             raise self.found
         return self.found
 
@@ -74,10 +86,19 @@ def test_those_that_are_right_and_fast_enough_get_errors():
         Candidate("slow", never, status="right", bench=Given(errors), single=True),
         Candidate("mute", never, status="right", bench=SimpleNamespace(once=False)),
         Candidate("breaks", never, status="right", bench=Given(MemoryError("no room"))),
+        Candidate("fails", never, status="right", bench=Given(ValueError("no"))),
+        Candidate("none", never, status="right", bench=Given(Errors(1, 1.0, float("nan")))),
     ]  # fmt: skip
-    err_all(Comparison("", "right", found), lambda *words: None)
-    assert [candidate.errors for candidate in found] == [errors, None, None, None, None]
-    assert found[-1].status != "right"
+    comparison = Comparison("", "right", found)
+    err_all(comparison, lambda *words: None)
+    assert [candidate.errors for candidate in found] == [errors, *[None] * 6]
+    *_, short, fails, none = found
+    assert short.status == "right" and short.note == "no memory to tell its rms error"
+    assert fails.status == "failed" and none.status == "wrong" and "NaN" in none.note
+    assert not comparison.interrupted
+    found[0].bench, found[0].errors = Given(KeyboardInterrupt()), None
+    err_all(comparison, lambda *words: None)
+    assert comparison.interrupted and found[0].status == "right"
 
 
 def test_rows_have_them(monkeypatch):

@@ -325,14 +325,19 @@ def test_a_bias_and_relu(case, value, on_a_cpu, rng):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("case", [*WGMMA, *PATCH], ids=str)
-def test_both_ways_of_inputs_on_a_gpu(case, rng):
-    """Whichever the model takes; many images, so that blocks have tiles in turn."""
+def test_both_ways_of_inputs_on_a_gpu(case, few, monkeypatch, rng):
+    """Whichever the model takes; many images and `few` blocks, which have tiles in turn."""
     import cupy
 
     if not find("conv", "tensor.wgmma_tf32x3", "cuda").needs.met_by(driver_gpus()[0]):
         pytest.skip("no wgmma here")
     problem = case.problem
+    if few:
+        whole = machines.current()
+        blocks = max(2, case.product.across)
+        monkeypatch.setattr(machines, "current", lambda: replace(whole, multiprocessors=blocks))
     for images in (case.images, 40 * case.images):
         x, w = operands(replace(case, images=images), rng)
         state = one_launch.prepare(w, case.product)

@@ -132,11 +132,15 @@ class Case:
     def errors(self, found: Any) -> Errors:
         """`found` in NHWC, of the first images, against float64."""
         count = min(len(found), len(self.expected))
-        expected = self.expected[:count]
-        off = widened(found[:count]).astype("float64")
-        off -= expected
-        error, size = (float((array**2).mean()) ** 0.5 for array in (off, expected))
-        return Errors(count, largest(off) / (largest(expected) or 1.0), error / (size or 1.0))
+        once = images_within(count, 3 * 8 * prod(found.shape[1:]))
+        errors, sizes = [0.0, 0.0], [0.0, 0.0]  # the largest, and the sum of squares
+        for lo in range(0, count, once):
+            expected = self.expected[lo : min(lo + once, count)]
+            off = widened(found[lo : lo + len(expected)]).astype("float64") - expected
+            for sums, part in ((errors, off), (sizes, expected)):
+                sums[:] = max(sums[0], largest(part)), sums[1] + float((part**2).sum())
+        most, squares = (error / (size or 1.0) for error, size in zip(errors, sizes, strict=True))
+        return Errors(count, most, squares**0.5)
 
     def judged(self, found: Any, precision: str, which: Any = None) -> Checked:
         """`found` in NHWC, of the first images or those of `which` (host), against float64."""

@@ -48,8 +48,9 @@ class Product(OneLaunch):
     @property
     def taken(self) -> bool:
         """Whether it is for few channels, and shared memory holds filters and patches."""
-        few = self.across <= machines.current().multiprocessors
-        return few and self.problem.C <= _CHANNELS and self.stages >= _LEAST_STAGES
+        few = self.across <= machines.current().multiprocessors and self.problem.C <= _CHANNELS
+        held = self._always_bytes < machines.SM_90_BLOCK_BYTES
+        return few and held and self.stages >= _LEAST_STAGES
 
     @property
     def _column(self) -> int:
@@ -131,7 +132,8 @@ class Product(OneLaunch):
             *self._copied,
             alone / min(_TEAMS, self.stages),
         )
-        busiest = blocks_for(self.tiles(images), machine.multiprocessors)
+        blocks = machine.multiprocessors - machine.multiprocessors % self.across
+        busiest = blocks_for(self.tiles(images), blocks)
         rate = TF32_FIT.memory_share * machine.bytes_per_clock
         least = images * self.image_bytes() / rate
         return max(max(alone, busiest * tile) / FIT.held, least) + TF32_FIT.launch
@@ -187,8 +189,8 @@ def wavefronts(problem: Conv, pitch: int) -> float:
 
 
 @cache
-def _best_pitch(problem: Conv, least: int, once: int) -> int:
-    pitches = range(least, least + _BANKS, CELL if once == CELL else 4 * once)
+def _best_pitch(problem: Conv, least: int) -> int:
+    pitches = range(least, least + _BANKS, CELL)
     return min(pitches, key=lambda pitch: (wavefronts(problem, pitch), pitch))
 
 
@@ -198,4 +200,4 @@ def _pitch(product: Product) -> int:
     left = CELL * blocks_for(p.pad * column, CELL)
     right = max(0, (p.OW - 1) * p.stride + p.S - p.pad - p.W) * column
     once = CELL if product.wide else 1
-    return _best_pitch(p, once * blocks_for(left + product._line + right, once), once)
+    return _best_pitch(p, once * blocks_for(left + product._line + right, once))

@@ -127,7 +127,9 @@ class Product(OneLaunch):
         ) / TF32_FIT.cache_rate
         copies = CHUNK * _ROWS / WARP * self._copy_clocks
         chunk = max(multiply, moved, copies) + TF32_FIT.chunk
-        busiest = blocks_for(self.tiles(images), machine.multiprocessors)
+        most = machine.multiprocessors
+        whole = max(1, most - most % self.across) if self.resident else most
+        busiest = blocks_for(self.tiles(images), whole)
         tile = chunks(self.problem) * chunk + TF32_FIT.tile + TF32_FIT.filter * self.width
         rate = TF32_FIT.memory_share * machine.bytes_per_clock
         return max(busiest * tile / FIT.held, images * self.image_bytes() / rate) + TF32_FIT.launch

@@ -156,7 +156,7 @@ def counted(
     for entry in right:
         name, error = entry["name"], _erred(entry, same)
         most = limits.get(name.partition(TILED)[0])
-        if most is not None and (error is None or error > most):
+        if most is not None and (error is None or not error <= most):
             dropped.append(name)
         else:
             us[name] = 1e3 * entry["median_ms"]
@@ -188,7 +188,8 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         rows.append(("measured on", str(found)))
         rows.append(("the model would take", _beside(options[0].algorithm, found)))
     if chosen.partition(TILED)[0] in TENSOR:
-        rows.append(("its error", _error(problem, chosen in times)))
+        compared = chosen in times and (not problem.wants or bool(found and found.lacks))
+        rows.append(("its error", _error(problem, compared)))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
         figure += _time(times, option.algorithm)
