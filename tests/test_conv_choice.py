@@ -52,7 +52,7 @@ from lenetgpu.stages.wants import WANTS
 HOPPER, ANY = "tensor.wgmma_fp16x3", "tensor.fp16x3"
 ONE = "tensor.wgmma_tf32x3"
 """In one launch."""
-OTHER_H200 = replace(H200, name="not in the table")
+OTHER_H200 = replace(H200, name="not in the table", multiprocessors=128)
 DEEP = Conv(14, 14, 256, 256, 3, 3, 1, 1, **MAPS)
 SHALLOW = Conv(112, 112, 3, 64, 3, 3, 1, 1, **MAPS)
 AMPERE = replace(MACHINE, compute_capability=80)

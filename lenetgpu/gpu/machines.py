@@ -89,6 +89,8 @@ GTX_TITAN_X = Machine(
 H100 = Machine("H100", 90, 132, 128, 1980, 3352, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 50 << 20)
 H200 = Machine("H200", 90, 132, 128, 1980, 4814, 700, 228 * _KIB, SM_90_BLOCK_BYTES, 60 << 20)
 KNOWN = {"gtx1080ti": GTX_1080_TI, "titanx": GTX_TITAN_X, "h100": H100, "h200": H200}
+FULL_NAMES = {"NVIDIA H100 80GB HBM3": H100, "NVIDIA H200": H200}
+"""Those that measured rows are of, by the driver's names."""
 USUAL = H200
 """Whose figures stand in where there is no GPU, and for what a driver does not say."""
 
@@ -98,6 +100,24 @@ def known(name: str) -> Machine:
     if name not in KNOWN:
         raise LenetError(f"--as {name}: expected one of {', '.join(KNOWN)}")
     return KNOWN[name]
+
+
+def full_names(machine: Machine) -> tuple[str, ...]:
+    """What the driver calls a known machine; nothing of another, whose name is the driver's."""
+    return tuple(full for full, found in FULL_NAMES.items() if found.name == machine.name)
+
+
+def twins(machine: Machine) -> tuple[str, ...]:
+    """Full names of known GPUs with the multiprocessors of `machine`: as many, of its capability.
+
+    One chip, with other memory or at other clocks.
+    """
+    own = machine.compute_capability, machine.multiprocessors
+    return tuple(
+        full
+        for full, found in FULL_NAMES.items()
+        if (found.compute_capability, found.multiprocessors) == own
+    )
 
 
 @cache

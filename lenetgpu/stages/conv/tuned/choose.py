@@ -226,10 +226,10 @@ def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
     if found is None:
         words, times, how = "by the model", model, "predicted"
     elif algorithm == found.algorithm:
-        words, times, how = "as measured", dict(found.us), f"measured{found.without}"
+        words, times, how = f"as measured{found.on}", dict(found.us), f"measured{found.how}"
     else:
         first = f"{model[algorithm]:,.2f} us predicted, not measured yet"
-        time = f"{found.us[found.algorithm]:,.2f} us measured{found.without}"
+        time = f"{found.us[found.algorithm]:,.2f} us measured{found.how}"
         why = f"{first}; {time} of {found.algorithm}"
         return [("chosen", f"{algorithm}, by the model over what was measured"), ("because", why)]
     why = f"{times.pop(algorithm):,.2f} us {how}"

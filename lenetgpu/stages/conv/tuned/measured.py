@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import date as day
-from functools import cache
+from functools import cache, partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lenetgpu.cache import entries
 from lenetgpu.cache.folder import folder
 from lenetgpu.cache.sources import sources
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
@@ -51,7 +51,8 @@ class Measured:
     An algorithm may have a tiling behind it, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS or
     HERE, `commit` what ran where that was recorded, `load` how many processes beside it computed on
     the GPU, `dropped` what is not to be taken: it was wrong, failed, or was not exact enough.
-    `lacks` are those `wants` of the problem asked for that it was measured without.
+    `lacks` are those `wants` of the problem asked for that it was measured without; `twin` is
+    whether `device` is another than asked for, of the same multiprocessors.
     """
 
     device: str
@@ -63,6 +64,7 @@ class Measured:
     load: float = 0.0
     dropped: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    twin: bool = False
 
     @property
     def algorithm(self) -> str:
@@ -71,8 +73,18 @@ class Measured:
 
     @property
     def without(self) -> str:
-        """` without bias, relu` where it was measured so, to be said behind a time of it."""
+        """` without bias, relu` where it was measured so."""
         return f" without {', '.join(self.lacks)}" if self.lacks else ""
+
+    @property
+    def on(self) -> str:
+        """` on NVIDIA H200` where that is another GPU than asked for."""
+        return f" on {self.device}" if self.twin else ""
+
+    @property
+    def how(self) -> str:
+        """What is said behind a time of it."""
+        return self.on + self.without
 
     def sound(self) -> bool:
         """Whether it can be: times above 0, at least one image, a day."""
@@ -142,7 +154,15 @@ def _shipped() -> dict[tuple[str, Conv], tuple[Measured, ...]]:
 def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
     """What ships of `problem` on a GPU of the name of `machine`, or of a known one's short name."""
     found = _shipped()
-    return found.get((machine.name, problem)) or found.get((f"NVIDIA {machine.name}", problem), ())
+    names = dict.fromkeys([machine.name, *machines.full_names(machine)])
+    return next((rows for name in names if (rows := found.get((name, problem)))), ())
+
+
+def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
+    """What ships of `problem` on known GPUs that have as many of the same multiprocessors."""
+    found = _shipped()
+    rows = [row for name in machines.twins(machine) for row in found.get((name, problem), ())]
+    return tuple(replace(row, twin=True) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -208,11 +228,12 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
     """What was measured of `problem` for about as many images, what is nearest first.
 
     Of rows as near, those of the same bias, ReLU and dtype come before those of the plain shape,
-    then this machine's own; it is asked where `machine` is a GPU that is here.
+    then this machine's own; it is asked where `machine` is a GPU that is here. What was measured on
+    its `twins` counts where nothing was on a GPU of its name.
     """
     here = machine.name in {gpu.name for gpu in driver_gpus()}
 
-    def of(asked: Conv) -> tuple[Measured, ...]:
+    def own(asked: Conv) -> tuple[Measured, ...]:
         return (*(kept(machine.name, asked) if here else ()), *shipped(machine, asked))
 
     def apart(row: Measured) -> float:
@@ -220,15 +241,17 @@ def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
 
     plain = replace(problem, bias=False, relu=False, dtype="fp32")
     lacks = tuple(name for name in WANTS if name in problem.wants - plain.wants)
-    found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
-    rows = [row for row in found if apart(row) <= NEAR]
+    rows: list[Measured] = []
+    for of in (own, partial(of_twins, machine)):
+        found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
+        rows = rows or [row for row in found if apart(row) <= NEAR]
     return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
 
 
 def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
     """The table's row of it."""
     row = asdict(replace(found, us=dict(found.us)))
-    del row["source"], row["load"], row["lacks"]
+    del row["source"], row["load"], row["lacks"], row["twin"]
     if not found.dropped:
         del row["dropped"]
     first = {"device": row.pop("device"), "problem": fields_of(problem)}
