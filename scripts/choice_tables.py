@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from conv_choices import timed
+from conv_choices import machine_of, timed
 from conv_tables import SHIPS, rounds
 from measured import GPU, Document, how_sure, load, there, where
 
 from lenetgpu.commands.conv.given import taken
-from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.show.conv_document import geometric_mean, shape_text
@@ -53,10 +53,10 @@ class Found:
     fastest: list[float] = field(default_factory=list)
     chosen: list[float] = field(default_factory=list)
 
-    def add(self, case: dict[str, Any]) -> None:
-        """One more shape."""
+    def add(self, case: dict[str, Any], machine: Machine) -> None:
+        """One more shape, measured on `machine`."""
         entries = {entry["name"]: entry for entry in case["candidates"]}
-        times = timed(case)
+        times = timed(case, machine)
         self.shapes += 1
         if len(times) > 1:
             name = min(times, key=times.__getitem__)
@@ -97,7 +97,7 @@ def which() -> str:
     for document in documents:
         for case in document["cases"]:
             problem = taken(case["shape"]).problem
-            rows[class_of(problem, case["images"]).words].add(case)
+            rows[class_of(problem, case["images"]).words].add(case, machine_of(document))
     counts = [n for document in documents for n in rounds(document)]
     peers = ", ".join(dict.fromkeys(document["peer"] for document in documents))
     lines = [
@@ -118,27 +118,28 @@ def which() -> str:
     return "\n".join(lines)
 
 
-def _shape(problem: Conv, row: Measured) -> str:
-    return f"{shape_text(problem)}, {row.images:,} image{'s' * (row.images > 1)}"
+def _shape(problem: Conv, row: Measured, on: str) -> str:
+    return f"{shape_text(problem)}, {row.images:,} image{'s' * (row.images > 1)}{on}"
 
 
 def misses() -> str:
     """How far the model is off the fastest on the convolutions of the table that ships."""
     rows = [(p, row) for (_, p), rows in read_table(TABLE).items() for row in rows]
+    devices = sorted({row.device for _, row in rows})
     off = []
     for problem, row in rows:
-        known = (option.algorithm for option in choices(problem, row.images, H200))
-        model = next((name for name in known if name in row.us), "")
+        options = choices(problem, row.images, FULL_NAMES.get(row.device, USUAL))
+        model = next((option.algorithm for option in options if option.algorithm in row.us), "")
         if (times := off_by(model, row)) is not None:
-            off.append((times, _shape(problem, row), model, row))
+            on = f" on {row.device}" if len(devices) > 1 else ""
+            off.append((times, _shape(problem, row, on), model, row))
     off.sort(key=lambda found: -found[0])
     mean = geometric_mean([found[0] for found in off])
     right = sum(found[0] == 1 for found in off)
     dates = sorted({row.date for _, row in rows})
-    devices = ", ".join(sorted({row.device for _, row in rows}))
     span = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     lines = [
-        f"{devices}, {span}: of {len(off)} convolutions of the table that ships, of the "
+        f"{', '.join(devices)}, {span}: of {len(off)} convolutions of the table that ships, of the "
         f"algorithms that were timed there, the model takes the fastest on {right}; it is "
         f"{mean:.3f}x off in the geometric mean. Where it misses by more than a hundredth:",
         "",

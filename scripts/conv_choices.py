@@ -3,14 +3,15 @@
 `lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
 which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
-named as dropped; times of another kernel than its variant would launch now are left out. Of several
-runs the one that timed most of them counts, of those the newest. `--check` writes nothing and exits
-with 1 where the table is not what it would write.
+named as dropped; times of another kernel than its variant would launch now on that GPU are left
+out. Of several runs the one that timed most of them counts, of those the newest. `--check` writes
+nothing and exits with 1 where the table is not what it would write.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,17 +22,20 @@ import click
 from measured import MEASURED, Document
 
 from lenetgpu.commands.conv.given import taken
-from lenetgpu.gpu.machines import H200
+from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tf32 import wgmma
+from lenetgpu.stages.conv.tensor.product import Product
+from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
 from lenetgpu.stages.conv.tuned.choose import counted
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
+from lenetgpu.stages.conv.tuned.possible import TILED
+from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR
 
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 """Documents of `lenetgpu conv` in the folder of a device."""
 _DIGITS = 4
-_TWO_WAYS = "tensor.wgmma_tf32x3"
+_ENDS = re.compile(r"( --(bias|relu|dtype \w+))+$")  # behind a shape of the documents
 
 
 def documents(root: Path) -> Iterator[Document]:
@@ -43,41 +47,72 @@ def documents(root: Path) -> Iterator[Document]:
                 yield document
 
 
-def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any]) -> bool:
-    """Whether a product of two ways was measured with the one that is not taken now."""
-    if entry["name"] != _TWO_WAYS or "block" not in entry:
+def machine_of(document: Document) -> Machine:
+    """The GPU that it was measured on; the usual one where its figures are not known."""
+    return FULL_NAMES.get(document["device"]["name"], USUAL)
+
+
+def problem_of(case: dict[str, Any], reads: str = "NCHW", writes: str = "NCHW") -> Conv:
+    """The convolution of a case, in layouts, with its bias, ReLU and dtype."""
+    ends = {name: case[name] for name in ("bias", "relu", "dtype") if name in case}
+    plain = taken(_ENDS.sub("", case["shape"])).problem
+    return replace(plain, reads=reads, writes=writes, **ends)
+
+
+def _product(name: str, problem: Conv, images: int, machine: Machine) -> Product | OneLaunch | None:
+    """What one of TENSOR would launch now; None where it has no such tiling any more."""
+    base, _, word = name.partition(TILED)
+    if not word:
+        return PRICED[base](problem, images, machine)[1]
+    return next(iter(replace(KINDS[base], word=word).products(problem, images, machine)), None)
+
+
+def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Machine) -> bool:
+    """Whether a product was measured with another kernel than it would be launched with now.
+
+    Documents that do not name what was launched tell by the threads of a block, where one launch is
+    all.
+    """
+    if entry["name"].partition(TILED)[0] not in TENSOR or "reads" not in entry:
         return False
-    layouts = {name: entry[name] for name in ("reads", "writes")}
-    problem = replace(taken(case["shape"]).problem, **layouts)
-    return bool(wgmma.plan(problem, case["images"], H200).threads != entry["block"][0])
+    problem = problem_of(case, entry["reads"], entry["writes"])
+    made = _product(entry["name"], problem, case["images"], machine)
+    if made is None:
+        return True
+    if "launched" in entry:
+        kernel = made.kernel() if isinstance(made, OneLaunch) else made.kernels()[0]
+        return kernel.entry not in entry["launched"]
+    return isinstance(made, OneLaunch) and made.threads != entry.get("block", [made.threads])[0]
 
 
-def told(case: dict[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Microseconds of best's algorithms in NCHW, and those not to be taken.
+def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Microseconds of best's algorithms in NCHW, measured on `machine`, and those not to be taken.
 
     Right ones count, where they err no more than fp32 on the same data, as `counted` has it.
     """
-    entries = [entry for entry in case["candidates"] if not _of_another_kernel(entry, case)]
+    entries = [e for e in case["candidates"] if not _of_another_kernel(e, case, machine)]
     peers = [entry for entry in entries if entry["name"] == NAMES["cuda"]]
     maps = [e for e in entries if (e.get("reads"), e.get("writes")) == ("NCHW", "NCHW")]
     us, dropped = counted(maps, next(iter(peers), None))
     return {name: float(f"{found:.{_DIGITS}g}") for name, found in us.items()}, dropped
 
 
-def timed(case: dict[str, Any]) -> dict[str, float]:
+def timed(case: dict[str, Any], machine: Machine) -> dict[str, float]:
     """Microseconds of those of best's algorithms that count, in NCHW."""
-    return told(case)[0]
+    return told(case, machine)[0]
 
 
 def measured_in(document: Document) -> Iterator[tuple[Conv, Measured]]:
     """Each case of which one algorithm can be told from another."""
     for case in document["cases"]:
-        us, dropped = told(case)
+        us, dropped = told(case, machine_of(document))
         if len(us) > 1:
-            problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
             date, commit = document["date"], document.get("commit")
             name = document["device"]["name"]
-            yield problem, Measured(name, case["images"], us, date, SHIPS, commit, dropped=dropped)
+            yield (
+                problem_of(case),
+                Measured(name, case["images"], us, date, SHIPS, commit, dropped=dropped),
+            )
 
 
 def table(root: Path = MEASURED) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from conv_choices import timed
+from conv_choices import machine_of, timed
 from measured import GPU, ROOT, Document, load, there
 
 from lenetgpu.commands.conv.compared import run_conv
@@ -46,7 +46,7 @@ MOST_VALUES = 1 << 25
 """Of the input: larger cells are the model's, their float64 truth takes longer than all others."""
 _KEPT = (
     "name", "status", "note", "precision", "relative_error", "images", "median_ms", "p05_ms",
-    "p95_ms", "reads", "writes", "speedup",
+    "p95_ms", "reads", "writes", "speedup", "same_images", "launched", "block",
 )  # fmt: skip
 
 COLOURS = {
@@ -133,7 +133,7 @@ def panes(document: Document | None) -> dict[str, list[Cell]]:
     """The cells of each map size, measured where `document` has them, with rings around."""
     measured = {}
     for case in document["cases"] if document else ():
-        if len(times := timed(case)) > 1:
+        if len(times := timed(case, machine_of(document))) > 1:
             problem = replace(taken(case["shape"]).problem, reads="NCHW", writes="NCHW")
             measured[problem, case["images"]] = times
     found: dict[str, list[Cell]] = {}
@@ -268,7 +268,7 @@ def print_counts(document: Document) -> None:
     """How often each algorithm won."""
     wins: dict[str, int] = {}
     for case in document["cases"]:
-        if times := timed(case):
+        if times := timed(case, machine_of(document)):
             name = by_time(times)[0]
             wins[name] = wins.get(name, 0) + 1
     for name in sorted(wins, key=lambda name: -wins[name]):

@@ -264,6 +264,8 @@ def candidate_json(
         entry |= rates_json(flop, moved, took, candidate.precision, limits)
         entry |= {"reads": problem.reads, "writes": problem.writes}
         entry |= launch_json(bench.launched, getattr(bench, "variant", None))
+        if bench.launched:
+            entry["launched"] = [*dict.fromkeys(one.kernel.entry for one in bench.launched)]
     else:
         entry["images_per_second"] = bench.images / (summary.median / 1e3)
     return entry
