@@ -3,9 +3,10 @@
 `lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
 which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
-named as dropped; times of another kernel than its variant would launch now on that GPU are left
-out. Of several runs the one that timed most of them counts, of those the newest. `--check` writes
-nothing and exits with 1 where the table is not what it would write.
+named as dropped; Winograd that was not compared on the same images by what it errs by the model.
+Times of another kernel than its variant would launch now on that GPU are left out. Of several runs
+the one that timed most of them counts, of those the newest. `--check` writes nothing and exits with
+1 where the table is not what it would write.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
-from lenetgpu.stages.conv.tuned.choose import counted
+from lenetgpu.stages.conv.tuned.counted import counted, inexact
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
 from lenetgpu.stages.conv.tuned.possible import TILED
 from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR
@@ -93,7 +94,8 @@ def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tupl
     entries = [e for e in case["candidates"] if not _of_another_kernel(e, case, machine)]
     peers = [entry for entry in entries if entry["name"] == NAMES["cuda"]]
     maps = [e for e in entries if (e.get("reads"), e.get("writes")) == ("NCHW", "NCHW")]
-    us, dropped = counted(maps, next(iter(peers), None))
+    few = inexact(problem_of(case), case["images"], machine)
+    us, dropped = counted(maps, next(iter(peers), None), few)
     return {name: float(f"{found:.{_DIGITS}g}") for name, found in us.items()}, dropped
 
 

@@ -129,3 +129,11 @@ def test_documents_name_what_a_candidate_launched(gpu, monkeypatch):  # noqa: F8
     (case,) = document_["cases"]
     timed = [row for row in case["candidates"] if row.get("median_ms")]
     assert timed and all(row["launched"] == ["in", "sum"] for row in timed)
+
+
+def test_tune_keeps_no_winograd_that_errs_more_by_the_model(gpu):  # noqa: F811
+    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}
+    document_, _ = tune("16,9,9,16,3", "--batch", 1)
+    (case,) = document_["cases"]
+    assert case["tuned"]["algorithm"] == "winograd.f2"
+    assert "winograd.f4" not in case["tuned"]["us"]

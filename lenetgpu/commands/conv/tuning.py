@@ -19,11 +19,11 @@ from lenetgpu.show.conv_document import geometric_mean
 from lenetgpu.stages import Variant, find
 from lenetgpu.stages.conv.tuned.choose import (
     choices,
-    counted,
     further,
     off_by,
     taken,
 )
+from lenetgpu.stages.conv.tuned.counted import counted, inexact
 from lenetgpu.stages.conv.tuned.measured import Measured, keep
 from lenetgpu.stages.conv.tuned.possible import ALGORITHMS
 
@@ -75,15 +75,15 @@ class Tuned:
 
 def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     """Keep the fastest of a case's right algorithms, on the current GPU."""
-    us, _ = counted(case["candidates"])
-    problem = _problem(shape)
+    problem, machine = _problem(shape), machines.current()
+    few = () if isinstance(problem, str) else inexact(problem, shape.batch, machine)
+    us, _ = counted(case["candidates"], inexact=few)
     if isinstance(problem, str):
         return Tuned(us, why=problem)
     if case["interrupted"]:
         return Tuned(us, why="interrupted before every algorithm was timed")
     if not us:
         return Tuned(us, why="no algorithm was right and timed")
-    machine = machines.current()
     today, load = datetime.date.today().isoformat(), load_on("cuda")
     found = Measured(machine.name, shape.batch, us, today, load=load)
     before, _ = taken(problem, shape.batch, machine)

@@ -17,7 +17,6 @@ from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct, measured
 from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
 from lenetgpu.stages.conv.tuned.possible import (
-    ALGORITHMS,
     EXACT_FROM,
     FEW_ERR,
     MEASURED_ONLY,
@@ -26,17 +25,12 @@ from lenetgpu.stages.conv.tuned.possible import (
     possible,
     why_not,
 )
-from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR, Choice
+from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR, WINOGRAD, Choice
 from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
-_PLAIN = ("direct", "prefetch", "texture")
-_WINOGRAD = ("winograd.f2", "winograd.f4")
-_BAD = ("wrong", "failed")
 _NEXT_TO_NONE = ("direct.tuned", "tensor.wgmma_tf32x3")  # of memory beside images and filters
 FURTHER = 4
 """Tilings that `conv --tune` tries beside the model's own."""
-WINOGRAD_ERR = 3.0
-"""How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
 CLAIM = 1.3
 """How many times faster than what was measured the model must promise an algorithm to be.
 
@@ -79,7 +73,7 @@ def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     found = [
         Choice(name, *price(problem, batch, machine))
         for name, price in PRICED.items()
-        if possible(name, problem, machine)
+        if possible(name, problem, machine, images=batch)
     ]
     return tuple(sorted(found, key=lambda choice: choice.clocks))
 
@@ -91,23 +85,40 @@ def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[st
     the fastest then is not possible here. The algorithm is another than was measured to be the
     fastest where the table that ships has no time of it, nor another run of about as many images,
     and the model promises CLAIM. What such a run dropped is not taken. Of what was measured without
-    the problem's bias, ReLU or dtype, algorithms that take these count. LenetError where none does.
+    the problem's bias, ReLU or dtype, algorithms that take these count; of what was measured for
+    other images or on a twin, Winograd that errs no more by the model. LenetError where none does.
     """
     machine = machine or machines.current()
-    rows = [_taking(row, problem, machine) for row in measured.near(problem, batch, machine)]
+    near = measured.near(problem, batch, machine)
+    rows = [_taking(found, problem, batch, machine) for found in near]
     for found in rows:
-        if possible(found.algorithm, problem, machine, measured=True):
+        if _runs(found.algorithm, found, problem, batch, machine):
             tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
-            first = _promising(problem, found, machine, tried)
+            first = _promising(problem, batch, found, machine, tried)
             return found.algorithm if first is None else first.algorithm, found
     return _by_model(problem, batch, machine, rows), None
 
 
-def _taking(found: Measured, problem: Conv, machine: Machine) -> Measured:
-    """What was measured of those that take the problem, where it was measured without its wants."""
-    if not found.lacks:
+def _as_it_runs(found: Measured, batch: int) -> bool:
+    """Whether it was measured on this GPU's name and as many images: plans, and errors, are its."""
+    return found.images == batch and not found.twin
+
+
+def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
+    """Whether what was measured may run for `batch` images; Winograd's errors hold for its plan."""
+    compared = name not in WINOGRAD or _as_it_runs(found, batch)
+    return possible(name, problem, machine, compared, batch)
+
+
+def _taking(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
+    """What was measured of those that may run, where it was of other wants, images or GPUs."""
+    if not found.lacks and _as_it_runs(found, batch):
         return found
-    held = {n: us for n, us in found.us.items() if possible(n, problem, machine, measured=True)}
+    held = {
+        name: us
+        for name, us in found.us.items()
+        if _runs(name, found, problem, batch, machine) or not (found.lacks or name in WINOGRAD)
+    }
     return replace(found, us=held or found.us)
 
 
@@ -121,55 +132,17 @@ def _by_model(problem: Conv, batch: int, machine: Machine, rows: Iterable[Measur
 
 
 def _promising(
-    problem: Conv, found: Measured, machine: Machine, tried: Collection[str]
+    problem: Conv, batch: int, found: Measured, machine: Machine, tried: Collection[str]
 ) -> Choice | None:
     """What is not among those `tried` and should be faster than all the table that ships has."""
     if found.source != SHIPS:
         return None
+    rest = {option.algorithm for option in choices(problem, batch, machine)}.difference(tried)
     options = choices(problem, found.images, machine)
-    first = next((option for option in options if option.algorithm not in tried), None)
+    first = next((option for option in options if option.algorithm in rest), None)
     if first is None or CLAIM * first.us(machine) > found.us[found.algorithm]:
         return None
     return first
-
-
-def counted(
-    entries: Iterable[Mapping[str, Any]], peer: Mapping[str, Any] | None = None
-) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
-
-    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN on the same data, and
-    than all of ours that add fp32 and transform nothing. Errors are root mean squares on the same
-    images where all have them; else the largest, by which Winograd may err WINOGRAD_ERR times as
-    much. Without a `peer` Winograd may err within its tolerance.
-    """
-    own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
-    right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
-    peers = [] if peer is None or peer.get("relative_error") is None else [peer]
-    same = all("same_images" in entry for entry in (*right, *peers))
-    plain = [_erred(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
-    limit = max([*plain, *(_erred(entry, same) for entry in peers)], default=float("inf"))
-    limits = dict.fromkeys(TENSOR, limit)
-    if peers:
-        limits |= dict.fromkeys(_WINOGRAD, limit if same else WINOGRAD_ERR * limit)
-    us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
-    for entry in right:
-        name, error = entry["name"], _erred(entry, same)
-        most = limits.get(name.partition(TILED)[0])
-        if most is not None and (error is None or not error <= most):
-            dropped.append(name)
-        else:
-            us[name] = 1e3 * entry["median_ms"]
-    return us, tuple(dropped)
-
-
-def _erred(entry: Mapping[str, Any], same: bool) -> Any:
-    """What a candidate erred: on the same images as all, or the largest of any."""
-    return entry["same_images"]["rms"] if same else entry.get("relative_error")
-
-
-def _plain(algorithm: str) -> bool:
-    return find("conv", algorithm.partition(TILED)[0], "cuda").family in _PLAIN
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
@@ -201,10 +174,10 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
         if name in times or possible(name, problem, machine):
             rows.append((name, f"no model{_time(times, name) or '; not measured'}"))
     priced = {option.algorithm for option in options}
-    few = {name: f"no model of so few products{_time(times, name)}" for name in times}
-    rows += [(name, few[name]) for name in TENSOR if name in few.keys() - priced]
-    asked = PRICED if problem.wants else TENSOR
-    refused = {name: why_not(name, problem, machine, name in times) for name in asked}
+    rows += _unpriced(times, priced, problem, batch, machine)
+    fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
+    asked = PRICED if problem.wants else (*TENSOR, *fits)
+    refused = {name: why_not(name, problem, machine, name in times, batch) for name in asked}
     return rows + [(name, f"not taken, {why}") for name, why in refused.items() if why]
 
 
@@ -237,6 +210,20 @@ def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
         second = min(times, key=times.__getitem__)
         why += f"; {times[second]:,.2f} us of {second}, which is next"
     return [("chosen", f"{algorithm}, {words}"), ("because", why)]
+
+
+def _unpriced(
+    times: Mapping[str, float], priced: Collection[str], problem: Conv, batch: int, machine: Machine
+) -> Rows:
+    """What was measured and has a model, but not of this problem: why not, and its time."""
+    rows = []
+    for name in (*TENSOR, *WINOGRAD):
+        if name in times and name not in priced:
+            why = "no model of so few products"
+            if name in WINOGRAD:
+                why = why_not(name, problem, machine, images=batch) or ""
+            rows.append((name, why + _time(times, name)))
+    return rows
 
 
 def _time(times: Mapping[str, float], algorithm: str) -> str:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR
+from lenetgpu.stages.conv.tuned import rounding, winograd
+from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR, WINOGRAD
 from lenetgpu.stages.registry import find
 
 _ANYWHERE = "tensor.fp16x3"  # from sm_80 on, any dtype
@@ -25,10 +26,13 @@ FEW_ERR = 3.6
 """How many times as much of fewer, at most: taken where a problem wants what no other takes."""
 
 
-def why_not(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> str | None:
+def why_not(
+    algorithm: str, problem: Conv, machine: Machine, measured: bool = False, images: int = 1
+) -> str | None:
     """Why `best.fp32` may not run that algorithm on `problem`, on `machine`; None where it may.
 
-    `measured`: what it errs is known, and no more than fp32.
+    `measured`: what it errs is known, and no more than fp32. If not, Winograd's error is that which
+    `rounding` predicts for up to `images` images.
     """
     name, _, word = algorithm.partition(TILED)
     if name not in ALGORITHMS or (word and name not in KINDS):
@@ -37,6 +41,8 @@ def why_not(algorithm: str, problem: Conv, machine: Machine, measured: bool = Fa
     if not found.needs.met_by(machine):
         return f"it needs {found.needs}"
     refusal = found.refusal(problem)
+    if refusal is None and name in WINOGRAD and not measured:
+        return errs_more(name, problem, machine, images)
     if refusal is not None or name not in TENSOR:
         return refusal
     if problem.depth < EXACT_FROM and not measured and not problem.wants:
@@ -47,9 +53,21 @@ def why_not(algorithm: str, problem: Conv, machine: Machine, measured: bool = Fa
     return None
 
 
-def possible(algorithm: str, problem: Conv, machine: Machine, measured: bool = False) -> bool:
+def errs_more(algorithm: str, problem: Conv, machine: Machine, images: int) -> str | None:
+    """That one of WINOGRAD errs more than fp32 by the model, and both figures; or None."""
+    product = winograd.plan(problem, images, WINOGRAD[algorithm], machine)
+    found = rounding.of_winograd(product, problem, WINOGRAD[algorithm])
+    most, row = rounding.MARGIN * found, rounding.in_a_row(problem)
+    if most <= row:
+        return None
+    return f"by the model it errs up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
+
+
+def possible(
+    algorithm: str, problem: Conv, machine: Machine, measured: bool = False, images: int = 1
+) -> bool:
     """Whether `best.fp32` may run that algorithm on `problem`, on `machine`; `why_not` says why."""
-    return why_not(algorithm, problem, machine, measured) is None
+    return why_not(algorithm, problem, machine, measured, images) is None
 
 
 def no_taker(problem: Conv, machine: Machine) -> str | None:

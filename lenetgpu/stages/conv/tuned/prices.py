@@ -69,11 +69,13 @@ def _tf32(problem: Conv, batch: int, machine: Machine) -> Price:
 KINDS = {"tensor.wgmma_fp16x3": wgmma.FP16X3, "tensor.fp16x3": mma.FP16X3}
 """Those with tilings of which each can be named."""
 
+WINOGRAD = {"winograd.f2": 2, "winograd.f4": 4}
+"""Outputs of a tile, each way."""
+
 PRICED: dict[str, Callable[[Conv, int, Machine], Price]] = {
     "direct.tuned_single": _one_channel,  # before direct.tuned, with which memory ties it
     "direct.tuned": _direct,
-    "winograd.f2": partial(_winograd, 2),
-    "winograd.f4": partial(_winograd, 4),
+    **{name: partial(_winograd, outputs) for name, outputs in WINOGRAD.items()},
     **{name: partial(_tensor, kind) for name, kind in KINDS.items()},
     "tensor.wgmma_tf32x3": _tf32,
 }
