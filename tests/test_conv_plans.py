@@ -68,8 +68,8 @@ def test_sums_are_bounded():
     ("problem", "expected"),
     [
         (square(7, 512, 1), "direct.tuned"),
-        (square(28, 512, 5), "winograd.f4"),
-        (square(512, 64, 3), "winograd.f4"),
+        (square(28, 512, 5), "tensor.wgmma_fp16x3"),
+        (square(14, 512, 3), "winograd.f4"),
         (Conv(224, 224, 1, 64, 3, 3, **MAPS), "direct.tuned_single"),
         (square(28, 64, 3, stride=2), "direct.tuned"),
     ],
