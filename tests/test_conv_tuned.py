@@ -681,7 +681,8 @@ def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
     document, said = tune("16,9,9,16,3", "--batch", 3, "--seconds", 0.05)
     found = document["cases"][0]["tuned"]
     assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)
-    assert {"direct.tuned", "winograd.f2", "winograd.f4", "prefetch.stride_fixed"} <= {*found["us"]}
+    assert {"direct.tuned", "winograd.f2", "prefetch.stride_fixed"} <= {*found["us"]}
+    assert "winograd.f4" not in found["us"]  # errs more, by the model
     assert "1 of 1 choices kept" in said
     name, row = taken(OTHER, 3)
     assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)
