@@ -37,6 +37,7 @@ compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile 
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
 SQUARE, TOWER, HALF = wgmma.TILINGS
 TAPS, TAPS_136, TAPS_112, TAPS_96 = taps.TILINGS
+PAIRS, PAIRS_96, PAIRS_80 = taps.PAIRS
 RUN = """
 extern "C" const char* run%d(unsigned grid, unsigned threads, unsigned long bytes, unsigned seed,
                              void** args) {
@@ -60,12 +61,13 @@ class Case:
     tiling: Tiling
     split: int = 1
     parts: int = 2
+    sampled: bool = False
 
     @property
     def product(self):
-        return Product(
-            Layout(self.problem, self.parts, self.tiling.planes), self.tiling, self.split
-        )
+        how = self.tiling.planes, self.tiling.pairs, self.sampled
+        layout = Layout(self.problem, self.parts, *how)
+        return Product(layout, self.tiling, self.split)
 
     @property
     def kernels(self):
@@ -76,9 +78,9 @@ class Case:
     def __str__(self):
         p, tiling = self.problem, self.tiling
         shape = f"{p.C},{p.H},{p.W},{p.M},{p.R}x{p.S},{p.stride},{p.pad}-{p.reads}-{p.writes}"
-        cut = f"{tiling.bm}x{tiling.bn}" + "-taps" * tiling.planes
+        cut = f"{tiling.bm}x{tiling.bn}" + f"-{tiling.word}" * tiling.planes
         ends = "".join(f"-{want}" for want in sorted(p.wants))
-        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}"
+        return f"{shape}-{self.images}-{cut}-{self.split}-{self.parts}{ends}" + "-s" * self.sampled
 
     def ended(self, dtype="fp32", bias=True, relu=True):
         """The same with a bias, ReLU and operands of `dtype`."""
@@ -162,6 +164,23 @@ CASES = [
     Case(conv("70,9,9,70,5,5,2,2", **NCHW), 4, TAPS_136),
     Case(conv("200,5,5,33,3,3,1,1"), 12, TAPS_112, 2),
 ]
+IN_PAIRS = [  # rows of an even and an odd number of outputs, padding of none to 3
+    Case(conv("32,7,8,70,3,3,1,1", **NCHW), 3, PAIRS),
+    Case(conv("40,9,9,10,3,3", **NCHW), 4, PAIRS_96),
+    Case(conv("64,5,9,65,1,3,1,2"), 3, PAIRS_80),
+    Case(conv("36,6,6,12,5,3,1,1", reads="NCHW"), 4, PAIRS, 3),
+    Case(conv("100,6,7,10,3,3,1,1", writes="NCHW"), 6, PAIRS_96),  # sums set aside once
+    Case(conv("33,1,3,5,3,3,1,3", **NCHW), 7, PAIRS_80, 2),
+    Case(conv("200,5,6,33,3,3,1,1", **NCHW), 12, PAIRS, 2),
+    Case(conv("32,3,3,4,1,3"), 40, PAIRS_96),
+]
+PAIRS_ENDED = [
+    IN_PAIRS[0].ended("fp16"),
+    IN_PAIRS[1].ended("bf16", bias=False),
+    IN_PAIRS[1].ended(),
+    IN_PAIRS[2].ended("bf16"),
+    IN_PAIRS[3].ended("fp16", relu=False),
+]
 ENDED = [
     CASES[13].ended(),
     CASES[14].ended("bf16"),
@@ -188,16 +207,24 @@ RESNET = [conv(t) for t in ("64,56,56,64,3,3,1,1", "256,14,14,256,3,3,1,1", "512
 PLAIN, PARTED = CASES[13], CASES[14]
 TAPPED = Case(replace(PLAIN.problem, **NCHW), 3, TAPS)
 PARTED_MAPS = CASES[23]
-SOME = (PLAIN, PARTED, TAPPED)
+PAIRED = IN_PAIRS[0]
+SOME = (PLAIN, PARTED, TAPPED, PAIRED)
+SAMPLED = [replace(case, sampled=True) for case in (
+    PLAIN, TAPPED, PAIRED, IN_PAIRS[2], CASES[7], CASES[21], CASES[59].ended("fp16"),
+    PAIRS_ENDED[1],
+)]  # fmt: skip
 DEEP = Case(conv("512,3,3,8,3,3"), 1, NARROW)
 DEEP_TAPS = replace(DEEP, images=40, tiling=TAPS)
+DEEP_PAIRS = replace(DEEP, images=40, tiling=PAIRS)
 MANY_SHARES = CASES[-5]
 STRIDED = Case(conv("4,5,5,3,1,1,2"), 3, NARROW)
 ENDED_STRIDED = [STRIDED.ended(), STRIDED.ended("fp16"), STRIDED.ended("bf16", relu=False)]
-ENDED_AGAIN = [ENDED[0], ENDED[1], ENDED[10], ENDED[11]]  # rows, parts, planes of both layouts
+# Rows, parts, planes of both layouts, pairs:
+ENDED_AGAIN = [ENDED[0], ENDED[1], ENDED[10], ENDED[11], PAIRS_ENDED[0]]
 TWINS = [case.plain for case in ENDED if case.plain not in (*CASES, TAPPED)]
-ALL = [*CASES, TAPPED, DEEP, DEEP_TAPS, STRIDED, *ENDED, *ENDED_STRIDED, *TWINS]
-LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, *ENDED_STRIDED, *ENDED_AGAIN)
+PAIRED_ALL = [*IN_PAIRS, *PAIRS_ENDED, DEEP_PAIRS, *SAMPLED]
+ALL = [*CASES, TAPPED, DEEP, DEEP_TAPS, STRIDED, *ENDED, *ENDED_STRIDED, *TWINS, *PAIRED_ALL]
+LOOKED_AT_AGAIN = (PLAIN, PARTED, STRIDED, PAIRED, *ENDED_STRIDED, *ENDED_AGAIN)
 
 
 def flat(path, seen):
@@ -325,15 +352,18 @@ def assert_right(found, x, w, case, most=None):
 
 
 def assert_each_right(found, x, w, case):
-    """Every image and filter by itself, whatever the others are."""
+    """Every image and filter by itself, whatever the others are and ReLU leaves of it."""
     expected = reference(x, w, case.problem)
-    for image, truth in zip(found, expected, strict=True):
+    sums = reference(x, w, replace(case.problem, relu=False)) if case.problem.relu else expected
+    for image, truth, whole in zip(found, expected, sums, strict=True):
         for m in range(case.problem.M):
-            assert judge(image[..., m], truth[..., m], "fp16x3").passed, (case, m)
+            most = narrowed(np.float32([abs(whole[..., m]).max()]), case.problem.dtype)
+            both = np.append(image[..., m], most), np.append(truth[..., m], widened(most))
+            assert judge(*both, "fp16x3").passed, (case, m)
 
 
 @compiled_here
-@pytest.mark.parametrize("case", [*CASES, *ENDED], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *IN_PAIRS, *ENDED, *PAIRS_ENDED, *SAMPLED], ids=str)
 def test_right_and_nothing_beside(case, on_a_cpu, rng):
     x, w = operands(case, rng)
     assert_right(computed(case, x, w), x, w, case, 1.5e-6 if case.parts == 2 else 1e-3)
@@ -382,12 +412,13 @@ def test_deep_sums_are_not_cut_by_the_tensor_cores(on_a_cpu, rng):
 
 
 @compiled_here
-def test_taps_sums_are_set_aside_before_they_are_many(on_a_cpu, rng):
+@pytest.mark.parametrize(("case", "most"), [(DEEP_TAPS, 1.9e-7), (DEEP_PAIRS, 2.3e-7)], ids=str)
+def test_taps_sums_are_set_aside_before_they_are_many(case, most, on_a_cpu, rng):
     """Of 144 taps' sums one after another the roundings come to 2.5e-7 of the root of 4,608."""
-    problem = DEEP_TAPS.problem
-    x, w = operands(DEEP_TAPS, rng)
-    off = computed(DEEP_TAPS, x, w) - reference(x, w, problem)
-    assert np.sqrt((off**2).mean() / problem.depth) < 1.9e-7
+    problem = case.problem
+    x, w = operands(case, rng)
+    off = computed(case, x, w) - reference(x, w, problem)
+    assert np.sqrt((off**2).mean() / problem.depth) < most
 
 
 @compiled_here
@@ -400,6 +431,24 @@ def test_the_largest_input_of_an_image_is_found_wherever_it_lies(at, on_a_cpu, r
     implicit.run(x, state, np.empty((2, *problem.out_shape), np.float32))
     found = state.images.tops - [0, state.lifts[at[2]]]
     assert found[1] == np.frexp(1e20)[1] > 10 > found[0]
+
+
+@compiled_here
+@pytest.mark.parametrize("case", SAMPLED, ids=str)
+@pytest.mark.parametrize("usual", [1, 0])
+def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cpu, rng):
+    """Wherever a larger input lies; images beside it are what they are without it."""
+    problem = case.problem
+    few = replace(case, images=3)
+    for _ in range(3):
+        x, w = operands(few, rng)
+        x[1] *= usual
+        plain = computed(few, x, w)
+        at = tuple(int(rng.integers(size)) for size in problem.in_shape)
+        x[(1, *at)] = narrowed(np.float32([2e3]), problem.dtype)[0]
+        found = computed(few, x, w)
+        assert_each_right(found, x, w, few)
+        np.testing.assert_array_equal(found[[0, 2]], plain[[0, 2]])
 
 
 TINY = np.float32(2.0**-149)

@@ -5,7 +5,7 @@
 // every other image is left as it is. Where ReLU is taken, images with a sum that is no number too:
 // halves of infinity make NaN of what may be -infinity, and 0 then. Blocks share out the images,
 // THREADS a look; where more blocks than one look at an image its outputs are spread over their threads.
-#include "stages/conv/tensor/ends.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 #ifdef ENTRY_tensor_meet
 extern "C" __global__ void __launch_bounds__(THREADS)

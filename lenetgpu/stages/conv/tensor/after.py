@@ -22,7 +22,7 @@ _ROOM = 15 - 24 + 20
 
 def room(layout: Layout) -> int:
     """The exponent of the least largest output, of scaled operands, that needs no second look."""
-    return _ROOM + int(layout.problem.depth).bit_length()
+    return _ROOM + int(layout.problem.depth).bit_length() + layout.pairs  # points may be cancelled
 
 
 def kernel(layout: Layout) -> Kernel:

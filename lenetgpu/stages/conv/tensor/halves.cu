@@ -1,10 +1,13 @@
 // Images to fp16 high and low, scaled by powers of two: each image by its largest input, each
 // channel by what its filters make of it (`lifts`), so that nothing overflows and what counts is kept.
-// tensor_largest: SHARES blocks an image, each finds the largest exponent of its share.
+// tensor_largest: SHARES blocks an image, each finds the largest exponent of its share, or of every
+// SAMPLE-th line of it. Then there is room for inputs 2^HEAD times as large; an image with larger ones says so
+// (`beyond`), and tensor_resplit splits it once more, by its largest.
 // tensor_halves: a thread a cell of 8 channels (packed.cuh); any C, zeros behind the last channel. A
 // warp takes ALONG pixels of ACROSS neighbouring cells: at NCHW its lanes read ALONG floats of a row, at
 // NHWC ACROSS cells of a pixel, and write one or the other, so that whole sectors are read and written.
-#include "stages/conv/tensor/ends.cuh"
+// PAIRS: a thread makes the four points of two output columns of four inputs in a row.
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARPS = THREADS / 32;
 
@@ -13,10 +16,13 @@ static_assert(SHARES > 0 && (SHARES & (SHARES - 1)) == 0, "lanes of a warp take 
 
 __device__ __forceinline__ u32 raised(int top) { return u32(top - NO_TOP); }
 
+constexpr int LINE = 32;                      // lanes of a warp, whose inputs lie side by side
+
 #ifdef ENTRY_tensor_largest
 constexpr u32 INPUTS = u32(H) * W * CH;       // fewer than 2^30
 constexpr int ALONG = READS == NHWC ? CH : H * W;
 constexpr int WIDE = ALONG % 4 == 0 ? 4 : 1;
+constexpr u32 READ = (INPUTS / WIDE + LINE * SAMPLE - 1) / (LINE * SAMPLE) * LINE;
 constexpr int NEXT = READS == NHWC;           // from an input's channel to that of the next of WIDE
 
 __device__ __forceinline__ int channel_of(u32 i) {
@@ -25,7 +31,7 @@ __device__ __forceinline__ int channel_of(u32 i) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     tensor_largest(const Held* __restrict__ x, const int* __restrict__ lifts,
-                   u32* __restrict__ found, u32* __restrict__ reached) {
+                   u32* __restrict__ found, u32* __restrict__ reached, u32* __restrict__ beyond) {
     __shared__ u32 of_warp[WARPS];
     follow();
     const int image = blockIdx.x / SHARES, share = blockIdx.x % SHARES;
@@ -36,7 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (top != NO_TOP) most = max(most, raised(top + lifts[channel]));
     };
 #pragma unroll 8
-    for (u32 i = (share * THREADS + threadIdx.x) * WIDE; i < INPUTS; i += SHARES * THREADS * WIDE) {
+    for (u32 at = share * THREADS + threadIdx.x; at < READ; at += SHARES * THREADS) {
+        const u32 line = at / LINE, i = ((line * SAMPLE + line % SAMPLE) * LINE + at % LINE) * WIDE;
+        if (i >= INPUTS) continue;
         const int channel = channel_of(i);
         if (WIDE == 4) {
             const float4 four = four_at(from + i);
@@ -53,13 +61,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         most = __reduce_max_sync(~0u, threadIdx.x < WARPS ? of_warp[threadIdx.x] : 0);
         if (threadIdx.x == 0) {
             found[blockIdx.x] = most;
-            if (share == 0) reached[image] = 0;
+            if (share == 0) reached[image] = beyond[image] = 0;
         }
     }
 }
 #endif
 
-#ifdef ENTRY_tensor_halves
+#if defined(ENTRY_tensor_halves) || defined(ENTRY_tensor_resplit)
 constexpr int ALONG = 32 / ACROSS;
 constexpr int COLUMNS = H * WP;               // of an image
 constexpr int RUNS = (COLUMNS + ALONG - 1) / ALONG;
@@ -88,6 +96,16 @@ __device__ __forceinline__ void inputs_of(float (&v)[CELL], const Held* __restri
     }
 }
 
+// Of 8 channels, the inputs of two output columns: columns 2 col - PAD to 2 col - PAD + 3.
+__device__ __forceinline__ void row_of(float (&v)[POINTS][CELL], const Held* __restrict__ x,
+                                       size_t image, int y, int col, int first) {
+#pragma unroll
+    for (int p = 0; p < POINTS; ++p) {
+        const int at = ACROSS_X * col - PAD + p;
+        if (at >= 0 && at < W) inputs_of(v[p], x, image, y, at, first);
+    }
+}
+
 // The largest of a lane's part of an image's shares.
 __device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lane) {
     u32 most = found[lane % SHARES];
@@ -96,45 +114,118 @@ __device__ __forceinline__ u32 largest_of(const u32* __restrict__ found, int lan
     return most;
 }
 
-// `plane`: positions from one plane to the next. Images from the last to the first: what
-// tensor_largest read last may still be in the cache.
-extern "C" __global__ void __launch_bounds__(THREADS)
-    tensor_halves(const Held* __restrict__ x, const int* __restrict__ lifts,
-                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
-                  int plane) {
-    follow();
-    const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
+// The inputs of a cell of channels from `first` on, or of its points.
+__device__ __forceinline__ void cell_of(float (&v)[POINTS][CELL], const Held* __restrict__ x,
+                                        size_t image, int y, int col, int first) {
+    if constexpr (PAIRS) row_of(v, x, image, y, col, first);
+    else inputs_of(v[0], x, image, y, col, first);
+}
+__device__ __forceinline__ int lift_of(const int* __restrict__ lifts, int channel) {
+    return lifts[FOLD ? channel % CH : min(channel, CH - 1)];
+}
+
+// The largest input of a cell that is a number, raised.
+__device__ __forceinline__ u32 largest_of_cell(const Held* __restrict__ x, const int* __restrict__ lifts,
+                                               size_t image, int y, int col, int first) {
+    u32 most = 0;
+    float v[POINTS][CELL] = {};
+    cell_of(v, x, image, y, col, first);
+    for (int c = 0; c < CELL; ++c)
+        for (int p = 0; p < POINTS; ++p) {
+            const int top = top_of(v[p][c]);
+            if (top != NO_TOP) most = max(most, raised(top + lift_of(lifts, first + c)));
+        }
+    return most;
+}
+
+// A warp's part of an image whose inputs are less than 2^(most + NO_TOP), unless WATCHED: then what is
+// larger goes to `beyond`. `plane`: positions from one plane to the next.
+template <bool WATCHED>
+__device__ __forceinline__ void split(const Held* __restrict__ x, const int* __restrict__ lifts, u32 most,
+                                      int* __restrict__ tops, uint4* __restrict__ packed, int plane,
+                                      u32* __restrict__ beyond, int image, int part) {
     const int lane = threadIdx.x % 32, warp = part * WARPS + threadIdx.x / 32;
     const int pixel = warp % RUNS * ALONG + lane / ACROSS;
     const int group = warp / RUNS * ACROSS + lane % ACROSS, first = group * CELL;
     const int y = pixel / WP, col = pixel % WP;
     const int top_row = PLANES ? y + PAD : y, left = PLANES ? col + PAD_X : col;
     const int phase_y = PLANES ? top_row % STRIDE : 0, row = PLANES ? top_row / STRIDE : y;
-    const int phase_x = PLANES ? left % STEP_X : 0, column = PLANES ? left / STEP_X : col;
+    const int phase_x = PLANES && !PAIRS ? left % STEP_X : 0;
+    const int column = PLANES && !PAIRS ? left / STEP_X : col;
     const bool read = phase_y < PHASES_Y && phase_x < PHASES_X && row < SLOT / PITCH && column < PITCH;
-    const bool own = pixel < COLUMNS && group < FILLED && read;
-    float v[CELL] = {};
-    if (own) inputs_of(v, x, image, y, col, first);
-    const u32 most = __reduce_max_sync(~0u, largest_of(found + image * SHARES, lane));
-    const int top = most ? int(most) + NO_TOP : NO_TOP;
+    const int top = most ? int(most) + NO_TOP + PAIRS : NO_TOP;  // a point is a sum of two
     if (part == 0 && threadIdx.x == 0) tops[image] = top;
-    if (!own) return;
+    if (pixel >= COLUMNS || group >= FILLED || !read) return;
+    float v[POINTS][CELL] = {}, largest = 0.0f;
+    cell_of(v, x, image, y, col, first);
     const int shift = HALF_TOP - (most ? top : 0);
 #pragma unroll
     for (int c = 0; c < CELL; ++c) {
-        const int channel = first + c, of = FOLD ? channel % CH : min(channel, CH - 1);
-        v[c] = times_power(v[c], shift + lifts[of]);
-    }
-    u32 high[CELL / 2], low[CELL / 2];
+        const int lift = shift + lift_of(lifts, first + c);
 #pragma unroll
-    for (int c = 0; c < CELL / 2; ++c) {
-        high[c] = ptx::half2(v[2 * c], v[2 * c + 1]);
-        low[c] = ptx::rest2(v[2 * c], v[2 * c + 1], high[c]);
+        for (int p = 0; p < POINTS; ++p) {
+            v[p][c] = times_power(v[p][c], lift);
+            largest = fmaxf(largest, fabsf(v[p][c]));
+        }
+        if constexpr (PAIRS) {
+            const float zero = v[0][c], one = v[1][c], two = v[2][c];
+            v[0][c] = zero - two, v[1][c] = one + two, v[2][c] = two - one, v[3][c] -= one;
+        }
+    }
+    if (WATCHED && (most == 0 || largest >= float(1 << (HALF_TOP - PAIRS)))) {
+        const u32 own = largest_of_cell(x, lifts, image, y, col, first);
+        if (own > most) atomicMax(beyond + image, own);
     }
     const size_t position = size_t(image) * SLOT + row * PITCH + column, apart = PLANES ? plane : 1;
     const int cell = (phase_y * PHASES_X + phase_x) * GROUPS + group;
     uint4* to = packed + (PLANES ? position : position * (PARTS * GROUPS)) + cell * apart;
-    *to = {high[0], high[1], high[2], high[3]};
-    if (PARTS == 2) to[PHASES * GROUPS * apart] = {low[0], low[1], low[2], low[3]};
+#pragma unroll
+    for (int p = 0; p < POINTS; ++p, to += GROUPS * apart) {
+        u32 high[CELL / 2], low[CELL / 2];
+#pragma unroll
+        for (int c = 0; c < CELL / 2; ++c) {
+            high[c] = ptx::half2(v[p][2 * c], v[p][2 * c + 1]);
+            low[c] = ptx::rest2(v[p][2 * c], v[p][2 * c + 1], high[c]);
+        }
+        *to = {high[0], high[1], high[2], high[3]};
+        if (PARTS == 2) to[PHASES * GROUPS * apart] = {low[0], low[1], low[2], low[3]};
+    }
+}
+#endif
+
+#ifdef ENTRY_tensor_halves
+// Images from the last to the first: what tensor_largest read last may still be in the cache.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor_halves(const Held* __restrict__ x, const int* __restrict__ lifts,
+                  const u32* __restrict__ found, int* __restrict__ tops, uint4* __restrict__ packed,
+                  u32* __restrict__ beyond, int plane) {
+    follow();
+    const int image = (gridDim.x - 1 - blockIdx.x) / BLOCKS, part = blockIdx.x % BLOCKS;
+    u32 most = __reduce_max_sync(~0u, largest_of(found + image * SHARES, threadIdx.x % 32));
+    if (most) most += HEAD;
+    split<(SAMPLE > 1)>(x, lifts, most, tops, packed, plane, beyond, image, part);
+}
+#endif
+
+#ifdef ENTRY_tensor_resplit
+// Blocks look at THREADS images at a time, and share out those with inputs beyond their scale.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    tensor_resplit(const Held* __restrict__ x, const int* __restrict__ lifts, int* __restrict__ tops,
+                   uint4* __restrict__ packed, u32* __restrict__ beyond, int plane, int images) {
+    __shared__ u32 larger[WARPS];
+    follow();
+    for (int look = 0; look < images; look += THREADS) {
+        const int own = look + threadIdx.x;
+        const u32 of_warp = __ballot_sync(~0u, own < images && beyond[own]);
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) larger[threadIdx.x / 32] = of_warp;
+        __syncthreads();
+        for (int i = 0; i < WARPS; ++i)
+            for (u32 left = larger[i]; left; left &= left - 1) {
+                const int image = look + i * 32 + __ffs(left) - 1;
+                for (int part = blockIdx.x; part < BLOCKS; part += gridDim.x)
+                    split<false>(x, lifts, beyond[image], tops, packed, plane, beyond, image, part);
+            }
+    }
 }
 #endif

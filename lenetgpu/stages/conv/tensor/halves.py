@@ -9,26 +9,44 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 THREADS = 256
 _MOST_SHARES = 128  # so that one image alone has a block for every multiprocessor
 _INPUTS_A_THREAD = 16
+_SAMPLED_FROM = 1 << 16  # inputs of an image of which some say how large all are
+_ALL_FROM = 1 << 21  # of all images: what another launch costs is read in no time
+SAMPLE = 8  # of so many lines one
+HEAD = 3  # inputs 2**HEAD times as large as those have room
+_RESPLIT_BLOCKS = 256
 _WARPS = THREADS // WARP
+
+
+def worth_sampling(problem: Conv, images: int) -> bool:
+    """Whether looking at some inputs of `images` images is faster than at all of them."""
+    inputs = problem.H * problem.W * problem.C
+    return bool(inputs >= _SAMPLED_FROM and images * inputs >= _ALL_FROM)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Both launches for images of a layout: who finds the largest, who splits."""
+    """The launches for images of a layout: who finds the largest, who splits, who splits anew."""
 
     layout: Layout
+
+    @property
+    def sample(self) -> int:
+        """Of how many lines of an image one is looked at for its largest input."""
+        return SAMPLE if self.layout.sampled else 1
 
     @property
     def shares(self) -> int:
         """Blocks that look for an image's largest input: a power of two."""
         problem = self.layout.problem
-        wanted = blocks_for(problem.H * problem.W * problem.C, THREADS * _INPUTS_A_THREAD)
+        read = blocks_for(problem.H * problem.W * problem.C, self.sample)
+        wanted = blocks_for(read, THREADS * _INPUTS_A_THREAD)
         return int(min(_MOST_SHARES, 1 << (wanted - 1).bit_length()))
 
     @property
@@ -47,22 +65,22 @@ class Split:
         alone = self.layout.planes and self.layout.problem.reads == "NCHW"
         return 1 if alone else next(count for count in (4, 2, 1) if self._groups % count == 0)
 
-    def kernels(self) -> tuple[Kernel, Kernel]:
-        """`tensor_largest` and `tensor_halves`."""
+    def kernels(self) -> tuple[Kernel, ...]:
+        """`tensor_largest`, `tensor_halves` and, where images are sampled, `tensor_resplit`."""
         sizes = {"THREADS": THREADS, "SHARES": self.shares, "BLOCKS": self.blocks}
-        sizes["ACROSS"] = self.across
+        sizes |= {"ACROSS": self.across, "SAMPLE": self.sample}
+        sizes["HEAD"] = HEAD if self.sample > 1 else 0
         defines = tuple((self.layout.defines() | sizes).items())
-        names = ("tensor_largest", "tensor_halves")
-        first, second = (Kernel(_SOURCE, name, defines, ABLE) for name in names)
-        return first, second
+        names = ("tensor_largest", "tensor_halves", "tensor_resplit")[: 2 + (self.sample > 1)]
+        return tuple(Kernel(_SOURCE, name, defines, ABLE) for name in names)
 
 
 @dataclass(frozen=True)
 class Images:
     """Split images on the device, the exponent that each was scaled by, and what became of it.
 
-    `packed` has room for `room` images, `found` a number an image and share, `tops` and `reached`
-    one an image.
+    `packed` has room for `room` images, `found` a number an image and share, `tops`, `reached` and
+    `beyond` one an image.
     """
 
     room: int
@@ -70,6 +88,7 @@ class Images:
     found: Any
     tops: Any
     reached: Any
+    beyond: Any
 
     @staticmethod
     def empty(split: Split, images: int) -> Images:
@@ -84,25 +103,34 @@ class Images:
             cupy.empty(images * split.shares, cupy.uint32),
             cupy.empty(images, cupy.int32),
             cupy.empty(images, cupy.uint32),
+            cupy.empty(images, cupy.uint32),
         )
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
         import numpy as np
 
-        largest, halves = split.kernels()
+        largest, halves, *again = split.kernels()
         plane = np.int32(split.layout.plane(self.room))
         launch(
             largest,
             (images * split.shares,),
             (THREADS,),
-            (x, lifts, self.found, self.reached),
+            (x, lifts, self.found, self.reached, self.beyond),
             overlap=True,
         )
         launch(
             halves,
             (images * split.blocks,),
             (THREADS,),
-            (x, lifts, self.found, self.tops, self.packed, plane),
+            (x, lifts, self.found, self.tops, self.packed, self.beyond, plane),
             overlap=True,
         )
+        for resplit in again:
+            launch(
+                resplit,
+                (min(_RESPLIT_BLOCKS, images * split.blocks),),
+                (THREADS,),
+                (x, lifts, self.tops, self.packed, self.beyond, plane, np.int32(images)),
+                overlap=True,
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.gpu import machines
@@ -15,7 +15,7 @@ from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tensor import after
-from lenetgpu.stages.conv.tensor.halves import Images, Split
+from lenetgpu.stages.conv.tensor.halves import Images, Split, worth_sampling
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
 from lenetgpu.stages.registry import Rows, variant
@@ -75,6 +75,7 @@ class Kind:
         """
         layout = Layout(problem, self.parts)
         images = images_at_once(layout, batch)
+        layout = replace(layout, sampled=worth_sampling(problem, images))
         found = ranked(layout, images, machine or machines.current(), self.tilings)
         return tuple(made for made in found if self.word in ("", made.word))
 

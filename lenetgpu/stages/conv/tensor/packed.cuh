@@ -4,11 +4,13 @@
 // channels of an output column, so that few channels fill cells. PLANES: [PARTS][phase][CP / 8]
 // [position] instead, rows PITCH and images SLOT positions apart; an image has PAD rows above and PAD
 // columns before it, which are zeros, and at a stride of 1 those of the next row and image are the ones
-// behind it. Every STRIDE-th row and column is a phase.
+// behind it. Every STRIDE-th row and column is a phase. POINTS = 4: two output columns are a position,
+// of Winograd's F(2, 3) along a row; its four points are phases, and no column lies before an image.
 #pragma once
 #include "gpu/ptx/cluster.cuh"
 #include "gpu/ptx/math.cuh"
 #include "stages/conv/shape.cuh"
+#include "stages/element.cuh"
 
 using ptx::u32;
 using ptx::u64;
@@ -22,16 +24,20 @@ __device__ __forceinline__ void follow() {
 constexpr int CELL = 8;
 constexpr int CELL_BYTES = 16;
 constexpr int GROUPS = CP / CELL;             // of channels
-constexpr int TAPS_X = FOLD ? 1 : S;
-constexpr int STEP_X = FOLD ? 1 : STRIDE;
-constexpr int PAD_X = FOLD ? 0 : PAD;
+constexpr bool PAIRS = POINTS > 1;
+constexpr int TAPS_X = FOLD ? 1 : PAIRS ? POINTS : S;
+constexpr int STEP_X = FOLD ? 1 : PAIRS ? POINTS : STRIDE;
+constexpr int PAD_X = FOLD || PAIRS ? 0 : PAD;
+constexpr int ACROSS_X = PAIRS ? 2 : 1;        // output columns of a position
+constexpr int OUT_X = (OW + ACROSS_X - 1) / ACROSS_X;
 constexpr int PHASES_Y = !PLANES ? 1 : STRIDE < R ? STRIDE : R;
 constexpr int PHASES_X = !PLANES ? 1 : STEP_X < TAPS_X ? STEP_X : TAPS_X;
 constexpr int PHASES = PHASES_Y * PHASES_X;
 constexpr int FILLED = ((FOLD ? S * CH : CH) + CELL - 1) / CELL;  // groups of more than zeros
 
 static_assert(CP % CELL == 0 && CP >= (FOLD ? S * CH : CH), "whole cells hold every channel");
-static_assert(WP == (FOLD ? OW : W), "a folded image has a column for each output column");
+static_assert(WP == (FOLD ? OW : PAIRS ? OUT_X : W), "a folded image has a column for each output column");
+static_assert(!PAIRS || (POINTS == 4 && PLANES && !FOLD && S == 3 && STRIDE == 1), "F(2, 3) in planes");
 static_assert(PARTS == 1 || PARTS == 2, "fp16, or fp16 high and low");
 
 constexpr int HALF_TOP = 15;                  // scaled operands stay below 2^15
@@ -79,4 +85,37 @@ __device__ __forceinline__ void keep_largest(u32* __restrict__ reached, const u3
         mine = __reduce_max_sync(~0u, mine);
         if (threadIdx.x % 32 == 0 && mine) atomicMax(reached + one, mine);
     }
+}
+
+// Inputs and outputs are held as DTYPE; sums are fp32, to which a bias is added before ReLU is taken, then
+// they are rounded, once.
+using Value = Element<DTYPE>;
+using Held = Value::Held;
+
+// An input, zero in the padding.
+__device__ __forceinline__ float value_at(const Held* __restrict__ x, size_t n, int y, int col,
+                                          int c) {
+    if (PAD > 0 && (y < 0 || y >= H || col < 0 || col >= W)) return 0.0f;
+    return Value::load(x[cell<READS, H, W, CH>(n, y, col, c)]);
+}
+// Four neighbours, the first where four of them are aligned.
+__device__ __forceinline__ float4 four_at(const Held* from) {
+    if constexpr (DTYPE == FP32) {
+        return *reinterpret_cast<const float4*>(from);
+    } else {
+        const uint2 four = *reinterpret_cast<const uint2*>(from);
+        return {Value::load(Held(four.x & 0xffff)), Value::load(Held(four.x >> 16)),
+                Value::load(Held(four.y & 0xffff)), Value::load(Held(four.y >> 16))};
+    }
+}
+
+// Without a bias there is none to read.
+__device__ __forceinline__ float bias_at(const float* __restrict__ bias, int filter) {
+    return BIAS ? bias[filter] : 0.0f;
+}
+// A sum with its bias, and ReLU, which NaN passes.
+template <class T>
+__device__ __forceinline__ T ended(T sum, float bias) {
+    const T v = BIAS ? sum + bias : sum;
+    return RELU && v < 0 ? T(0) : v;
 }

@@ -25,6 +25,8 @@ ABLE = tuple(arch for arch in ARCHITECTURES if int(arch[3:].rstrip("a")) >= 80)
 CELL = 8  # channels, 16 bytes of halves
 ROW = 8  # cells of a chunk's row: of high halves, or of high and low in turn
 FILTERS = 64  # of a block that reads planes
+POINTS = 4  # of Winograd's F(2, 3)
+PAIR = 2  # outputs that they make
 _BLOCK = 512  # positions: no block computes as many
 _HALF_TOP = 15
 _NONE = -(1 << 12)  # the exponent of zeros
@@ -67,12 +69,16 @@ class Layout:
     leave most of a cell empty. `planes`: [part][phase][channels / 8][position][8] instead, whole
     chunks of channels; positions are padded rows of all images one after another, whose zeros
     beside a row and below an image are those before the next one. They are written once, when room
-    is made. A stride takes every so many-th row and column, which are a phase each.
+    is made. A stride takes every so many-th row and column, which are a phase each. `pairs`: a
+    position is two output columns, of Winograd's F(2, 3) along rows, whose points are phases.
+    `sampled`: some of an image's inputs say how large all are.
     """
 
     problem: Conv
     parts: int
     planes: bool = False
+    pairs: bool = False
+    sampled: bool = False
 
     @property
     def folded(self) -> bool:
@@ -93,6 +99,8 @@ class Layout:
     @property
     def width(self) -> int:
         """Columns of an image."""
+        if self.pairs:
+            return int(blocks_for(self.problem.OW, PAIR))
         return self.problem.OW if self.folded else self.problem.W
 
     @property
@@ -107,6 +115,8 @@ class Layout:
         problem = self.problem
         if self.folded:
             return Way(problem.OW, 0, 1, 1, problem.OW)
+        if self.pairs:
+            return Way(problem.W, 0, POINTS, POINTS, self.width)
         return Way(problem.W, problem.pad, problem.S, problem.stride, problem.OW)
 
     @property
@@ -144,7 +154,7 @@ class Layout:
         """Bytes of one image that are no zeros for good."""
         cells = blocks_for(self.held, CELL) * self.problem.H * self.width
         read = self.phases / (self.down.stride * self.along.stride) if self.planes else 1
-        return int(2 * CELL * self.parts * cells * read)
+        return int(2 * CELL * self.parts * cells * read * (POINTS if self.pairs else 1))
 
     @property
     def _all_channels(self) -> int:
@@ -158,8 +168,7 @@ class Layout:
     @property
     def depth_cells(self) -> int:
         """Cells that one output is summed over."""
-        taps = 1 if self.folded else self.problem.S
-        return self.problem.R * taps * self.channels // CELL
+        return self.problem.R * self.along.taps * self.channels // CELL
 
     @property
     def chunks(self) -> int:
@@ -179,6 +188,7 @@ class Layout:
             "CP": self.channels,
             "WP": self.width,
             "PLANES": int(self.planes),
+            "POINTS": POINTS if self.pairs else 1,
             "PITCH": self.pitch,
             "SLOT": self.slot,
         }
@@ -260,6 +270,16 @@ def _by_taps(halves: Array, layout: Layout) -> Array:
     return cells.reshape(padded // FILTERS, len(order), ROW, FILTERS, CELL)
 
 
+def _at_points(w: Array) -> Array:
+    """Filters (R, 3, C, M) at the points 0, 1, -1 and infinity: (R, 4, C, M)."""
+    import numpy as np
+
+    first, middle, last = (w[:, s] for s in range(3))
+    with np.errstate(invalid="ignore"):
+        one, other = (first + middle + last) / 2, (first - middle + last) / 2
+    return np.stack([first, one, other, last], 1)
+
+
 def pack(w: Array, layout: Layout, padded: int) -> Packed:
     """Filters (R, S, C, M) float32 for blocks that take `padded` filters in all.
 
@@ -268,6 +288,8 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
     import numpy as np
 
     exact = w.astype(np.float64)
+    if layout.pairs:
+        exact = _at_points(exact)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0)
     channels = _tops(sizes.max((0, 1, 3)))
     used = channels > _NONE

@@ -2,22 +2,22 @@
 // of them. A lane has filters lane / 4 and 8 below, of every 8 positions 2 (lane % 4) and the next. At
 // NHWC 8 lanes store 8 filters side by side. At NCHW 32 positions of 8 filters change hands in shared
 // memory, and 32 lanes store 32 positions of a filter. Where a position's output lies is divided out once
-// and then walked.
+// and then walked. PAIRS: a position is two outputs side by side, of which the second may not be there.
 #pragma once
-#include "stages/conv/tensor/ends.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int WARP = 32;
 constexpr long long IMAGE_OUTPUTS = (long long)PIXELS * M;
 constexpr int LINE = WARP + 8;                // floats from one filter's positions to the next one's
 constexpr int LINES_BYTES = WRITES == NCHW ? 8 * LINE * sizeof(float) : 0;  // of a warp
 
-static_assert(PITCH >= OW && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
+static_assert(PITCH >= OUT_X && SLOT % PITCH == 0 && SLOT / PITCH >= OH, "an image holds its outputs");
 
 using Out = Element<(SPLIT > 1 ? FP32 : DTYPE)>;
 
 struct Position {
     static constexpr int ROWS = SLOT / PITCH;
-    static constexpr long long X = WRITES == NHWC ? M : 1, Y = X * OW;
+    static constexpr long long BESIDE = WRITES == NHWC ? M : 1, X = ACROSS_X * BESIDE, Y = BESIDE * OW;
     int image, y, x;
     Out::Held* to;  // the output of its first filter; of no output, anywhere
 
@@ -27,7 +27,22 @@ struct Position {
     // From a filter's output to the next filter's.
     __device__ __forceinline__ static constexpr int apart() { return WRITES == NHWC ? 1 : PIXELS; }
     __device__ __forceinline__ bool inside(int images) const {
-        return image < images && y < OH && x < OW;
+        return image < images && y < OH && x < OUT_X;
+    }
+    // Whether its N-th output is there, where its first is.
+    __device__ __forceinline__ bool has(int n) const { return n == 0 || OW % 2 == 0 || x < OW / 2; }
+    // Its outputs of the K-th filter behind its first; two of floats in one store where rows are even.
+    __device__ __forceinline__ void put(const Out::Held (&held)[ACROSS_X], int k) const {
+        Out::Held* own = to + k * (long long)apart();
+        if constexpr (PAIRS && OW % 2 == 0 && sizeof(Out::Held) == sizeof(float)) {
+            float2 both;
+            both.x = held[0], both.y = held[ACROSS_X - 1];
+            *reinterpret_cast<float2*>(own) = both;
+        } else {
+#pragma unroll
+            for (int o = 0; o < ACROSS_X; ++o)
+                if (has(o)) own[o * BESIDE] = held[o];
+        }
     }
     // N positions on.
     template <int N>
@@ -87,10 +102,12 @@ __device__ __forceinline__ float larger(float most, float v) {
     return fmaxf(most, fabsf(v));
 }
 
+using Sums = float[ACROSS_X][WIDE / 2];  // of a position's outputs
+
 struct Outputs {
     int position, filter, images;
 
-    __device__ __forceinline__ void put(const float (&sums)[WIDE / 2], const int* __restrict__ tops,
+    __device__ __forceinline__ void put(const Sums& sums, const int* __restrict__ tops,
                                         const int* __restrict__ drops, const float* __restrict__ bias,
                                         Out::Held* __restrict__ y, u32* __restrict__ reached,
                                         float* lines) const {
@@ -112,8 +129,7 @@ private:
     __device__ __forceinline__ int top_at(const int* __restrict__ tops, const Position& at) const {
         return SPLIT > 1 ? 0 : tops[min(at.image, images - 1)];
     }
-    __device__ __forceinline__ void put_pixels(const float (&sums)[WIDE / 2],
-                                               const int* __restrict__ tops,
+    __device__ __forceinline__ void put_pixels(const Sums& sums, const int* __restrict__ tops,
                                                const int* __restrict__ drops,
                                                const float* __restrict__ bias,
                                                Out::Held* __restrict__ y,
@@ -134,10 +150,14 @@ private:
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     if (M % 64 != 0 && own + 8 * i >= M) continue;
-                    float v = sums[4 * n + 2 * i + e];
-                    if (SPLIT == 1) v = v * factors.first[i] * factors.second[i];
-                    at.to[8 * i] = stored(v, more[i]);
-                    most = larger(most, v);
+#pragma unroll
+                    for (int o = 0; o < ACROSS_X; ++o) {
+                        if (!at.has(o)) continue;
+                        float v = sums[o][4 * n + 2 * i + e];
+                        if (SPLIT == 1) v = v * factors.first[i] * factors.second[i];
+                        at.to[8 * i + o * Position::BESIDE] = stored(v, more[i]);
+                        most = larger(most, v);
+                    }
                 }
             }
             if (SPLIT == 1) keep(reached, most, at.image, true);
@@ -145,35 +165,43 @@ private:
     }
     // 32 positions from the C-th on of 16 filters, scales undone by one power each where PLAIN.
     template <int C, bool PLAIN>
-    __device__ __forceinline__ void put_lines(const float (&sums)[WIDE / 2], const Ends& own,
-                                              int top, const Position& at, float& most,
-                                              float* lines) const {
+    __device__ __forceinline__ void put_lines(const Sums& sums, const Ends& own, int top,
+                                              const Position& at, float& most, float* lines) const {
         const int lane = threadIdx.x % WARP;
         const bool there = C + lane < WIDE && at.inside(images);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
+            float v[ACROSS_X][8];
 #pragma unroll
-            for (int n = C / CELL; n < min(C + WARP, WIDE) / CELL; ++n)
-                *reinterpret_cast<float2*>(lines + lane / 4 * LINE + n * CELL - C + lane % 4 * 2) =
-                    {sums[4 * n + 2 * i], sums[4 * n + 2 * i + 1]};
-            __syncwarp();
-            float v[8];
+            for (int o = 0; o < ACROSS_X; ++o) {
 #pragma unroll
-            for (int k = 0; k < 8; ++k) v[k] = lines[k * LINE + lane];
-            __syncwarp();
+                for (int n = C / CELL; n < min(C + WARP, WIDE) / CELL; ++n)
+                    *reinterpret_cast<float2*>(lines + lane / 4 * LINE + n * CELL - C + lane % 4 * 2) =
+                        {sums[o][4 * n + 2 * i], sums[o][4 * n + 2 * i + 1]};
+                __syncwarp();
+#pragma unroll
+                for (int k = 0; k < 8; ++k) v[o][k] = lines[k * LINE + lane];
+                __syncwarp();
+            }
             if (!there) continue;
 #pragma unroll
             for (int k = 0; k < 8; ++k) {
                 if (M % 64 != 0 && filter + 8 * i + k >= M) continue;
                 const int shift = top + own.drop[8 * i + k];
-                if (SPLIT == 1) v[k] = PLAIN ? v[k] * power(shift) : times_power(v[k], shift);
-                at.to[(8 * i + k) * (long long)PIXELS] = stored(v[k], own.bias[8 * i + k]);
-                most = larger(most, v[k]);
+                Out::Held held[ACROSS_X];
+#pragma unroll
+                for (int o = 0; o < ACROSS_X; ++o) {
+                    float& one = v[o][k];
+                    if (SPLIT == 1) one = PLAIN ? one * power(shift) : times_power(one, shift);
+                    held[o] = stored(one, own.bias[8 * i + k]);
+                    if (at.has(o)) most = larger(most, one);
+                }
+                at.put(held, 8 * i + k);
             }
         }
     }
     template <int C>
-    __device__ __forceinline__ void put_from(const float (&sums)[WIDE / 2], const Ends& own,
+    __device__ __forceinline__ void put_from(const Sums& sums, const Ends& own,
                                              const int* __restrict__ tops, Position& at, float& most,
                                              u32* __restrict__ reached, float* lines) const {
         if constexpr (C < WIDE) {
@@ -187,8 +215,7 @@ private:
             put_from<C + WARP>(sums, own, tops, at, most, reached, lines);
         }
     }
-    __device__ __forceinline__ void put_maps(const float (&sums)[WIDE / 2],
-                                             const int* __restrict__ tops,
+    __device__ __forceinline__ void put_maps(const Sums& sums, const int* __restrict__ tops,
                                              const int* __restrict__ drops,
                                              const float* __restrict__ bias,
                                              Out::Held* __restrict__ y, u32* __restrict__ reached,

@@ -17,6 +17,7 @@ from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, ITEM_BYTES
 from lenetgpu.stages.conv.tensor import after
+from lenetgpu.stages.conv.tensor.halves import Split
 from lenetgpu.stages.conv.tensor.packed import ABLE, CELL, ROW, Layout
 
 _ROW_BYTES = ROW * 2 * CELL
@@ -38,6 +39,7 @@ class Fit:
     block: float = 2500.0  # first copies and last stores
     launch: float = 2700.0
     parts: float = 1.05  # what a split must promise to be taken
+    line: float = 1.5  # bytes that a sampled line costs, over its own
 
 
 FIT = Fit()
@@ -48,6 +50,8 @@ class Tiling(ABC):
 
     planes: bool = False
     """Whether it reads split images as planes."""
+    pairs: bool = False
+    """Whether its positions are two outputs, by Winograd's F(2, 3)."""
     only = ABLE
     """The architectures that its kernel is meant for."""
 
@@ -102,8 +106,13 @@ class Tiling(ABC):
         """Estimated clocks of `blocks` blocks' work of `chunks` chunks each."""
 
     @property
+    def word(self) -> str:
+        """What names its kernel."""
+        return "pairs" if self.pairs else self.entry.removeprefix("tensor_")
+
+    @property
     def bm(self) -> int:
-        """Outputs of a filter that a block computes."""
+        """Outputs of a filter that a block computes, or pairs of them."""
         return self.sizes()[0]
 
     @property
@@ -206,13 +215,14 @@ class Product:
     @property
     def word(self) -> str:
         """What names it among a variant's products: `taps-272x64`, `/4` where parts are added."""
-        kernel = self.tiling.entry.removeprefix("tensor_")
         parts = f"/{self.split}" if self.split > 1 else ""
-        return f"{kernel}-{self.tiling.bm}x{self.tiling.bn}{parts}"
+        return f"{self.tiling.word}-{self.tiling.bm}x{self.tiling.bn}{parts}"
 
     def __str__(self) -> str:
-        words = f"{self.tiling.bm} outputs x {self.tiling.bn} filters"
+        two = "pairs of " if self.tiling.pairs else ""
+        words = f"{self.tiling.bm} {two}outputs x {self.tiling.bn} filters"
         words += f" a block of {self.tiling.threads} threads"
+        words += ", Winograd's F(2, 3) along rows" if self.tiling.pairs else ""
         words += ", all taps from one patch" if self.layout.planes else ""
         return words + (f", depth in {self.split} parts" if self.split > 1 else "")
 
@@ -253,10 +263,11 @@ class Product:
 
     def splitting_clocks(self, images: int, machine: Machine) -> float:
         """Estimated clocks of the launches that split `images` images for it."""
-        problem = self.layout.problem
-        read = 2 * ITEM_BYTES[problem.dtype] * images * problem.H * problem.W * problem.C
+        problem, sample = self.layout.problem, Split(self.layout).sample
+        inputs = images * problem.H * problem.W * problem.C
+        read = (1 + FIT.line / sample if sample > 1 else 2) * ITEM_BYTES[problem.dtype] * inputs
         moved = read + images * self.layout.written_bytes
-        return moved / memory_rate(machine) + 2 * FIT.launch
+        return moved / memory_rate(machine) + (2 + (sample > 1)) * FIT.launch
 
     def run(
         self, images: Any, filters: Any, ends: tuple[Any, Any], y: Any, parts: Any, count: int
@@ -297,7 +308,7 @@ def options(layout: Layout, tilings: Iterable[Tiling]) -> tuple[Product, ...]:
     """Every product for `layout` by `tilings`: each part of a split depth has chunks."""
     found = []
     for tiling in tilings:
-        own = replace(layout, planes=tiling.planes)
+        own = replace(layout, planes=tiling.planes, pairs=tiling.pairs)
         chunks = tiling.chunks(own)
         splits = [n for n in SPLITS if blocks_for(chunks, blocks_for(chunks, n)) == n]
         found += [Product(own, tiling, split) for split in splits if tiling.takes(own)]

@@ -3,7 +3,7 @@
 // 8 / PARTS of the depth, then the low ones; cell q of row r lies at q ^ r % 8.
 #pragma once
 #include "gpu/ptx/async.cuh"
-#include "stages/conv/tensor/ends.cuh"
+#include "stages/conv/tensor/packed.cuh"
 
 constexpr int ROW = 8;                        // cells
 constexpr int ROW_BYTES = ROW * CELL_BYTES;

@@ -8,220 +8,121 @@
 // [M / BN][phase][chunk][tap][part][CHUNK][BN][8], by bulk copies, PATCHES and STAGES ahead. A chunk's
 // sums of a tap start from zero and are added to fp32 registers while the next tap's are under way. After
 // AT_ONCE taps these are set aside in `kept` and start anew (KEEPS), so that few roundings follow one another.
-#include "gpu/ptx/async.cuh"
-#include "gpu/ptx/barrier.cuh"
+// PAIRS: phases are the points of Winograd's F(2, 3) along rows (Lavin and Gray, arXiv 1509.09308, section
+// 4.1, one way), a position two outputs: what a point comes to is added to those that it counts for.
 #include "gpu/ptx/registers.cuh"
-#include "stages/conv/tensor/positions.cuh"
+#include "stages/conv/tensor/patches.cuh"
 #include "stages/conv/tensor/wide.cuh"
 
-constexpr int WARPGROUP = 128, BARRIER_BYTES = 8;
-constexpr int MULTIPLIERS = 2;                // warpgroups
-constexpr int THREADS = (MULTIPLIERS + 1) * WARPGROUP;
-constexpr int MULTIPLIES = 240, BRINGS = 24;  // registers of a thread
-constexpr int BM = MULTIPLIERS * WIDE, BN = 64;
-constexpr int CELLS = 8;                      // of a chunk: of 8 / PARTS of the depth
-constexpr int CHUNK = CELLS / PARTS, STEPS = CHUNK / 2;
-constexpr int EACH = GROUPS / CHUNK, CHUNKS = PHASES * EACH;
-constexpr int TAPS = R * TAPS_X;              // of all phases
-constexpr int SHARE = (CHUNKS + SPLIT - 1) / SPLIT;
-constexpr int PATCH = BM + (R - 1) / STRIDE * PITCH + (TAPS_X - 1) / STEP_X;
-constexpr int PLANE_BYTES = PATCH * CELL_BYTES, PATCH_BYTES = CELLS * PLANE_BYTES;
-constexpr int TAP_BYTES = CELLS * BN * CELL_BYTES, PATCHES_AT = STAGES * TAP_BYTES;
-constexpr int BARRIERS_AT = PATCHES_AT + PATCHES * PATCH_BYTES;
-constexpr int LINES_AT = BARRIERS_AT + 2 * (PATCHES + STAGES) * BARRIER_BYTES;
-constexpr int WARPS = MULTIPLIERS * WARPGROUP / WARP;
-constexpr int FOURS = WIDE / 8;               // of a thread's sums
+// Where a tap's filters and its patch begin, as wgmma is told.
+struct Operands {
+    static constexpr int FILTER_STEP = 2 * BN, PATCH_STEP = 2 * PATCH;  // 16 of the depth on
+    static constexpr int FILTER_LOW = CHUNK * BN, PATCH_LOW = CHUNK * PATCH;
+    u64 row, column;
 
-static_assert(GROUPS % CHUNK == 0, "whole chunks hold every channel");
-static_assert(WIDE % 8 == 0 && 3 * WIDE / 2 <= MULTIPLIES - 32, "sums fit into registers");
-static_assert(MULTIPLIERS * MULTIPLIES + BRINGS <= 512, "registers of a lane of each warpgroup fit");
-static_assert(PATCHES >= 2 && STAGES >= 2, "a pair of taps may be of two patches");
-static_assert(SHARED_BYTES == LINES_AT + WARPS * LINES_BYTES, "the launcher's");
-static_assert(MP % BN == 0 && MP >= M, "filters are padded to whole blocks");
-static_assert((CHUNKS + SHARE - 1) / SHARE == SPLIT, "every part has chunks");
-
-struct Tile {
-    static constexpr int ACROSS = MP / BN;    // tiles of the same positions follow one another
-    int part, position, column, first, end;   // `first` to `end`: its chunks
-
-    __device__ __forceinline__ explicit Tile(int n)
-        : part(n / ACROSS % SPLIT), position(n / (ACROSS * SPLIT) * BM), column(n % ACROSS),
-          first(part * SHARE), end(min(CHUNKS, part * SHARE + SHARE)) {}
-    __device__ __forceinline__ static int count(int images) {
-        return (images * SLOT + BM - 1) / BM * (ACROSS * SPLIT);
+    __device__ __forceinline__ Operands(const Rings& rings, const Place& place, int group)
+        : row(ptx::operand(rings.base + place.stage.at * TAP_BYTES, BN * CELL_BYTES, CELL * CELL_BYTES)) {
+        const int across = taps_across(place.chunk);
+        const int shift = group * WIDE + place.tap / across * PITCH + place.tap % across;
+        column = ptx::operand(
+            rings.base + PATCHES_AT + place.patch.at * PATCH_BYTES + shift * CELL_BYTES, PLANE_BYTES,
+            CELL * CELL_BYTES);
     }
 };
-
-// Taps of a chunk's phase, in a row and in all.
-__device__ __forceinline__ int taps_across(int chunk) {
-    return PHASES == 1 ? TAPS_X : (TAPS_X - chunk / EACH % PHASES_X + STEP_X - 1) / STEP_X;
+// Of a tap's products of a chunk the N-th, small ones first, from zero.
+constexpr int PRODUCTS = (PARTS == 2 ? 3 : 1) * STEPS;
+template <int N>
+__device__ __forceinline__ void product(float (&sum)[WIDE / 2], const Operands& of) {
+    constexpr bool LOW_FILTER = PARTS == 2 && N < STEPS, LOW_PATCH = N / STEPS == 1;
+    ptx::wgmma<(N > 0)>(
+        sum, of.row + (LOW_FILTER ? of.FILTER_LOW : 0) + N % STEPS * of.FILTER_STEP,
+        of.column + (LOW_PATCH ? of.PATCH_LOW : 0) + N % STEPS * of.PATCH_STEP);
 }
-__device__ __forceinline__ int taps_of(int chunk) {
-    if (PHASES == 1) return TAPS;
-    return (R - chunk / EACH / PHASES_X + STRIDE - 1) / STRIDE * taps_across(chunk);
-}
-__device__ __forceinline__ int taps_of(int first, int end) {
-    if (PHASES == 1) return (end - first) * TAPS;
-    int taps = 0;
-    for (int chunk = first; chunk < end; ++chunk) taps += taps_of(chunk);
-    return taps;
-}
-
-// A place in a ring, and whether it came round an odd number of times.
-template <int SIZE>
-struct Turn {
-    int at = 0;
-    u32 odd = 0;
-
-    __device__ __forceinline__ void step() {
-        if (++at == SIZE) at = 0, odd ^= 1;
-    }
-};
-// A tap of a chunk, and where its operands lie in both rings.
-struct Place {
-    Turn<PATCHES> patch;
-    Turn<STAGES> stage;
-    int chunk, tap = 0;
-
-    __device__ __forceinline__ bool last() const { return tap + 1 == taps_of(chunk); }
-    __device__ __forceinline__ void step() {
-        const bool over = last();
-        stage.step(), ++tap;
-        if (over) tap = 0, ++chunk, patch.step();
-    }
-};
-
-// Per patch and stage: it is there; every warp is done with it.
-struct Rings {
-    u32 base, patch_full, patch_free, stage_full, stage_free;
-
-    __device__ __forceinline__ explicit Rings(u32 base)
-        : base(base), patch_full(base + BARRIERS_AT),
-          patch_free(patch_full + PATCHES * BARRIER_BYTES),
-          stage_full(patch_free + PATCHES * BARRIER_BYTES),
-          stage_free(stage_full + STAGES * BARRIER_BYTES) {}
-    __device__ __forceinline__ void begin() const {
-        for (int i = 0; i < PATCHES + STAGES; ++i) {
-            const bool patch = i < PATCHES;
-            const int at = (patch ? i : i - PATCHES) * BARRIER_BYTES;
-            ptx::barrier_init((patch ? patch_full : stage_full) + at, 1);
-            ptx::barrier_init((patch ? patch_free : stage_free) + at, WARPS);
-        }
-        ptx::barrier_init_fence();
-    }
-    __device__ __forceinline__ void wait(const Place& place) const {
-        if (place.tap == 0)
-            ptx::barrier_wait(patch_full + place.patch.at * BARRIER_BYTES, place.patch.odd);
-        ptx::barrier_wait(stage_full + place.stage.at * BARRIER_BYTES, place.stage.odd);
-    }
-    // This warp's products have read it.
-    __device__ __forceinline__ void release(Place& place) const {
-        if (threadIdx.x % WARP == 0) {
-            ptx::barrier_arrive(stage_free + place.stage.at * BARRIER_BYTES);
-            if (place.last())
-                ptx::barrier_arrive(patch_free + place.patch.at * BARRIER_BYTES);
-        }
-        place.step();
-    }
-};
-
-// All that a block reads, by one thread. `plane`: positions from one plane to the next.
-__device__ __forceinline__ void bring(const Rings& rings, const uint4* __restrict__ images,
-                                      const uint4* __restrict__ filters, int tiles, int plane) {
-    Place place;
-    for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
-        const Tile tile(n);
-        const size_t before = size_t(tile.column) * (EACH * TAPS) + taps_of(0, tile.first);
-        const uint4* from = filters + before * (CELLS * BN);
-        place.chunk = tile.first;
-        for (int chunk = tile.first; chunk < tile.end; ++chunk) {
-            const int patch = place.patch.at;
-            ptx::barrier_wait(rings.patch_free + patch * BARRIER_BYTES, place.patch.odd ^ 1);
-            const u32 there = rings.patch_full + patch * BARRIER_BYTES;
-            ptx::barrier_expect(there, PATCH_BYTES);
-            for (int i = 0; i < CELLS; ++i) {
-                const int group = i / CHUNK * (PHASES * GROUPS) + chunk * CHUNK + i % CHUNK;
-                ptx::bulk_load(rings.base + PATCHES_AT + patch * PATCH_BYTES + i * PLANE_BYTES,
-                               images + size_t(group) * plane + tile.position, PLANE_BYTES, there);
-            }
-            for (int left = taps_of(chunk); left; --left, from += CELLS * BN, place.step()) {
-                const int stage = place.stage.at;
-                ptx::barrier_wait(rings.stage_free + stage * BARRIER_BYTES, place.stage.odd ^ 1);
-                ptx::barrier_expect(rings.stage_full + stage * BARRIER_BYTES, TAP_BYTES);
-                ptx::bulk_load(rings.base + stage * TAP_BYTES, from, TAP_BYTES,
-                               rings.stage_full + stage * BARRIER_BYTES);
-            }
-        }
-    }
-}
-
-// A tap's products of a chunk, small ones first, from zero.
-__device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Rings& rings,
-                                         const Place& place, int group) {
-    constexpr int FILTER_STEP = 2 * BN, PATCH_STEP = 2 * PATCH;  // of a descriptor, 16 of the depth on
-    constexpr int FILTER_LOW = CHUNK * BN, PATCH_LOW = CHUNK * PATCH;
-    constexpr int OTHER = PARTS == 2 ? FILTER_LOW : 0;
-    const int across = taps_across(place.chunk);
-    const int shift = group * WIDE + place.tap / across * PITCH + place.tap % across;
-    const u64 row = ptx::operand(rings.base + place.stage.at * TAP_BYTES, BN * CELL_BYTES,
-                                 CELL * CELL_BYTES);
-    const u64 column = ptx::operand(
-        rings.base + PATCHES_AT + place.patch.at * PATCH_BYTES + shift * CELL_BYTES, PLANE_BYTES,
-        CELL * CELL_BYTES);
-    ptx::wgmma_fence();
-    ptx::wgmma<false>(sum, row + OTHER, column);
-#pragma unroll
-    for (int s = 1; s < STEPS; ++s)
-        ptx::wgmma<true>(sum, row + OTHER + s * FILTER_STEP, column + s * PATCH_STEP);
-    if (PARTS == 2) {
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s)
-            ptx::wgmma<true>(sum, row + s * FILTER_STEP, column + PATCH_LOW + s * PATCH_STEP);
-#pragma unroll
-        for (int s = 0; s < STEPS; ++s)
-            ptx::wgmma<true>(sum, row + s * FILTER_STEP, column + s * PATCH_STEP);
-    }
-    ptx::wgmma_commit();
+template <int N = 0>
+__device__ __forceinline__ void multiply(float (&sum)[WIDE / 2], const Operands& of) {
+    product<N>(sum, of);
+    if constexpr (N + 1 < PRODUCTS) multiply<N + 1>(sum, of);
 }
 // Adds a tap's sums where at most PENDING taps after it are under way; a loop that ends with one is
 // not serialised by ptxas.
 template <int PENDING>
-__device__ __forceinline__ void finish(float (&sums)[WIDE / 2], float (&sum)[WIDE / 2],
-                                       const Rings& rings, Place& place) {
+__device__ __forceinline__ void finish(Sums& sums, float (&sum)[WIDE / 2], const Rings& rings,
+                                       Place& place) {
     ptx::wgmma_wait<PENDING>();
+    const int point = place.chunk / EACH;
     rings.release(place);
     ptx::settle(sum);
+    if (!PAIRS || point < 3)  // of the first: points 0, 1 and 2
 #pragma unroll
-    for (int i = 0; i < WIDE / 2; ++i) sums[i] += sum[i];
+        for (int i = 0; i < WIDE / 2; ++i) sums[0][i] += sum[i];
+    if (PAIRS && point > 0) {  // of the second: 1, less 2, and 3
+        const float sign = point == 2 ? -1.0f : 1.0f;
+#pragma unroll
+        for (int i = 0; i < WIDE / 2; ++i) sums[ACROSS_X - 1][i] += sign * sum[i];
+    }
+}
+
+// The next `taps` taps, one under way while the one before it is added.
+__device__ __forceinline__ void add(Sums& sums, const Rings& rings, Place& ahead, Place& behind,
+                                    int group, int taps) {
+    float one[WIDE / 2], two[WIDE / 2];
+    const auto start = [&](float (&sum)[WIDE / 2]) {
+        rings.wait(ahead);
+        const Operands of(rings, ahead, group);
+        ptx::wgmma_fence();
+        multiply(sum, of), ahead.step();
+        ptx::wgmma_commit();
+    };
+    start(one);
+#pragma unroll 1
+    for (; taps > 2; taps -= 2) {
+        start(two);
+        finish<1>(sums, one, rings, behind);
+        start(one);
+        finish<1>(sums, two, rings, behind);
+    }
+    if (taps > 1) {
+        start(two);
+        finish<1>(sums, one, rings, behind);
+        finish<0>(sums, two, rings, behind);
+    } else {
+        finish<0>(sums, one, rings, behind);
+    }
 }
 
 // A thread's sums of the taps so far, which only it reads.
 struct Aside {
+    static constexpr int THREADS_APART = MULTIPLIERS * WARPGROUP, OUTPUT_APART = FOURS * THREADS_APART;
     float4* at;
 
     __device__ __forceinline__ Aside(float* kept, int thread)
-        : at(reinterpret_cast<float4*>(kept) + size_t(blockIdx.x) * (BM * BN / 4) + thread) {}
-    __device__ __forceinline__ void add_to(float (&sums)[WIDE / 2]) const {
+        : at(reinterpret_cast<float4*>(kept) + size_t(blockIdx.x) * (KEPT / 4) + thread) {}
+    __device__ __forceinline__ void add_to(Sums& sums) const {
 #pragma unroll
-        for (int i = 0; i < FOURS; ++i) {
-            const float4 four = __ldcg(at + i * (MULTIPLIERS * WARPGROUP));
-            sums[4 * i] += four.x, sums[4 * i + 1] += four.y;
-            sums[4 * i + 2] += four.z, sums[4 * i + 3] += four.w;
-        }
+        for (int o = 0; o < ACROSS_X; ++o)
+#pragma unroll
+            for (int i = 0; i < FOURS; ++i) {
+                const float4 four = __ldcg(at + o * OUTPUT_APART + i * THREADS_APART);
+                sums[o][4 * i] += four.x, sums[o][4 * i + 1] += four.y;
+                sums[o][4 * i + 2] += four.z, sums[o][4 * i + 3] += four.w;
+            }
     }
     // Instead of what was there, to which they are added unless it is the `first`; they are zero then.
-    __device__ __forceinline__ void take(float (&sums)[WIDE / 2], bool first) const {
+    __device__ __forceinline__ void take(Sums& sums, bool first) const {
         if (!first) add_to(sums);
 #pragma unroll
-        for (int i = 0; i < FOURS; ++i)
-            __stcg(at + i * (MULTIPLIERS * WARPGROUP),
-                   {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
+        for (int o = 0; o < ACROSS_X; ++o) {
 #pragma unroll
-        for (int i = 0; i < WIDE / 2; ++i) sums[i] = 0.0f;
+            for (int i = 0; i < FOURS; ++i)
+                __stcg(at + o * OUTPUT_APART + i * THREADS_APART,
+                       {sums[o][4 * i], sums[o][4 * i + 1], sums[o][4 * i + 2], sums[o][4 * i + 3]});
+#pragma unroll
+            for (int i = 0; i < WIDE / 2; ++i) sums[o][i] = 0.0f;
+        }
     }
 };
 
-// `kept`: BM * BN floats a block where sums are set aside; then parts.
+// `kept`: KEPT floats a block where sums are set aside; then parts.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     tensor_taps(const uint4* __restrict__ images, const uint4* __restrict__ filters,
                 const int* __restrict__ tops, const int* __restrict__ drops,
@@ -242,46 +143,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ptx::more_registers<MULTIPLIES>();
     Place ahead, behind;
     const Aside aside(kept, threadIdx.x);
-    float* parts = kept + (KEEPS ? size_t(gridDim.x) * (BM * BN) : 0);
+    float* parts = kept + (KEEPS ? size_t(gridDim.x) * KEPT : 0);
 #pragma unroll 1
     for (int n = blockIdx.x; n < tiles; n += gridDim.x) {
         const Tile tile(n);
-        float sums[WIDE / 2] = {};
-        const auto start = [&](float (&sum)[WIDE / 2]) {
-            rings.wait(ahead);
-            multiply(sum, rings, ahead, group), ahead.step();
-        };
+        Sums sums = {};
         int left = taps_of(tile.first, tile.end) + (plane < 0);  // ptxas unrolls few known turns
         ahead.chunk = behind.chunk = tile.first;
-        float one[WIDE / 2], two[WIDE / 2];
-        const auto add = [&](int taps) {
-            start(one);
-#pragma unroll 1
-            for (; taps > 2; taps -= 2) {
-                start(two);
-                finish<1>(sums, one, rings, behind);
-                start(one);
-                finish<1>(sums, two, rings, behind);
-            }
-            if (taps > 1) {
-                start(two);
-                finish<1>(sums, one, rings, behind);
-                finish<0>(sums, two, rings, behind);
-            } else {
-                finish<0>(sums, one, rings, behind);
-            }
-        };
         if constexpr (KEEPS) {
             const int taps = left;
 #pragma unroll 1
             for (;; left -= AT_ONCE) {
-                add(min(left, AT_ONCE));
+                add(sums, rings, ahead, behind, group, min(left, AT_ONCE));
                 if (left <= AT_ONCE) break;
                 aside.take(sums, left == taps);
             }
             if (taps > AT_ONCE) aside.add_to(sums);
         } else {
-            add(left);
+            add(sums, rings, ahead, behind, group, left);
         }
         const int warp = threadIdx.x % WARPGROUP / WARP;
         const Outputs out = {tile.position + group * WIDE, tile.column * BN + warp * 16, count};

@@ -9,7 +9,7 @@ from pathlib import Path
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
-from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, ROW, Layout
+from lenetgpu.stages.conv.tensor.packed import CELL, FILTERS, PAIR, ROW, Layout
 from lenetgpu.stages.conv.tensor.product import FIT, HOPPER, Tiling
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -24,15 +24,21 @@ _MOST = 1 << 29  # positions, of which one launch has as many again at most
 _SHARE = 0.9  # of the dense rate
 _CHUNK = 150.0  # clocks: the wait for a patch
 _TILE = 5000.0  # its outputs stored
+_TWICE = 170.0  # a tap of pairs, whose sums go to two outputs
 _ASIDE = 1000.0  # predicted: sums to the cache and back, while the other warpgroup multiplies
 _ROUNDINGS = 24  # of taps' sums that may follow one another
+_LEAST_CHANNELS = 32  # that Winograd's points are taken for: a chunk's
 
 
 @dataclass(frozen=True)
 class TapsTiling(Tiling):
-    """Two warpgroups of a block, each with FILTERS filters x `wide` positions."""
+    """Two warpgroups of a block, each with FILTERS filters x `wide` positions.
+
+    `pairs`: a position is a pair of outputs, of three filter columns at a stride of 1.
+    """
 
     wide: int
+    pairs: bool = False
 
     source = _SOURCE
     entry = "tensor_taps"
@@ -45,7 +51,13 @@ class TapsTiling(Tiling):
 
     def takes(self, layout: Layout) -> bool:
         """Maps and filters of which two patches fit into shared memory."""
+        if self.pairs and not _by_pairs(layout):
+            return False
         return layout.plane(1) < _MOST and self._rings(layout) is not None
+
+    @property
+    def _each(self) -> int:
+        return PAIR if self.pairs else 1
 
     def rows(self, layout: Layout, images: int) -> int:
         """All positions, of which some are no outputs."""
@@ -89,7 +101,7 @@ class TapsTiling(Tiling):
     def kept(self, layout: Layout, split: int, blocks: int) -> int:
         """Floats in which blocks set sums aside."""
         turns, _ = self._turns(layout, blocks_for(self.chunks(layout), split))
-        return self.grid(blocks) * self.bm * FILTERS if turns > 1 else 0
+        return self.grid(blocks) * self._each * self.bm * FILTERS if turns > 1 else 0
 
     def defines(self, layout: Layout, split: int) -> dict[str, int | str]:
         """The tiling as `-D` definitions."""
@@ -118,9 +130,16 @@ class TapsTiling(Tiling):
         taps = layout.down.taps * layout.along.taps / layout.phases
         multiply = taps * self.products(layout) / (FIT.products * _SHARE)
         moved = self._patch_bytes(layout) + taps * ROW * _CELL_BYTES * FILTERS
-        chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK
-        aside = _ASIDE * (self._turns(layout, chunks)[0] - 1)
+        chunk = max(multiply, moved / FIT.cache_rate) + _CHUNK + taps * _TWICE * self.pairs
+        aside = _ASIDE * self._each * (self._turns(layout, chunks)[0] - 1)
         return busiest * (chunks * chunk + _TILE + aside) + FIT.block
 
 
+def _by_pairs(layout: Layout) -> bool:
+    """Whether Winograd's F(2, 3) along rows computes it, and errs less than fp32 in a row."""
+    problem = layout.problem
+    return problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
+
+
 TILINGS = (TapsTiling(128), TapsTiling(136), TapsTiling(112), TapsTiling(96))
+PAIRS = (TapsTiling(104, True), TapsTiling(96, True), TapsTiling(80, True))

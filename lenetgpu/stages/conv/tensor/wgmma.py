@@ -47,7 +47,7 @@ TILINGS = (
     WgmmaTiling(2, 8, stages=4, resident=2, groups_m=1),  # 128 x 64
 )
 
-FP16X3 = Kind(2, taps.TILINGS + TILINGS)
+FP16X3 = Kind(2, taps.PAIRS + taps.TILINGS + TILINGS)
 
 
 @tensor(FP16X3, needs=hopper(), precision="fp16x3")
