@@ -18,6 +18,8 @@ from lenetgpu.show.conv_document import geometric_mean, shape_text
 from lenetgpu.stages.conv.tuned.choose import choices, off_by
 from lenetgpu.stages.conv.tuned.measured import TABLE, Measured, read_table
 
+GPUS = (GPU, "nvidia-h100-80gb-hbm3")
+"""The folders of GPUs on which the suites of convolutions were measured."""
 FEW, SMALL = 4, 16
 """Channels and map sides up to which a class is called so."""
 
@@ -74,8 +76,8 @@ def class_of(problem: Conv, images: int) -> Class:
     return next(one for one in CLASSES if one.holds(problem, images))
 
 
-def _documents() -> list[Document]:
-    return [load(GPU, "conv", f"{n}.json") for n in SUITES if there(GPU, "conv", f"{n}.json")]
+def _documents(gpu: str) -> list[Document]:
+    return [load(gpu, "conv", f"{n}.json") for n in SUITES if there(gpu, "conv", f"{n}.json")]
 
 
 def _ratio(values: list[float]) -> str:
@@ -89,10 +91,13 @@ def _wins(found: Found) -> str:
 
 
 def which() -> str:
-    """A row a class: which of best's algorithms won how often, and how far ahead of cuDNN."""
-    documents = _documents()
-    if not documents:
-        return "Not measured yet: `python scripts/measure.py --only conv` on a GPU fills it."
+    """A table a GPU, a row a class: which of best's algorithms won how often, and how far ahead."""
+    tables = [_which(documents) for gpu in GPUS if (documents := _documents(gpu))]
+    empty = "Not measured yet: `python scripts/measure.py --only conv` on a GPU fills it."
+    return "\n\n".join(tables) or empty
+
+
+def _which(documents: list[Document]) -> str:
     rows: dict[str, Found] = {one.words: Found() for one in CLASSES}
     for document in documents:
         for case in document["cases"]:

@@ -28,6 +28,7 @@ from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
+from lenetgpu.stages.conv.tuned.choose import CLAIM
 from lenetgpu.stages.conv.tuned.counted import counted, inexact
 from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
 from lenetgpu.stages.conv.tuned.possible import TILED
@@ -72,7 +73,7 @@ def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Mac
     """Whether a product was measured with another kernel than it would be launched with now.
 
     Documents that do not name what was launched tell by the threads of a block, where one launch is
-    all.
+    all. Where several are, a time of another tiling stands until the model promises CLAIM.
     """
     if entry["name"].partition(TILED)[0] not in TENSOR or "reads" not in entry:
         return False
@@ -80,10 +81,22 @@ def _of_another_kernel(entry: dict[str, Any], case: dict[str, Any], machine: Mac
     made = _product(entry["name"], problem, case["images"], machine)
     if made is None:
         return True
-    if "launched" in entry:
-        kernel = made.kernel() if isinstance(made, OneLaunch) else made.kernels()[0]
-        return kernel.entry not in entry["launched"]
-    return isinstance(made, OneLaunch) and made.threads != entry.get("block", [made.threads])[0]
+    kernel = made.kernel() if isinstance(made, OneLaunch) else made.kernels()[0]
+    if "launched" in entry and kernel.entry not in entry["launched"]:
+        return True
+    if isinstance(made, OneLaunch):
+        return "launched" not in entry and made.threads != entry.get("block", [made.threads])[0]
+    return "shared_bytes" in entry and _outdone(entry, made, case["images"], machine)
+
+
+def _outdone(entry: dict[str, Any], made: Product, images: int, machine: Machine) -> bool:
+    """Whether it was another tiling than `made`, which the model promises to be CLAIM as fast."""
+    own = made.tiling.threads, made.tiling.shared_bytes(made.layout)
+    if own == (entry["block"][0], entry["shared_bytes"]) or not entry.get("median_ms"):
+        return False
+    kind = KINDS[entry["name"].partition(TILED)[0]]
+    promised = kind.clocks(made, images, machine) / machine.clock_mhz
+    return CLAIM * promised < 1e3 * float(entry["median_ms"])
 
 
 def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -31,6 +31,7 @@ import sanitize_tables
 import scale_tables
 import shares_tables
 import stream_tables
+import suite_tables
 import weights_table
 from markers import filled
 
@@ -45,6 +46,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **conv_tables.SECTIONS,
     **conv_tables.BLOCKS,
     **choice_tables.BLOCKS,
+    **suite_tables.BLOCKS,
     **instrument_table.SECTIONS,
     **stream_tables.SECTIONS,
     **weights_table.SECTIONS,
@@ -74,7 +76,7 @@ PAGES = {
     "docs/old-ideas.md": tuple(idea_tables.SECTIONS),
     "docs/ladder.md": tuple(ladder.sections()),
     "docs/convnet2.md": tuple(shares_tables.SECTIONS),
-    "docs/convolutions.md": (*choice_tables.BLOCKS, *conv_tables.BLOCKS),
+    "docs/convolutions.md": (*suite_tables.BLOCKS, *choice_tables.BLOCKS, *conv_tables.BLOCKS),
 }
 
 

@@ -71,6 +71,18 @@ def test_a_tiling_counts_by_its_own_kernel_while_it_is_there(told):
     assert told(product(f"{HALVES}{TILED}taps-1x1")) == set()
 
 
+def test_a_time_of_another_tiling_stands_until_the_model_promises_more(told):
+    made = wgmma.FP16X3.plan(PROBLEM, 64, H200)
+    threads, shared = made.tiling.threads, made.tiling.shared_bytes(made.layout)
+    us = wgmma.FP16X3.clocks(made, 64, H200) / H200.clock_mhz
+    own, other = ({"block": [threads, 1, 1], "shared_bytes": b} for b in (shared, shared - 16))
+    fewer = own | {"block": [threads - 128, 1, 1]}
+    for slow, how, expected in (
+        (2.0, own, {HALVES}), (1.2, other, {HALVES}), (1.4, other, set()), (1.4, fewer, set()),
+    ):  # fmt: skip
+        assert told(product(HALVES, slow * us, **how)) == expected, (slow, how)
+
+
 def test_a_product_in_one_launch_counts_by_its_kernel_or_its_threads(told):
     own = tf32.plan(PROBLEM, 64, H200)
     assert told(product(ONE, launched=[own.kernel().entry])) == {ONE}

@@ -192,14 +192,47 @@ def test_a_class_has_its_winners_and_its_ratios(script, monkeypatch):
     cases[2]["candidates"].append(best)
     held = document(*cases) | {"suite": "made up", "peer": "cuDNN 0", "ceilings": None,
                                "command": "conv"}  # fmt: skip
-    monkeypatch.setattr(tables, "_documents", lambda: [held])
+    monkeypatch.setattr(tables, "_documents", lambda gpu: [held] if gpu == tables.GPUS[1] else [])
     page = tables.which()
     larger = "| 3x3 and 5x5, larger maps, 1 image | 2 | `texture.split` 2 | 4.00x (2.00x to 8.00x)"
     assert f"{larger} | - |" in page
     assert "| one channel | 1 | not told apart | - | 1.50x (1.50x to 1.50x) |" in page
     assert "made up" in page and "Some GPU, 2026-11-22" in page and "1x1" not in page
-    monkeypatch.setattr(tables, "_documents", lambda: [])
+    monkeypatch.setattr(tables, "_documents", lambda gpu: [])
     assert "Not measured yet" in tables.which()
+
+
+def test_best_stands_beside_cudnn_suite_by_suite(script, monkeypatch):
+    """Its choice against those that err no more than cuDNN; together of like numbers of images."""
+    tables = script("suite_tables")
+
+    def timed(name, ms, rms=None):
+        error = {} if rms is None else {"same_images": {"rms": rms}}
+        return {"name": name, "median_ms": ms} | error
+
+    def suite(*best):
+        cases = [
+            {"images": 64, "candidates": [
+                timed("torch cudnn", 8.0, 2e-7), timed("best.fp32", ms, rms),
+                timed("exact", 1.0, 2e-7), timed("rough", 0.5, 3e-7), {"name": "wrong"}]}
+            for ms, rms in best
+        ]  # fmt: skip
+        held = document(*cases, {"images": 64, "candidates": [timed("torch cudnn", 1.0, 1e-7)]})
+        return held | {"peer": "cuDNN 0", "ceilings": None, "command": "conv"}
+
+    found = {"resnet50": suite((2.0, 1e-7), (4.0, 3e-7)), "vgg16": suite((1.0, 2e-7))}
+    monkeypatch.setattr(tables, "_documents", lambda gpu: found.items() if "h100" in gpu else ())
+    page = tables.suites()
+    assert "| resnet50 | 64 | 2 | **2.83x** | 2.00x | 4.00x | 1.50 (1 of 2) |" in page
+    assert "| vgg16 | 64 | 1 | **8.00x** | 8.00x | 1.00x | 1.00 (1 of 1) |" in page
+    assert "resnet50, vgg16" not in page
+    found["convnet2"] = suite((8.0, None))
+    page = tables.suites()
+    assert "| convnet2 | 64 | 1 | **1.00x** | 1.00x | - | - |" in page
+    together = "| resnet50, vgg16, convnet2 | 64 | 4 | **2.83x** | 1.00x | 4.00x | 1.50 (2 of 3) |"
+    assert together in page
+    found["convnet2"]["cases"][0]["images"] = 128
+    assert "resnet50, vgg16" not in tables.suites()
 
 
 def test_the_model_s_misses_are_counted_of_the_table(script, monkeypatch, tmp_path):
