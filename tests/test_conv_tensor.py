@@ -251,11 +251,20 @@ def in_a_namespace(number, kernel):
     return "\n".join(lines) + RUN % (number, f"k{number}::{kernel.entry}")
 
 
+def cases_of(items):
+    """Those that tests are run with; all where one of them is not said to be of one case."""
+    here = [item for item in items if item.module.__name__ == __name__]
+    using = [item for item in here if "functions" in item.fixturenames]
+    cases = [getattr(item, "callspec", None) and item.callspec.params.get("case") for item in using]
+    return ALL if None in cases else [one for case in cases for one in (case, case.plain)]
+
+
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory):
+def functions(request, tmp_path_factory):
     """Kernel -> its function and its library; two are built side by side."""
     folder = common_folder(tmp_path_factory, "tensor")
-    kernels = list(dict.fromkeys(kernel for case in ALL for kernel in case.kernels))
+    cases = cases_of(request.session.items)
+    kernels = list(dict.fromkeys(kernel for case in cases for kernel in case.kernels))
 
     def built(half):
         source, library = folder / f"half{half}.cpp", folder / f"half{half}.so"
@@ -449,6 +458,37 @@ def test_an_image_larger_than_its_sample_is_split_once_more(usual, case, on_a_cp
         found = computed(few, x, w)
         assert_each_right(found, x, w, few)
         np.testing.assert_array_equal(found[[0, 2]], plain[[0, 2]])
+
+
+@compiled_here
+@pytest.mark.parametrize("case", [SAMPLED[0], SAMPLED[2]], ids=str)
+def test_only_what_has_no_room_beside_its_sample_is_split_once_more(case, on_a_cpu, rng):
+    """Of 8 times the sample's largest and more, or beside a sample of zeros, however small."""
+    problem = case.problem
+    w = rng.choice(np.float32([-1, 1]), problem.weight_shape)  # channels are alike
+    x = rng.uniform(0.5, 1, (4, *physical_shape(problem.reads, 1, problem.in_shape)[1:]))
+    x[2:] = 0
+    x.reshape(4, -1)[:3, 200] = 7.99, 8, 1e-9  # of the second line, where the first is looked at
+    x = x.astype(np.float32)
+    state = implicit.prepare(w, 4, case.product)
+    y = np.empty(physical_shape(problem.writes, 4, problem.out_shape), np.float32)
+    implicit.run(x, state, y)
+    own = [0 + halves.HEAD, 4, np.frexp(1e-9)[1]]
+    assert not state.lifts.any()
+    assert state.images.tops.tolist() == [*(top + case.tiling.pairs for top in own), -4096]
+    assert (state.images.beyond > 0).tolist() == [False, True, True, False]
+    given = to_nhwc(x, problem.reads, problem.in_shape)
+    assert_each_right(to_nhwc(y, problem.writes, problem.out_shape), given, w, case)
+
+
+@compiled_here
+@pytest.mark.parametrize("case", [PAIRED], ids=str)
+def test_points_of_the_largest_inputs_are_numbers(case, on_a_cpu, rng):
+    """A sum of two just below 2**16 is no fp16."""
+    x, w = operands(case, rng)
+    for sign in (1, np.resize([1, 1, -1, -1], (case.problem.W, 1))):
+        largest = np.full_like(x, np.nextafter(np.float32(2), 0)) * np.float32(sign)
+        assert_each_right(computed(case, largest, w), largest, w, case)
 
 
 TINY = np.float32(2.0**-149)
@@ -771,6 +811,30 @@ def test_filters_packed_by_taps_are_those_packed_in_rows(parts, rng):
     assert off.max() <= np.abs(w).max() * (2.0**-21 if parts == 2 else 2.0**-10)
 
 
+def test_filters_packed_for_pairs_make_outputs_of_points(rng):
+    """[64 filters][point][chunk][row][part and cell][filter][8]: by points, a row's direct sums."""
+    problem = conv("40,9,9,70,2,3")
+    layout = Layout(problem, 2, planes=True, pairs=True)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    packed = pack(w, layout, 128)
+    assert packed.filters.shape == (2, 4 * 2 * 2, 8, 64, 8)
+    cells = packed.filters.astype(np.float64).reshape(2, 4, 2, 2, 2, 4, 64, 8)
+    points = cells.sum(4).transpose(1, 3, 2, 4, 6, 0, 5).reshape(4, 2, 64, 128)
+    assert not points[:, :, 40:].any() and not points[..., 70:].any()
+    points = np.ldexp(points[:, :, :40, :70], packed.drops[:70] + packed.lifts[:, None])
+    x = rng.standard_normal((2, 4, 40))
+    made = x[:, 0] - x[:, 2], x[:, 1] + x[:, 2], x[:, 2] - x[:, 1], x[:, 3] - x[:, 1]
+    sums = [np.einsum("rc,rcm->m", *both) for both in zip(made, points, strict=True)]
+    for found, at in ((sums[0] + sums[1] + sums[2], 0), (sums[1] - sums[2] + sums[3], 1)):
+        expected = np.einsum("rsc,rscm->m", x[:, at : at + 3], w)
+        assert np.abs(found - expected).max() < 1e-5
+
+
+def test_a_second_look_is_due_sooner_where_points_may_be_cancelled():
+    layout = PAIRED.product.layout
+    assert after.room(layout) == after.room(replace(layout, pairs=False)) + 1
+
+
 def test_packed_filters_of_zeros_and_of_what_is_no_number():
     problem = conv("8,4,4,4,1,1")
     w = np.ones(problem.weight_shape, np.float32)
@@ -826,15 +890,22 @@ def test_planes_have_an_input_or_a_zero_where_a_tap_reads(text):
                 assert on <= layout.reach and first + on < layout.plane(images)
 
 
+def in_points(problem):
+    """Whether Winograd's points are taken for it."""
+    return problem.S == 3 and problem.stride == 1 and problem.C >= 32
+
+
 def test_taps_take_what_fits():
     """Every part has work, rings fit, and what reaches too far is left to rows."""
     for problem in (*RESNET, *(case.problem for case in ALL), conv("64,224,224,64,3,3,1,1")):
+        in_pairs = taps.PAIRS if in_points(problem) else ()
         for parts in (1, 2):
-            found = options(Layout(problem, parts), taps.TILINGS)
-            assert {made.tiling for made in found} == set(taps.TILINGS), problem
+            found = options(Layout(problem, parts), taps.TILINGS + taps.PAIRS)
+            assert {made.tiling for made in found} == {*taps.TILINGS, *in_pairs}, problem
             for made in found:
                 tiling, layout = made.tiling, made.layout
                 each = layout.chunks // (layout.down.taps * layout.along.taps)
+                assert layout.pairs == tiling.pairs and each > 0
                 chunks = tiling.chunks(layout)
                 assert chunks == each * layout.phases
                 assert -(-chunks // made.split) * (made.split - 1) < chunks
