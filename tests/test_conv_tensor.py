@@ -757,6 +757,26 @@ def test_on_a_gpu_every_division_is_right(monkeypatch, rng):
                 assert judge(found, expected, precision).passed, (made, problem)
 
 
+@pytest.mark.gpu
+def test_on_a_gpu_pairs_and_sampled_images_are_right(monkeypatch, rng):
+    if not find("conv", "tensor.wgmma_fp16x3", "cuda").needs.met_by(driver_gpus()[0]):
+        pytest.skip("needs a GPU of 9.0")
+    monkeypatch.setattr(after, "again", lambda *_: None)
+    import cupy
+
+    for case in (*IN_PAIRS, *PAIRS_ENDED, *SAMPLED):
+        problem = case.problem
+        x, w = operands(case, rng)
+        if case.sampled:
+            x[0].reshape(-1)[7] = narrowed(np.float32([2e3]), problem.dtype)[0]
+        held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, problem.reads)))
+        shape = physical_shape(problem.writes, len(x), problem.out_shape)
+        y = cupy.empty(shape, held_as(problem))
+        Mounted.poison(y)
+        implicit.run(held, implicit.prepare(w, len(x), case.product), y)
+        assert_right(to_nhwc(y.get(), problem.writes, problem.out_shape), x, w, case)
+
+
 def unpacked(packed, layout, count):
     """Packed filters as (parts, cells of the depth, 8, filters) float64, without their scales."""
     places = np.arange(8) ^ np.arange(packed.filters.shape[1])[:, None] % 8
@@ -833,6 +853,7 @@ def test_filters_packed_for_pairs_make_outputs_of_points(rng):
 def test_a_second_look_is_due_sooner_where_points_may_be_cancelled():
     layout = PAIRED.product.layout
     assert after.room(layout) == after.room(replace(layout, pairs=False)) + 1
+    assert after.room(layout) == after.room(replace(layout, sampled=True)) + halves.HEAD
 
 
 def test_packed_filters_of_zeros_and_of_what_is_no_number():
@@ -922,6 +943,34 @@ def test_which_product_runs_is_the_model_s_choice():
     for problem in (*RESNET, conv(few), conv(strided)):
         assert kind.plan(problem, 64, H200).tiling.entry == "tensor_taps"
     assert kind.plan(conv(far), 64, H200).tiling.entry == "tensor_wgmma"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_filters_whose_columns_are_unlike_are_not_multiplied_by_pairs(dtype, rng):
+    """What is under a small tap cancels at two points, and leaves what it rounds to."""
+    problem = conv("256,14,14,256,3,3,1,1", **NCHW, dtype=dtype, bias=True)
+    usual = wgmma.FP16X3.plan(problem, 64)
+    named = replace(wgmma.FP16X3, word=usual.word)
+    assert usual.tiling.pairs and named.plan(problem, 64) == usual
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    bias = narrowed(np.zeros(problem.M, np.float32), dtype)
+    for most, column, by in (
+        (True, 0, 0.3),
+        (True, 2, 3.0),
+        (False, 1, 0.0),
+        (False, 2, 0.02),
+        (False, 0, 99),
+    ):
+        filters = w.copy()
+        filters[:, column, :, 200] *= by
+        for kind in (wgmma.FP16X3, named):
+            found = kind.suited((narrowed(filters, dtype), bias), problem, 64)
+            assert (found == usual) == most == found.tiling.pairs, (column, by)
+            assert {*found.kernels(), after.kernel(found.layout)} <= {*kind.kernels(problem, 64)}
+    filters[..., 200], filters[..., 100], filters[0, 0, 0, 50] = 0, np.nan, np.inf
+    for odd, pairs in ((filters[..., 60:], True), (filters, False)):
+        plain = replace(problem, bias=False)
+        assert wgmma.FP16X3.suited(narrowed(odd, dtype), plain, 64).tiling.pairs == pairs
 
 
 @pytest.mark.parametrize(("family", "least"), [(mma, 80), (wgmma, 90)], ids=["mma", "wgmma"])

@@ -10,19 +10,23 @@ from typing import Any
 
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.stages.conv.tensor.halves import HEAD
 from lenetgpu.stages.conv.tensor.packed import ABLE, Layout
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
 _MOST_BLOCKS = 264
 # Below 2^15 fp16 high and low are off by 2^-25 at most. Operands of a sum of `depth` products are
-# off by depth * 2^(15 - 24) then; outputs 2^20 times that are right to 1e-6.
+# off by depth * 2^(15 - 24) then, if all are the same way; outputs 2^20 times that are right to
+# 1e-6. Where images are sampled their scale has HEAD powers to spare: 2^17 times, right to 8e-6.
 _ROOM = 15 - 24 + 20
 
 
 def room(layout: Layout) -> int:
     """The exponent of the least largest output, of scaled operands, that needs no second look."""
-    return _ROOM + int(layout.problem.depth).bit_length() + layout.pairs  # points may be cancelled
+    spare = HEAD if layout.sampled else 0
+    points = int(layout.pairs)  # which may cancel
+    return _ROOM + int(layout.problem.depth).bit_length() + points - spare
 
 
 def kernel(layout: Layout) -> Kernel:

@@ -21,6 +21,7 @@ from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
 from lenetgpu.stages.registry import Rows, variant
 
 _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit
+_UNLIKE = 16.0  # times a filter's columns may differ for its points
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,21 @@ class Kind:
         found = ranked(layout, images, machine or machines.current(), self.tilings)
         return tuple(made for made in found if self.word in ("", made.word))
 
+    def suited(self, w: Any, problem: Conv, batch: int) -> Product:
+        """The product for the filters `w`, or them and a bias, on the host.
+
+        What is at one input of a pair counts at two points and cancels where its tap is small: to
+        no more than _UNLIKE times the error of taps, or pairs are left.
+        """
+        found = self.plan(problem, batch)
+        filters = w[0] if problem.bias else w
+        return found if not found.tiling.pairs or _alike(filters) else self._instead(found, batch)
+
+    def _instead(self, pairs: Product, batch: int) -> Product:
+        """The fastest that is none of pairs, whatever it was asked to be."""
+        found = replace(self, word="").products(pairs.layout.problem, batch)
+        return next(made for made in found if not made.tiling.pairs)
+
     def plan(self, problem: Conv, batch: int, machine: Machine | None = None) -> Product:
         """The product for up to `batch` images on `machine`, the current one where None."""
         return self.products(problem, batch, machine)[0]
@@ -93,8 +109,9 @@ class Kind:
     def kernels(self, problem: Conv, batch: int) -> tuple[Kernel, ...]:
         """Every kernel that a run of up to `batch` images launches."""
         product = self.plan(problem, batch)
-        layout = product.layout
-        return (*Split(layout).kernels(), *product.kernels(), after.kernel(layout))
+        made = (product, self._instead(product, batch)) if product.tiling.pairs else (product,)
+        found = [kernel for one in made for kernel in _launched(one)]
+        return tuple(dict.fromkeys(found))
 
     def explain(self, problem: Conv, batch: int, machine: Machine) -> Rows:
         """How the work is divided, and what the model predicts of it."""
@@ -111,6 +128,20 @@ class Kind:
             ("depth used", f"{filled:.0%} of {layout.chunks} chunks"),
             ("predicted", f"{whole}, {split} of them to split images"),
         ]
+
+
+def _launched(product: Product) -> tuple[Kernel, ...]:
+    layout = product.layout
+    return (*Split(layout).kernels(), *product.kernels(), after.kernel(layout))
+
+
+def _alike(w: Any) -> bool:
+    """Whether no column of a filter (R, S, C, M) is small beside another of it."""
+    import numpy as np
+
+    sizes = np.abs(widened(w).astype(np.float32)).max((0, 2))
+    with np.errstate(invalid="ignore"):
+        return not bool((_UNLIKE * sizes.min(0) < sizes.max(0)).any())
 
 
 def prepare(w: Any, batch: int, product: Product) -> State:
@@ -169,7 +200,7 @@ def refusal(problem: Conv) -> str | None:
 def parts_of(kind: Kind) -> dict[str, Any]:
     """Those fields of a variant that follow from its kind."""
     return {
-        "prepare": lambda w, problem, batch: prepare(w, batch, kind.plan(problem, batch)),
+        "prepare": lambda w, problem, batch: prepare(w, batch, kind.suited(w, problem, batch)),
         "kernels": kind.kernels,
         "explain": kind.explain,
     }
