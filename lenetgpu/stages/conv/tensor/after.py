@@ -25,8 +25,8 @@ _ROOM = 15 - 24 + 20
 def room(layout: Layout) -> int:
     """The exponent of the least largest output, of scaled operands, that needs no second look."""
     spare = HEAD if layout.sampled else 0
-    points = int(layout.pairs)  # which may cancel
-    return _ROOM + int(layout.problem.depth).bit_length() + points - spare
+    cancelled = int(layout.pairs)  # a power: points of pairs may cancel
+    return _ROOM + int(layout.problem.depth).bit_length() + cancelled - spare
 
 
 def kernel(layout: Layout) -> Kernel:

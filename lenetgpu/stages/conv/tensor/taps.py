@@ -136,7 +136,7 @@ class TapsTiling(Tiling):
 
 
 def _by_pairs(layout: Layout) -> bool:
-    """Whether Winograd's F(2, 3) along rows computes it, and errs less than fp32 in a row."""
+    """Whether Winograd's F(2, 3) along rows computes it; of fewer channels fp32 errs less."""
     problem = layout.problem
     return problem.S == 3 and problem.stride == 1 and problem.C >= _LEAST_CHANNELS
 
