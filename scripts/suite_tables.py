@@ -15,7 +15,10 @@ from lenetgpu.papers.shapes import SUITES
 from lenetgpu.show.conv_document import geometric_mean
 
 NETWORKS = ("resnet50", "vgg16", "convnet2")
-"""Suites whose convolutions are also summed up together, measured at one number of images."""
+"""Suites whose convolutions are also summed up together, of IMAGES each."""
+IMAGES = "64"
+AGAIN = {"pascal-multi-best": "pascal-multi again", "convnet2-64": "convnet2 again"}
+"""Suites that were measured once more, by the name of their file."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,9 @@ def _documents(gpu: str) -> Iterator[tuple[str, Document]]:
     for name in SUITES:
         if there(gpu, "conv", f"{name}.json"):
             yield name, load(gpu, "conv", f"{name}.json")
-    for name in ("pascal-multi-best",):
+    for name, words in AGAIN.items():
         if there(gpu, "again", f"{name}.json"):
-            yield f"{name.removesuffix('-best')} again", load(gpu, "again", f"{name}.json")
+            yield words, load(gpu, "again", f"{name}.json")
 
 
 def _images(document: Document) -> str:
@@ -87,13 +90,13 @@ def _images(document: Document) -> str:
 
 
 def _together(found: dict[str, Document]) -> list[str]:
-    """The line of the networks' convolutions together, where all are of as many images."""
-    held = [found[name] for name in NETWORKS if name in found]
-    images = {_images(document) for document in held}
-    if len(held) < len(NETWORKS) or len(images) != 1:
+    """The line of the networks' convolutions together, where all were measured of IMAGES images."""
+    alike = {d["suite"]: d for d in found.values() if _images(d) == IMAGES}
+    held = [alike[name] for name in NETWORKS if name in alike]
+    if len(held) < len(NETWORKS):
         return []
     rows = [row for document in held for row in _rows(document)]
-    return [_line(", ".join(NETWORKS), *images, rows)]
+    return [_line(", ".join(NETWORKS), IMAGES, rows)]
 
 
 def suites() -> str:

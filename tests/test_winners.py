@@ -210,7 +210,7 @@ def test_best_stands_beside_cudnn_suite_by_suite(script, monkeypatch):
         error = {} if rms is None else {"same_images": {"rms": rms}}
         return {"name": name, "median_ms": ms} | error
 
-    def suite(*best):
+    def suite(name, *best):
         cases = [
             {"images": 64, "candidates": [
                 timed("torch cudnn", 8.0, 2e-7), timed("best.fp32", ms, rms),
@@ -218,21 +218,26 @@ def test_best_stands_beside_cudnn_suite_by_suite(script, monkeypatch):
             for ms, rms in best
         ]  # fmt: skip
         held = document(*cases, {"images": 64, "candidates": [timed("torch cudnn", 1.0, 1e-7)]})
-        return held | {"peer": "cuDNN 0", "ceilings": None, "command": "conv"}
+        return held | {"suite": name, "peer": "cuDNN 0", "ceilings": None, "command": "conv"}
 
-    found = {"resnet50": suite((2.0, 1e-7), (4.0, 3e-7)), "vgg16": suite((1.0, 2e-7))}
+    found = {
+        "resnet50": suite("resnet50", (2.0, 1e-7), (4.0, 3e-7)),
+        "vgg16": suite("vgg16", (1.0, 2e-7)),
+    }
     monkeypatch.setattr(tables, "_documents", lambda gpu: found.items() if "h100" in gpu else ())
     page = tables.suites()
     assert "| resnet50 | 64 | 2 | **2.83x** | 2.00x | 4.00x | 1.50 (1 of 2) |" in page
     assert "| vgg16 | 64 | 1 | **8.00x** | 8.00x | 1.00x | 1.00 (1 of 1) |" in page
     assert "resnet50, vgg16" not in page
-    found["convnet2"] = suite((8.0, None))
+    found["convnet2"] = suite("convnet2", (8.0, None))
     page = tables.suites()
     assert "| convnet2 | 64 | 1 | **1.00x** | 1.00x | - | - |" in page
     together = "| resnet50, vgg16, convnet2 | 64 | 4 | **2.83x** | 1.00x | 4.00x | 1.50 (2 of 3) |"
     assert together in page
     found["convnet2"]["cases"][0]["images"] = 128
     assert "resnet50, vgg16" not in tables.suites()
+    found["convnet2 again"] = suite("convnet2", (8.0, None))
+    assert together in tables.suites()
 
 
 def test_the_model_s_misses_are_counted_of_the_table(script, monkeypatch, tmp_path):
