@@ -27,6 +27,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import wgmma
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
 from lenetgpu.stages.conv.tuned import measured
+from lenetgpu.stages.conv.tuned.counted import counted
 from lenetgpu.stages.conv.tuned.possible import TILED
 
 HALVES, ONE = "tensor.wgmma_fp16x3", "tensor.wgmma_tf32x3"
@@ -149,3 +150,18 @@ def test_tune_keeps_no_winograd_that_errs_more_by_the_model(gpu):  # noqa: F811
     (case,) = document_["cases"]
     assert case["tuned"]["algorithm"] == "winograd.f2"
     assert "winograd.f4" not in case["tuned"]["us"]
+
+
+def test_where_all_had_the_same_images_the_limit_is_cudnn_s_alone():
+    """Our own fp32 sums may err more than a plan of cuDNN's; older files know the largest alone."""
+
+    def of(name, rms):
+        return entry(name, 1.0, relative_error=rms, same_images={"rms": rms})
+
+    peer, sums = of("torch cudnn", 2e-7), of("direct.tuned", 6e-7)
+    near, far = of("tensor.wgmma_fp16x3", 2e-7), of("winograd.f2", 3e-7)
+    us, dropped = counted([sums, near, far], peer)
+    assert {*us} == {"direct.tuned", "tensor.wgmma_fp16x3"} and dropped == ("winograd.f2",)
+    older = {name: value for name, value in far.items() if name != "same_images"}
+    assert counted([sums, near, older], peer)[1] == ()
+    assert counted([sums, near, of("tensor.fp16x3", 7e-7)])[1] == ("tensor.fp16x3",)

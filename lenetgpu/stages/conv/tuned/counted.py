@@ -29,18 +29,19 @@ def counted(
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
 
-    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN on the same data, and
-    than all of ours that add fp32 and transform nothing. Errors are root mean squares on the same
-    images where all have them; else the largest, by which Winograd may err WINOGRAD_ERR times as
-    much. Without a `peer` Winograd may err within its tolerance. Those that are `inexact` by the
-    model count where they were compared with a `peer` on the same images alone.
+    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN, by root mean squares
+    on the same images where all have them. Else by the largest, more than `peer` and than all of
+    ours that add fp32 and transform nothing; Winograd may err WINOGRAD_ERR times as much then, and
+    without a `peer` within its tolerance. Those that are `inexact` by the model count where they
+    were compared with a `peer` on the same images alone.
     """
     own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
     right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
     peers = [] if peer is None or peer.get("relative_error") is None else [peer]
     same = all("same_images" in entry for entry in (*right, *peers))
     plain = [_erred(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
-    limit = max([*plain, *(_erred(entry, same) for entry in peers)], default=float("inf"))
+    theirs = [_erred(entry, same) for entry in peers]
+    limit = max(theirs if same and peers else [*plain, *theirs], default=float("inf"))
     limits = dict.fromkeys(TENSOR, limit)
     if peers:
         limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERR * limit)
