@@ -70,6 +70,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 lock:  ## .ci/lock.txt anew, of the newest versions
 	$(PYTHON) -m venv $(VENV)-lock

@@ -6,8 +6,8 @@ TYPE_CHECKING = False  # typing itself takes as long as all that runs before sig
 if TYPE_CHECKING:
     from typing import Any
 
-    from lenetgpu.classifier import LeNet
     from lenetgpu.errors import LenetError
+    from lenetgpu.net.classifier import LeNet
 
 __version__ = "0.1.0"
 __all__ = ["LeNet", "LenetError", "__version__"]
@@ -16,7 +16,7 @@ __all__ = ["LeNet", "LenetError", "__version__"]
 def __getattr__(name: str) -> Any:
     """The library's face, imported when it is first asked for: `import lenetgpu` stays light."""
     if name == "LeNet":
-        from lenetgpu.classifier import LeNet
+        from lenetgpu.net.classifier import LeNet
 
         return LeNet
     if name == "LenetError":

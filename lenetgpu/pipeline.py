@@ -13,6 +13,7 @@ from typing import Any
 
 from lenetgpu.cpu.flush import flushed
 from lenetgpu.cpu.memory import aligned_empty
+from lenetgpu.cpu.turns import Owned, Turn
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.machines import multiprocessors
@@ -23,7 +24,6 @@ from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.mounted import Mounted, array_module
 from lenetgpu.stages.ranges import require_room
-from lenetgpu.turns import Owned, Turn
 
 ALIGNED = 16
 """Images on a GPU begin at a multiple of so many bytes: kernels read them by as many."""

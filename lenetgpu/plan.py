@@ -77,7 +77,7 @@ UNTRIED: frozenset[str] = frozenset()
 ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
-# measured (measure/choice.py); where nothing can be, the first whose needs are met is taken
+# measured (dispatch/auto.py); where nothing can be, the first whose needs are met is taken
 AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},

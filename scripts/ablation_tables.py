@@ -7,8 +7,8 @@ from typing import Any
 
 from measured import GPU, Document, how_sure, load, there, where
 
+from lenetgpu.lab.show.conv_document import geometric_mean
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.show.conv_document import geometric_mean
 
 
 @dataclass(frozen=True)

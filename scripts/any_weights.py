@@ -19,7 +19,6 @@ import numpy as np
 from lenetgpu.check.fit import Group, fit, groups, judge_groups
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -27,6 +26,7 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head
+from lenetgpu.net.device import choose_device
 from lenetgpu.network import PIXEL_SCALE, STAGES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import Plan, resolve, runnable_plans

@@ -10,13 +10,13 @@ from conv_choices import machine_of, timed
 from conv_tables import SHIPS, rounds
 from measured import GPU, Document, how_sure, load, there, where
 
-from lenetgpu.commands.conv.given import taken
+from lenetgpu.dispatch.choose import choices, off_by
+from lenetgpu.dispatch.measured import TABLE, Measured, read_table
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
+from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.show.conv_document import geometric_mean, shape_text
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
-from lenetgpu.show.conv_document import geometric_mean, shape_text
-from lenetgpu.stages.conv.tuned.choose import choices, off_by
-from lenetgpu.stages.conv.tuned.measured import TABLE, Measured, read_table
 
 GPUS = (GPU, "nvidia-h100-80gb-hbm3")
 """The folders of GPUs on which the suites of convolutions were measured."""

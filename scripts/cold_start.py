@@ -33,7 +33,6 @@ from beside import (
 )
 
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -41,6 +40,7 @@ from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
+from lenetgpu.net.device import choose_device
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOOR = "floor"

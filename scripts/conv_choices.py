@@ -1,6 +1,6 @@
 """Write the table of measured convolutions that ships, from docs/measured/.
 
-`lenetgpu/stages/conv/tuned/measured.json` gets a row for each device, convolution and number of
+`lenetgpu/dispatch/measured.json` gets a row for each device, convolution and number of
 images of which one run timed at least two algorithms that `best.fp32` may take: what each took, and
 which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
 named as dropped; Winograd that was not compared on the same images by what it errs by the model.
@@ -22,17 +22,17 @@ from typing import Any
 import click
 from measured import MEASURED, Document
 
-from lenetgpu.commands.conv.given import taken
+from lenetgpu.dispatch.choose import CLAIM
+from lenetgpu.dispatch.counted import counted, inexact
+from lenetgpu.dispatch.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
+from lenetgpu.dispatch.possible import TILED
+from lenetgpu.dispatch.prices import KINDS, PRICED, TENSOR
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
+from lenetgpu.lab.conv.given import taken
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor.product import Product
 from lenetgpu.stages.conv.tf32.one_launch import OneLaunch
-from lenetgpu.stages.conv.tuned.choose import CLAIM
-from lenetgpu.stages.conv.tuned.counted import counted, inexact
-from lenetgpu.stages.conv.tuned.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
-from lenetgpu.stages.conv.tuned.possible import TILED
-from lenetgpu.stages.conv.tuned.prices import KINDS, PRICED, TENSOR
 
 SOURCES = ("conv/*.json", "again/*.json", "ablation/*.json", "winners.json")
 """Documents of `lenetgpu conv` in the folder of a device."""

@@ -10,9 +10,9 @@ import ablation_tables
 from ablation_tables import of_label, of_literal, timed
 from measured import GPU, Document, how_sure, load, there, where
 
+from lenetgpu.lab.show.conv import ladder_rows
+from lenetgpu.lab.show.conv_document import geometric_mean
 from lenetgpu.papers.shapes import SUITES, Suite
-from lenetgpu.show.conv import ladder_rows
-from lenetgpu.show.conv_document import geometric_mean
 
 SHIPS = "best.fp32"
 """The variant that the package chooses by itself, before anything has been timed."""

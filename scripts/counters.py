@@ -14,7 +14,6 @@ from typing import Any
 
 import click
 
-from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
@@ -23,10 +22,11 @@ from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
+from lenetgpu.net.device import choose_device
+from lenetgpu.net.engine import Engine
 from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counters import kernels_of_rows, places, suite_keys
 from lenetgpu.plan import Plan
-from lenetgpu.running.engine import Engine
 
 PLANS = ("course", "auto")
 

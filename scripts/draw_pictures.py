@@ -23,8 +23,8 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures import read_digit
 from lenetgpu.files.source import open_source
+from lenetgpu.pictures import read_digit
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "pictures.md"

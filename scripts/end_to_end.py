@@ -1,6 +1,7 @@
 """Images in page-locked host memory to labels in host memory, beside the bare copy and PyTorch.
 
-Ours are warm passes of `lenetgpu.streaming` over the same arrays, replayed as one CUDA graph, of
+Ours are warm passes of `lenetgpu.net.streaming` over the same arrays, replayed as one CUDA graph,
+of
 pixels and of packed images: streams and chunks chosen by its model, as `infer` has them, which runs
 once and replays nothing. The bare copy is one of the pixels to the device, waited for. All are
 checked against float64, then timed by the host's clock in interleaved rounds, a sample of several
@@ -41,15 +42,15 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.workspace import pinned_empty
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
-from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import resolve
-from lenetgpu.streaming import (
+from lenetgpu.net.streaming import (
     Streamer,
     host_results,
     packed_images,
     pinned_copy,
     schedule_for,
 )
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
 
 SAMPLE_MS, MOST_PASSES = 5.0, 50
 MANY, MANY_ROUNDS = 1_000_000, 9

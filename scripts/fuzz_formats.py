@@ -25,11 +25,11 @@ import h5py
 import numpy as np
 from fuzz_mutations import Entry, Mutation
 
-from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.files import hdf5
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.weights import load_weights
+from lenetgpu.lab.earlier import load_earlier
 from lenetgpu.measure import regression
 from lenetgpu.network import weight_shapes
 

@@ -31,16 +31,17 @@ from lenetgpu.cache.repair import survey
 from lenetgpu.check import fit, verify
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.kept import Kept
+from lenetgpu.dispatch import auto as choice
 from lenetgpu.files import assets
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.measure import choice, roofline
+from lenetgpu.measure import roofline
+from lenetgpu.net.streaming import costs
+from lenetgpu.net.streaming.schedule import Costs, best_schedule
 from lenetgpu.plan import resolve
 from lenetgpu.stages import emitted
-from lenetgpu.streaming import costs
-from lenetgpu.streaming.schedule import Costs, best_schedule
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 

@@ -27,9 +27,9 @@ from PIL import Image, features
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models import forms
-from lenetgpu.files.pictures.as_mnist import as_it_is, as_mnist
-from lenetgpu.files.pictures.read import read_grey
 from lenetgpu.network import weight_shapes
+from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
+from lenetgpu.pictures.read import read_grey
 
 _BOMB = 64 << 20
 _DEEP = 64

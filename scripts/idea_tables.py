@@ -26,8 +26,8 @@ from ideas import (
 )
 from measured import GPU, Document, how_sure, load, there, where
 
+from lenetgpu.lab.show.conv_document import geometric_mean
 from lenetgpu.papers import course_ladder
-from lenetgpu.show.conv_document import geometric_mean
 
 OPEN, BY_SHAPE = "not measured", "by the shape"
 _NAMES = {

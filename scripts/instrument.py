@@ -20,12 +20,12 @@ from typing import Any
 import click
 import numpy as np
 
-from lenetgpu.commands.compare import open_device
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.compare import open_device
 from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.document import candidate_json, head
 from lenetgpu.measure.plan_bench import PlanBench

@@ -24,9 +24,9 @@ import click
 from measure_jobs import PARTS, Job, cpu_jobs, gpu_jobs
 from measured import MEASURED, ROOT, folder_of, kernels_of
 
-from lenetgpu.device import choose_device
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.document import device_json
+from lenetgpu.net.device import choose_device
 from lenetgpu.store import write_atomically
 
 RUN = "run.json"

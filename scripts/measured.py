@@ -17,10 +17,13 @@ from typing import Any
 
 import lenetgpu
 from lenetgpu.check.warmup import network_problems
-from lenetgpu.commands.conv.given import taken
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
+from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.show.page.provenance import changed
+from lenetgpu.lab.show.page.provenance import device_name as device_name
+from lenetgpu.lab.show.page.provenance import where as where
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -30,9 +33,6 @@ from lenetgpu.papers.course_ladder import PASSES_OF
 from lenetgpu.papers.course_merged import VARIANTS as LINEAR
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import canonical, resolve
-from lenetgpu.show.page.provenance import changed
-from lenetgpu.show.page.provenance import device_name as device_name
-from lenetgpu.show.page.provenance import where as where
 from lenetgpu.stages import Variant, variants
 
 ROOT = Path(__file__).resolve().parent.parent

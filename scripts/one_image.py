@@ -57,7 +57,7 @@ def _pipeline(name: str, weights: Weights, gpu: Gpu, size: int) -> Pipeline:
 
 def _streamed(make: Callable[[int], Pipeline]) -> tuple[Label, Any]:
     """A streamer's recorded pass over one page-locked image, which is written before."""
-    from lenetgpu.streaming import Streamer, host_results
+    from lenetgpu.net.streaming import Streamer, host_results
 
     streamer, image = Streamer(make, 1), pinned_empty((1, 28, 28, 1), "uint8")
     labels, _ = host_results(1, False)
@@ -71,7 +71,7 @@ def _streamed(make: Callable[[int], Pipeline]) -> tuple[Label, Any]:
 
 
 def _recorded(make: Callable[[int], Pipeline]) -> tuple[Label, Any]:
-    from lenetgpu.streaming import OneImage
+    from lenetgpu.net.streaming import OneImage
 
     made = OneImage(make)
     return made.label, made

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from lenetgpu.commands.report import ReportRequest, run_report
+from lenetgpu.lab.report import ReportRequest, run_report
 from lenetgpu.store import write_atomically
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,8 +7,8 @@ from typing import Any
 from measured import GPU, Document, how_sure, load, there, where
 
 from lenetgpu.gpu.instructions import INSTRUCTIONS
+from lenetgpu.lab.show.shares import SAME_PROGRAM, between, of_the_plain_kernel, tile_rows
 from lenetgpu.papers.convnet2_shares import PARTS
-from lenetgpu.show.shares import SAME_PROGRAM, between, of_the_plain_kernel, tile_rows
 
 FILE, PICTURE = "shares.json", "shares.png"
 NOT_YET = "Not measured on this device yet (`python scripts/measure.py --only shares`)."

@@ -15,6 +15,9 @@ import click
 from markers import filled
 from measured import GPU, how_sure, load, there, where
 
+from lenetgpu.lab.show.engines import STEP_COLUMNS, figure
+from lenetgpu.lab.show.shares import of_the_plain_kernel
+from lenetgpu.lab.show.tables import as_markdown
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import (
     CLAIMS,
@@ -44,9 +47,6 @@ from lenetgpu.papers.convnet2_listings import (
     line_cycles,
     sides_told,
 )
-from lenetgpu.show.engines import STEP_COLUMNS, figure
-from lenetgpu.show.shares import of_the_plain_kernel
-from lenetgpu.show.tables import as_markdown
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "engines.md"

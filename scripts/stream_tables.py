@@ -6,7 +6,7 @@ from typing import Any
 
 from measured import GPU, Document, how_sure, load, there, where
 
-from lenetgpu.streaming.schedule import EVEN
+from lenetgpu.net.streaming.schedule import EVEN
 
 FILE = "streams.json"
 BARE, KERNELS, AUTO, SCHEDULE = "bare copy", "kernels", "auto", "schedule"

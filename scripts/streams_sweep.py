@@ -25,15 +25,12 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu, activate, require_gpu
 from lenetgpu.gpu.graph import Graph
+from lenetgpu.lab.show.plots import plot_streams
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.sampling.calls import Replays
 from lenetgpu.measure.timing import cpu_ms, summarise
-from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import Plan, resolve
-from lenetgpu.show.plots import plot_streams
-from lenetgpu.streaming import (
+from lenetgpu.net.streaming import (
     Costs,
     Schedule,
     Streamer,
@@ -42,8 +39,11 @@ from lenetgpu.streaming import (
     pinned_copy,
     predicted_ms,
 )
-from lenetgpu.streaming.costs import measure_costs
-from lenetgpu.streaming.schedule import EVEN, MOST_CHUNK
+from lenetgpu.net.streaming.costs import measure_costs
+from lenetgpu.net.streaming.schedule import EVEN, MOST_CHUNK
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import Plan, resolve
 
 PLANS = ("int8", "fp16", "fp16x3", "fp32", "tiled")
 TYPES = ("uint8", "float32")

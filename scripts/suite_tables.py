@@ -10,9 +10,9 @@ from choice_tables import GPUS
 from conv_tables import SHIPS, rounds
 from measured import Document, how_sure, load, there, where
 
+from lenetgpu.lab.show.conv_document import geometric_mean
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.show.conv_document import geometric_mean
 
 NETWORKS = ("resnet50", "vgg16", "convnet2")
 """Suites whose convolutions are also summed up together, of IMAGES each."""

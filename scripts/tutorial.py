@@ -28,9 +28,9 @@ import tutorial_counts
 from markers import filled
 
 from lenetgpu.cpu.threads import core_count, cpu_name, machine_load
-from lenetgpu.device import choose_device
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.software import software
+from lenetgpu.net.device import choose_device
 from lenetgpu.network import STAGES
 from lenetgpu.stages import outside
 
@@ -75,7 +75,7 @@ def _step(name: str, file: str, code: int = 0) -> Run:
     return Run(name, f"compare {STAGE} --with {path}.py --only {name}", (path,), code)
 
 
-TEMPLATE = "lenetgpu/commands/start/conv"
+TEMPLATE = "lenetgpu/lab/start/conv"
 ALL = tuple(f"step{number}" for number in range(1, 6))
 RUNS = (
     Run("new", "variants --new conv mine/", (TEMPLATE,), timed=False),

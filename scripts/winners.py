@@ -24,18 +24,18 @@ import click
 from conv_choices import machine_of, timed
 from measured import GPU, ROOT, Document, load, there
 
-from lenetgpu.commands.conv.compared import run_conv
-from lenetgpu.commands.conv.given import taken
-from lenetgpu.commands.conv.request import ConvRequest
-from lenetgpu.device import choose_device
+from lenetgpu.dispatch.choose import choices
+from lenetgpu.dispatch.measured import shipped
+from lenetgpu.dispatch.possible import ALGORITHMS
 from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.gpu.machines import H200
+from lenetgpu.lab.conv.compared import run_conv
+from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import ConvRequest
+from lenetgpu.lab.show.plots import save
 from lenetgpu.measure.document import head
+from lenetgpu.net.device import choose_device
 from lenetgpu.problems import Conv
-from lenetgpu.show.plots import save
-from lenetgpu.stages.conv.tuned.choose import choices
-from lenetgpu.stages.conv.tuned.measured import shipped
-from lenetgpu.stages.conv.tuned.possible import ALGORITHMS
 
 PICTURE = ROOT / "docs" / "winners.png"
 FILE = "winners.json"

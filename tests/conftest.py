@@ -21,11 +21,11 @@ import pytest
 import receipt
 from failing import FAILING
 
-from lenetgpu.commands import infer
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.device import cupy_installed, driver_gpus
 from lenetgpu.gpu.software import software
+from lenetgpu.lab import infer
 from lenetgpu.network import weight_shapes
 from lenetgpu.stages.registry import import_offered
 

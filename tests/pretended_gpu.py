@@ -1,6 +1,7 @@
 """A GPU that does what it is given late and in any order that streams and events allow.
 
-It stands for `lenetgpu.streaming.cuda.Device`: what waits for too little gives wrong labels, what
+It stands for `lenetgpu.net.streaming.cuda.Device`: what waits for too little gives wrong labels,
+what
 writes to a buffer that is still read does too. Arrays on it are NumPy's.
 """
 
@@ -16,8 +17,8 @@ import numpy as np
 
 from lenetgpu.files.packed.records import unpack
 from lenetgpu.gpu.workspace import in_units
+from lenetgpu.net.streaming import Streamer
 from lenetgpu.network import CLASSES
-from lenetgpu.streaming import Streamer
 
 
 def within(arrays, address, size):

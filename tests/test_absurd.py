@@ -13,9 +13,9 @@ import sys
 import pytest
 from conftest import ROOT
 
-from lenetgpu.commands.conv import request
 from lenetgpu.cpu import memory
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.conv import request
 from lenetgpu.measure.conv_bench import Case
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import Conv
@@ -64,7 +64,7 @@ RUNNER = """
 import json, os, resource, sys, threading
 import h5py, numpy
 from lenetgpu.cli import main
-import lenetgpu.commands.compare, lenetgpu.commands.conv.compared, lenetgpu.commands.conv.engines
+import lenetgpu.lab.compare, lenetgpu.lab.conv.compared, lenetgpu.lab.conv.engines
 
 def begin(words, said):
     for stream in (1, 2):

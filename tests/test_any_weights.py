@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from lenetgpu.dispatch.auto import choose
 from lenetgpu.files import assets
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.measure.choice import choose
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import auto_plans, resolve, runnable_plans
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared
-from lenetgpu.commands.conv.repeats import RUNS, differing, repeat_all
+from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv.repeats import RUNS, differing, repeat_all
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.rounds import never
 from lenetgpu.stages import find, variants

@@ -20,7 +20,7 @@ from lenetgpu.check.gates import Ledger, contradicts
 from lenetgpu.check.slots import SPARE, Feed, Slots, Windows, windows
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
-from lenetgpu.device import choose_device
+from lenetgpu.dispatch.candidates import default_reference, stage_candidates
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu import nvrtc
@@ -28,10 +28,10 @@ from lenetgpu.gpu.device import activate
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure import rounds, timing
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.candidates import default_reference, stage_candidates
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.sampling import fed as fed_calls
 from lenetgpu.measure.sampling.facts import truth
+from lenetgpu.net.device import choose_device
 from lenetgpu.problems import Argmax, Conv, Fc, Pool
 from lenetgpu.stages import find, outside, variants
 from lenetgpu.stages.mounted import Mounted

@@ -9,18 +9,19 @@ import pytest
 from lenetgpu.cache import entries
 from lenetgpu.cache.folder import folder
 from lenetgpu.check.fit import Fit
-from lenetgpu.commands import doctor
+from lenetgpu.dispatch import auto as choice
+from lenetgpu.dispatch.auto import RANGES, Choice, choose, measured_with, remembered
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.device import Gpu, driver_gpus
-from lenetgpu.measure import choice, roofline
-from lenetgpu.measure.choice import RANGES, Choice, choose, measured_with, remembered
+from lenetgpu.lab import doctor
+from lenetgpu.measure import roofline
 from lenetgpu.measure.outcome import Request
+from lenetgpu.net import engine
+from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO_PLANS, NAMED, auto_plans, resolve, stand_ins
-from lenetgpu.running import engine
-from lenetgpu.running.engine import Engine
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {

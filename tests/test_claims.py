@@ -9,10 +9,10 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.gpu.machines import H200
+from lenetgpu.lab.show.conv_document import summary_json
 from lenetgpu.network import stage
 from lenetgpu.papers.contents import SECTION, TABLE, cited, course
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.show.conv_document import summary_json
 from lenetgpu.stages import find, variants
 
 ABLATION = ROOT / "docs" / "measured" / "nvidia-h200" / "ablation"

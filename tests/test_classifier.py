@@ -21,8 +21,8 @@ from lenetgpu.cpu.threads import core_count, set_threads, thread_count
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
-from lenetgpu.running.engine import Engine
-from lenetgpu.running.runners import CpuRunner
+from lenetgpu.net.engine import Engine
+from lenetgpu.net.runners import CpuRunner
 
 N = 40
 
@@ -273,8 +273,8 @@ def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
     from click.testing import CliRunner
 
     from lenetgpu.cli import main
+    from lenetgpu.net import engine
     from lenetgpu.plan import resolve
-    from lenetgpu.running import engine
 
     def gave_way(gpu, precision, batch, weights, dtype, notes):
         notes.append("plan quick (fp16) does not fit these weights")

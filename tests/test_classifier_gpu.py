@@ -14,9 +14,9 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
+from lenetgpu.net import outside
+from lenetgpu.net.runners import _STAGES
 from lenetgpu.network import CLASSES
-from lenetgpu.running import outside
-from lenetgpu.running.runners import _STAGES
 
 N = 300
 LONG = 1 << 28
@@ -260,8 +260,8 @@ def test_single_images_are_answered_by_the_kernel_that_stays(digits, truth):
 @pytest.mark.gpu
 def test_infer_of_a_large_file_gives_what_it_gives_of_a_small_one(tmp_path, monkeypatch, digits):
     """Read through the ring, from .npy and packed; and in chunks on streams as they are chosen."""
-    from lenetgpu.commands import infer as job
     from lenetgpu.files.packed.write import pack_data
+    from lenetgpu.lab import infer as job
     from lenetgpu.measure.outcome import Request
 
     plain, packed = tmp_path / "many.npy", tmp_path / "many.h5"

@@ -23,10 +23,10 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.jobs import cluster, manifest, worker
+from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.manifest import Failed, Follower, append, begin, read
 from lenetgpu.measure.outcome import Request
-from lenetgpu.shards import cluster, manifest, worker
-from lenetgpu.shards.job import Job
-from lenetgpu.shards.manifest import Failed, Follower, append, begin, read
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 
@@ -430,7 +430,7 @@ def test_lines_of_several_processes_do_not_mix(tmp_path, folder):
     out = tmp_path / "out"
     run(folder, "--out", out, "--shard", 128)
     code = (
-        "import sys; from pathlib import Path; from lenetgpu.shards.manifest import *\n"
+        "import sys; from pathlib import Path; from lenetgpu.jobs.manifest import *\n"
         "[append(Path(sys.argv[1]), Failed(n % 6, 1, 'x' * 2000, 1)) for n in range(100)]"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}

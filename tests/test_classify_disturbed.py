@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands import classify
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.shards import manifest, worker
+from lenetgpu.jobs import manifest, worker
+from lenetgpu.lab import classify
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 

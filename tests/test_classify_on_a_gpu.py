@@ -15,7 +15,7 @@ from conftest import ROOT
 
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.shards.manifest import read
+from lenetgpu.jobs.manifest import read
 
 pytestmark = pytest.mark.gpu
 FILES, SHARD = 6, 500

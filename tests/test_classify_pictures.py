@@ -25,12 +25,12 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.folders import below, matching
-from lenetgpu.files.pictures import given, read, read_digit
-from lenetgpu.files.pictures.given import meant
 from lenetgpu.files.source import open_source
-from lenetgpu.shards import inputs, manifest, pictures, worker
-from lenetgpu.shards.inputs import gather
-from lenetgpu.shards.pictures import LIST, Listing, PictureSource, difference, digest
+from lenetgpu.jobs import inputs, manifest, pictures, worker
+from lenetgpu.jobs.inputs import gather
+from lenetgpu.jobs.pictures import LIST, Listing, PictureSource, difference, digest
+from lenetgpu.pictures import given, read, read_digit
+from lenetgpu.pictures.given import meant
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 ODD = 'a, "b"\n.png', "=1+1 é.png", os.fsdecode(b"\xff.png")

@@ -11,17 +11,17 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import classify
 from lenetgpu.errors import LenetError
 from lenetgpu.files import output
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.folders import looks_at, matching
-from lenetgpu.shards import job as cutting
-from lenetgpu.shards import manifest, worker
-from lenetgpu.shards.inputs import Input
-from lenetgpu.shards.job import Job
-from lenetgpu.shards.manifest import Follower
+from lenetgpu.jobs import job as cutting
+from lenetgpu.jobs import manifest, worker
+from lenetgpu.jobs.inputs import Input
+from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.manifest import Follower
+from lenetgpu.lab import classify
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
 

@@ -283,8 +283,8 @@ def test_doctor():
 
 
 def test_doctor_says_whether_clocks_and_power_can_be_read(monkeypatch):
-    from lenetgpu.commands import doctor
     from lenetgpu.gpu import nvml
+    from lenetgpu.lab import doctor
 
     there = {"pynvml": True}
     find = importlib.util.find_spec
@@ -446,7 +446,7 @@ class CUDARuntimeError(RuntimeError):
 
 @pytest.mark.parametrize("error", [MemoryError, CUDARuntimeError])
 def test_running_out_of_memory_is_one_sentence(error, monkeypatch):
-    from lenetgpu.commands import infer as inference
+    from lenetgpu.lab import infer as inference
 
     def exhaust(*arguments):
         raise error("Unable to allocate 730. GiB")

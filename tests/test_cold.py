@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from lenetgpu import __main__, cli
-from lenetgpu.commands import infer
+from lenetgpu.lab import infer
+from lenetgpu.lab.show.console import Console
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import summarise
-from lenetgpu.show.console import Console
 from lenetgpu.stages import registry
 
 
@@ -99,7 +99,7 @@ def test_infer_leaves_alone_what_it_does_not_need(plan):
     assert ("numba" in loaded) == (plan == "serial")
     assert ("numpy.ma" in loaded) == (plan == "serial")  # Numba's
     unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
-              "lenetgpu.measure.roofline", "lenetgpu.show.tables"}  # fmt: skip
+              "lenetgpu.measure.roofline", "lenetgpu.lab.show.tables"}  # fmt: skip
     assert loaded & unused == set()
 
 

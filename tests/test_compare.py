@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from lenetgpu import plan
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cli import main
-from lenetgpu.commands.earlier import load_earlier
+from lenetgpu.dispatch import candidates
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.measure import candidates
+from lenetgpu.lab.earlier import load_earlier
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json

@@ -21,20 +21,8 @@ from test_conv_tuned import (  # noqa: F401
 
 from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input
-from lenetgpu.commands.conv import compared, tuning
-from lenetgpu.commands.conv.request import ConvRequest
-from lenetgpu.errors import LenetError
-from lenetgpu.gpu.machines import H100, H200
-from lenetgpu.papers.shapes import SUITES, Shape
-from lenetgpu.plan import untried
-from lenetgpu.problems import Conv
-from lenetgpu.show.conv_document import shape_text
-from lenetgpu.stages import find
-from lenetgpu.stages.conv.reference import reference
-from lenetgpu.stages.conv.tensor import implicit, mma, product, wgmma
-from lenetgpu.stages.conv.tensor.packed import Layout
-from lenetgpu.stages.conv.tuned import choose, measured
-from lenetgpu.stages.conv.tuned.choose import (
+from lenetgpu.dispatch import choose, measured
+from lenetgpu.dispatch.choose import (
     CLAIM,
     EXACT_FROM,
     TILED,
@@ -45,9 +33,21 @@ from lenetgpu.stages.conv.tuned.choose import (
     taken,
     variant_of,
 )
-from lenetgpu.stages.conv.tuned.counted import counted
-from lenetgpu.stages.conv.tuned.measured import SHIPS, Measured
-from lenetgpu.stages.conv.tuned.possible import ALGORITHMS
+from lenetgpu.dispatch.counted import counted
+from lenetgpu.dispatch.measured import SHIPS, Measured
+from lenetgpu.dispatch.possible import ALGORITHMS
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.machines import H100, H200
+from lenetgpu.lab.conv import compared, tuning
+from lenetgpu.lab.conv.request import ConvRequest
+from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.papers.shapes import SUITES, Shape
+from lenetgpu.plan import untried
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tensor import implicit, mma, product, wgmma
+from lenetgpu.stages.conv.tensor.packed import Layout
 from lenetgpu.stages.wants import WANTS
 
 HOPPER, ANY = "tensor.wgmma_fp16x3", "tensor.fp16x3"

@@ -12,11 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared as convolution
-from lenetgpu.commands.conv.compared import chosen_variants
-from lenetgpu.commands.conv.given import taken
-from lenetgpu.commands.conv.request import ConvRequest, rows_asked
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.conv import compared as convolution
+from lenetgpu.lab.conv.compared import chosen_variants
+from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.conv.request import ConvRequest, rows_asked
+from lenetgpu.lab.show.conv_document import geometric_mean, shape_text
+from lenetgpu.lab.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure import torch_peer as conv_peer
@@ -24,8 +26,6 @@ from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
-from lenetgpu.show.conv_document import geometric_mean, shape_text
-from lenetgpu.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.registry import cpu, make_variant

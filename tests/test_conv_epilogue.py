@@ -18,11 +18,11 @@ from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 from lenetgpu.check.judge import TOLERANCE, check_variant, judge, rough
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared
-from lenetgpu.commands.conv.given import Wish, parse_shape
-from lenetgpu.commands.conv.repeats import differing
 from lenetgpu.cpu import memory
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv.given import Wish, parse_shape
+from lenetgpu.lab.conv.repeats import differing
 from lenetgpu.layouts import narrowed, widened
 from lenetgpu.measure import torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import onnx_bones, onnx_convs
+from lenetgpu.lab.conv import compared
 from lenetgpu.problems import Conv
 
 onnx = pytest.importorskip("onnx")

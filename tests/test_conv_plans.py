@@ -8,9 +8,9 @@ from itertools import product as pairs
 import pytest
 from problems import ODD
 
+from lenetgpu.dispatch import choose as best
 from lenetgpu.gpu.machines import H200
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned import choose as best
 from lenetgpu.stages.conv.tuned import direct as tuned
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from test_conv_tuned import MACHINE, MAPS, own_cache, ships  # noqa: F401
 
-from lenetgpu.commands.conv.given import taken as taken_shape
+from lenetgpu.dispatch import rounding
+from lenetgpu.dispatch.choose import choices, explain, taken
+from lenetgpu.dispatch.counted import counted, inexact
+from lenetgpu.dispatch.possible import possible, why_not
+from lenetgpu.dispatch.prices import WINOGRAD
 from lenetgpu.gpu.machines import H100, H200
+from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned import rounding, winograd
-from lenetgpu.stages.conv.tuned.choose import choices, explain, taken
-from lenetgpu.stages.conv.tuned.counted import counted, inexact
-from lenetgpu.stages.conv.tuned.possible import possible, why_not
-from lenetgpu.stages.conv.tuned.prices import WINOGRAD
+from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.product import TILES, Product
 
 FEW = Conv(28, 28, 128, 128, 3, 3, 1, 1, **MAPS)

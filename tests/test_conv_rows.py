@@ -20,15 +20,15 @@ from test_conv_tuned import (  # noqa: F401
     tune,
 )
 
-from lenetgpu.commands.conv.given import taken as taken_shape
+from lenetgpu.dispatch import measured
+from lenetgpu.dispatch.counted import counted
+from lenetgpu.dispatch.possible import TILED
 from lenetgpu.gpu.machines import H100, H200, USUAL
+from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.measure import document
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import wgmma
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
-from lenetgpu.stages.conv.tuned import measured
-from lenetgpu.stages.conv.tuned.counted import counted
-from lenetgpu.stages.conv.tuned.possible import TILED
 
 HALVES, ONE = "tensor.wgmma_fp16x3", "tensor.wgmma_tf32x3"
 SHAPE = "64,56,56,64,3,1,1"

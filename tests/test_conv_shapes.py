@@ -15,10 +15,10 @@ from conftest import ROOT
 from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared
-from lenetgpu.commands.conv.request import ConvRequest
 from lenetgpu.cpu import memory
 from lenetgpu.files.convs.described import as_line
+from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.problems import Conv, ConvPool

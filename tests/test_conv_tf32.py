@@ -28,6 +28,7 @@ from test_conv_tensor import (
 from test_kernels_on_a_cpu import build_once, common_folder
 
 from lenetgpu.check.judge import judge
+from lenetgpu.dispatch.prices import PRICED
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200
@@ -39,7 +40,6 @@ from lenetgpu.stages import find
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
 from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks, pack, rounded
-from lenetgpu.stages.conv.tuned.prices import PRICED
 from lenetgpu.stages.mounted import Fenced
 
 SQUARE, TALL, SMALL, NARROW = mma.TILINGS

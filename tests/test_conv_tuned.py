@@ -18,20 +18,8 @@ from lenetgpu.cache import entries
 from lenetgpu.cache.folder import folder
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cli import main
-from lenetgpu.commands import asked
-from lenetgpu.commands.conv import compared, tuning
-from lenetgpu.commands.conv.given import taken as taken_shape
-from lenetgpu.errors import LenetError
-from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
-from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.sampling.facts import Checked
-from lenetgpu.papers.shapes import SUITES
-from lenetgpu.problems import Conv
-from lenetgpu.show.conv import tuned_line
-from lenetgpu.stages import variants
-from lenetgpu.stages.conv.tuned import choose, measured
-from lenetgpu.stages.conv.tuned.choose import (
+from lenetgpu.dispatch import choose, measured
+from lenetgpu.dispatch.choose import (
     CLAIM,
     TILED,
     choices,
@@ -39,9 +27,21 @@ from lenetgpu.stages.conv.tuned.choose import (
     further,
     taken,
 )
+from lenetgpu.dispatch.measured import HERE, NEAR, SHIPS, Measured
+from lenetgpu.dispatch.possible import ALGORITHMS
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
+from lenetgpu.lab import asked
+from lenetgpu.lab.conv import compared, tuning
+from lenetgpu.lab.conv.given import taken as taken_shape
+from lenetgpu.lab.show.conv import tuned_line
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.sampling.facts import Checked
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.problems import Conv
+from lenetgpu.stages import variants
 from lenetgpu.stages.conv.tuned.clocks import product_clocks
-from lenetgpu.stages.conv.tuned.measured import HERE, NEAR, SHIPS, Measured
-from lenetgpu.stages.conv.tuned.possible import ALGORITHMS
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 SMALL = Conv(7, 7, 512, 512, 1, 1, **MAPS)

@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import compared
-from lenetgpu.commands.conv.again import command_of
-from lenetgpu.commands.conv.given import (
+from lenetgpu.errors import LenetError
+from lenetgpu.files.convs import benchdnn, miopen
+from lenetgpu.files.convs.described import Described, Given, as_line, require_countable
+from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv.again import command_of
+from lenetgpu.lab.conv.given import (
     ALONE,
     AS_SAID,
     FUSED,
@@ -28,14 +31,11 @@ from lenetgpu.commands.conv.given import (
     rows_of,
     taken,
 )
-from lenetgpu.commands.conv.request import ConvRequest
-from lenetgpu.errors import LenetError
-from lenetgpu.files.convs import benchdnn, miopen
-from lenetgpu.files.convs.described import Described, Given, as_line, require_countable
+from lenetgpu.lab.conv.request import ConvRequest
+from lenetgpu.lab.show.conv_document import shape_text
 from lenetgpu.papers.networks import layers as networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
-from lenetgpu.show.conv_document import shape_text
 from lenetgpu.stages.conv.reference import reference
 
 MIOPEN = "./bin/MIOpenDriver conv"

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import counted
-from lenetgpu.commands import profile as profiling
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab import counted
+from lenetgpu.lab import profile as profiling
+from lenetgpu.lab.show import compare as shown
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.counters import document
@@ -36,7 +37,6 @@ from lenetgpu.papers.course_counters import (
 )
 from lenetgpu.papers.course_ladder import step_rows
 from lenetgpu.plan import resolve
-from lenetgpu.show import compare as shown
 from lenetgpu.stages import find
 
 GPU = Gpu(0, "Card", 90)

@@ -22,6 +22,7 @@ from lenetgpu.check.truth import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.show import counters as shown
 from lenetgpu.measure.counters import child, counted, document, metrics, ncu, read
 from lenetgpu.measure.counters.metrics import (
     CAUSES,
@@ -41,7 +42,6 @@ from lenetgpu.papers.course_counters import (
     places,
 )
 from lenetgpu.plan import resolve
-from lenetgpu.show import counters as shown
 
 H200 = (ROOT / "tests" / "ncu-h200.csv").read_text()
 OF_SAMPLE = {

@@ -21,7 +21,7 @@ from lenetgpu.cpu import threads, vector
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.vector import WIDTH, tile_shape
-from lenetgpu.measure.candidates import Candidate, default_reference
+from lenetgpu.dispatch.candidates import Candidate, default_reference
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.plan import resolve

@@ -19,15 +19,15 @@ from lenetgpu.files.assets import default_digits, default_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
+from lenetgpu.jobs import cluster, manifest, worker
+from lenetgpu.jobs import opened as opening
+from lenetgpu.jobs.here import run_here
+from lenetgpu.jobs.inputs import Input, fingerprint, gather
+from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.lots import Lots
+from lenetgpu.jobs.manifest import Failed, Row
+from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.outcome import Request
-from lenetgpu.shards import cluster, manifest, worker
-from lenetgpu.shards import opened as opening
-from lenetgpu.shards.here import run_here
-from lenetgpu.shards.inputs import Input, fingerprint, gather
-from lenetgpu.shards.job import Job
-from lenetgpu.shards.lots import Lots
-from lenetgpu.shards.manifest import Failed, Row
-from lenetgpu.shards.worker import StopError, Worker
 
 REQUEST = Request(None, default_weights(), plan="fp32", device="cpu", threads=1)
 

@@ -11,14 +11,14 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as inference
-from lenetgpu.commands import listing
 from lenetgpu.errors import choose
 from lenetgpu.gpu import device
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab import infer as inference
+from lenetgpu.lab import listing
+from lenetgpu.lab.show.compare import suite_notes
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import FIGURES
-from lenetgpu.show.compare import suite_notes
 
 ON_CPU = ["--device", "cpu", "--plan", "tiled"]
 

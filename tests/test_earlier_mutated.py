@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import earlier as reading
-from lenetgpu.commands.asked import gate_note
-from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.errors import LenetError
+from lenetgpu.lab import earlier as reading
+from lenetgpu.lab.asked import gate_note
+from lenetgpu.lab.earlier import load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 MUTANTS = 3_000

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands.report import ReportRequest
 from lenetgpu.errors import LenetError
 from lenetgpu.files.output import open_labels, write_labels
-from lenetgpu.show.mistakes.files import check_errors
-from lenetgpu.show.plots import check_plot
+from lenetgpu.lab.report import ReportRequest
+from lenetgpu.lab.show.mistakes.files import check_errors
+from lenetgpu.lab.show.plots import check_plot
 
 MEASURED = ROOT / "docs" / "measured" / "nvidia-h200" / "cold.json"
 

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from lenetgpu.check import warmup
-from lenetgpu.commands.infer import infer
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory
+from lenetgpu.lab.infer import infer
 from lenetgpu.measure.outcome import Request
-from lenetgpu.running import engine as engine_module
-from lenetgpu.running.engine import Engine
-from lenetgpu.streaming import Costs, best_schedule
+from lenetgpu.net import engine as engine_module
+from lenetgpu.net.engine import Engine
+from lenetgpu.net.streaming import Costs, best_schedule
 
 
 class CUDARuntimeError(RuntimeError):
@@ -98,7 +98,7 @@ def test_without_room_for_the_model_there_is_none(fits, monkeypatch, refusal):
     def refuse(*asked):
         raise refusal()
 
-    monkeypatch.setattr("lenetgpu.streaming.costs_of", refuse)
+    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", refuse)
     engine = Engine(Request(plan="fp32", batch=100))
     engine.start("uint8", 1_000)
     assert fits.sizes == [("uint8", 100)] and engine.feed("uint8").model is None
@@ -119,7 +119,7 @@ def fed(monkeypatch):
 def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, batch, zero_copy):
     """In chunks of a batch each has its own beginning: small ones are copied."""
     costs, feeds = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6, 20, 900, 3), []
-    monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
+    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
     monkeypatch.setattr(
         engine_module, "GpuRunner", lambda make, feed, index, one: feeds.append(feed)
     )
@@ -141,7 +141,7 @@ def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
         "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900, 20, 900, 3),
     }
     monkeypatch.setattr(
-        "lenetgpu.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
+        "lenetgpu.net.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
     )
     made, engine = fed(monkeypatch), Engine(Request(plan="fp32"))
     engine.start("uint8", 10_000)
@@ -163,7 +163,7 @@ def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
 ):
     """Of a few the blocks that are read hold more than they do: no more than pixels take."""
     path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784, 4.0, 900, 2.0, 900, 3)
-    monkeypatch.setattr("lenetgpu.streaming.costs_of", lambda *_: costs)
+    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
     if packed:
         pack_data(path, tmp_path / "packed.h5")
         path = tmp_path / "packed.h5"

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands.compare import CompareOutcome
+from lenetgpu.lab.compare import CompareOutcome
 from lenetgpu.measure.outcome import Outcome, Request
 
 COMPARE = ["compare", "argmax", "--device", "cpu", "--batch", "64", "--seconds", "0.2"]

@@ -278,7 +278,7 @@ def test_a_command_whose_gpu_is_lost_ends_with_a_sentence(how, ran, tmp_path):
         + BREAK
         + f"""
     from lenetgpu import __main__
-    from lenetgpu.running.runners import GpuRunner
+    from lenetgpu.net.runners import GpuRunner
     plain = GpuRunner._pass
     def broken(self, *asked):
         break_it()
@@ -479,9 +479,9 @@ def test_a_net_is_right_in_every_thread(latency, digits):
 
 
 def test_what_answers_single_images_is_never_mixed_up(digits, shipped_weights):
+    from lenetgpu.net.streaming import OneImage
     from lenetgpu.stages.fused.resident import Once
     from lenetgpu.stages.fused.resident.resident import Resident
-    from lenetgpu.streaming import OneImage
 
     images = [part[0, :, :, 0].copy() for part in digits]
     makers = [lambda: OneImage(lambda n: Pipeline(resolve("tiled", "cuda"), shipped_weights, n))]

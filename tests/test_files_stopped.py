@@ -25,7 +25,7 @@ MOMENTS = 60
 DRIVER = """
 import json, os, signal, sys
 import h5py, numpy
-import lenetgpu.commands.listing, lenetgpu.files.convert, lenetgpu.files.packed.write
+import lenetgpu.lab.listing, lenetgpu.files.convert, lenetgpu.files.packed.write
 from lenetgpu.cli import main
 from lenetgpu.files.hdf5 import new
 

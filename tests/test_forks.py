@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import ROOT
 
-from lenetgpu import LenetError, turns
+from lenetgpu import LenetError
+from lenetgpu.cpu import turns
 from lenetgpu.gpu import device, faults
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
@@ -114,7 +115,7 @@ def test_a_fork_waits_for_what_is_being_prepared():
     out, _ = ran(
         COMMON
         + """
-    from lenetgpu.running.engine import Engine
+    from lenetgpu.net.engine import Engine
     begun, order = threading.Event(), []
     held, plain = threading.Lock(), Engine.check
 
@@ -151,7 +152,7 @@ def test_a_gpu_s_net_is_refused_in_a_child():
     from contextlib import nullcontext
     from lenetgpu.gpu import device
     from lenetgpu.gpu.device import Gpu
-    from lenetgpu.running import engine
+    from lenetgpu.net import engine
 
     class Library:
         def cuInit(self, flags):

@@ -9,10 +9,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.pipeline import Pipeline
-from lenetgpu.plan import resolve
-from lenetgpu.streaming import (
+from lenetgpu.net.streaming import (
     OneImage,
     Streamer,
     best_schedule,
@@ -20,6 +17,9 @@ from lenetgpu.streaming import (
     pinned_copy,
     predicted_ms,
 )
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import resolve
 
 pytestmark = pytest.mark.gpu
 PLANS = ["fp16", "int8", "fp16x3", "fp32", "mma_fp16", "tiled"]
@@ -81,7 +81,7 @@ def edges(streamer, images, labels):
     from cuda.bindings import driver
 
     from lenetgpu.gpu.graph import Graph
-    from lenetgpu.streaming.lanes import Chunk
+    from lenetgpu.net.streaming.lanes import Chunk
 
     runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
     lanes, whole = streamer._ready(), Chunk(images, labels)
@@ -183,7 +183,7 @@ def test_one_image_has_the_label_of_many(plan, digits, shipped_weights):
 def test_the_model_predicts_what_a_pass_takes(plan, digits, shipped_weights):
     """Within 30 % of the schedule it takes, and of three others, by figures of a quiet GPU."""
     from lenetgpu.measure.timing import cpu_ms
-    from lenetgpu.streaming.costs import measure_costs
+    from lenetgpu.net.streaming.costs import measure_costs
 
     chosen = resolved(plan)
     images, (labels, _) = pinned_copy(digits), host_results(len(digits), with_scores=False)

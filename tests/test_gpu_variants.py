@@ -256,7 +256,7 @@ def test_a_cpu_stage_inside_a_gpu_plan(digits):
 @pytest.mark.parametrize("streams", [1, 2, 4])
 @pytest.mark.parametrize("chunk", [77, 1_000])
 def test_streams_give_the_same_labels(streams, chunk, digits):
-    from lenetgpu.streaming import Streamer, host_results, pinned_copy
+    from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
 
     dataset, weights, expected_scores, expected = digits
     plan = resolve("tiled", "cuda")
@@ -273,7 +273,7 @@ def test_streams_give_the_same_labels(streams, chunk, digits):
 
 def test_labels_are_there_when_a_run_returns(digits):
     """Without scores nothing but the streamer waits for them."""
-    from lenetgpu.streaming import Streamer, host_results, pinned_copy
+    from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
 
     dataset, weights, _, expected = digits
     streamer = Streamer(lambda size: Pipeline(resolve("tiled", "cuda"), weights, size), 2_500, 2)

@@ -29,11 +29,11 @@ from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
+from lenetgpu.net.streaming.schedule import Costs, Schedule
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
-from lenetgpu.streaming.schedule import Costs, Schedule
 
 
 def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
@@ -364,8 +364,8 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     import sys
 
     from lenetgpu.check import warmup
-    from lenetgpu.commands import infer
-    from lenetgpu.running import engine
+    from lenetgpu.lab import infer
+    from lenetgpu.net import engine
 
     gpu, asked = Gpu(0, "pretended", 90), []
 
@@ -379,7 +379,7 @@ def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(
         sys.modules,
-        "lenetgpu.streaming",
+        "lenetgpu.net.streaming",
         SimpleNamespace(
             Streamer=unchecked,
             costs_of=lambda *_: SimpleNamespace(bare_copy_ms=lambda images: 0.1),

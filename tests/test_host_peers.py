@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.gpu.device import driver_gpus
-from lenetgpu.streaming.schedule import EVEN, Schedule
+from lenetgpu.net.streaming.schedule import EVEN, Schedule
 
 NAMES = ("peers", "device_peers", "end_to_end", "one_image", "cold_start", "cpu_peers", "beside",
          "host_tables", "peer_tables", "measured")  # fmt: skip

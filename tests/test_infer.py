@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as job
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.lab import infer as job
+from lenetgpu.lab.show import progress
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
-from lenetgpu.show import progress
 
 CPU = ("--device", "cpu", "--plan", "tiled")
 

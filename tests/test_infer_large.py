@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as job
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
 from lenetgpu.files.reading import Source
 from lenetgpu.files.source import open_source
+from lenetgpu.lab import infer as job
 from lenetgpu.measure.outcome import FEW, Request
-from lenetgpu.running.engine import Engine
+from lenetgpu.net.engine import Engine
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
 N = 330
@@ -209,7 +209,7 @@ def test_threads_are_as_many_as_asked(data, monkeypatch):
 
 def test_options_of_another_device_are_refused(data, monkeypatch):
     from lenetgpu.gpu.device import Gpu
-    from lenetgpu.running import engine
+    from lenetgpu.net import engine
 
     with pytest.raises(LenetError, match="--streams 3: expected a GPU, found device cpu"):
         Engine(asked(data, streams=3))

@@ -19,15 +19,15 @@ from PIL import Image
 from rich.console import Console as Rich
 
 from lenetgpu.cli import main
-from lenetgpu.commands.pictures import Classified
-from lenetgpu.commands.verified import verified
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures.given import Gathered, gather, meant, single_data
 from lenetgpu.files.source import open_source
-from lenetgpu.running import runners
-from lenetgpu.show import pictures as show
-from lenetgpu.show.console import folded
+from lenetgpu.lab.pictures import Classified
+from lenetgpu.lab.show import pictures as show
+from lenetgpu.lab.show.console import folded
+from lenetgpu.lab.verified import verified
+from lenetgpu.net import runners
+from lenetgpu.pictures.given import Gathered, gather, meant, single_data
 
 CPU = ("--device", "cpu", "--plan", "cublas")
 
@@ -468,7 +468,7 @@ def test_a_run_that_ends_early_draws_what_it_has(digits):
 
 
 def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):
-    from lenetgpu.files.pictures import given
+    from lenetgpu.pictures import given
 
     calls = []
 

@@ -14,13 +14,13 @@ from conftest import ROOT
 from pretended_gpu import PretendedGpu, streamer_on
 from test_infer import CPU, run, weights_were_checked
 
-from lenetgpu.commands import infer as job
 from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.lab import infer as job
+from lenetgpu.lab.show import progress
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.pipeline import CPU_CHUNK
-from lenetgpu.show import progress
 
 # sends SIGINT to itself, as a terminal would, when the pipeline begins its Nth chunk
 DRIVER = """
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, t
     forms = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
     options = [word for form, path in forms.items() for word in (f"--{form}", path)]
     code = DRIVER.replace(
-        "main(arg", "import lenetgpu.commands.infer as i; i._CPU_BUDGET_S = 0\nmain(arg"
+        "main(arg", "import lenetgpu.lab.infer as i; i._CPU_BUDGET_S = 0\nmain(arg"
     )
     done = stopped(whole + 2, "profile", "--limit", CPU_CHUNK, *CPU, *options, code=code)
     assert done.returncode == 130, done.stderr

@@ -19,7 +19,7 @@ from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
 from lenetgpu.measure.counters.mark import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
-from lenetgpu.running.outside import OUTSIDE
+from lenetgpu.net.outside import OUTSIDE
 from lenetgpu.stages import variants
 from lenetgpu.stages.fused.resident.resident import DESIGNS
 from lenetgpu.stages.registry import KINDS

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import compare as session
+from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.measure import candidates as comparing
+from lenetgpu.lab import compare as session
 from lenetgpu.measure import roofline
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.roofline import Ceilings, ceilings

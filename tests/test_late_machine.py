@@ -12,7 +12,6 @@ import pytest
 from lenetgpu.check import gates
 from lenetgpu.check.gates import Gate, Ledger
 from lenetgpu.check.judge import Verdict
-from lenetgpu.device import choose_device
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import rounds
@@ -22,6 +21,7 @@ from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling import fed
 from lenetgpu.measure.sampling.facts import truth
+from lenetgpu.net.device import choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from terminal import in_terminal, without_escapes
 
 from lenetgpu.cli import main
-from lenetgpu.commands import listing
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.show.listing import print_variants, variant_lines
+from lenetgpu.lab import listing
+from lenetgpu.lab.show.listing import print_variants, variant_lines
 from lenetgpu.stages import variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 

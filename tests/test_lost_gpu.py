@@ -17,15 +17,15 @@ from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as inference
 from lenetgpu.gpu import faults
 from lenetgpu.gpu.faults import loses_context, lost, note_lost
 from lenetgpu.gpu.graph import Graph, new_stream
+from lenetgpu.lab import infer as inference
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import Candidate
-from lenetgpu.running.runners import CpuRunner
+from lenetgpu.net.runners import CpuRunner
+from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.stages.fused.resident.resident import Cluster
-from lenetgpu.streaming.cuda import Cuda
 
 
 class CUDARuntimeError(RuntimeError):
@@ -258,7 +258,7 @@ def test_a_process_whose_gpu_is_lost_ends_at_once(status):
     CUDARuntimeError.status = {status}
     atexit.register(lambda: print("at the end", flush=True))
     from lenetgpu import __main__
-    from lenetgpu.commands import infer
+    from lenetgpu.lab import infer
 
     def broken(*asked):
         held = Memory()

@@ -18,11 +18,11 @@ from lenetgpu.check.truth import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import blas
+from lenetgpu.lab.show.matrix import GREEN, RED, matrix_lines
 from lenetgpu.network import STAGE_NAMES, stage
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.problems import Conv, Fc
-from lenetgpu.show.matrix import GREEN, RED, matrix_lines
 from lenetgpu.stages import find
 from lenetgpu.stages.fc.valid_conv import as_conv
 from lenetgpu.stages.matrix import DEVICES, FAMILIES, cells

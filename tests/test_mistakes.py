@@ -20,16 +20,16 @@ from test_infer_stopped import stopped
 from lenetgpu.check import mistakes
 from lenetgpu.check.mistakes import Mistakes, confusion, confusions, counts_of, per_digit
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as job
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
+from lenetgpu.lab import infer as job
+from lenetgpu.lab.show.mistakes import files
+from lenetgpu.lab.show.mistakes.lines import bounded, lead, lines, probability, share, title
 from lenetgpu.measure.document import infer_json
 from lenetgpu.measure.outcome import Request
-from lenetgpu.show.mistakes import files
-from lenetgpu.show.mistakes.lines import bounded, lead, lines, probability, share, title
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
 CPU = ("--device", "cpu", "--plan", "tiled")
@@ -390,7 +390,7 @@ def test_mistakes_of_images_without_labels_are_refused_at_once(tmp_path, monkeyp
     ("name", "found"), [("wrong.pdf", ".pdf"), ("wrong", "no ending"), ("-", "no ending")]
 )
 def test_other_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
-    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     monkeypatch.chdir(tmp_path)
     words = f"--errors {name}: expected a name ending in .png, .html or .csv, found {found}"
     refused(run("infer", *CPU, "--errors", name), words)
@@ -402,14 +402,14 @@ def test_other_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
 def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch, ending, module, extra):
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == module else found(n))
-    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     words = f"--errors: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
     refused(run("infer", *CPU, "--errors", tmp_path / f"wrong{ending}"), words)
     files.check_errors(tmp_path / "wrong.csv")
 
 
 def test_nothing_is_written_over_that_is_read_or_written(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     (tmp_path / "link.csv").symlink_to(data)
     refused(run("infer", data, *CPU, "--errors", tmp_path / "link.csv"), "those that are read")
     same = tmp_path / "same.csv"

@@ -13,10 +13,10 @@ from test_mistakes import DIGITS, asked, data, run
 
 from lenetgpu.check import mistakes
 from lenetgpu.check.mistakes import Gallery, confusion
-from lenetgpu.commands import infer as job
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.show.mistakes import files
-from lenetgpu.show.mistakes.lines import probability
+from lenetgpu.lab import infer as job
+from lenetgpu.lab.show.mistakes import files
+from lenetgpu.lab.show.mistakes.lines import probability
 
 __all__ = ["data"]  # a fixture
 
@@ -151,7 +151,7 @@ def test_where_nothing_is_wrong_there_is_no_gallery(chromium, tmp_path):
 
 def test_the_part_for_other_pages_needs_no_images(outcome):
     pytest.importorskip("jinja2", reason="needs jinja2: extra report")
-    from lenetgpu.show.page.mistakes import section
+    from lenetgpu.lab.show.page.mistakes import section
 
     part = section(outcome.counts)
     assert part.count("<section") == 1 and "<html" not in part and "gallery" not in part
@@ -169,7 +169,7 @@ def test_an_interrupted_run_says_so(chromium, outcome, tmp_path):
 def drawn(monkeypatch):
     """The figures that would be saved."""
     pytest.importorskip("matplotlib", reason="needs matplotlib: extra plot")
-    from lenetgpu.show.mistakes import picture
+    from lenetgpu.lab.show.mistakes import picture
 
     kept, real = [], picture.save
     monkeypatch.setattr(picture, "save", lambda f, path: (kept.append(f), real(f, path)))

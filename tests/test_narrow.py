@@ -11,17 +11,17 @@ import pytest
 from rich.console import Console as Rich
 from terminal import in_terminal, surroundings
 
-from lenetgpu.show import conv, progress
-from lenetgpu.show.compare import (
+from lenetgpu.lab.show import conv, progress
+from lenetgpu.lab.show.compare import (
     COMPARE_COLUMNS,
     COUNTED_COLUMNS,
     LADDER_COLUMNS,
     LAYOUT_COLUMNS,
     SUITE_COLUMNS,
 )
-from lenetgpu.show.console import Console, folded
-from lenetgpu.show.matrix import matrix_lines
-from lenetgpu.show.tables import (
+from lenetgpu.lab.show.console import Console, folded
+from lenetgpu.lab.show.matrix import matrix_lines
+from lenetgpu.lab.show.tables import (
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
     STAGE_COLUMNS,

@@ -18,7 +18,6 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.check.fit import looked_at
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.cli import main
-from lenetgpu.commands import infer as job
 from lenetgpu.cpu import flush
 from lenetgpu.cpu.flush import flushed, flushes
 from lenetgpu.cpu.threads import parallel_ranges, set_threads
@@ -27,10 +26,11 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import FAINTEST, MemorySource
 from lenetgpu.files.scaling import reach
 from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.lab import infer as job
 from lenetgpu.measure.outcome import FEW
+from lenetgpu.net.runners import CpuRunner
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve, runnable_plans
-from lenetgpu.running.runners import CpuRunner
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.store import json_text
 

@@ -29,10 +29,10 @@ from test_never_silent import (
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.judge import excusable_flips
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.commands import infer as job
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.lab import infer as job
 from lenetgpu.measure.outcome import FEW
 from lenetgpu.plan import NAMED, resolve
 

@@ -10,13 +10,14 @@ import pytest
 from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
 
 from lenetgpu import LeNet
+from lenetgpu.dispatch import auto as choice
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import faults, workspace
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, within_memory
-from lenetgpu.measure import choice, rounds
+from lenetgpu.measure import rounds
+from lenetgpu.net.streaming import ring as ring_module
 from lenetgpu.plan import auto_plans
-from lenetgpu.streaming import ring as ring_module
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lenetgpu import streaming
 from lenetgpu.errors import LenetError
-from lenetgpu.running import one as module
+from lenetgpu.net import one as module
+from lenetgpu.net import streaming
 from lenetgpu.stages.fused import resident
 
 

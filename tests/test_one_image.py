@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lenetgpu.errors import LenetError
-from lenetgpu.streaming import one as module
-from lenetgpu.streaming.one import OneImage
+from lenetgpu.net.streaming import one as module
+from lenetgpu.net.streaming.one import OneImage
 
 
 class Stream:

@@ -13,8 +13,8 @@ from conftest import ROOT
 from PIL import Image, ImageDraw, features
 
 from lenetgpu import LenetError
-from lenetgpu.files.pictures.overheard import overheard
-from lenetgpu.files.pictures.read import read_grey
+from lenetgpu.pictures.overheard import overheard
+from lenetgpu.pictures.read import read_grey
 
 pytestmark = pytest.mark.skipif(not features.check("libtiff"), reason="Pillow without libtiff")
 SAID = "Fax3Decode1D: Bad code word at line"

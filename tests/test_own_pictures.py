@@ -19,12 +19,12 @@ from PIL import Image, ImageDraw, ImageFile
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.assets import default_digits
-from lenetgpu.files.pictures import read, read_digit
-from lenetgpu.files.pictures.as_mnist import as_it_is, as_mnist
-from lenetgpu.files.pictures.islands import islands
-from lenetgpu.files.pictures.read import read_grey
-from lenetgpu.files.pictures.sizes import grown, resized, shrunk
 from lenetgpu.files.source import open_source
+from lenetgpu.pictures import read, read_digit
+from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
+from lenetgpu.pictures.islands import islands
+from lenetgpu.pictures.read import read_grey
+from lenetgpu.pictures.sizes import grown, resized, shrunk
 
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I;16", "I", "F")
 FORMS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
@@ -461,7 +461,7 @@ MEASURED = """
 import resource, sys
 import numpy
 from PIL import Image
-from lenetgpu.files.pictures import read_digit
+from lenetgpu.pictures import read_digit
 read_digit(sys.argv[1], True)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 made = read_digit(sys.argv[2], True)
@@ -637,7 +637,7 @@ def test_pillow_prints_nothing(put):
     code = (
         "import sys, logging\n"
         "from lenetgpu.errors import LenetError\n"
-        "from lenetgpu.files.pictures import read_digit\n"
+        "from lenetgpu.pictures import read_digit\n"
         "for path in sys.argv[1:]:\n"
         "    try: read_digit(path)\n"
         "    except LenetError: pass\n"

@@ -12,10 +12,10 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.packed.records import pack
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
+from lenetgpu.net.streaming.schedule import MOST_CHUNK
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.support.unpack import Records, unpack
-from lenetgpu.streaming.schedule import MOST_CHUNK
 
 pytestmark = pytest.mark.gpu
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -77,7 +77,7 @@ def packed_digits(tmp_path_factory):
 @pytest.mark.parametrize("name", PLANS)
 def test_every_plan_labels_packed_images_as_others(name, zero_copy, shipped_weights, packed_digits):
     """Of page-locked memory, launched and replayed; of memory that is not; of a file."""
-    from lenetgpu.streaming import Streamer, host_results, packed_images, pinned_copy
+    from lenetgpu.net.streaming import Streamer, host_results, packed_images, pinned_copy
 
     plan = resolve(name, "cuda")
     for slot in plan.slots:

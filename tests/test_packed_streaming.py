@@ -23,9 +23,9 @@ from lenetgpu.files.packed.records import LONGEST, pack
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.net.streaming import PackedImages, packed_images
+from lenetgpu.net.streaming import ring as ring_module
 from lenetgpu.network import CLASSES
-from lenetgpu.streaming import PackedImages, packed_images
-from lenetgpu.streaming import ring as ring_module
 
 
 def digits(n, seed=0):

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.commands import compare as command
 from lenetgpu.errors import LenetError
+from lenetgpu.lab import compare as command
+from lenetgpu.lab.show import plots
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.show import plots
 
 GUEST = """
 from lenetgpu.stages.registry import cpu, variant

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.pictures.as_mnist import as_mnist
+from lenetgpu.pictures.as_mnist import as_mnist
 
 TURNED = "dark on light, turned"
 STROKES = [(160, 140), (240, 140), (190, 270)]

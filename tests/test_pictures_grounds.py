@@ -9,12 +9,12 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.pictures import read_digit
-from lenetgpu.files.pictures.as_mnist import as_mnist
-from lenetgpu.files.pictures.digits import digits_of
-from lenetgpu.files.pictures.outlines import FILLED, filled_outline
-from lenetgpu.files.pictures.read import read_colours
-from lenetgpu.files.pictures.sheets import sheet_of
+from lenetgpu.pictures import read_digit
+from lenetgpu.pictures.as_mnist import as_mnist
+from lenetgpu.pictures.digits import digits_of
+from lenetgpu.pictures.outlines import FILLED, filled_outline
+from lenetgpu.pictures.read import read_colours
+from lenetgpu.pictures.sheets import sheet_of
 
 TURNED = "dark on light, turned"
 RED, GREEN = (200, 60, 60), (60, 127, 80)
@@ -230,7 +230,7 @@ def test_ink_of_lines_is_looked_at_as_such(monkeypatch):
         seen.append(bool(how.get("lines")))
         return digits_of(ink, *words, **how)
 
-    monkeypatch.setattr("lenetgpu.files.pictures.as_mnist.digits_of", spied)
+    monkeypatch.setattr("lenetgpu.pictures.as_mnist.digits_of", spied)
     page = laid(strokes(width=12), 230, 35)
     page[:, 170:] *= 0.5
     assert as_mnist(page).notes[0] == TURNED

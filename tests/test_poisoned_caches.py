@@ -26,20 +26,21 @@ from lenetgpu.check import fit as fits
 from lenetgpu.check import verify
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.jit import LazyJit
+from lenetgpu.dispatch import auto as choice
+from lenetgpu.dispatch import measured as tuned
+from lenetgpu.dispatch.auto import Choice
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel, Resources, compile_kernel
-from lenetgpu.measure import choice, roofline
-from lenetgpu.measure.choice import Choice
+from lenetgpu.measure import roofline
 from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.net.streaming import costs
+from lenetgpu.net.streaming.schedule import Costs
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned import measured as tuned
 from lenetgpu.stages.emitted import addresses, native
 from lenetgpu.store import Temporary
-from lenetgpu.streaming import costs
-from lenetgpu.streaming.schedule import Costs
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 CONV = Conv(9, 9, 16, 16, 3, 3, reads="NCHW", writes="NCHW")

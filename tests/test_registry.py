@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.cli import main
 from lenetgpu.cli.options import STAGES as OPTION_STAGES
-from lenetgpu.commands.listing import variant_rows
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.listing import variant_rows
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.network import CLASSIFIER, FEATURES, STAGE_NAMES, STAGES
 from lenetgpu.plan import NAMED, PRECISIONS, resolve

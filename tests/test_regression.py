@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.cli.options import write_json
-from lenetgpu.commands.earlier import load_earlier
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.earlier import load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 SHAPE = "1,8,8,4,3,1,0"

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from conftest import ROOT
 
 from lenetgpu.cli import main
-from lenetgpu.commands import report as command
-from lenetgpu.commands.report_shapes import MOST_ROWS, checked
 from lenetgpu.errors import LenetError
-from lenetgpu.show.page import report as pages
-from lenetgpu.show.page.blocks import Table
-from lenetgpu.show.page.provenance import changed, where
-from lenetgpu.show.tables import Column
+from lenetgpu.lab import report as command
+from lenetgpu.lab.report_shapes import MOST_ROWS, checked
+from lenetgpu.lab.show.page import report as pages
+from lenetgpu.lab.show.page.blocks import Table
+from lenetgpu.lab.show.page.provenance import changed, where
+from lenetgpu.lab.show.tables import Column
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")

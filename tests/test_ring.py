@@ -20,9 +20,9 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
+from lenetgpu.net.streaming import ring as ring_module
+from lenetgpu.net.streaming.ring import Ring
 from lenetgpu.network import CLASSES
-from lenetgpu.streaming import ring as ring_module
-from lenetgpu.streaming.ring import Ring
 
 
 def readers():

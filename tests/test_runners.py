@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from pretended_gpu import PretendedGpu, PretendedPipeline, pixels
 
-from lenetgpu import streaming
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import open_source
+from lenetgpu.net import runners, streaming
+from lenetgpu.net.runners import Feed, GpuRunner
+from lenetgpu.net.streaming import Streamer
 from lenetgpu.network import CLASSES
-from lenetgpu.running import runners
-from lenetgpu.running.runners import Feed, GpuRunner
-from lenetgpu.streaming import Streamer
 
 
 @pytest.fixture

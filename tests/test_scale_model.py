@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lenetgpu.shards.lots import LOT_S, Lots
-from lenetgpu.shards.model import Costs, predict
+from lenetgpu.jobs.lots import LOT_S, Lots
+from lenetgpu.jobs.model import Costs, predict
 
 ONE = Costs(
     read=1_000.0, read_all=1e6, label=500.0, start=3.0, opening=0.1, ending=0.2, line=0.001

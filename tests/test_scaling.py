@@ -20,10 +20,10 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.scaling import LEVELS, balance, most_pooled
 from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.net.runners import CpuRunner
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.running.runners import CpuRunner
 from lenetgpu.stages.rounding import to_half, to_whole
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from lenetgpu.cache import entries
-from lenetgpu.streaming import costs as costs_module
-from lenetgpu.streaming.schedule import (
+from lenetgpu.net.streaming import costs as costs_module
+from lenetgpu.net.streaming.schedule import (
     MOST_CHUNK,
     NEVER,
     Costs,

@@ -22,9 +22,9 @@ from lenetgpu import __main__ as entry
 from lenetgpu.cli import ending, main
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files import assets
-from lenetgpu.show.console import Console
-from lenetgpu.show.progress import status_line
-from lenetgpu.show.tables import Column, as_csv, as_markdown, as_rich
+from lenetgpu.lab.show.console import Console
+from lenetgpu.lab.show.progress import status_line
+from lenetgpu.lab.show.tables import Column, as_csv, as_markdown, as_rich
 
 HOSTILE = {
     "escape": "a\x1b[31mred\x1b]0;title\x07",
@@ -300,7 +300,7 @@ def test_what_the_system_refuses_is_a_sentence(error, words, monkeypatch):
     def refuse(*_):
         raise error
 
-    monkeypatch.setattr("lenetgpu.commands.doctor.findings", refuse)
+    monkeypatch.setattr("lenetgpu.lab.doctor.findings", refuse)
     refused(run("doctor"), words)
 
 
@@ -314,7 +314,7 @@ def test_a_library_that_does_not_start_is_a_sentence(monkeypatch):
 
     imports = builtins.__import__
     monkeypatch.setenv("NUMBA_NUM_THREADS", "-1")
-    monkeypatch.setattr("lenetgpu.commands.doctor.findings", LazyJit(lambda: None))
+    monkeypatch.setattr("lenetgpu.lab.doctor.findings", LazyJit(lambda: None))
     monkeypatch.setattr(builtins, "__import__", refuse)
     result = run("doctor")
     refused(result, "numba: expected a library that can be imported, found: Number of threads")

@@ -25,8 +25,6 @@ from test_kernels_on_a_cpu import version as compiler_version
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.cli import main
-from lenetgpu.commands.conv import shares as command
-from lenetgpu.commands.conv.shares import instruction_rows, latency_row
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
 from lenetgpu.gpu.device import Gpu
@@ -34,6 +32,10 @@ from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instructio
 from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
+from lenetgpu.lab.conv import shares as command
+from lenetgpu.lab.conv.shares import instruction_rows, latency_row
+from lenetgpu.lab.show import plots
+from lenetgpu.lab.show import shares as shown
 from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_shares, convnet2_tiles
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
@@ -57,8 +59,6 @@ from lenetgpu.papers.convnet2_tiles import (
     whole_filter_bytes,
 )
 from lenetgpu.problems import Conv
-from lenetgpu.show import plots
-from lenetgpu.show import shares as shown
 from lenetgpu.stages.conv.convnet2 import ladder
 from lenetgpu.stages.conv.convnet2.ladder import ROLLED, UNROLLED, Tile
 

@@ -71,7 +71,7 @@ class Made:
 def act():
     Made()
     time.sleep(30)
-import lenetgpu.commands.listing as listing
+import lenetgpu.lab.listing as listing
 before(listing, "data_rows", act)
 """,
     "where a weak reference dies": """
@@ -83,7 +83,7 @@ def act():
     there = weakref.ref(made, kill)
     del made
     time.sleep(30)
-import lenetgpu.commands.listing as listing
+import lenetgpu.lab.listing as listing
 before(listing, "data_rows", act)
 """,
     "while it waits": """
@@ -91,7 +91,7 @@ import threading
 def act():
     threading.Timer(0.2, kill).start()
     time.sleep(30)
-import lenetgpu.commands.listing as listing
+import lenetgpu.lab.listing as listing
 before(listing, "data_rows", act)
 """,
     "when the command is done": """
@@ -250,7 +250,7 @@ threading._register_atexit(lambda: print("taken down"))
 def test_the_end_drops_what_nobody_did(tmp_path):
     code = """
 import pathlib, lenetgpu.store as store
-import lenetgpu.commands.listing as listing
+import lenetgpu.lab.listing as listing
 kept = []
 before(listing, "data_rows", lambda: kept.append(store.Temporary(pathlib.Path("."))))
 """

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.running import images as module
-from lenetgpu.running import single as single_module
-from lenetgpu.running.homes import Home
-from lenetgpu.running.single import Single
+from lenetgpu.net import images as module
+from lenetgpu.net import single as single_module
+from lenetgpu.net.homes import Home
+from lenetgpu.net.single import Single
 from lenetgpu.stages.fused import resident
 
 

@@ -16,10 +16,10 @@ from conftest import ROOT
 
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
-from lenetgpu.commands import starting
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
+from lenetgpu.lab import starting
 from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
 from lenetgpu.stages.argmax import serial
@@ -73,7 +73,7 @@ def test_what_is_written_is_right_on_a_gpu(kind, fresh):
 
 def kernel_of(kind):
     """The CUDA variant of `kind` as it is written; for the length of a block."""
-    return outside.loaded([resources.files("lenetgpu.commands") / "start" / f"{kind}.py"])
+    return outside.loaded([resources.files("lenetgpu.lab") / "start" / f"{kind}.py"])
 
 
 @compiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lenetgpu.show.plots import plot_streams
+from lenetgpu.lab.show.plots import plot_streams
 
 
 def way(name, median, **more):

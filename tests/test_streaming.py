@@ -17,8 +17,8 @@ from pretended_gpu import (
 )
 
 from lenetgpu.errors import LenetError
-from lenetgpu.streaming import schedule
-from lenetgpu.streaming import streamer as streamer_module
+from lenetgpu.net.streaming import schedule
+from lenetgpu.net.streaming import streamer as streamer_module
 
 
 @pytest.mark.parametrize("reaches_host", [True, False])

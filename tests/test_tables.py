@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from lenetgpu.show.compare import COMPARE_COLUMNS
-from lenetgpu.show.tables import fitting, legend, significant
+from lenetgpu.lab.show.compare import COMPARE_COLUMNS
+from lenetgpu.lab.show.tables import fitting, legend, significant
 
 
 @pytest.mark.parametrize(

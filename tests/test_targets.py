@@ -87,7 +87,7 @@ def test_what_ships_is_not_written(shipped, tmp_path):
 
 
 def test_nothing_is_computed_before_a_target_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lenetgpu.commands.infer.infer", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
     np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
     refused(run("infer", tmp_path / "x.npy", *CPU, "--output", tmp_path / "x.npy"), "those that")
 

@@ -13,15 +13,15 @@ import pytest
 from pretended_gpu import PretendedGpu, pinned, pixels, results, streamer_on
 
 from lenetgpu import LeNet, LenetError
+from lenetgpu.cpu.turns import Left, Owned, Turn
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.net.homes import home_of
+from lenetgpu.net.images import take
+from lenetgpu.net.pool import Pool
+from lenetgpu.net.runners import CpuRunner
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.running.homes import home_of
-from lenetgpu.running.images import take
-from lenetgpu.running.pool import Pool
-from lenetgpu.running.runners import CpuRunner
-from lenetgpu.turns import Left, Owned, Turn
 
 THREADS, CALLS, EACH = 8, 40, 5
 

@@ -14,6 +14,7 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.lab.show.tables import MACHINE_COLUMNS, as_csv, fitting, used
 from lenetgpu.measure import power
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import candidate_json, stage_rows
@@ -22,7 +23,6 @@ from lenetgpu.measure.sampling.calls import CallTimer, Replays
 from lenetgpu.measure.timing import StepTiming
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
-from lenetgpu.show.tables import MACHINE_COLUMNS, as_csv, fitting, used
 
 
 class Bench:

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu.commands.conv.given import taken
+from lenetgpu.dispatch.measured import SCHEMA, Measured, row_of
 from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.conv.given import taken
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.tuned.measured import SCHEMA, Measured, row_of
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 GPU = {"kind": "cuda", "name": "Some GPU"}

@@ -16,9 +16,9 @@ from pretended_gpu import (
     streamer_on,
 )
 
+from lenetgpu.net.streaming import ring as ring_module
 from lenetgpu.network import CLASSES
 from lenetgpu.pipeline import Pipeline
-from lenetgpu.streaming import ring as ring_module
 
 
 @pytest.fixture

@@ -96,18 +96,18 @@ def classify(
 
     Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
     """
-    from lenetgpu.commands.classify import ClassifyRequest, require_outside
-    from lenetgpu.commands.classify import classify as job
     from lenetgpu.files.output import require_targets
-    from lenetgpu.show.classify import lines, print_predicted
-    from lenetgpu.show.progress import status_line
+    from lenetgpu.lab.classify import ClassifyRequest, require_outside
+    from lenetgpu.lab.classify import classify as job
+    from lenetgpu.lab.show.classify import lines, print_predicted
+    from lenetgpu.lab.show.progress import status_line
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)
     asked, err = request(ClassifyRequest, options), is_stdout(json_file)
     with status_line(enabled=not no_progress, rate=True) as status:
         if predict:
-            from lenetgpu.commands.foreseen import foresee
+            from lenetgpu.lab.foreseen import foresee
 
             foreseen = foresee(asked, status)
         else:

@@ -78,14 +78,14 @@ def candidates(ctx: click.Context, param: click.Parameter, incomplete: str) -> I
 
 def listed(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Stages, spans and kinds: what `variants` lists one of."""
-    from lenetgpu.commands.listing import kinds
+    from lenetgpu.lab.listing import kinds
 
     return _items(((name, f"kind {kind}") for name, kind in kinds().items()), incomplete)
 
 
 def compared(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """What `compare` takes."""
-    from lenetgpu.measure.candidates import comparable
+    from lenetgpu.dispatch.candidates import comparable
 
     return _items(((name, "") for name in comparable()), incomplete)
 

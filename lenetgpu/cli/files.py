@@ -26,8 +26,8 @@ def data() -> None:
 @_one("file", "An image file; without it, the digits that ship.", required=False)
 def data_info(file: Path | None) -> None:
     """Say what an image file holds."""
-    from lenetgpu.commands import listing
     from lenetgpu.files import assets
+    from lenetgpu.lab import listing
 
     out = console()
     for what, found in listing.data_rows(file or assets.default_digits()):
@@ -38,8 +38,8 @@ def data_info(file: Path | None) -> None:
 @_one("file", "Images, labels or weights; without it, the digits that ship.", required=False)
 def data_verify(file: Path | None) -> None:
     """Compare a file with its checksums; the exit code is 2 where it is damaged."""
-    from lenetgpu.commands.verified import verified
     from lenetgpu.files import assets
+    from lenetgpu.lab.verified import verified
 
     path = file or assets.default_digits()
     say(f"{path}: {verified(path)}")
@@ -65,7 +65,7 @@ def data_pack(source: Path, target: Path) -> None:
     Every command takes the packed file like any other; docs/packed.md says what is in it.
     """
     from lenetgpu.files.packed.write import pack_data
-    from lenetgpu.show.progress import progress_bar
+    from lenetgpu.lab.show.progress import progress_bar
 
     with progress_bar(True, "images packed") as progress:
         packed = pack_data(source, target, progress)
@@ -97,8 +97,8 @@ def weights() -> None:
 @_one("file", "A weight file; without it, the weights that ship.", required=False)
 def weights_info(file: Path | None) -> None:
     """Say what a weight file holds and where it came from."""
-    from lenetgpu.commands import listing
     from lenetgpu.files import assets
+    from lenetgpu.lab import listing
 
     out = console()
     for what, found in listing.weight_rows(file or assets.default_weights()):
@@ -114,8 +114,8 @@ def weights_verify(file: Path) -> None:
     give, too. The exit code is 2 where one of these is not so.
     """
     from lenetgpu.check.fit import truth
-    from lenetgpu.commands.verified import verified
     from lenetgpu.files.weights import load_weights
+    from lenetgpu.lab.verified import verified
 
     truth(load_weights(file), "uint8")
     say(f"{file}: right; {verified(file)}")

@@ -106,8 +106,8 @@ GATE = together(
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time the variants of a stage or a span, whole plans, or a suite."""
-    from lenetgpu.commands.compare import CompareRequest, run_compare
-    from lenetgpu.show.progress import status_line
+    from lenetgpu.lab.compare import CompareRequest, run_compare
+    from lenetgpu.lab.show.progress import status_line
 
     targets = _targets(options)
     asked = request(CompareRequest, options, outside=options["with_files"])
@@ -141,7 +141,7 @@ def _written(targets: tuple[Path | None, ...], results: Any, document: Any, *row
 
 def _show(outcome: Any, targets: tuple[Path | None, ...]) -> None:
     """Write and print a CompareOutcome."""
-    from lenetgpu.show import compare as results
+    from lenetgpu.lab.show import compare as results
 
     results.print_document(_written(targets, results, outcome.document), outcome.document)
 
@@ -169,9 +169,9 @@ def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -
 
 def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --engines`: nothing runs, so what says how to run is refused."""
-    from lenetgpu.commands.conv.engines import EnginesRequest, run_engines
-    from lenetgpu.show import engines as results
-    from lenetgpu.show.progress import status_line
+    from lenetgpu.lab.conv.engines import EnginesRequest, run_engines
+    from lenetgpu.lab.show import engines as results
+    from lenetgpu.lab.show.progress import status_line
 
     _only_beside(ctx, "--engines", _SIMULATED, "SHAPE, --batch and where results go")
     targets = _targets(options)
@@ -182,10 +182,10 @@ def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> 
 
 def _list(ctx: click.Context, options: dict[str, Any]) -> None:
     """`conv --list`: nothing runs."""
-    from lenetgpu.commands.conv.listed import run_list
-    from lenetgpu.commands.conv.request import ConvRequest
-    from lenetgpu.show import conv as results
-    from lenetgpu.show import tables
+    from lenetgpu.lab.conv.listed import run_list
+    from lenetgpu.lab.conv.request import ConvRequest
+    from lenetgpu.lab.show import conv as results
+    from lenetgpu.lab.show import tables
 
     _only_beside(
         ctx,
@@ -202,9 +202,9 @@ def _list(ctx: click.Context, options: dict[str, Any]) -> None:
 
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
-    from lenetgpu.commands.conv.shares import SharesRequest, run_shares
-    from lenetgpu.show import shares as results
-    from lenetgpu.show.progress import status_line
+    from lenetgpu.lab.conv.shares import SharesRequest, run_shares
+    from lenetgpu.lab.show import shares as results
+    from lenetgpu.lab.show.progress import status_line
 
     _only_beside(
         ctx, "--shares", _CLOCKED, "SHAPE or --suite, --batch, --device and where results go"
@@ -326,9 +326,9 @@ def conv(
     if engines or shares:
         (_engines if engines else _shares)(ctx, no_progress, options)
         return
-    from lenetgpu.commands.conv.compared import run_conv
-    from lenetgpu.commands.conv.request import ConvRequest
-    from lenetgpu.show.progress import status_line
+    from lenetgpu.lab.conv.compared import run_conv
+    from lenetgpu.lab.conv.request import ConvRequest
+    from lenetgpu.lab.show.progress import status_line
 
     if options["tune"]:
         _only_beside(

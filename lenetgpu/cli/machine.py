@@ -37,10 +37,10 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
     if new is not None:
         _start(*new, beside=[stage, "--matrix" * matrix, "--json" * as_json])
         return
-    from lenetgpu.commands import listing
     from lenetgpu.gpu.software import software
-    from lenetgpu.show.listing import print_variants
-    from lenetgpu.show.matrix import print_matrix
+    from lenetgpu.lab import listing
+    from lenetgpu.lab.show.listing import print_variants
+    from lenetgpu.lab.show.matrix import print_matrix
     from lenetgpu.stages.matrix import cells
 
     head = {"schema": 1, "command": "variants"}
@@ -58,7 +58,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
     """`variants --new`, which takes nothing beside it."""
-    from lenetgpu.commands.starting import start
+    from lenetgpu.lab.starting import start
 
     found = ", ".join(filter(None, beside))
     if found:
@@ -74,7 +74,7 @@ def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
 @AS_JSON
 def doctor(repair: bool, as_json: bool) -> None:
     """Show the GPU, the libraries, the kernel cache and what would run."""
-    from lenetgpu.commands import doctor as checkup
+    from lenetgpu.lab import doctor as checkup
 
     if repair and as_json:
         raise LenetError("doctor: expected one of --repair and --json, found both")
@@ -95,8 +95,8 @@ def doctor(repair: bool, as_json: bool) -> None:
 def warmup(device: str) -> None:
     """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
     from lenetgpu.check.warmup import warm_up
-    from lenetgpu.device import choose_device
-    from lenetgpu.measure.choice import choose_all
+    from lenetgpu.dispatch.auto import choose_all
+    from lenetgpu.net.device import choose_device
 
     gpu, why = choose_device(device)
     count, seconds = warm_up(gpu)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cli.ending import say
-from lenetgpu.files.pictures.kinds import require_pictures
+from lenetgpu.files.kinds import require_pictures
 
 if TYPE_CHECKING:
-    from lenetgpu.commands.pictures import Classified
-    from lenetgpu.files.pictures.given import Gathered
+    from lenetgpu.lab.pictures import Classified
+    from lenetgpu.lab.show.console import Console
     from lenetgpu.measure.outcome import Outcome, Progress, Request
-    from lenetgpu.show.console import Console
+    from lenetgpu.pictures.given import Gathered
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Given:
         """Read and prepare the pictures; what is bad is a line each, where others go on."""
         if not self.several:
             return
-        from lenetgpu.commands.pictures import gathered
-        from lenetgpu.show.progress import progress_bar
+        from lenetgpu.lab.pictures import gathered
+        from lenetgpu.lab.show.progress import progress_bar
 
         with progress_bar(progress, "pictures read") as told:
             self.found = gathered(request, self.paths, self.bad, self.as_is, told)
@@ -58,15 +58,15 @@ class Given:
         """Their labels, written to `output` where there is one; None where they are no pictures."""
         if self.found is None:
             return None
-        from lenetgpu.commands.pictures import classify
+        from lenetgpu.lab.pictures import classify
 
         self.done = classify(request, self.found, progress, self.output)
         return self.done.outcome
 
     def labelled(self, outcome: Outcome) -> None:
         """Take what came of one file of many images, for its table where they are few."""
-        from lenetgpu.commands.pictures import Classified
         from lenetgpu.files.assets import default_digits
+        from lenetgpu.lab.pictures import Classified
 
         if self.found is None:
             self.done = Classified.of_file(outcome, str(self.data or default_digits().name))
@@ -81,11 +81,11 @@ class Given:
         Of many images that have labels there is nothing: their accuracy is said.
         """
         if self.done is not None:
-            from lenetgpu.show.pictures import print_pictures
+            from lenetgpu.lab.show.pictures import print_pictures
 
             print_pictures(console, self.done.rows(), self.done.images)
         elif outcome.truth is None:
-            from lenetgpu.show.pictures import print_counts
+            from lenetgpu.lab.show.pictures import print_counts
 
             print_counts(console, outcome.labels.tolist())
         for note in self.notes:
@@ -101,7 +101,7 @@ def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:
     if not arguments:
         require_pictures(as_is, "the digits that ship")
         return Given(None)
-    from lenetgpu.files.pictures.given import meant, single_data
+    from lenetgpu.pictures.given import meant, single_data
 
     found = meant(arguments)
     if not found.bad and single_data(found.paths):

@@ -81,13 +81,13 @@ def infer(
 
     begin(options["device"])
     from lenetgpu.cli.pictures import given
-    from lenetgpu.commands import infer as job
     from lenetgpu.files import output as files
+    from lenetgpu.lab import infer as job
+    from lenetgpu.lab.show.infer import print_infer
+    from lenetgpu.lab.show.mistakes.files import check_errors, write_errors
+    from lenetgpu.lab.show.progress import progress_bar
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
-    from lenetgpu.show.infer import print_infer
-    from lenetgpu.show.mistakes.files import check_errors, write_errors
-    from lenetgpu.show.progress import progress_bar
 
     if output is not None:
         files.check_target(output)
@@ -116,7 +116,7 @@ def infer(
     pictures.print(shown, outcome)
     print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
-        from lenetgpu.show.scores import print_scores
+        from lenetgpu.lab.show.scores import print_scores
 
         print_scores(shown, outcome)
     if outcome.interrupted:
@@ -165,10 +165,10 @@ def profile(
     **options: Any,
 ) -> None:
     """Time a plan stage by stage: rates, roofline, launches, occupancy, residual."""
-    from lenetgpu.commands import profile as job
     from lenetgpu.files import output as files
+    from lenetgpu.lab import profile as job
+    from lenetgpu.lab.show.progress import progress_bar
     from lenetgpu.measure.outcome import Request
-    from lenetgpu.show.progress import progress_bar
 
     read = options["data"], options["weights"]
     files.require_targets(json_file, csv_file, markdown, trace, sources=read)

@@ -11,7 +11,7 @@ from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.inflate import GZIP_MAGIC
-from lenetgpu.files.pictures.kinds import START, kind_of
+from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import open_regular
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lenetgpu import turns
 from lenetgpu.cache.folder import settle_cupy
+from lenetgpu.cpu import turns
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import faults
 

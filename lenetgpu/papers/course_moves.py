@@ -45,7 +45,7 @@ class Transfers:
     def __init__(self, plan: Plan, weights: Weights, images: Any, where: str) -> None:
         import cupy
 
-        from lenetgpu.streaming import pinned_copy
+        from lenetgpu.net.streaming import pinned_copy
 
         way = "host" if where == HOST else "device"
         n = len(images)
@@ -83,7 +83,7 @@ class Streamed:
     def __init__(
         self, plan: Plan, weights: Weights, images: Any, shape: tuple[int, int], expected: Any
     ) -> None:
-        from lenetgpu.streaming import Streamer, host_results, pinned_copy
+        from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
 
         n, dtype = len(images), str(images.dtype)
         count, chunks = shape

@@ -201,13 +201,15 @@ def offer(
 
     `families` names the families that a module registers, "" for none, in naive to fast order of
     the modules: that is the order of `variants`. A module that it does not name comes last and is
-    imported for any: a new file registers its variants by being there.
+    imported for any: a new file registers its variants by being there. A name with a dot is a
+    module outside `package`.
     """
     within = _OFFERS[package].rank if package in _OFFERS else (len(_OFFERS),)
     found = [module.name for module in pkgutil.iter_modules(list(folders))]
     for place, name in enumerate(dict.fromkeys((*families, *found))):
         told = frozenset(families[name].split()) if name in families else None
-        _OFFERS[f"{package}.{name}"] = _Offer((*within, place), _tuple(kinds), told)
+        module = name if "." in name else f"{package}.{name}"
+        _OFFERS[module] = _Offer((*within, place), _tuple(kinds), told)
 
 
 def import_offered(kind: str | None = None, family: str | None = None) -> None:

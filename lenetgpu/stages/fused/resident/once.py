@@ -5,13 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.cpu.turns import Left, in_turn
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import usable
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
-from lenetgpu.turns import Left, in_turn
 
 if TYPE_CHECKING:
     import numpy as np

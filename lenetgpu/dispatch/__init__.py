@@ -1,0 +1,1 @@
+"""Which kernel or plan runs: candidates, a cost model or a measured table, and the choice."""

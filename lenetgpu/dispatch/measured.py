@@ -1,0 +1,258 @@
+"""Which algorithm was the fastest where it was measured: what ships, and what this machine keeps.
+
+`measured.json` has what was measured on devices that the project had, written of docs/measured by
+scripts/conv_choices.py. `lenetgpu conv --tune` keeps what it measures beside compiled kernels, by
+device, driver and sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from datetime import date as day
+from functools import cache, partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cache import entries
+from lenetgpu.cache.folder import folder
+from lenetgpu.cache.sources import sources
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import machines, nvrtc
+from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.problems import Conv
+from lenetgpu.stages.wants import WANTS
+
+TABLE = Path(__file__).with_suffix(".json")
+SCHEMA = 1
+SHIPS, HERE = "the table that ships", "this machine, by conv --tune"
+NEAR = 2.0
+"""How many times more or fewer images than were measured a choice may be taken for.
+
+By the model, over maps of 7 to 112, 1 to 512 channels, K = 1, 3, 5 and 1 to 128 images, the winner
+at one number of images is that at up to twice as many for 90 % of them and 1.2 % slower on average,
+1.6 times at worst; from three times on 11 % and 3.5 times (tests hold it).
+"""
+_KIND = "tuned"
+_IMAGES = re.compile("[1-9][0-9]{0,11}")
+_CONV = Path(__file__).resolve().parents[1] / "stages" / "conv"
+_PYTHON = ("dispatch", "stages/conv", "gpu", "problems.py")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times of algorithms that one run took of one convolution: `us` are microseconds of a call.
+
+    An algorithm may have a tiling behind it, `tensor.fp16x3@mma-128x128/2`. `source` is SHIPS or
+    HERE, `commit` what ran where that was recorded, `load` how many processes beside it computed on
+    the GPU, `dropped` what is not to be taken: it was wrong, failed, or was not exact enough.
+    `lacks` are those `wants` of the problem asked for that it was measured without; `twin` is
+    whether `device` is another than asked for, of the same multiprocessors.
+    """
+
+    device: str
+    images: int
+    us: Mapping[str, float]
+    date: str
+    source: str = HERE
+    commit: str | None = None
+    load: float = 0.0
+    dropped: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    twin: bool = False
+
+    @property
+    def algorithm(self) -> str:
+        """The fastest of them."""
+        return min(self.us, key=lambda name: self.us[name])
+
+    @property
+    def without(self) -> str:
+        """` without bias, relu` where it was measured so."""
+        return f" without {', '.join(self.lacks)}" if self.lacks else ""
+
+    @property
+    def on(self) -> str:
+        """` on NVIDIA H200` where that is another GPU than asked for."""
+        return f" on {self.device}" if self.twin else ""
+
+    @property
+    def how(self) -> str:
+        """What is said behind a time of it."""
+        return self.on + self.without
+
+    def sound(self) -> bool:
+        """Whether it can be: times above 0, at least one image, a day."""
+        try:
+            day.fromisoformat(self.date)
+        except (TypeError, ValueError):
+            return False
+        times = [*self.us.values()]
+        return (
+            bool(times)
+            and all(type(us) in (int, float) and isfinite(us) and us > 0 for us in times)
+            and type(self.images) is int
+            and self.images >= 1
+            and all(type(name) is str for name in self.dropped)
+            and isfinite(self.load)
+            and self.load >= 0
+        )
+
+    def __str__(self) -> str:
+        images = f"{self.images:,} image{'s' * (self.images > 1)}"
+        beside = f"beside {self.load:.0f} other processes" if self.load else ""
+        commit = f"commit {self.commit[:10]}" if self.commit else ""
+        told = [self.device, self.date, images, self.without.strip(), commit, beside, self.source]
+        return ", ".join(filter(None, told))
+
+
+def fields_of(problem: Conv) -> dict[str, Any]:
+    """What a table says of a problem: its fields, but for those that are plain."""
+    found = {field.name: getattr(problem, field.name) for field in fields(problem)}
+    plain = {f.name: f.default for f in fields(problem) if f.default is not MISSING}
+    named = {name: value for name, value in found.items() if value != plain.get(name, MISSING)}
+    return {"reads": problem.reads, "writes": problem.writes} | named
+
+
+def problem_of(found: Mapping[str, Any]) -> Conv:
+    """The problem that `fields_of` told; TypeError where it is none."""
+    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    return Conv(**sizes)
+
+
+def read_table(path: Path) -> dict[tuple[str, Conv], tuple[Measured, ...]]:
+    """A table's rows by device and problem; LenetError where it is none."""
+    rows: dict[tuple[str, Conv], tuple[Measured, ...]] = {}
+    try:
+        document = json.loads(path.read_text())
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {document['schema']}")
+        for row in document["rows"]:
+            row = dict(row)
+            problem, algorithm = problem_of(row.pop("problem")), row.pop("algorithm")
+            row["dropped"] = tuple(row.get("dropped", ()))
+            found = Measured(**row, source=SHIPS)
+            if not found.sound() or found.algorithm != algorithm:
+                raise ValueError(f"a row of {algorithm} that was not the fastest")
+            rows[found.device, problem] = (*rows.get((found.device, problem), ()), found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        what = f"expected the table of measured convolutions, found {type(error).__name__}: {error}"
+        raise LenetError(f"{path.name}: {what}; install lenetgpu again") from error
+    return rows
+
+
+@cache
+def _shipped() -> dict[tuple[str, Conv], tuple[Measured, ...]]:
+    return read_table(TABLE)
+
+
+def shipped(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
+    """What ships of `problem` on a GPU of the name of `machine`, or of a known one's short name."""
+    found = _shipped()
+    names = dict.fromkeys([machine.name, *machines.full_names(machine)])
+    return next((rows for name in names if (rows := found.get((name, problem)))), ())
+
+
+def of_twins(machine: Machine, problem: Conv) -> tuple[Measured, ...]:
+    """What ships of `problem` on known GPUs that have as many of the same multiprocessors."""
+    found = _shipped()
+    rows = [row for name in machines.twins(machine) for row in found.get((name, problem), ())]
+    return tuple(replace(row, twin=True) for row in rows)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The entry of one problem on one device: times, days and loads by the number of images."""
+
+    device: str
+    problem: str
+    us: dict[str, dict[str, float]]
+    dates: dict[str, str]
+    loads: dict[str, float]
+
+
+def _text(problem: Conv) -> str:
+    return json.dumps(fields_of(problem), sort_keys=True)
+
+
+@cache
+def _kernels() -> str:
+    """A digest of every convolution's kernels with their headers."""
+    found = "".join(map(nvrtc.source_hash, sorted(_CONV.rglob("*.cu"))))
+    return hashlib.sha256(found.encode()).hexdigest()
+
+
+def _name(device: str, problem: Conv) -> str:
+    """An entry's name; it changes with kernels, what plans and launches them, and the driver."""
+    facts = [device, _text(problem), _kernels(), sources(*_PYTHON), nvrtc.environment()]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def kept(device: str, problem: Conv) -> tuple[Measured, ...]:
+    """What this machine measured of `problem` on `device`, nothing where it cannot be believed."""
+    if folder(_KIND) is None:
+        return ()
+    found = entries.kept(_KIND, _name(device, problem), Kept)
+    if found is None or (found.device, found.problem) != (device, _text(problem)):
+        return ()
+    if not found.us.keys() == found.dates.keys() == found.loads.keys():
+        return ()
+    if not all(_IMAGES.fullmatch(images) for images in found.us):
+        return ()
+    rows = tuple(
+        Measured(device, int(images), us, found.dates[images], load=found.loads[images])
+        for images, us in found.us.items()
+    )
+    return rows if all(row.sound() for row in rows) else ()
+
+
+def keep(problem: Conv, found: Measured) -> bool:
+    """Keep what was measured here of `problem`, beside what is kept; whether it could be."""
+    rows = {row.images: row for row in kept(found.device, problem)} | {found.images: found}
+    made = Kept(
+        found.device,
+        _text(problem),
+        {str(images): dict(row.us) for images, row in rows.items()},
+        {str(images): row.date for images, row in rows.items()},
+        {str(images): row.load for images, row in rows.items()},
+    )
+    return entries.keep(_KIND, _name(found.device, problem), asdict(made))
+
+
+def near(problem: Conv, images: int, machine: Machine) -> list[Measured]:
+    """What was measured of `problem` for about as many images, what is nearest first.
+
+    Of rows as near, those of the same bias, ReLU and dtype come before those of the plain shape,
+    then this machine's own; it is asked where `machine` is a GPU that is here. What was measured on
+    its `twins` counts where nothing was on a GPU of its name.
+    """
+    here = machine.name in {gpu.name for gpu in driver_gpus()}
+
+    def own(asked: Conv) -> tuple[Measured, ...]:
+        return (*(kept(machine.name, asked) if here else ()), *shipped(machine, asked))
+
+    def apart(row: Measured) -> float:
+        return max(row.images / images, images / row.images)
+
+    plain = replace(problem, bias=False, relu=False, dtype="fp32")
+    lacks = tuple(name for name in WANTS if name in problem.wants - plain.wants)
+    rows: list[Measured] = []
+    for of in (own, partial(of_twins, machine)):
+        found = [*of(problem), *(replace(row, lacks=lacks) for row in (of(plain) if lacks else ()))]
+        rows = rows or [row for row in found if apart(row) <= NEAR]
+    return sorted(rows, key=lambda row: (apart(row), row.lacks, row.source != HERE))
+
+
+def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
+    """The table's row of it."""
+    row = asdict(replace(found, us=dict(found.us)))
+    del row["source"], row["load"], row["lacks"], row["twin"]
+    if not found.dropped:
+        del row["dropped"]
+    first = {"device": row.pop("device"), "problem": fields_of(problem)}
+    return first | {"images": row.pop("images"), "algorithm": found.algorithm} | row

@@ -1,0 +1,146 @@
+"""What one worker costs here, measured in a second or two."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.files.reading import MemorySource, Source
+from lenetgpu.jobs import manifest
+from lenetgpu.jobs.job import Shard
+from lenetgpu.jobs.manifest import Row
+from lenetgpu.jobs.model import Costs
+from lenetgpu.jobs.opened import opened
+from lenetgpu.jobs.pictures import AT_ONCE, PictureSource
+from lenetgpu.jobs.worker import Worker
+from lenetgpu.measure.timing import clock, cpu_ms
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+
+_SECONDS = 0.5
+_BLOCK = 8_192
+_MEMORY_IMAGES = 1 << 18
+_ENDS, _AGAIN = 9, 4
+
+
+def costs(worker: Worker, folder: Path) -> Costs:
+    """Of `worker`'s job, alone in this process; files are written into `folder`, and dropped."""
+    job = worker.job
+    begun = clock()
+    worker.ready(job.valid[0].dtype)
+    start = clock() - begun
+    with _longest(worker) as source:
+        read, read_all = reading(source, 1), medium(source)
+    label = label_rate(worker)
+    with tempfile.TemporaryDirectory(prefix=".lenetgpu-", dir=folder) as place:
+        opening, ending, line = ends(Path(place), worker)
+    found = Costs(read, max(read, read_all), label, start, opening, ending, line, label_all=label)
+    bus, kernels = _parts(worker)
+    return replace(found, bus=bus, kernels=kernels)
+
+
+def _parts(worker: Worker) -> tuple[float | None, float | None]:
+    """Images a second of the bus and of the kernels, on a GPU."""
+    from lenetgpu.net.streaming import costs_of
+
+    engine = worker.engine
+    if engine.gpu is None:
+        return None, None
+    found = costs_of(engine.plan, engine.weights, engine.gpu, worker.job.valid[0].dtype)
+    if found is None:
+        return None, None
+    return found.bus_gbs * 1e9 / found.image_bytes, 1e9 / found.image_ns
+
+
+def _longest(worker: Worker) -> Source:
+    """All images of the longest input."""
+    entry = max(worker.job.valid, key=lambda entry: entry.images)
+    return opened(worker.folder, worker.job, Shard(0, entry, 0, entry.images, ""))
+
+
+def reading(source: Source, threads: int) -> float:
+    """Images a second that `threads` readers get from a file, each at a place of its own."""
+    import numpy as np
+
+    count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
+    places = [number * (len(source) // threads) for number in range(threads)]
+    end = clock() + _SECONDS
+
+    def read(lo: int) -> int:
+        part, done, at = np.empty((count, *IMAGE_SHAPE), source.dtype), 0, lo
+        while clock() < end:
+            at = at if at + count <= len(source) else 0
+            source.read(at, part)
+            at, done = at + count, done + count
+        return done
+
+    begun = clock()
+    with ThreadPoolExecutor(threads) as pool:
+        images = sum(pool.map(read, places))
+    return images / (clock() - begun)
+
+
+def medium(source: Source) -> float:
+    """Images a second that what holds the files gives: to a reader a core; of pictures, unread."""
+    if not isinstance(source, PictureSource):
+        return reading(source, core_count())
+    begun, count = clock(), 0
+    while clock() < begun + _SECONDS:
+        Path(source.names[count % len(source)]).read_bytes()
+        count += 1
+    return count / (clock() - begun)
+
+
+def label_rate(worker: Worker) -> float:
+    """Images a second from host memory to labels, of the longest file's first images."""
+    import numpy as np
+
+    with _longest(worker) as source:
+        count = min(AT_ONCE if isinstance(source, PictureSource) else _BLOCK, len(source))
+        images = np.empty((count, *IMAGE_SHAPE), source.dtype)
+        source.read(0, images)
+        name = source.source
+    runner: Any = worker.ready(worker.job.valid[0].dtype)
+
+    def run(count: int) -> float:
+        held = MemorySource(np.resize(images, (count, *IMAGE_SHAPE)), None, name)
+        return cpu_ms(lambda: runner.run_source(held, lambda labels, scores: None)) / 1e3
+
+    count = len(images)
+    while (took := run(count)) < _SECONDS / 4 and count < _MEMORY_IMAGES:
+        count *= 2
+    return count / median([took, *(run(count) for _ in range(_AGAIN))])
+
+
+def ends(folder: Path, worker: Worker) -> tuple[float, float, float]:
+    """Seconds that a shard takes to open; to write, flush and name with its line; the line's.
+
+    Files are written into `folder`.
+    """
+    import numpy as np
+
+    from lenetgpu.files.output import write_labels
+
+    job, scores = worker.job, None
+    shard = job.shards[0]
+    if job.scores:
+        scores = np.zeros((len(shard), CLASSES), np.float32)
+    labels = np.zeros(len(shard), np.int32)
+    manifest.begin(folder, job)
+    row = Row(
+        0, shard.name, len(shard), shard.input.path, "", 0, (0,) * CLASSES, None, 0.0, "", "", 0, ""
+    )
+
+    line = _median(lambda: manifest.append(folder, row))
+    written = _median(lambda: write_labels(folder / shard.name, labels, scores))
+    opening = _median(lambda: opened(worker.folder, job, shard).close())
+    return opening, written + line, line
+
+
+def _median(call: Callable[[], Any]) -> float:
+    return median(cpu_ms(call) / 1e3 for _ in range(_ENDS))

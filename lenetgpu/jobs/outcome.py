@@ -1,0 +1,144 @@
+"""A job as it stands when a command ends, and what one would come to elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.jobs.inputs import Unreadable
+from lenetgpu.jobs.job import Job
+from lenetgpu.jobs.manifest import Failed, Row
+from lenetgpu.jobs.model import WORKERS, Costs, Prediction, predict
+from lenetgpu.network import CLASSES
+
+FIRST_SAID, _UNREADABLE = 10, 1_000
+"""Pictures without a label, and files that cannot be read or are altered, said in a summary."""
+
+
+@dataclass
+class ClassifyOutcome:
+    """A job as it stands when the command ends; `fresh` rows are of this run, `left` of none.
+
+    `ready_seconds` is what workers took to be ready, `seconds` what they took over their shards.
+    """
+
+    job: Job
+    folder: Path
+    bad: list[Unreadable]
+    rows: dict[int, Row]
+    failed: dict[int, Failed] = field(default_factory=dict)
+    fresh: int = 0
+    fresh_images: int = 0
+    seconds: float = 0.0
+    ready_seconds: float = 0.0
+    interrupted: bool = False
+    altered: list[str] = field(default_factory=list)
+    """Why files of labels are not those that were listed any more, when the command ends."""
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Shards that are neither done nor set aside."""
+        return len(self.job.shards) - self.shards - len(self.failed)
+
+    @property
+    def shards(self) -> int:
+        """Those that are done."""
+        return sum(row.files for row in self.rows.values())
+
+    @property
+    def images(self) -> int:
+        """Images whose shards are done."""
+        return sum(row.images for row in self.rows.values())
+
+    @property
+    def lacking(self) -> int:
+        """Pictures that were read and have no label."""
+        return sum(row.bad for row in self.rows.values())
+
+    @property
+    def said(self) -> list[str]:
+        """Why the first pictures without a label have none."""
+        rows = (self.rows[number] for number in sorted(self.rows))
+        return list(islice((sentence for row in rows for sentence in row.said), FIRST_SAID))
+
+    @property
+    def counts(self) -> list[int]:
+        """Labels of each digit."""
+        return [sum(row.counts[k] for row in self.rows.values()) for k in range(CLASSES)]
+
+    @property
+    def right(self) -> tuple[int, int]:
+        """(right labels, images that have labels to compare with)."""
+        known = [row for row in self.rows.values() if row.right is not None]
+        return sum(row.right or 0 for row in known), sum(row.images for row in known)
+
+    def document(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        right, labelled = self.right
+        return {
+            "schema": 1,
+            "command": "classify",
+            "device": self.machine,
+            "inputs": len(self.job.valid),
+            "images": self.job.images,
+            "images_done": self.images,
+            "shards": len(self.job.shards),
+            "shards_done": self.shards,
+            "label_files": len(self.rows),
+            "altered": self.altered[:_UNREADABLE],
+            "plan": self.job.plan,
+            "precision": self.job.precision,
+            "weights": self.job.weights,
+            "weights_digest": self.job.digest,
+            "counts": self.counts,
+            "no_label": self.lacking,
+            "no_label_why": self.said,
+            "labelled": labelled,
+            "correct": right if labelled else None,
+            "accuracy": right / labelled if labelled else None,
+            "unreadable_files": len(self.bad),
+            "unreadable": [
+                {"path": bad.path, "why": bad.sentence} for bad in self.bad[:_UNREADABLE]
+            ],
+            "set_aside": [
+                {"shard": f.shard, "images": f.images, "tries": f.tries, "why": f.sentence}
+                for f in self.failed.values()
+            ],
+            "this_run": {
+                "shards": self.fresh,
+                "images": self.fresh_images,
+                "seconds": self.seconds,
+                "ready_seconds": self.ready_seconds,
+                "images_per_second": self.fresh_images / self.seconds if self.seconds else 0.0,
+            },
+            "interrupted": self.interrupted,
+        }
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What one worker costs here, and what several come to: nothing of the job is done."""
+
+    job: Job
+    costs: Costs
+    machine: dict[str, Any]
+
+    def rows(self) -> list[Prediction]:
+        """By workers."""
+        return [predict(self.costs, self.job.images, self.job.size, workers) for workers in WORKERS]
+
+    def document(self) -> dict[str, Any]:
+        """The prediction as JSON, rates in images/s and times in seconds."""
+        return {
+            "schema": 1,
+            "command": "classify --predict",
+            "device": self.machine,
+            "plan": self.job.plan,
+            "images": self.job.images,
+            "shard": self.job.size,
+            "costs": asdict(self.costs),
+            "predicted": [asdict(row) for row in self.rows()],
+        }

@@ -1,0 +1,332 @@
+"""Many files to labels, in shards: begun, gone on with after whatever ended it, summed up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.folders import is_pattern, looks_at
+from lenetgpu.files.forms import FORMS
+from lenetgpu.files.kinds import require_pictures
+from lenetgpu.files.weights import load_weights
+from lenetgpu.jobs import manifest
+from lenetgpu.jobs.crew import Here, OnDask, crew
+from lenetgpu.jobs.here import TRIES
+from lenetgpu.jobs.inputs import Gathered, gather
+from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, news, require_same
+from lenetgpu.jobs.kept import altered, clear
+from lenetgpu.jobs.manifest import Row
+from lenetgpu.jobs.outcome import ClassifyOutcome
+from lenetgpu.jobs.pictures import LIST, keep
+from lenetgpu.jobs.pictures import require_same as same_pictures
+from lenetgpu.lab.show.progress import Say
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import clock
+from lenetgpu.plan import AUTO
+from lenetgpu.store import json_text, resolved, sweep, write_atomically
+
+SUMMARY = "summary.json"
+_MOST_WORKERS, _TOLD, _LOOKED_FOR = 1024, 10, 1_000
+_LABELS = "files of labels that are not as they were listed"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ClassifyRequest:
+    """What `lenetgpu classify` was asked for: `shard` images of a shard, `form` an ending.
+
+    `shard` None: SHARD images, or PICTURES. `as_is`: pictures are not prepared.
+    `workers` None: this process; "N" processes of Dask's; "cuda" one a GPU. `scheduler`: the
+    address of a cluster's instead.
+    """
+
+    sources: tuple[Path, ...]
+    out: Path
+    weights: Path | None = None
+    plan: str = AUTO
+    precision: str | None = None
+    device: str = "auto"
+    threads: int | None = None
+    shard: int | None = None
+    form: str = "npy"
+    scores: bool = False
+    tries: int = TRIES
+    workers: str | None = None
+    scheduler: str | None = None
+    as_is: bool = False
+
+    def check(self) -> None:
+        """LenetError unless its numbers and words can be run."""
+        for option, number in {"--shard": self.shard, "--tries": self.tries}.items():
+            if number is not None and not 1 <= number < 1 << 53:
+                raise LenetError(f"{option}: expected at least 1 and below 2^53, found {number}")
+        if f".{self.form}" not in FORMS:
+            known = ", ".join(form[1:] for form in FORMS)
+            raise LenetError(f"--form: expected one of {known}, found {self.form!r}")
+        if self.workers is not None and self.scheduler is not None:
+            raise LenetError("classify: expected one of --workers and --scheduler, found both")
+        if self.workers not in (None, "cuda", *map(str, range(1, _MOST_WORKERS + 1))):
+            raise LenetError(
+                f"--workers: expected cuda or 1 to {_MOST_WORKERS}, found {self.workers!r}"
+            )
+        self.run().check()
+
+    def run(self) -> Request:
+        """What each worker is asked for."""
+        weights = Path(self.weights or assets.default_weights()).absolute()
+        return Request(
+            None,
+            weights,
+            plan=self.plan,
+            precision=self.precision,
+            device=self.device,
+            threads=self.threads,
+            scores=self.scores,
+        )
+
+
+def classify(request: ClassifyRequest, say: Say, tell: Tell) -> ClassifyOutcome:
+    """Do what the manifest lacks; `say` is told how far it is, `tell` what is worth a line.
+
+    LenetError for bad input before anything is written, where the folder holds another job, and
+    where the job cannot go on; what is done stays done, and the same command goes on.
+    """
+    request.check()
+    out = request.out.absolute()
+    _require_folder(out, request.sources, request.form)
+    read = look(request, say)
+    with manifest.alone(out):
+        begun = manifest.read(out)
+        run = request.run()
+        if begun is not None:
+            run = _as_begun(run, begun.job)
+        with crew(run, request.workers, request.scheduler, request.tries) as found:
+            unreadable = [entry.sentence for entry in read.bad]
+            _tell_some(unreadable, tell, "files that cannot be read")
+            if found.dashboard:
+                tell(f"dashboard {found.dashboard}")
+            say("making ready")
+            job, machine = job_of(request, run, read, found)
+            if begun is None:
+                manifest.begin(out, job, read.listed)
+                begun = manifest.Manifest(job)
+            else:
+                require_same(out, begun.job, job)
+                _extend(out, begun, job, read.listed)
+                _require_whole(out, begun, tell)
+            new = [entry for entry in read.bad if entry.path not in begun.unreadable]
+            if new and not job.pictures:
+                manifest.append(out, *new)
+            outcome = ClassifyOutcome(begun.job, out, read.bad, dict(begun.done), machine=machine)
+            _run(found, outcome, manifest.left(out, begun), request.tries, (say, tell))
+            _look_again(outcome, (say, tell))
+    _sum_up(out, outcome)
+    return outcome
+
+
+def look(request: ClassifyRequest, say: Say) -> Gathered:
+    """What a job reads; LenetError of `gather`, and where arrays are to be left as they are."""
+    found = gather(request.sources, lambda done, of: say("looking at files", done, of))
+    if not found.listed:
+        require_pictures(request.as_is, f"images in {found.inputs[0].path}")
+    return found
+
+
+def _tell_some(sentences: list[str], tell: Tell, what: str) -> None:
+    """The first of them, and how many more there are of `what`."""
+    for sentence in sentences[:_TOLD]:
+        tell(sentence)
+    if len(sentences) > _TOLD:
+        tell(f"and {len(sentences) - _TOLD:,} more {what}")
+
+
+def _extend(out: Path, begun: manifest.Manifest, job: Job, listed: bytes) -> None:
+    """Take in files that can be read now; LenetError where the job is another one.
+
+    Pictures may be others as long as nothing is done of them.
+    """
+    if listed and begun.job.pictures:
+        if begun.done:
+            same_pictures(out, begun.job.valid[0].fingerprint, listed)
+        keep(out, listed)
+    for entry in news(out, begun.job, job, begun.unreadable, begun.done_inputs):
+        manifest.append(out, entry)
+        begun.job = begun.job.extended(entry)
+
+
+def _require_whole(out: Path, begun: manifest.Manifest, tell: Tell) -> None:
+    """Files of labels that are not what was listed are done again, and what is left over goes."""
+    found = altered(out, begun.done.values())
+    for row, _ in found:
+        begun.drop(row)
+    _tell_some([f"{why}; they are made again" for _, why in found], tell, _LABELS)
+    clear(out, begun.job, begun.done.values())
+
+
+def _look_again(outcome: ClassifyOutcome, told: tuple[Say, Tell]) -> None:
+    """In the end the files of labels are to be what was listed, and no others; not after Ctrl-C."""
+    if outcome.interrupted or not outcome.fresh:
+        return
+    say, tell = told
+    say("looking at labels")
+    try:
+        manifest.require_begun(outcome.folder, outcome.job)
+        clear(outcome.folder, outcome.job, outcome.rows.values())
+        found = altered(outcome.folder, outcome.rows.values())
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        return
+    for row, why in found:
+        del outcome.rows[row.shard]
+        outcome.altered.append(why)
+    again = [f"{why}; the same command makes them again" for why in outcome.altered]
+    _tell_some(again, tell, _LABELS)
+
+
+def _as_begun(run: Request, job: Job) -> Request:
+    """A run that goes on takes the plan that was chosen then, where none is asked for."""
+    if run.plan != AUTO:
+        return run
+    return replace(run, plan=job.plan, precision=run.precision or job.precision)
+
+
+def job_of(
+    request: ClassifyRequest, run: Request, read: Gathered, crew: Here | OnDask
+) -> tuple[Job, dict[str, Any]]:
+    """The job that a request comes to, and the device as JSON."""
+    size = request.shard or (PICTURES if read.listed else SHARD)
+    plan, precision, device, machine = crew.resolve(read.inputs[0].dtype, size)
+    weights = load_weights(run.weights or assets.default_weights())
+    job = Job(
+        tuple(read.inputs),
+        weights.source,
+        weights.digest,
+        plan,
+        precision,
+        device,
+        size,
+        f".{request.form}",
+        request.scores,
+        as_is=request.as_is,
+        id=os.urandom(8).hex(),
+    )
+    if job.count > MOST:
+        raise LenetError(
+            f"--shard {size:,}: expected at most {MOST:,} shards, found {job.count:,} of "
+            f"{job.images:,} images"
+        )
+    return job, machine
+
+
+def require_outside(out: Path, file: Path | None) -> None:
+    """LenetError where `file` (None: none, -: stdout), which is written, lies in `out`."""
+    if file is None or str(file) == "-":
+        return
+    if resolved(file).is_relative_to(resolved(out)):
+        raise LenetError(
+            f"{file}: expected a file outside {out}, which holds the job's own, found it inside"
+        )
+
+
+def _require_folder(out: Path, sources: tuple[Path, ...], form: str) -> None:
+    """LenetError where `out` is no folder, has files and no manifest, or lies among its sources."""
+    for source in sources:
+        if is_pattern(str(source)):
+            _require_unseen(out, str(source), form)
+        if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
+            raise LenetError(
+                f"{out}: expected a folder for the results outside {source}, which is read, "
+                "found it inside"
+            )
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LenetError(f"{out}: expected a folder for the results, found a file")
+    try:
+        others = [name for name in _files(out) if not name.startswith(".") and name != LIST]
+    except OSError as error:
+        raise LenetError(f"{out}: expected a folder to read, found: {error.strerror}") from error
+    if others and manifest.MANIFEST not in others:
+        raise LenetError(
+            f"{out}: expected an empty folder, or one that a job was begun in, "
+            f"found {len(others)} other files, as {min(others)}"
+        )
+
+
+def _require_unseen(out: Path, pattern: str, form: str) -> None:
+    """LenetError where `pattern` would match a file that the job writes into `out`."""
+    names = [f"part-{number:06}.{form}" for number in range(_LOOKED_FOR)]
+    place = os.path.realpath(out)
+    for name in (*names, manifest.MANIFEST, SUMMARY, LIST):
+        if looks_at(pattern, os.path.join(place, name)):
+            raise LenetError(
+                f"{out}: expected a folder for the results that {pattern} matches nothing of, "
+                f"found that it would match {name}"
+            )
+
+
+def _files(folder: Path) -> list[str]:
+    """Names in `folder`; LenetError of a device, a pipe or a folder that has a result's name."""
+    with os.scandir(folder) as entries:
+        found = [(entry.name, _is_odd(entry)) for entry in entries]
+    for name, odd in found:
+        if odd and (name.startswith("part-") or name in (manifest.MANIFEST, SUMMARY, LIST)):
+            raise LenetError(
+                f"{folder / name}: expected a file of the job's, found a folder, a pipe or a device"
+            )
+    return [name for name, _ in found]
+
+
+def _is_odd(entry: os.DirEntry[str]) -> bool:
+    return not entry.is_file() and Path(entry).exists()
+
+
+def _run(
+    crew: Here | OnDask,
+    outcome: ClassifyOutcome,
+    left: list[int],
+    tries: int,
+    told: tuple[Say, Tell],
+) -> None:
+    """The shards that are left, into `outcome`; until Ctrl-C."""
+    (say, tell), job = told, outcome.job
+    for number in left:
+        outcome.rows.pop(number, None)
+    images, started = outcome.images, clock()
+    try:
+        rows = crew.ready(outcome.folder, job) if left else None
+        outcome.ready_seconds, started = clock() - started, clock()
+        for found in rows(left, tries) if rows is not None else ():
+            if isinstance(found, Row):
+                _count(outcome, found)
+            else:
+                manifest.append(outcome.folder, found, job=job)
+                outcome.failed[found.shard] = found
+                tell(f"set aside after {found.tries} tries: {found.sentence}")
+            say("pictures" if job.pictures else "images", images + outcome.fresh_images, job.images)
+            outcome.seconds = clock() - started
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        for row in manifest.whole(outcome.folder):  # done, and not heard of
+            if row.shard not in outcome.rows:
+                _count(outcome, row)
+        if outcome.fresh:
+            outcome.seconds = clock() - started
+
+
+def _count(outcome: ClassifyOutcome, row: Row) -> None:
+    outcome.rows[row.shard] = row
+    outcome.fresh += row.files
+    outcome.fresh_images += row.images
+
+
+def _sum_up(folder: Path, outcome: ClassifyOutcome) -> None:
+    if not (folder / manifest.MANIFEST).exists():  # somebody removed it: a summary alone is no job
+        return
+    sweep(folder)
+    write_atomically(folder / SUMMARY, (json_text(outcome.document(), indent=1) + "\n").encode())

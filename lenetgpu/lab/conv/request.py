@@ -1,0 +1,172 @@
+"""What `lenetgpu conv` is asked for: a shape, a suite, a file of lines or a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lenetgpu.errors import LenetError, choose
+from lenetgpu.files.convs.described import require_countable
+from lenetgpu.gpu import machines
+from lenetgpu.lab.asked import check_effort, check_gate
+from lenetgpu.lab.conv.given import (
+    SHAPE,
+    Wish,
+    from_file,
+    from_model,
+    is_ours,
+    parse_shape,
+    rows_of,
+)
+from lenetgpu.lab.show import plots
+from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.measure.power import WATCHED_S
+from lenetgpu.measure.rounds import Effort
+from lenetgpu.measure.sampling.facts import CHECK_IMAGES
+from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
+from lenetgpu.problems import ITEM_BYTES
+
+_WIDEST = 256
+"""Of a filter: the check's float64 sum goes over its places one by one."""
+_MOST_CHECKED = 2 * 10**12
+"""Operations of the check on a CPU, some minutes of them."""
+
+
+@dataclass(frozen=True)
+class ConvRequest:
+    """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
+
+    `lines` is a file of convolutions, one a line, `model` an ONNX model; `bias`, `relu`, `dtype`
+    and `epilogue` are those of `Wish`. `machine` is the known GPU that `explain` plans for instead
+    of the one here; `tune` keeps the fastest algorithm of each.
+    """
+
+    shape: str | None = None
+    suite: str | None = None
+    batch: int | None = None
+    lines: Path | None = None
+    model: Path | None = None
+    bias: bool = False
+    relu: bool = False
+    dtype: str | None = None
+    epilogue: bool = False
+    device: str = "auto"
+    seconds: float = 1.0
+    only: str | None = None
+    reference: str | None = None
+    explain: bool = False
+    machine: str | None = None
+    rounds: int | None = None
+    warmup: int | None = None
+    watch: float = WATCHED_S
+    cold_l2: bool = False
+    bitwise: bool = False
+    tune: bool = False
+    plot: Path | None = None
+    regression: float | None = None
+    against: Path | None = None
+    outside: tuple[Path, ...] = ()
+
+    @property
+    def wish(self) -> Wish:
+        """What is said of every convolution."""
+        return Wish(self.batch, self.bias, self.relu, self.dtype, self.epilogue)
+
+
+def _require_countable(row: Row) -> None:
+    if isinstance(row, Shape):
+        where, problem, images = shape_text(row.problem), row.problem, row.batch
+    elif row.given.asked is None:
+        return
+    else:
+        where, problem, images = row.label, row.given.asked.conv, row.given.asked.images
+    require_countable(problem, images, f"conv {where}, batch {images}")
+
+
+def _asked_for(request: ConvRequest) -> tuple[Suite | None, tuple[Row, ...]]:
+    """The suite, or what was made one of a file or a model, and its rows."""
+    wish = request.wish
+    if request.shape is not None:
+        return None, rows_of([wish.of(parse_shape(request.shape, wish.epilogue))])
+    if request.lines is not None:
+        suite = from_file(request.lines, wish)
+    elif request.model is not None:
+        suite = from_model(request.model, wish)
+    else:
+        found = SUITES.get(str(request.suite))
+        if found is None:
+            words = choose(str(request.suite), SUITES)
+            raise LenetError(f"suite {request.suite!r} does not exist; {words}")
+        suite = found
+    return suite, suite.rows
+
+
+def require_checkable(shapes: list[Shape], device: str) -> None:
+    """LenetError where the float64 truth of one would take hours on `device` ("cpu" or "cuda")."""
+    for shape in shapes:
+        problem, judged = shape.problem, min(shape.batch, CHECK_IMAGES)
+        where = f"conv {shape_text(problem)}, batch {shape.batch}"
+        if problem.R * problem.S > _WIDEST**2:
+            raise LenetError(
+                f"{where}: expected filters of at most {_WIDEST**2:,} places, "
+                f"found {problem.R:,}x{problem.S:,}"
+            )
+        if device == "cpu" and problem.flop(judged) > _MOST_CHECKED:
+            raise LenetError(
+                f"{where}: expected at most {_MOST_CHECKED:.0e} operations to check on a CPU, "
+                f"found {problem.flop(judged):.1e}"
+            )
+
+
+def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
+    """What is asked for, also what is not taken; LenetError where the request names nothing."""
+    ways = {
+        f"SHAPE ({SHAPE})": request.shape, "--suite NAME": request.suite,
+        "--from FILE": request.lines, "--model FILE": request.model,
+    }  # fmt: skip
+    given = [name.split()[0] for name, value in ways.items() if value is not None]
+    if len(given) != 1:
+        *others, last = ways
+        found = " and ".join(given) or "none"
+        raise LenetError(f"conv: expected {', '.join(others)} or {last}, found {found}")
+    if request.batch is not None and request.batch < 1:
+        raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    if request.dtype not in (None, *ITEM_BYTES):
+        words = choose(str(request.dtype), ITEM_BYTES)
+        raise LenetError(f"dtype {request.dtype!r} does not exist; {words}")
+    suite, rows = _asked_for(request)
+    plain = request.suite or (request.shape and is_ours(request.shape) and request.shape)
+    if request.epilogue and plain:
+        raise LenetError(
+            f"--epilogue: expected another tool's line, a file of lines or a model, which may have "
+            f"one, found {plain}; --bias and --relu give one"
+        )
+    if suite is not None and suite.name:
+        rows = tuple(dict.fromkeys(map(request.wish.of_row, rows)))
+        if rows != suite.rows:
+            suite = replace(suite, rows=rows, says="", claim=None)
+    for row in rows:
+        _require_countable(row)
+    return suite, list(rows)
+
+
+def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
+    """What is to be run, one of it at least; LenetError where the request is not one."""
+    check_effort(Effort(request.seconds, request.rounds, request.warmup), request.watch)
+    check_gate(request.regression, request.against)
+    if request.plot is not None:
+        plots.check_plot(request.plot)
+    if request.machine is not None:
+        machines.known(request.machine)
+    if request.machine is not None and not request.explain:
+        raise LenetError(f"--as {request.machine}: expected --explain beside it, found none")
+    suite, rows = rows_asked(request)
+    untaken = [row for row in rows if isinstance(row, Untaken)]
+    if len(untaken) == len(rows):
+        first = untaken[0]
+        more = f", {len(rows) - 1} others beside it" if len(rows) > 1 else ""
+        raise LenetError(
+            f"conv {first.label}: expected a convolution that is taken, found {first.given.why}"
+            f"{more}"
+        )
+    return suite, rows

@@ -1,0 +1,171 @@
+"""What `lenetgpu conv --shares` answers: the convnet2 kernels' parts, tiles and instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu import instructions, latency, machines
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import compile_together
+from lenetgpu.lab.compare import CompareOutcome
+from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
+from lenetgpu.lab.show import plots
+from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.measure.document import head
+from lenetgpu.measure.rounds import Say
+from lenetgpu.net.device import choose_device
+from lenetgpu.papers import convnet2_shares, convnet2_tiles
+from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
+from lenetgpu.papers.convnet2_field import Field
+from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.stages.conv.convnet2.layout import indexable
+from lenetgpu.stages.wants import untaken
+
+_SUITE = "convnet2"
+
+
+@dataclass(frozen=True)
+class SharesRequest:
+    """Convolutions to part: Table 1's where neither `shape` nor `suite` is given."""
+
+    shape: str | None = None
+    suite: str | None = None
+    batch: int | None = None
+    device: str = "auto"
+    plot: Path | None = None
+
+
+def _shapes(request: SharesRequest) -> list[Shape]:
+    """The shapes asked for; LenetError where one is none of this."""
+    if request.suite not in (None, _SUITE):
+        raise LenetError(f"--shares: expected --suite {_SUITE} or none, found {request.suite}")
+    if request.shape is None and request.suite is None:
+        shapes = [Shape("table 1, filters 5x5", TABLE_1, request.batch or TABLE_1_BATCH)]
+        if request.batch is not None and request.batch < 1:
+            raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
+    else:
+        _, rows = rows_to_run(ConvRequest(request.shape, request.suite, request.batch))
+        shapes = [row for row in rows if isinstance(row, Shape)]
+    for shape in shapes:
+        refused = untaken(shape.problem, frozenset()) or indexable(shape.problem)
+        if refused is not None:
+            raise LenetError(f"{shape.label}: {refused}")
+    return shapes
+
+
+def _gpu(wanted: str) -> Gpu:
+    gpu, why = choose_device(wanted)
+    if gpu is None:
+        raise LenetError(
+            f"--shares: expected a GPU, whose clocks are read, found device cpu ({why})"
+        )
+    gpu_device.activate(gpu)
+    return gpu
+
+
+def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
+    """Part, sweep and clock what was asked for; LenetError for bad input or without a GPU."""
+    shapes = _shapes(request)
+    if request.plot is not None:
+        plots.check_plot(request.plot)
+    gpu = _gpu(request.device)
+    document = head("shares", gpu) | {"cases": [], "left_out": [], "interrupted": False}
+    _compile(shapes, say)
+    say("latencies of instructions")
+    document["instructions"] = instruction_rows(instructions.measured())
+    document["not_measured"] = instructions.NOT_MEASURED
+    document["latency"] = _latency()
+    for shape in shapes:
+        try:
+            document["cases"].append(_case(shape, gpu, say))
+        except MemoryError as error:
+            why = f"needs more memory: {str(error).partition(chr(10))[0]}"
+            document["left_out"].append({"label": shape.label, "why": why})
+        except KeyboardInterrupt:
+            document["interrupted"] = True
+            break
+        free_memory()
+
+    def draw() -> None:
+        if request.plot is not None:
+            plots.plot_shares(request.plot, document)
+
+    notes = [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
+    return CompareOutcome(document, _wrong(document), notes=notes, draw=draw)
+
+
+def _latency() -> dict[str, Any]:
+    machine = machines.current()
+    return latency_row(latency.measured(machine), machine)
+
+
+def latency_row(found: latency.Latency, machine: Machine) -> dict[str, Any]:
+    """Clocks of a load and N_FMA (Pascal paper, section 2.2), measured and as planned with."""
+    return {
+        "machine": machine.name,
+        "load": found.load,
+        "planned_load": machine.latency,
+        "fma": found.fma,
+        "n_fma": found.n_fma(machine),
+        "planned_n_fma": machine.n_fma,
+    }
+
+
+def free_memory() -> None:
+    """Give a shape's memory back before the next."""
+    import cupy
+
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def _compile(shapes: list[Shape], say: Say) -> None:
+    wanted = [kernel for one in instructions.INSTRUCTIONS for kernel in one.kernels()]
+    for shape in shapes:
+        wanted += convnet2_shares.kernels(shape.problem, shape.batch)
+        wanted += convnet2_tiles.kernels(shape.problem, shape.batch)
+    say(f"compiling {len(wanted)} kernels")
+    compile_together(wanted, gpu_device.current_arch())
+
+
+def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
+    def about(line: str) -> None:
+        say(f"{shape.label}: {line}")
+
+    field = Field(shape.problem, shape.batch)
+    return {
+        "label": shape.label,
+        "shape": shape_text(shape.problem),
+        "images": shape.batch,
+        "kernels": convnet2_shares.measure_shares(field, gpu=gpu, say=about),
+        "tiles": convnet2_tiles.measure_tiles(field, machines.current(), about),
+    }
+
+
+def instruction_rows(found: dict[str, float]) -> list[dict[str, Any]]:
+    """A row an instruction: clocks here, the range of figures 9's and 13's lines in the paper."""
+    rows = []
+    for one in instructions.INSTRUCTIONS:
+        row: dict[str, Any] = {
+            "ptx": one.ptx, "sass": one.sass, "clocks": found[one.ptx], "remark": one.remark
+        }  # fmt: skip
+        for name, figure in (("figure_9", FIGURE_9), ("figure_13", FIGURE_13)):
+            cycles = line_cycles(figure, one.line) if one.line else []
+            row[name] = [min(cycles), max(cycles)] if cycles else None
+        rows.append(row)
+    return rows
+
+
+def _wrong(document: dict[str, Any]) -> list[str]:
+    return [
+        f"{case['label']}: {row.get('kernel', 'a tile of figure ' + str(row['figure']))}, "
+        f"error {row['relative_error']:.2e}"
+        for case in document["cases"]
+        for row in (*case["kernels"], *case["tiles"])
+        if row["status"] == "wrong"
+    ]

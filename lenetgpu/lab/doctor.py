@@ -1,0 +1,123 @@
+"""What is installed, which GPU there is, and what would run."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+from lenetgpu import __version__
+from lenetgpu.cache.folder import place
+from lenetgpu.cache.repair import repair, survey
+from lenetgpu.cpu.threads import core_count, cpu_name
+from lenetgpu.dispatch.auto import RANGES, remembered
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import device, nvml, nvrtc
+from lenetgpu.gpu.compiler import CUPY, installed
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.software import commit, software
+from lenetgpu.lab.verified import shipped
+from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
+
+_MOST_SHOWN = 5
+
+
+def _version(*names: str) -> str:
+    found = installed(*names)
+    return "not installed" if found is None else f"{found[0]} ({found[1]})"
+
+
+def _nvml_line() -> str:
+    """Whether clocks, power and energy can be read beside a time."""
+    if importlib.util.find_spec("pynvml") is None:
+        return "nvidia-ml-py not installed: no clocks, power and energy beside the times"
+    version = nvml.nvml_version()
+    return "not found: no driver answers" if version is None else version
+
+
+def _nvrtc_line() -> str:
+    if importlib.util.find_spec("cuda") is None:
+        return "cuda-bindings not installed"
+    try:
+        major, minor = nvrtc.version()
+    except LenetError as error:
+        return str(error)
+    return f"{major}.{minor}"
+
+
+def _auto_line(gpu: Gpu | None, precision: str) -> str:
+    try:
+        if gpu is None:
+            plan = resolve(AUTO, "cpu", None, precision)
+            return ", ".join(f"{slot.name}={slot.variant.full_name}" for slot in plan.slots)
+        measured = [remembered(gpu, precision, last or images) for last, images in RANGES]
+        names = list(auto_plans("cuda", precision, gpu))
+    except LenetError as error:
+        return str(error)
+    lines = [str(choice) for choice in measured if choice is not None]
+    if len(lines) < len(RANGES):
+        rest = "not measured yet" if not lines else "other batches not measured yet"
+        lines.append(f"{rest}: the fastest of {', '.join(names)} (`lenetgpu warmup` measures)")
+    return "; ".join(lines)
+
+
+def cache_rows() -> list[tuple[str, str]]:
+    """Where things are kept, how many of each kind, and each that is damaged."""
+    found = survey()
+    counts = ", ".join(f"{count} {kind}" for kind, count in found.sound.items()) or "empty"
+    where = place() or "none: no home folder and no LENETGPU_CACHE"
+    rows = [("kernel cache", f"{where}, {counts}")]
+    if found.damaged:
+        shown = "; ".join(found.damaged[:_MOST_SHOWN])
+        more = len(found.damaged) - _MOST_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        rows.append(("damaged", f"{shown}{rest} (`lenetgpu doctor --repair` removes them)"))
+    return rows
+
+
+def repaired() -> list[str]:
+    """Empty the cache: a sentence of what was removed and one for each thing that was left.
+
+    Raises LenetError where the cache folder is not the user's, and then removes nothing.
+    """
+    removed = repair()
+    counts = ", ".join(f"{count} {kind}" for kind, count in removed.files.items())
+    said = f"removed from {place()}: {counts or 'nothing, it held nothing'}"
+    return [said, *(f"left: {sentence}" for sentence in removed.left)]
+
+
+def findings() -> list[tuple[str, str]]:
+    """(what, found) rows, in the order a user would check them."""
+    from lenetgpu.net.device import choose_device
+
+    gpus = device.driver_gpus()
+    rows = [
+        ("lenetgpu", f"{__version__}, {commit() or 'no checkout'}"),
+        ("python", sys.version.split()[0]),
+        ("cpu", f"{cpu_name()}, {core_count()} cores"),
+        ("numpy", _version("numpy")),
+        ("numba", _version("numba")),
+        ("gpu", ", ".join(f"cuda:{g.index} {g.name} ({g.arch})" for g in gpus) or "none found"),
+        ("cupy", _version(*CUPY)),
+        ("nvrtc", _nvrtc_line()),
+        ("driver", nvml.driver_version() or "none found"),
+        ("nvml", _nvml_line()),
+        ("torch", f"{_version('torch')}, beside which `conv` measures"),
+        ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
+        *cache_rows(),
+        *shipped(),
+    ]
+    gpu, why = choose_device("auto")
+    kind = "cuda" if gpu else "cpu"
+    rows.append(("auto device", f"{gpu.name if gpu else kind} ({why})"))
+    rows.append(("plans", ", ".join(runnable_plans(kind, gpu))))
+    for precision in AUTO_PLANS:
+        if kind in AUTO_PLANS[precision]:
+            rows.append((f"auto {precision}", _auto_line(gpu, precision)))
+    return rows
+
+
+def as_json() -> dict[str, Any]:
+    """The findings as one object."""
+    used = software(next(iter(device.driver_gpus()), None))
+    return {"schema": 1, "command": "doctor", **used, **dict(findings())}

@@ -1,0 +1,247 @@
+"""The report command: a page of a fresh run on this machine, or of JSON files of earlier ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.dispatch.candidates import PLANS
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.output import require_targets
+from lenetgpu.files.source import open_source
+from lenetgpu.lab.compare import CompareRequest, run_compare
+from lenetgpu.lab.earlier import not_json, parsed
+from lenetgpu.lab.profile import profile
+from lenetgpu.lab.report_shapes import TRACED, UNDRAWN, checked
+from lenetgpu.lab.show.page.base import write_page
+from lenetgpu.lab.show.page.blocks import Block, Document, Drawing
+from lenetgpu.lab.show.page.mistakes import section
+from lenetgpu.lab.show.page.provenance import source
+from lenetgpu.lab.show.page.report import page, require_charts
+from lenetgpu.lab.show.profile import Profile
+from lenetgpu.measure.outcome import Outcome, Request
+from lenetgpu.measure.rounds import UNCHECKED, Say
+from lenetgpu.measure.timing import clock
+from lenetgpu.plan import AUTO
+from lenetgpu.store import json_text
+
+ENDINGS = (".html", ".htm")
+MOST_FILES = 1_000
+COMPARED = (PLANS, "conv2", "conv1", "fc1", "pool1", "pool2", "fc2", "argmax")
+"""What a fresh run compares as far as its time reaches, in this order."""
+_NAMED = 3
+_WATCH_S = 0.3
+_MOST_IMAGES = {"cpu": 1_000, "cuda": 10_000}
+"""Images of a comparison at most."""
+_PER_SECOND = {"cpu": 200, "cuda": 10_000}
+"""Images of a comparison for each second that it has."""
+_LEAST_IMAGES = 32
+_UNKNOWN = {"kind": "unknown", "name": "device not recorded", "cores": None}
+_ABOUT = ("version", "commit", "driver", "kernels", "quick", "ceilings", "images", "data",
+          "weights", "torch", "cudnn")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """What `lenetgpu report` was asked for: a page at `out`, of `files` or of a fresh run.
+
+    `seconds` is the time for comparing plans and stages in a fresh run; 0 for none. `given` names
+    the options of a fresh run that were given, whatever their values.
+    """
+
+    out: Path
+    files: tuple[Path, ...] = ()
+    plan: str = AUTO
+    weights: Path | None = None
+    data: Path | None = None
+    device: str = "auto"
+    limit: int | None = None
+    seconds: float = 60.0
+    given: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """LenetError unless the page can be made and written."""
+        if self.out.suffix.lower() not in ENDINGS:
+            raise LenetError(
+                f"{self.out}: expected a name ending in {' or '.join(ENDINGS)}, "
+                f"found {self.out.suffix or 'no ending'}"
+            )
+        if not 0 <= self.seconds < inf:
+            raise LenetError(f"--seconds: expected a finite time from 0, found {self.seconds:g}")
+        changed = [one.name for one in fields(self) if one.name not in ("out", "files", "given")
+                   and getattr(self, one.name) != one.default]  # fmt: skip
+        found = [*self.given, *changed]
+        if self.files and found:
+            raise LenetError(f"report: expected JSON files or a fresh run, found --{found[0]} "
+                             "beside files")  # fmt: skip
+        if self.limit is not None and self.limit < 1:
+            raise LenetError(f"--limit: expected 1 or more images, found {self.limit}")
+        require_charts()
+
+
+@dataclass
+class ReportOutcome:
+    """How large the page is, what it shows, and which candidates were wrong."""
+
+    size: int
+    documents: list[Document]
+    files: int = 0
+    """How many files it was made of, those of which nothing is drawn too."""
+    wrong: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def sentences(self) -> list[str]:
+        """What was left out or is wrong, a line each."""
+        names = ", ".join(self.left_out)
+        late = [f"not compared for time: {names}; --seconds takes more"] if names else []
+        return late + [f"WRONG: {name}" for name in self.wrong]
+
+
+def run_report(request: ReportRequest, say: Say) -> ReportOutcome:
+    """Make the page and write it, whole or not at all.
+
+    Ctrl-C leaves nothing: KeyboardInterrupt. LenetError for bad input, before anything runs.
+    """
+    request.check()
+    found = json_files(request.files)
+    require_targets(request.out, sources=(*found, request.data, request.weights))
+    if request.files:
+        return _of_files(request.out, found)
+    return _fresh(request, say)
+
+
+def json_files(paths: Iterable[Path]) -> list[Path]:
+    """The files that `paths` name, of a folder every .json in it, each once, in order."""
+    seen: dict[Path, Path] = {}
+    for path in paths:
+        inside = sorted(islice(path.rglob("*.json"), MOST_FILES + 1)) if path.is_dir() else [path]
+        if not inside:
+            raise LenetError(f"{path}: expected a folder with JSON files, found none in it")
+        for one in inside:
+            seen.setdefault(one.absolute(), one)
+    if len(seen) > MOST_FILES:
+        raise LenetError(f"report: expected at most {MOST_FILES:,} files, found more")
+    return list(seen.values())
+
+
+def load_document(path: Path) -> Document:
+    """What a page draws of a JSON file; LenetError where it is none of ours, or damaged."""
+    what = "JSON of a command of lenetgpu"
+    try:
+        document = checked(parsed(path, what))
+    except (OSError, ValueError, RecursionError) as error:
+        raise LenetError(f"{path}: expected {what}, found another document ({not_json(error)})"
+                         ) from error  # fmt: skip
+    return _labelled(document, f"{path.absolute().parent.name}/{path.name}", path.stem)
+
+
+def _labelled(document: Document, label: str, stem: str, fresh: bool = False) -> Document:
+    """`document` with its name; of a trace, with whose it is where it says so."""
+    if document["command"] == TRACED:
+        made = document["otherData"]["made"] or {}
+        about = {"date": made.get("date"), "device": made.get("device") or _UNKNOWN}
+        document |= {key: made.get(key) for key in _ABOUT} | about
+    return document | {"label": label, "stem": stem, "fresh": fresh}
+
+
+def _of_files(out: Path, files: list[Path]) -> ReportOutcome:
+    documents = [load_document(path) for path in files]
+    drawn = [document for document in documents if document["command"] not in UNDRAWN]
+    undrawn = [d["label"] for d in documents if d["command"] in UNDRAWN]
+    if not drawn:
+        raise LenetError(f"{files[0]}: expected JSON with figures to draw, found none")
+    return _written(out, page(drawn, undrawn), drawn, files=len(documents))
+
+
+def _written(out: Path, html: str, documents: list[Document], **more: Any) -> ReportOutcome:
+    write_page(out, html)
+    return ReportOutcome(len(html.encode(errors="backslashreplace")), documents, **more)
+
+
+def _taken(document: dict[str, Any], name: str) -> Document:
+    """A document of this run, as if it had been read from a file."""
+    return _labelled(checked(json.loads(json_text(document))), name, name, fresh=True)
+
+
+def _has_labels(request: ReportRequest) -> bool:
+    """Whether the data says what its images are."""
+    with open_source(request.data or assets.default_digits(), 0, request.limit) as source:
+        return source.labels is not None
+
+
+def _fresh(request: ReportRequest, say: Say) -> ReportOutcome:
+    asked = Request(
+        data=request.data, weights=request.weights, plan=request.plan, device=request.device,
+        limit=request.limit, timing=True, roofline=True, trace=True, mistakes=_has_labels(request),
+    )  # fmt: skip
+    found = profile(asked, lambda done, total: say("images, all passes", done, total))
+    if found.outcome.interrupted:
+        raise KeyboardInterrupt
+    documents = _of_profile(found)
+    wrong: list[str] = []
+    compared = []
+    left_out: list[str] = []
+    for what, document, failed in _comparisons(request, found.outcome, say):
+        documents.append(_taken(document, f"compare {what}"))
+        compared.append(what)
+        wrong += failed
+        left_out += _unchecked(what, document["candidates"])
+    if request.seconds:
+        left_out = [what for what in COMPARED if what not in compared] + left_out
+    html = page(documents, mistakes=_mistakes(found.outcome, documents[0]), left_out=left_out)
+    return _written(request.out, html, documents, wrong=wrong, left_out=left_out)
+
+
+def _unchecked(what: str, entries: list[dict[str, Any]]) -> list[str]:
+    """Candidates that time did not suffice for: their names where they are few, else how many."""
+    names = [f"{what} {entry['name']}" for entry in entries if entry.get("note") == UNCHECKED]
+    return names if len(names) <= _NAMED else [f"{len(names)} of {what}'s {len(entries)}"]
+
+
+def _of_profile(found: Profile) -> list[Document]:
+    outcome, name = found.outcome, found.outcome.plan.name
+    named = {"data": Path(outcome.data).name, "weights": Path(outcome.weights.source).name}
+    run = _taken(found.document() | named | {"plan_name": name}, f"plan {name}")
+    return [run, _taken(json.loads(found.as_trace()), f"plan {name}, traced")]
+
+
+def _mistakes(outcome: Outcome, document: Document) -> Block | None:
+    """What the run read as what, and the digits that it read wrong."""
+    if outcome.counts is None:
+        return None
+    return Block([Drawing("", section(outcome.counts, outcome.mistakes))], source(document))
+
+
+def _comparisons(
+    request: ReportRequest, outcome: Outcome, say: Say
+) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+    """(what, document, who was wrong) of the comparisons that `seconds` has room for."""
+    device = "cpu" if outcome.gpu is None else "cuda"
+    start, took = clock(), inf
+    for place, what in enumerate(COMPARED):
+        begun = clock()
+        left = request.seconds - (begun - start)
+        if left <= 0 or (took < inf and left < took / 2):
+            return
+        share = left / (len(COMPARED) - place)
+        images = max(_LEAST_IMAGES, round(share * _PER_SECOND[device]))
+        asked = CompareRequest(
+            what=what, data=request.data, weights=request.weights, device=request.device,
+            batch=min(outcome.done, _MOST_IMAGES[device], images), watch=min(_WATCH_S, share / 20),
+            seconds=share / 4, checks=share / 2,
+        )  # fmt: skip
+
+        def told(text: str, done: int = 0, total: int = 0, what: str = what) -> None:
+            say(f"{what}: {text}", done, total)
+
+        compared = run_compare(asked, told)
+        if compared.document["interrupted"]:
+            raise KeyboardInterrupt
+        took = min(took, clock() - begun)
+        yield what, compared.document, [f"{what} {name}" for name in compared.wrong]

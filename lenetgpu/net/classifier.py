@@ -1,0 +1,350 @@
+"""The library's face: a LeNet that takes arrays as callers have them.
+
+    from lenetgpu import LeNet
+
+    net = LeNet.load()
+    labels = net(images)
+
+Images are NumPy arrays, nested lists, or arrays of PyTorch, JAX, CuPy or anything that speaks
+DLPack, of shape (28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28): uint8 pixels, or floats
+from 0 to 1 (float16, float32, float64). In lists, whole numbers are pixels.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
+from itertools import repeat
+from operator import index
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.cpu.threads import threads_kept
+from lenetgpu.cpu.turns import tell_children
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import FORKED
+from lenetgpu.gpu.faults import tell, telling
+from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
+from lenetgpu.net.engine import Engine
+from lenetgpu.net.homes import in_order_of
+from lenetgpu.net.images import Taken, take
+from lenetgpu.net.on_gpu import DeviceRunner
+from lenetgpu.net.pool import Pool
+from lenetgpu.net.runners import CpuRunner, GpuRunner
+from lenetgpu.net.single import Single
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.plan import AUTO, Plan
+
+Finish = Callable[[Any, Any, Any], Any]
+"""(NumPy or CuPy, labels (n,) int32, scores (n, 10) float32 or None) to an answer or several."""
+_AHEAD = 2
+_MOST = 1 << 20
+"""Images of a pass, for which labels and scores have room: more than any chunk holds."""
+
+
+class LeNet:
+    """The network on one device. `LeNet.load` makes one; it may be shared by threads.
+
+    Each answer is a new array of the caller's framework, where the images lie: labels of a PyTorch
+    tensor on a GPU are a tensor on that GPU, ready in the order of PyTorch's current stream, and
+    the host waits for nothing. Of lists it is a NumPy array. One image without an axis of images
+    has an answer without one; no images have an empty answer.
+
+    Raises LenetError, in a sentence, for images of another shape or type; for floats in host memory
+    that are NaN or leave 0..1, which on a GPU get label -1 and NaN scores instead (to look at them
+    would be to wait); for images on a GPU that the net is not on; without memory; where the GPU is
+    lost; and for calls after `close`. In a forked child a CPU's net works, a GPU's refuses.
+    """
+
+    def __init__(self, engine: Engine, single: Single | None = None) -> None:
+        import numpy as np
+
+        self._engine, self._single, self._making = engine, single, threading.Lock()
+        self._pools: dict[tuple[str, bool], Pool] = {}
+        self._on_gpu: dict[tuple[str, bool], DeviceRunner] = {}
+        self._batch = engine.request.images_a_pass(sys.maxsize)
+        self._array, self._pixels, self._refusal = np.ndarray, np.dtype(np.uint8), ""
+        tell_children(self)
+
+    def forked(self) -> None:
+        """In a forked child: nothing that was under way ends there, nothing of CUDA is freed."""
+        pools, self._making, self._pools = self._pools, threading.Lock(), {}
+        if self._engine.gpu is not None:
+            self._refusal = FORKED
+            self._left, self._single = (pools, self._single), None
+
+    @classmethod
+    def load(
+        cls,
+        weights: str | Path | None = None,
+        plan: str = AUTO,
+        precision: str | None = None,
+        device: str = "auto",
+        batch: int = DEFAULT_BATCH,
+        threads: int | None = None,
+        latency: bool = False,
+    ) -> LeNet:
+        """A net ready for uint8 images: its device woken, its plan chosen, compiled and checked.
+
+        `weights` is a file of weights in any form that is read, None the one that ships; `plan`,
+        `precision` and `device` ("auto", "cpu", "cuda", "cuda:K") are those of `lenetgpu infer`.
+        `batch` is how many images pass through at once, 1,048,576 at most, for which plan "auto"
+        chooses; calls may have more. `threads`: a CPU's, in the whole process; None: all it may.
+        `latency`: single images in host memory are answered by a kernel that stays on the GPU
+        while they come, in fp32. Warns where plan "auto" is more precise than asked, because less
+        does not fit the weights. Raises LenetError where one of these is not to be had, or the plan
+        is wrong here or does not fit the weights.
+        """
+        if not isinstance(weights, str | PathLike | None):
+            raise LenetError(f"weights: expected the path of a file, found {weights!r}")
+        file = None if weights is None else Path(weights)
+        if not isinstance(device, str):
+            raise LenetError(f"device: expected auto, cpu, cuda or cuda:K, found {device!r}")
+        batch = min(_MOST, _whole("batch: expected a whole number of images", batch))
+        if threads is not None:
+            threads = _whole("threads: expected a whole number", threads)
+        request = Request(
+            None, file, batch, plan=plan, precision=precision, device=device, threads=threads
+        )
+        engine = Engine(request)
+        with telling(), threads_kept(threads), _current(engine):
+            engine.start("uint8", batch)
+            for note in engine.notes:
+                warnings.warn(note, stacklevel=2)
+            return cls(engine, Single(engine) if latency else None)
+
+    @property
+    def plan(self) -> Plan:
+        """What runs each stage; its `precision` is what the sums are made of."""
+        return self._engine.plan
+
+    @property
+    def device(self) -> str:
+        """ "cpu", or "cuda:K"."""
+        gpu = self._engine.gpu
+        return "cpu" if gpu is None else f"cuda:{gpu.index}"
+
+    def __repr__(self) -> str:
+        return f"<LeNet plan {self.plan.name} ({self.plan.precision}) on {self.device}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a LeNet cannot be pickled or copied; load one in each process")
+
+    def __call__(self, images: Any) -> Any:
+        """Labels (N,) int32 from 0 to 9; of one image a scalar without axes."""
+        if (
+            type(images) is self._array
+            and images.dtype is self._pixels
+            and images.shape == IMAGE_SHAPE[:2]
+        ):
+            return self._one(images)
+        return self._answer(images, False, _labels)
+
+    def scores(self, images: Any) -> Any:
+        """Scores (N, 10) float32: the sums of fc2, the largest of which is the label's."""
+        return self._answer(images, True, _scores)
+
+    def probabilities(self, images: Any) -> Any:
+        """Softmax of the scores, (N, 10) float32."""
+        return self._answer(images, True, _probabilities)
+
+    def top(self, images: Any, k: int = 3) -> tuple[Any, Any]:
+        """The `k` likeliest labels, best first: labels (N, k) int32, probabilities (N, k) float32.
+
+        Equal scores are in the order of their labels. LenetError unless `k` is from 1 to 10.
+        """
+        expected = f"k: expected 1 to {CLASSES} labels"
+        k = _whole(expected, k)
+        if not 1 <= k <= CLASSES:
+            raise LenetError(f"{expected}, found {k}")
+        labels, likely = self._answer(
+            images, True, lambda arrays, labels, scores: _top(arrays, scores, k)
+        )
+        return labels, likely
+
+    def stream(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Labels of each of `batches`, in order, while later ones are asked for and run.
+
+        A batch may be overwritten as soon as the next one is asked for. `batches` is read in the
+        caller's thread, at most two batches ahead of the answers. What `batches` raises, or the
+        refusal of a batch, is raised behind the answers to those before.
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        flying: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(_AHEAD, thread_name_prefix="lenetgpu-stream") as workers:
+            try:
+                for job in self._jobs(batches):
+                    flying.append(workers.submit(job))
+                    if len(flying) > _AHEAD:
+                        yield flying.popleft().result()
+                while flying:
+                    yield flying.popleft().result()
+            finally:
+                for future in flying:
+                    future.cancel()
+
+    def _jobs(self, batches: Iterable[Any]) -> Iterator[Callable[[], Any]]:
+        """What is left to do for each batch in another thread; an error is one of them, the last.
+
+        Images on a GPU are queued here, in the caller's stream.
+        """
+        try:
+            for batch in batches:
+                taken = take(batch, self.device)
+                if taken.home.on_gpu:
+                    yield repeat(self._on_device(taken, False, _labels)).__next__
+                else:
+                    pixels = taken.pixels(copied=True)
+                    yield partial(self._on_host, taken, pixels, False, _labels)
+        except Exception as error:
+            yield partial(_raise, error)
+
+    def close(self) -> None:
+        """Let go of all buffers; calls from now on are refused."""
+        with self._making:
+            self._refusal = "net: expected one that is open, found it closed"
+            self._pools.clear()
+            self._on_gpu.clear()
+            if self._single is not None:
+                self._single.close()
+
+    def __enter__(self) -> LeNet:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _one(self, image: Any) -> Any:
+        """The label of a NumPy image (28, 28) of uint8, the shortest way."""
+        try:
+            pool = self._pools.get(("uint8", False)) or self._pool("uint8", False)
+            if self._single is not None:
+                return self._single.label(image)
+            with pool.lent() as runner:
+                return runner.label(image)
+        except Exception as error:
+            tell(error)
+            raise
+
+    def _answer(self, images: Any, with_scores: bool, finish: Finish) -> Any:
+        self._require_open()
+        taken = take(images, self.device)
+        if taken.home.on_gpu:
+            return self._on_device(taken, with_scores, finish)
+        with telling():
+            return self._on_host(taken, taken.pixels(), with_scores, finish)
+
+    @telling()
+    def _on_host(self, taken: Taken, pixels: Any, with_scores: bool, finish: Finish) -> Any:
+        import numpy as np
+
+        if taken.count == 1 and self._single is not None and _within(pixels):
+            labels, scores = self._single.answer(pixels, with_scores)
+        else:
+            with self._pool(taken.dtype, with_scores).lent() as runner:
+                labels, scores = runner.answer(pixels, with_scores)
+        return _given(taken, finish(np, labels, scores))
+
+    def _on_device(self, taken: Taken, with_scores: bool, finish: Finish) -> Any:
+        import cupy
+
+        with telling(), ExitStack() as stack:
+            runner = self._device_runner(taken.dtype, with_scores)
+            stack.enter_context(cupy.cuda.Device(taken.raw.device.id))
+            stack.enter_context(in_order_of(taken.home.stream()))
+            labels, scores = runner.run(taken)
+            return _given(taken, finish(cupy, labels, scores))
+
+    def _pool(self, dtype: str, with_scores: bool) -> Pool:
+        key = dtype, with_scores
+        with self._making:
+            self._require_open()
+            if key not in self._pools:
+                self._start(dtype)
+                most = 1 if self._engine.gpu is None else _AHEAD
+                self._pools[key] = Pool(partial(self._runner, dtype, with_scores), most)
+            return self._pools[key]
+
+    def _device_runner(self, dtype: str, with_scores: bool) -> DeviceRunner:
+        key = dtype, with_scores
+        with self._making:
+            self._require_open()
+            if key not in self._on_gpu:
+                self._start(dtype)
+                assert self._engine.gpu is not None
+                make = partial(self._engine.whole_pipeline, dtype, self._batch, with_scores)
+                self._on_gpu[key] = DeviceRunner(make, self._engine.gpu.index)
+            return self._on_gpu[key]
+
+    def _runner(self, dtype: str, with_scores: bool) -> CpuRunner | GpuRunner:
+        with _current(self._engine):
+            return self._engine.runner(dtype, self._batch, with_scores, one=True)
+
+    def _start(self, dtype: str) -> None:
+        with _current(self._engine):
+            self._engine.start(dtype, self._batch)
+
+    def _require_open(self) -> None:
+        if self._refusal:
+            raise LenetError(self._refusal)
+
+
+def _whole(expected: str, value: Any) -> int:
+    """`value` as an int; LenetError, which begins with `expected`, where it is no whole number."""
+    with suppress(TypeError):
+        if not isinstance(value, bool):
+            return index(value)
+    raise LenetError(f"{expected}, found {value!r}")
+
+
+def _current(engine: Engine) -> AbstractContextManager[Any]:
+    """A block in which the engine's GPU is current; after it the caller's is."""
+    if engine.gpu is None:
+        return nullcontext()
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(engine.gpu.index)
+    return device
+
+
+def _within(pixels: Any) -> bool:
+    """Whether these are uint8, or floats that rounding brought no further than 0 and 1."""
+    return pixels.dtype == "uint8" or bool(pixels.min() >= 0 and pixels.max() <= 1)
+
+
+def _given(taken: Taken, answer: Any) -> Any:
+    """`answer`, or each of several, in the caller's framework, without an axis for one image."""
+    if isinstance(answer, tuple):
+        return tuple(_given(taken, part) for part in answer)
+    given = taken.home.give(answer)
+    return given[0] if taken.single else given
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _labels(arrays: Any, labels: Any, scores: Any) -> Any:
+    return labels
+
+
+def _scores(arrays: Any, labels: Any, scores: Any) -> Any:
+    return scores
+
+
+def _probabilities(arrays: Any, labels: Any, scores: Any) -> Any:
+    raised = arrays.exp(scores - scores.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
+def _top(arrays: Any, scores: Any, k: int) -> tuple[Any, Any]:
+    order = arrays.argsort(-scores, axis=1, kind="stable")[:, :k]
+    likely = arrays.take_along_axis(_probabilities(arrays, None, scores), order, axis=1)
+    return arrays.where(arrays.isnan(likely), -1, order).astype("int32"), likely

@@ -1,0 +1,220 @@
+"""A request made ready: device, plan, weights. The one place that prepares and checks them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from functools import partial
+
+from lenetgpu.check.fit import fit
+from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.cpu.turns import PREPARING, Turn, in_turn
+from lenetgpu.dispatch.auto import choose
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets
+from lenetgpu.files.packed.source import PackedSource
+from lenetgpu.files.reading import Source
+from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import device as gpu_device
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.faults import lacks_memory, release, within_memory
+from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import Phases
+from lenetgpu.net.device import choose_device
+from lenetgpu.net.one import one_image
+from lenetgpu.net.runners import CpuRunner, Feed, GpuRunner
+from lenetgpu.network import FEATURES
+from lenetgpu.pipeline import Pipeline, default_chunk
+from lenetgpu.plan import AUTO, resolve, untried
+
+
+class Engine:
+    """What a request asks for, found and checked: `gpu` (None: the CPU), `plan`, `weights`.
+
+    `why` says why that device, `phases` how long each part took, `notes` what the user would not
+    expect, a sentence each. Nothing that needs a GPU or a compiler happens before `start`. Raises
+    LenetError for a request, device, plan or weights that cannot be had. Threads take turns in it.
+    """
+
+    def __init__(self, request: Request, phases: Phases | None = None) -> None:
+        request.check()
+        self.request = request
+        self.phases = Phases() if phases is None else phases
+        self.notes: list[str] = []
+        self.gpu, self.why = choose_device(request.device, request.plan)
+        self._require_device()
+        self.plan = resolve(
+            request.plan, self.device, request.overrides, request.precision, self.gpu
+        )
+        if untried(self.plan.name):
+            self.notes.append(f"plan {self.plan.name}: no GPU has run it yet")
+        with self.phases.timed("load"):
+            self.weights = load_weights(request.weights or assets.default_weights())
+        self._turn = PREPARING if self.gpu is None else threading.RLock()
+        self._feeds: dict[str, Feed] = {}
+        self._chosen = False
+        self._checked: set[tuple[str, int]] = set()
+
+    def _require_device(self) -> None:
+        """LenetError where an option is of another device."""
+        streams, threads = self.request.streams, self.request.threads
+        if (streams or 1) > 1 and self.gpu is None:
+            raise LenetError(f"--streams {streams}: expected a GPU, found device cpu ({self.why})")
+        if threads is not None and self.gpu is not None:
+            raise LenetError(
+                f"--threads {threads}: expected device cpu, found {self.gpu.name} ({self.why})"
+            )
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda"."""
+        return "cpu" if self.gpu is None else "cuda"
+
+    @property
+    def _name(self) -> str:
+        return cpu_name() if self.gpu is None else self.gpu.name
+
+    def batch(self, images: int) -> int:
+        """Images of a pass of the pipeline, of so many in all."""
+        return self.request.images_a_pass(images)
+
+    def feed(self, dtype: str) -> Feed:
+        """What the last `start` for images of `dtype` came to."""
+        return self._feeds.get(dtype, Feed(1, self.request.chunk))
+
+    @in_turn
+    def start(self, dtype: str, images: int, source: Source | None = None) -> None:
+        """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
+
+        Where they come from a `source` that has them packed, so they go over the bus.
+        The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
+        kernels are compiled, and the plan is held against float64 with these weights. LenetError
+        where memory does not suffice or the plan does not fit the weights or this device.
+        """
+        with self.phases.timed("import"):
+            if self.gpu is not None:
+                import cupy  # noqa: F401
+        batch = self.batch(images)
+        if self.gpu is not None:
+            with self.phases.timed("context"):
+                gpu_device.activate(self.gpu)
+        if not self._chosen and self.request.plan == AUTO and not self.request.overrides:
+            with self.phases.timed("choose"):
+                self.plan = choose(
+                    self.gpu, self.plan.precision, batch, self.weights, dtype, self.notes
+                )
+        self._chosen = True
+        if self.gpu is None:
+            self.check(dtype, batch)
+            return
+        with self.phases.timed("schedule"):
+            feed = self._scheduled(self.gpu, dtype, images, source)
+        self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
+
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
+        """How many streams, and images of a chunk: as asked, or by the model of this machine."""
+        request = self.request
+        if request.transfers == "host":
+            streams = request.streams or 1
+            return Feed(streams, request.chunk or self.batch(-(-images // streams)))
+        if request.streams is not None and request.chunk is not None and not request.timing:
+            return Feed(request.streams, request.chunk)
+        return self._by_model(gpu, dtype, images, source)
+
+    def _by_model(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
+        from lenetgpu.net.streaming import best_schedule, costs_of
+
+        request = self.request
+        try:
+            costs = costs_of(self.plan, self.weights, gpu, dtype)
+        except Exception as error:  # no room to measure for the model in
+            if not lacks_memory(error):
+                raise
+            costs = None
+        if costs is None:
+            release()
+            return Feed(request.streams or 1, self.batch(request.chunk or images))
+        if isinstance(source, PackedSource):
+            each = -(-source.room(0, len(source)) // len(source))
+            costs = costs.packed(each)
+        most = request.batch or images
+        chunk = None if request.chunk is None else min(request.chunk, most)
+        found = best_schedule(images, costs, request.streams, chunk, most)
+        model = {"predicted": found.predicted_ms, "bare_copy": costs.bare_copy_ms(images)}
+        return Feed(found.streams, found.chunk, found.taper, found.zero_copy, model)
+
+    @in_turn
+    def check(self, dtype: str, batch: int) -> int:
+        """Compile the plan for passes of `batch` images of `dtype` and hold it against float64.
+
+        Where memory does not suffice, for half as many, and so on: how many it suffices for is
+        returned. LenetError where the plan does not fit the weights, or is wrong on this GPU.
+        """
+        fused = self.plan.slots[0].variant.kind == FEATURES
+        size = min(batch, default_chunk(self.device, fused))
+        _, held = within_memory(partial(self._hold, dtype), size, f"plan {self.plan.name}")
+        return batch if held == size else held
+
+    def _hold(self, dtype: str, size: int) -> None:
+        """Compile the plan for passes of `size` images and hold it against float64, once."""
+        if (dtype, size) in self._checked:
+            return
+        if self.gpu is not None:
+            from lenetgpu.check.warmup import compile_plan
+
+            with self.phases.timed("compile"):
+                compile_plan(self.plan, size)
+        with self.phases.timed("verify"):
+            fit(self.plan, self.weights, self._name, dtype, size)
+        self._checked.add((dtype, size))
+
+    def pipeline(
+        self, dtype: str, size: int, chunk: int | None = None, scores: bool | None = None
+    ) -> Pipeline:
+        """For passes of up to `size` images; `scores` as here or, where None, as in the request.
+
+        Any thread may run it, one after the other: its holder takes what it left meanwhile.
+        """
+        request = self.request
+        made = Pipeline(self.plan, self.weights, size, dtype, chunk, request.transfers)
+        made.with_scores = request.scores if scores is None else scores
+        made.turn = Turn(f"plan {self.plan.name}")
+        return made
+
+    def whole_pipeline(self, dtype: str, images: int, scores: bool | None = None) -> Pipeline:
+        """For passes of a batch on one stream, checked for them."""
+        batch = self.batch(images)
+        chunk = self.request.chunk
+        asked = min(batch, chunk or batch)
+        held = self.check(dtype, asked)
+
+        def make(size: int) -> Pipeline:
+            return self.pipeline(dtype, batch, chunk if size == asked else size, scores)
+
+        return within_memory(make, held, f"plan {self.plan.name}")[0]
+
+    @in_turn
+    def runner(
+        self, dtype: str, images: int, scores: bool | None = None, one: bool = False
+    ) -> CpuRunner | GpuRunner:
+        """What takes host images of `dtype` to labels; `start` for as many `images` comes first.
+
+        `one`: single images are to come, and to be answered at the least latency.
+        """
+        if self.gpu is None:
+            with self.phases.timed("compile"):
+                return CpuRunner(
+                    self.pipeline(dtype, self.batch(images), self.request.chunk, scores)
+                )
+        if one:
+            self.check(dtype, 1)
+        feed = self.feed(dtype)
+        feed = replace(feed, chunk=feed.chunk or self.batch(images))
+
+        def make(size: int) -> Pipeline:
+            return self.pipeline(dtype, size, None, scores)
+
+        chosen = self.request.plan == AUTO
+        single = partial(one_image, self.plan, self.weights, dtype, chosen, make) if one else None
+        with self.phases.timed("load"):
+            return GpuRunner(make, feed, self.gpu.index, single)

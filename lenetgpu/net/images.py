@@ -1,0 +1,196 @@
+"""Images as callers have them, checked and laid out as the network reads them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError, first_line
+from lenetgpu.files.reading import EXPECTED_BRIGHT, FAINTEST, first_unfit, require_room
+from lenetgpu.gpu.faults import tell, telling
+from lenetgpu.net.homes import Home, home_of, in_order_of
+from lenetgpu.network import IMAGE_SHAPE
+from lenetgpu.pipeline import ALIGNED
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+SLACK = 1000
+"""Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
+_PLAIN = IMAGE_SHAPE[:2]
+_MANY, _LABEL_BYTES = 1 << 20, 4
+_DEPTH = 2 + len(IMAGE_SHAPE)
+_FLOATS = ("float16", "float32", "float64")
+_SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
+_TYPES = "uint8 pixels or floats from 0 to 1 (float16, float32, float64)"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Images as they came: `raw` in any accepted shape and type, a NumPy or a CuPy array.
+
+    `single`: one image without an axis of images. `home` hands answers back.
+    """
+
+    raw: Any
+    home: Home
+    single: bool
+    count: int
+
+    @property
+    def dtype(self) -> str:
+        """What the network reads them as: "uint8" or "float32"."""
+        return "uint8" if self.raw.dtype.name == "uint8" else "float32"
+
+    @telling()
+    def pixels(self, copied: bool = False) -> Any:
+        """(N, 28, 28, 1) of `dtype`, contiguous, where the images lie; on the current stream.
+
+        On a GPU they begin where kernels can read them. `copied`: never the caller's own memory.
+        """
+        if self.home.on_gpu:
+            import cupy as arrays
+        else:
+            import numpy as arrays
+        make = arrays.array if copied else arrays.ascontiguousarray
+        found = make(self.raw, dtype=self.dtype)
+        if self.home.on_gpu and found.data.ptr % ALIGNED:
+            found = found.copy()
+        return found.reshape(self.count, *IMAGE_SHAPE)
+
+
+@telling()
+def take(images: Any, device: str) -> Taken:
+    """What `images` are for a net on `device`: of a list or tuple an array, of an array a view.
+
+    Raises LenetError for other shapes and types than the network reads, for masked arrays, for
+    images on a GPU that is not `device`, for more than there is memory for labels of (a view may
+    have any number), and for floats in host memory that are NaN or not from 0 to 1 or too faint
+    (`reading.FAINTEST`). Values on a GPU are not looked at: that would wait.
+    """
+    _require_unmasked(images)
+    if isinstance(images, list | tuple):
+        raw, home = _listed(images), Home()
+    else:
+        with _readable(images):
+            home = home_of(images)
+        if home.on_gpu and device != f"cuda:{home.index}":
+            raise LenetError(
+                f"images: expected them in host memory or on the net's device, {device}, "
+                f"found them on cuda:{home.index}"
+            )
+        _check_type(images)
+        raw = _viewed(home, images)
+    shape = tuple(raw.shape)
+    single = shape == _PLAIN
+    if not (
+        single
+        or (len(shape) == 3 and shape[1:] == _PLAIN)
+        or (len(shape) == 4 and shape[1:] in (IMAGE_SHAPE, (1, *_PLAIN)))
+    ):
+        raise LenetError(f"images: expected shape {_SHAPES}, found {shape}")
+    taken = Taken(raw, home, single, 1 if single else shape[0])
+    if not home.on_gpu and taken.count > _MANY:
+        require_room(f"images: labels of {taken.count:,}", _LABEL_BYTES * taken.count, None)
+    if not home.on_gpu and taken.dtype != "uint8":
+        _check_values(raw, single)
+    return taken
+
+
+def _require_unmasked(images: Any) -> None:
+    """LenetError for NumPy's masked arrays, in lists too: what lies under a mask is no pixel."""
+    kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if kind is None:
+        return
+    level = [images]
+    for _ in range(_DEPTH):
+        if any(isinstance(part, kind) for part in level):
+            raise LenetError("images: expected arrays without a mask, found a masked one")
+        lists = [part for part in level if isinstance(part, list | tuple) and len(part)]
+        level = [item for part in lists if not isinstance(part[0], int | float) for item in part]
+
+
+def _check_type(images: Any) -> None:
+    dtype = getattr(images, "dtype", None)
+    if dtype is None:
+        return
+    name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+    if name != "uint8" and name not in _FLOATS:
+        raise LenetError(f"images: expected {_TYPES}, found {name}")
+
+
+@contextmanager
+def _readable(images: Any) -> Iterator[None]:
+    """A block in which whatever the images' own code raises is a LenetError."""
+    try:
+        yield
+    except LenetError:
+        raise
+    except Exception as error:
+        tell(error)
+        reason = first_line(error)
+        raise LenetError(
+            f"images: expected an array that can be read, found {type(images).__name__} ({reason})"
+        ) from error
+
+
+def _viewed(home: Home, images: Any) -> Any:
+    with _readable(images), _current(home), in_order_of(home.stream()):
+        raw = home.view(images)
+    _check_type(raw)
+    return raw
+
+
+def _current(home: Home) -> AbstractContextManager[Any]:
+    """A block in which the images' GPU is current: CuPy enters no other's streams."""
+    if not home.on_gpu:
+        return nullcontext()
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(home.index)
+    return device
+
+
+def _listed(images: Any) -> Array:
+    """Nested lists as an array; whole numbers in them are pixels."""
+    import numpy as np
+
+    if not len(images):
+        return np.empty((0, *IMAGE_SHAPE), np.uint8)
+    try:
+        raw = np.asarray(images)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise LenetError(
+            "images: expected nested lists of numbers, all rows of a length, found others"
+        ) from error
+    if raw.dtype.kind in "iu" and raw.dtype != np.uint8 and raw.size:
+        low, high = int(raw.min()), int(raw.max())
+        if low < 0 or high > 255:
+            raise LenetError(
+                f"images: expected whole numbers in lists from 0 to 255, found {low} to {high}"
+            )
+        return raw.astype(np.uint8)
+    _check_type(raw)
+    return raw
+
+
+def _check_values(raw: Array, single: bool) -> None:
+    """LenetError unless these floats are from 0 to 1, with the number of the first image not so."""
+    found = first_unfit(raw[None] if single else raw)
+    if found is None:
+        return
+    number, low, high = found
+    at = "" if single else f" in image {number:,} (from 0)"
+    if low != low or high != high:
+        raise LenetError(f"images: expected floats from 0 to 1, found NaN{at}")
+    if 0 < high < FAINTEST:
+        raise LenetError(f"images: expected {EXPECTED_BRIGHT}, found {high:.2g}{at}")
+    raise LenetError(
+        f"images: expected floats from 0 to 1, found {low:g} to {high:g}{at}; "
+        "whole pixels are uint8"
+    )

@@ -1,0 +1,208 @@
+"""The schedule's figures, measured on the current GPU once per device and kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from math import inf
+from typing import Any
+
+from lenetgpu.cache import entries
+from lenetgpu.check.verify import plan_key
+from lenetgpu.files import assets
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.packed.records import pack
+from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.measure.timing import cpu_ms, gpu_ms
+from lenetgpu.net.streaming.cuda import Cuda
+from lenetgpu.net.streaming.schedule import NEVER, Costs, Schedule, best_schedule
+from lenetgpu.net.streaming.streamer import pinned_copy
+from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import Plan
+
+IMAGES, FEW = 10_000, 2_500
+"""The two sizes that copies and kernels are timed at."""
+_CALLS, _TIMES, _LAUNCHES, _LANES = 4, 5, 30, 3
+_LONG_MS = 10.0
+"""A sample that took longer is not taken again."""
+
+
+def schedule_for(
+    plan: Plan,
+    weights: Weights,
+    gpu: Gpu,
+    dtype: str,
+    images: int,
+    *,
+    streams: int | None = None,
+    chunk: int | None = None,
+    image_bytes: int | None = None,
+) -> Schedule:
+    """The schedule that the model says takes least for `images` page-locked images of `dtype`.
+
+    `gpu` is current. `streams` and `chunk` are taken as given where they are; `image_bytes` is
+    what an image takes on the bus where it is packed. The figures that the model needs are measured
+    on the first use of `plan` there, and remembered.
+    """
+    costs = costs_of(plan, weights, gpu, dtype)
+    if image_bytes is not None:
+        costs = costs.packed(image_bytes)
+    return best_schedule(images, costs, streams, chunk)
+
+
+def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
+    """The figures of `plan` on `gpu`, which is current, remembered or measured now."""
+    name = _name(plan, gpu, dtype)
+    found = entries.kept("schedule", name, Costs)
+    if found is None or not found.sound:
+        found = measure_costs(lambda size: _pipeline(plan, weights, dtype, size))
+        entries.keep("schedule", name, found)
+    return found
+
+
+def _name(plan: Plan, gpu: Gpu, dtype: str) -> str:
+    facts = [gpu.name, gpu.index, plan_key(plan, gpu.name, dtype, IMAGES)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+
+
+def _pipeline(plan: Plan, weights: Weights, dtype: str, size: int) -> Pipeline:
+    made = Pipeline(plan, weights, size, dtype, size)
+    made.with_scores = False
+    return made
+
+
+def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
+    """Copies and kernels of FEW and of all shipped digits, on one lane and on several,
+    and kernels that read the host's memory.
+
+    `make_pipeline(n)` takes n images a pass, on the current GPU.
+    """
+    device, pipeline = Cuda(), make_pipeline(IMAGES)
+    host = pinned_copy(_digits(pipeline.input_dtype))
+    resident = device.empty((len(host), *IMAGE_SHAPE), pipeline.input_dtype)
+    resident.set(host)
+
+    def copy(n: int) -> None:
+        device.copy(resident[:n], host[:n], device.current())
+
+    few, whole = FEW, len(host)
+    copies = [_each_us(partial(copy, n)) for n in (few, whole)]
+    kernels = [_each_us(partial(pipeline.run, resident[:n])) for n in (few, whole)]
+    image_bytes = host.nbytes // whole
+    copy_us, byte_us = _line(few * image_bytes, whole * image_bytes, copies)
+    chunk_us, image_us = _line(few, whole, kernels)
+    seen = device.mapped(host)
+    reads = [_each_us(partial(pipeline.run, seen[:n])) for n in (few, whole)]
+    zero_copy_us, read_us = _line(few, whole, reads)
+    lanes = [pipeline, *(make_pipeline(few) for _ in range(_LANES - 1))]
+    beside_us = _beside_us(device, lanes, resident[:few])
+    return Costs(
+        bus_gbs=1 / (1e3 * byte_us),
+        copy_us=copy_us,
+        image_ns=1e3 * image_us,
+        chunk_us=chunk_us,
+        lane_us=min(chunk_us, max(0.0, beside_us - few * image_us)),
+        call_us=_call_us(device),
+        image_bytes=image_bytes,
+        zero_copy_gbs=image_bytes / (1e3 * read_us),
+        zero_copy_us=zero_copy_us,
+        **_packed_costs(device, pipeline, host, resident),
+    )
+
+
+def _packed_costs(device: Cuda, pipeline: Pipeline, host: Any, resident: Any) -> dict[str, float]:
+    """Kernels of packed images on the device, and where they read the host's memory themselves."""
+    import numpy as np
+
+    if pipeline.input_dtype != "uint8":
+        return {"packed_ns": NEVER, "packed_gbs": 1.0, "packed_us": NEVER}
+    payload, lengths = pack(host)
+    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
+    sizes = FEW, len(host)
+
+    def kernels(arrays: list[Any], n: int) -> None:
+        taken = device.records(arrays[0], arrays[1][: n + 1], 0)
+        if not pipeline.takes_packed:
+            device.unpack(taken, resident[:n])
+            taken = resident[:n]
+        pipeline.run(taken)
+
+    there = [device.empty(part.shape, part.dtype) for part in (payload, offsets)]
+    for part, given in zip(there, (payload, offsets), strict=True):
+        part.set(given)
+    _, image_us = _line(*sizes, [_each_us(partial(kernels, there, n)) for n in sizes])
+    found = {"packed_ns": 1e3 * image_us, "packed_gbs": 1.0, "packed_us": NEVER}
+    if pipeline.takes_packed:
+        seen = [device.mapped(pinned_copy(part)) for part in (payload, offsets)]
+        took = [_each_us(partial(kernels, seen, n)) for n in sizes]
+        few, whole = (int(offsets[n]) for n in sizes)
+        found["packed_us"], byte_us = _line(few, whole, took)
+        found["packed_gbs"] = 1 / (1e3 * byte_us)
+    return found
+
+
+def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:
+    """Microseconds that a pass of `images` takes where other lanes have passes under way."""
+    lanes = [(device.stream(), pipeline) for pipeline in pipelines]
+
+    def work() -> None:
+        for _ in range(_CALLS):
+            for stream, pipeline in lanes:
+                with device.on(stream):
+                    pipeline.run(images)
+
+    device.current().synchronize()
+    try:
+        graph = Graph(work, 1, [stream for stream, _ in lanes])
+    except RuntimeError:
+        return inf
+    with graph.stream:
+        return 1e3 / (_CALLS * len(lanes)) * _least(lambda: gpu_ms(graph.launch))
+
+
+def _digits(dtype: str) -> Any:
+    import numpy as np
+
+    images = load_dataset(assets.default_digits()).images[:IMAGES]
+    return images if dtype == "uint8" else images.astype(np.float32) / np.float32(PIXEL_SCALE)
+
+
+def _line(few: int, whole: int, took: list[float]) -> tuple[float, float]:
+    """(start, slope) of the line through two times, neither below nothing."""
+    slope = max((took[1] - took[0]) / (whole - few), 1e-3 * took[1] / whole)
+    return max(0.0, took[0] - few * slope), slope
+
+
+def _each_us(work: Callable[[], Any]) -> float:
+    """Microseconds of `work` on the GPU, the least of a few; recorded where it can be."""
+    work()
+    try:
+        graph = Graph(work, _CALLS)
+    except RuntimeError:
+        return 1e3 * _least(lambda: gpu_ms(work))
+    with graph.stream:
+        return 1e3 / _CALLS * _least(lambda: gpu_ms(graph.launch))
+
+
+def _least(sample: Callable[[], float]) -> float:
+    first = sample()
+    return first if first > _LONG_MS else min(sample() for _ in range(_TIMES))
+
+
+def _call_us(device: Cuda) -> float:
+    """Microseconds until the host has launched a graph of one small copy and seen its end."""
+    host, there = device.pinned((1,), "int32"), device.empty((1,), "int32")
+
+    graph = Graph(lambda: device.copy(there, host, device.current()), 1)
+
+    def call() -> None:
+        with graph.stream:
+            graph.launch()
+        graph.stream.synchronize()
+
+    return 1e3 * min(cpu_ms(call) for _ in range(_LAUNCHES))

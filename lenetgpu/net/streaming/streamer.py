@@ -1,0 +1,342 @@
+"""Images in host memory or a file to labels in host memory (report, section 3.5).
+
+Chunks go over lanes in turn, so that one chunk's copies overlap another's kernels, or are read by
+these where they lie (zero-copy). What is passed
+a second time from the same page-locked arrays is recorded as one CUDA graph and replayed from then
+on; what is not page-locked goes through a ring of buffers that are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from lenetgpu.cpu.turns import Turn, in_turn
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.workspace import host_empty, pinned_empty
+from lenetgpu.net.streaming.cuda import Cuda, Device, Recording
+from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
+from lenetgpu.net.streaming.packed import PackedImages, arrays_of
+from lenetgpu.net.streaming.replays import Key, Replays
+from lenetgpu.net.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
+from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.pipeline import Pipeline
+
+MOST_RECORDED = 256
+"""Chunks of a graph: of more, launching them one by one hides under the copies."""
+OnChunk = Callable[[int], None]
+
+
+def pinned_copy(array: Any) -> Any:
+    """`array` in page-locked memory."""
+    copy = pinned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def host_results(n: int, with_scores: bool) -> tuple[Any, Any]:
+    """Label and score arrays for `n` images, pinned where they can be; no scores unless asked."""
+    labels = host_empty((n,), "int32")
+    return labels, host_empty((n, CLASSES), "float32") if with_scores else None
+
+
+def _expect(name: str, array: Any, shape: tuple[int, ...], dtype: str) -> None:
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        raise LenetError(
+            f"{name}: expected a C-contiguous array {shape} of {dtype}, "
+            f"found {array.shape} of {array.dtype}, strides {array.strides}"
+        )
+
+
+class Streamer:
+    """Runs host images through `make_pipeline(chunk)` pipelines on `streams` CUDA streams.
+
+    Chunks of a call have `chunk` images, or rise to as many or fall from them by `taper`
+    (`schedule.chunk_sizes`). They are copied to the GPU, or, `zero_copy`, read by its kernels.
+    Where the GPU's memory does not hold chunks of `chunk` images, here or in a run, they are halved
+    until it does: `chunk` says what they came to, `asked` what they were to be. LenetError where
+    not even one image fits, and for a thread that comes while another is inside.
+    """
+
+    def __init__(
+        self,
+        make_pipeline: Callable[[int], Pipeline],
+        chunk: int,
+        streams: int = 1,
+        device: Device | None = None,
+        taper: float = EVEN,
+        zero_copy: bool = False,
+    ) -> None:
+        if streams < 1:
+            raise LenetError(f"streams: expected at least 1, found {streams}")
+        if not taper > 0:
+            raise LenetError(f"taper: expected more than 0, found {taper}")
+        self._turn = Turn("streamer")
+        self.taper, self.zero_copy = taper, zero_copy
+        self.asked = self.chunk = chunk
+        self.streams = streams
+        self.done = 0
+        self._make = make_pipeline
+        self._device: Device = Cuda() if device is None else device
+        self._lanes: Lanes | None = None
+        self._ring: Ring | None = None
+        self._replays = Replays()
+        self._ready()
+
+    @in_turn
+    def run(
+        self,
+        images: Any,
+        labels: Any,
+        scores: Any = None,
+        on_chunk: OnChunk | None = None,
+        mark: Mark | None = None,
+    ) -> None:
+        """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
+
+        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype, or `PackedImages`.
+        Page-locked arrays are copied or read as they lie, others through the ring. Returns when
+        the labels are in host memory. `on_chunk(count)` is called as each chunk is queued;
+        `mark(lane, name)` after each operation is, and with None before the first. `done` says how
+        many labels, from the first on, are in host memory: after a Ctrl-C those of the chunks that
+        were queued.
+        """
+        self.done = 0
+        whole = Chunk(images, labels, scores)
+        again = None if mark is not None else self._replays.again(whole)
+        if again is not None and self._replay(again, whole, on_chunk):
+            return
+        self._check(whole)
+        arrays = [array for array in (*arrays_of(images), labels, scores) if array is not None]
+        places = tuple(array.ctypes.data for array in arrays)
+        key = (len(images), *places, *self._edges(images))
+        known = self._replays.has(key)
+        sizes = (1 if known else array.nbytes for array in arrays)
+        if not all(map(self._device.is_pinned, places, sizes)):
+            self._through_ring(whole, on_chunk, mark)
+        elif mark is not None or not self._replayed(key, whole, on_chunk):
+            self._insist(lambda: self._launch(whole, on_chunk, mark))
+
+    @in_turn
+    def run_source(
+        self, source: Readable, deliver: Deliver, on_chunk: OnChunk | None = None
+    ) -> None:
+        """Read `source` by threads into a page-locked ring; `deliver(labels, scores)` in order.
+
+        Labels (k,) int32 and scores (k, 10) float32, None unless the pipelines have scores, are
+        views of the ring: they hold until `deliver` returns. `on_chunk(k)` follows it. What a
+        reader or `deliver` raises is raised here when no thread reads and the GPU is idle; `done`
+        says how many images were delivered. On a Ctrl-C what is queued is delivered first. `Ring`
+        says how much memory it takes.
+        """
+        self.done = 0
+        scored = self._ready().with_scores
+        self._insist(lambda: self._stream(source, deliver, scored, on_chunk))
+
+    @property
+    def not_recorded(self) -> str:
+        """Why passes are launched rather than replayed, or nothing."""
+        return self._replays.refusal
+
+    @property
+    def shrunk(self) -> str:
+        """A sentence where the GPU's memory made chunks smaller than asked, else nothing."""
+        if self.chunk == self.asked:
+            return ""
+        return (
+            f"the GPU's memory did not hold chunks of {self.asked:,} images on {self.streams} "
+            f"streams: they are of {self.chunk:,}"
+        )
+
+    def _check(self, whole: Chunk) -> None:
+        n = len(whole.images)
+        dtype = self._ready().dtype
+        if not isinstance(whole.images, PackedImages):
+            _expect("images", whole.images, (n, *IMAGE_SHAPE), dtype)
+        elif dtype != "uint8":
+            raise LenetError(f"images: expected {dtype}, which are not packed, found packed ones")
+        _expect("labels", whole.labels, (n,), "int32")
+        if whole.scores is not None:
+            _expect("scores", whole.scores, (n, CLASSES), "float32")
+
+    def _ready(self) -> Lanes:
+        """The lanes, made of as large a chunk as the GPU's memory holds."""
+        while self._lanes is None:
+            if not self._made():
+                self._halve()
+        return self._lanes
+
+    def _made(self) -> bool:
+        try:
+            self._lanes = Lanes(self._device, self._make, self.chunk, self.streams, self.zero_copy)
+        except Exception as error:
+            if not self._device.lacks_memory(error):
+                raise
+        return self._lanes is not None
+
+    def _halve(self) -> None:
+        """Let go of what is held for chunks of this size, and take half of it from now on."""
+        self._lanes, self._ring = None, None
+        self._replays.forget()
+        self._device.release()
+        if self.chunk == 1:
+            raise LenetError(
+                f"GPU memory: expected room for one image on {self.streams} streams, found none; "
+                "end what else uses the GPU, or take fewer streams"
+            )
+        self.chunk = -(-self.chunk // 2)
+
+    def _insist(self, work: Callable[[], None]) -> None:
+        """Do `work`, which goes on behind image `done`, in smaller chunks where memory lacks."""
+        while not self._fitted(work):
+            self._halve()
+
+    def _fitted(self, work: Callable[[], None]) -> bool:
+        try:
+            work()
+        except Exception as error:
+            if not self._device.lacks_memory(error):
+                raise
+            return False
+        return True
+
+    def _chunks(self, whole: Chunk, start: int = 0) -> Iterator[Chunk]:
+        lo = start
+        for size in chunk_sizes(len(whole.images) - start, self.chunk, self.taper):
+            part = slice(lo, lo + size)
+            lo += size
+            scores = None if whole.scores is None else whole.scores[part]
+            yield Chunk(whole.images[part], whole.labels[part], scores)
+
+    def _launch(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
+        """Chunk by chunk from image `done` on; `done` is right whatever ends it."""
+        lanes, queued = self._ready(), self.done
+        lanes.begin()
+        try:
+            for turn, part in enumerate(self._chunks(whole, queued)):
+                lanes.queue(turn, part, mark)
+                queued += len(part.images)
+                if on_chunk is not None:
+                    on_chunk(len(part.images))
+        finally:
+            lanes.wait()
+            self.done = queued
+
+    def _replayed(self, key: Key, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Replay the graph of these arrays; False where there is none."""
+        if len(whole.images) > MOST_RECORDED * self.chunk:
+            return False
+        graph = self._replays.find(
+            key, whole, self._sizes(whole.images), lambda: self._recorded(whole)
+        )
+        return graph is not None and self._replay(graph, whole, on_chunk)
+
+    def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+        """Whether memory sufficed for launching `graph`; where not, no graph is kept."""
+        queued = 0
+        try:
+            if not self._fitted(graph.launch_alone):
+                self._replays.forget()
+                return False
+            queued = len(whole.images)
+            if on_chunk is not None:
+                for part in self._chunks(whole):
+                    on_chunk(len(part.images))
+        finally:
+            graph.stream.synchronize()
+            self.done = queued
+        return True
+
+    def _edges(self, images: Any) -> list[int]:
+        """Where packed images' chunks begin and end: of others no graph has the copies."""
+        if not isinstance(images, PackedImages):
+            return []
+        edges: list[int] = images.offsets[[0, *accumulate(self._sizes(images))]].tolist()
+        return edges
+
+    def _sizes(self, images: Any) -> list[int]:
+        return chunk_sizes(len(images), self.chunk, self.taper)
+
+    def _recorded(self, whole: Chunk) -> Recording:
+        """A pass as one graph; RuntimeError where it cannot be recorded."""
+        lanes = self._ready()
+
+        def work() -> None:
+            lanes.begin()
+            for turn, part in enumerate(self._chunks(whole)):
+                lanes.queue(turn, part)
+
+        return self._device.record_graph(work, lanes.streams)
+
+    def _through_ring(self, whole: Chunk, on_chunk: OnChunk | None, mark: Mark | None) -> None:
+        def deliver(labels: Any, scores: Any) -> None:
+            part = slice(self.done, self.done + len(labels))
+            whole.labels[part] = labels
+            if whole.scores is not None:
+                whole.scores[part] = scores
+
+        packed, scored = isinstance(whole.images, PackedImages), whole.scores is not None
+        source = whole.images if packed else ArrayImages(whole.images)
+        self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
+
+    def _stream(
+        self,
+        source: Readable,
+        deliver: Deliver,
+        with_scores: bool,
+        on_chunk: OnChunk | None,
+        mark: Mark | None = None,
+    ) -> None:
+        """From image `done` of `source` on, reading under copies and kernels."""
+        lanes, ring = self._ready(), self._ring_for(with_scores)
+        flying: deque[Filled] = deque()
+        giving = False
+
+        def land() -> None:
+            nonlocal giving
+            filled = flying[0]
+            filled.slot.done.synchronize()
+            found = filled.slot.chunk(filled.n)
+            giving = True
+            deliver(found.labels, found.scores)
+            self.done += filled.n
+            giving = False
+            ring.give_back(flying.popleft().slot)
+            if on_chunk is not None:
+                on_chunk(filled.n)
+
+        lanes.begin()
+        turn = 0
+        with Reading(source, ring, self.done) as reading:
+            try:
+                while True:
+                    reading.read_ahead()
+                    if reading.waiting and (reading.ready or not flying):
+                        filled = reading.take()
+                        lanes.queue(turn, filled.chunk(), mark, filled.slot.done)
+                        flying.append(filled)
+                        turn += 1
+                    elif flying:
+                        land()
+                    else:
+                        break
+            except KeyboardInterrupt:
+                self._ring = None
+                while flying and not giving:
+                    land()
+                raise
+            except BaseException:
+                self._ring = None
+                raise
+            finally:
+                lanes.wait()
+
+    def _ring_for(self, with_scores: bool) -> Ring:
+        lanes = self._ready()
+        if self._ring is None or self._ring.with_scores != with_scores:
+            made = Ring(self._device, lanes.dtype, self.chunk, self.streams, with_scores)
+            self._ring = made
+        return self._ring

@@ -1,0 +1,46 @@
+"""A person's own pictures: found, read by Pillow, prepared as MNIST was."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lenetgpu.pictures.as_mnist import Prepared
+
+
+def read_digit(path: str | PathLike[str], as_is: bool = False) -> Prepared:
+    """A picture file's digit: `pixels` (28, 28) uint8, ink bright on black, and `notes` of it.
+
+    `as_is`: only made grey and 28x28. LenetError, naming the file, where it is no picture that is
+    taken, damaged or too large, and where there is no digit in it.
+    """
+    from lenetgpu.errors import LenetError
+    from lenetgpu.pictures.as_mnist import Prepared, as_it_is, as_mnist
+    from lenetgpu.pictures.read import read_grey
+
+    grey, notes, size = read_grey(Path(path))
+    try:
+        made = as_it_is(grey, size) if as_is else as_mnist(grey)
+    except LenetError as error:
+        told = _by_colour(Path(path))
+        if told is None:
+            raise LenetError(f"{path}: {error}") from error
+        made = told
+    return Prepared(made.pixels, (*notes, *made.notes))
+
+
+def _by_colour(path: Path) -> Prepared | None:
+    """A picture's digit where ink and paper differ in colour alone; None of no colour, no digit."""
+    from lenetgpu.errors import LenetError
+    from lenetgpu.pictures.as_mnist import of_colours
+    from lenetgpu.pictures.read import read_colours
+
+    bands = read_colours(path)
+    if not bands:
+        return None
+    try:
+        return of_colours(bands)
+    except LenetError:
+        return None

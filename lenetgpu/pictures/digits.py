@@ -1,0 +1,174 @@
+"""Parts of ink put together to digits, and the largest of these chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.pictures.frames import digits_only
+from lenetgpu.pictures.islands import Island, islands
+from lenetgpu.pictures.sizes import MANY, blurred, edges_of, eroded, stroke_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_SPECK, _LIKE, _NEAR = 0.12, 0.5, 0.35
+"""Of the largest part's size: what is smaller is a speck; from what on it is a digit of its own;
+within what distance it belongs to the largest."""
+_JAGGED = 40
+"""Times its size that a digit's edges are long, at most: an 8's are ten times."""
+_ALONG = 0.15
+"""Of the picture's border: what covers more, and touches two sides, is more of a shadow."""
+_RULED, _SOLID, _CUT, _SHAPE = 0.05, 0.3, 0.24, 0.45
+"""Of a digit's size: a page's lines are narrower than this; strokes that are wider are none, are
+none where borders cut them off, are a solid shape for sure."""
+
+
+_MOST, _SOME, _THIN, _PIECES = 0.4, 0.2, 2.5, 60
+"""Of full ink, averaged over 3x3: from what on it is a stroke's; where strokes are narrower than so
+many pixels, which an average thins out, and lie in so many pieces at most: more are noise."""
+
+
+_ALONG_SHEET = 0.5
+"""Of its size: what lies further along a sheet's edge is that edge, or what is beside the sheet."""
+
+
+@dataclass
+class Digit:
+    """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
+
+    parts: list[Island]
+    mask: Array | None = None
+    said: list[str] = field(default_factory=list)
+    """What was left out beside it, in words."""
+
+    @property
+    def edges(self) -> int:
+        """Sides of its pixels at which it ends."""
+        assert self.mask is not None
+        return edges_of(self.mask)
+
+    @property
+    def stroke(self) -> float:
+        """About how many pixels wide its strokes are."""
+        assert self.mask is not None
+        return stroke_of(self.mask)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it is more of a sheet, a shadow or lines: solid, or cut off by two borders."""
+        if self.cut < 2:
+            return self.width > _SOLID
+        return self.along > _ALONG or not _RULED < self.width < _CUT
+
+    @property
+    def solid(self) -> bool:
+        """Whether it has no strokes at all: a square, a disc, half of the picture."""
+        return self.width > (_SOLID if self.cut >= 3 else _SHAPE)
+
+    @property
+    def width(self) -> float:
+        """Its strokes' width, of its size."""
+        top, bottom, left, right = self.box
+        return self.stroke / max(bottom - top, right - left)
+
+    @property
+    def along(self) -> float:
+        """How much of the picture's border its ink covers: a shadow's much, a digit's little."""
+        assert self.mask is not None
+        sides = (self.mask[0], self.mask[-1], self.mask[:, 0], self.mask[:, -1])
+        return float(sum(side.sum() for side in sides)) / (2 * sum(self.mask.shape))
+
+    @property
+    def cut(self) -> int:
+        """How many of the picture's borders it touches."""
+        assert self.mask is not None
+        top, bottom, left, right = self.box
+        height, width = self.mask.shape
+        return int((top == 0) + (left == 0) + (bottom == height) + (right == width))
+
+    @property
+    def box(self) -> tuple[int, int, int, int]:
+        """Rows top to bottom, columns left to right."""
+        return (
+            min(part.top for part in self.parts),
+            max(part.bottom for part in self.parts),
+            min(part.left for part in self.parts),
+            max(part.right for part in self.parts),
+        )
+
+
+def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> list[Digit]:
+    """The digits of `ink` (H, W), the largest first, its mask made; LenetError of none.
+
+    What touches the edge of the picture, or of the `sheet` (H, W) bool, is none where others are.
+    `lines`: the ink is what `lines_of` found, whose faint rims are no strokes.
+    """
+    import numpy as np
+
+    smooth = blurred(ink)
+    mask = smooth > _MOST
+    parts, numbers = islands(mask)
+    if not lines and smooth is not ink and 0 < len(parts) <= _PIECES and stroke_of(mask) < _THIN:
+        parts, numbers = islands(smooth > _SOME)
+    parts, said = digits_only(_inner(parts, numbers, sheet), numbers)
+    if not parts:
+        raise LenetError("expected a digit, found a blank picture")
+    whole, largest = sum(part.mass for part in parts), max(part.size for part in parts)
+    parts = [part for part in parts if part.size >= max(1, _SPECK * largest)]
+    parts.sort(key=lambda part: -part.size * part.mass)
+    digits = [Digit([parts[0]])]
+    for part in parts[1:]:
+        near = min(digits, key=lambda digit: _gap(digit.box, part))
+        alike = part.size >= _LIKE * digits[0].parts[0].size
+        if _beside(near.parts[0], part) and alike:
+            digits.append(Digit([part]))
+        elif _gap(near.box, part) <= _NEAR * near.parts[0].size:
+            near.parts.append(part)
+        elif alike:
+            digits.append(Digit([part]))
+    share = sum(part.mass for digit in digits for part in digit.parts) / whole
+    if len(digits) > 12 or share < 0.15:
+        raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
+    chosen = np.isin(numbers, [part.number for part in digits[0].parts])
+    digits[0].mask, digits[0].said = chosen, said
+    if digits[0].edges > _JAGGED * max(largest, MANY):
+        raise LenetError("expected a digit, found only noise")
+    return digits
+
+
+def _inner(parts: list[Island], numbers: Array, sheet: Array | None) -> list[Island]:
+    """`parts` without those at the picture's border, where one of a fair size is not there."""
+    import numpy as np
+
+    if sheet is None:
+        height, width = numbers.shape
+        inner = [
+            part
+            for part in parts
+            if part.top > 0 and part.left > 0 and part.bottom < height and part.right < width
+        ]
+    else:
+        rim = ~eroded(sheet, 2) & (numbers >= 0)
+        along = np.bincount(numbers[rim], minlength=len(parts))
+        inner = [part for part in parts if along[part.number] <= _ALONG_SHEET * part.size]
+    largest = max((part.size for part in parts), default=0)
+    return inner if max((part.size for part in inner), default=0) >= 0.25 * largest else parts
+
+
+def _beside(one: Island, other: Island) -> bool:
+    """Whether two parts stand in a line, each at its own columns."""
+    rows = min(one.bottom, other.bottom) - max(one.top, other.top)
+    columns = min(one.right, other.right) - max(one.left, other.left)
+    return columns <= 0 and rows >= 0.5 * min(one.height, other.height)
+
+
+def _gap(box: tuple[int, int, int, int], part: Island) -> float:
+    """Pixels between a box and a part."""
+    top, bottom, left, right = box
+    down = max(part.top - bottom, top - part.bottom, 0)
+    across = max(part.left - right, left - part.right, 0)
+    return float(max(down, across))

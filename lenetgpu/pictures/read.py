@@ -1,0 +1,253 @@
+"""A picture's grey, read by Pillow, which nothing else in `files/` imports."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from operator import methodcaller
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.kinds import EXPECTED, START, kind_of, other_kind
+from lenetgpu.files.regular import read_whole
+from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.pictures.guard import MOST_BYTES, RefusedError, looked_at, require_pixels
+from lenetgpu.pictures.overheard import overheard
+from lenetgpu.pictures.sizes import SIDE, averaged, averaged_by
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    Array = np.ndarray[Any, Any]
+
+_COLOURED = 10_000_000
+"""Pixels of a JPEG that is decoded in colour, at 4 bytes each, beside what _HELD allows."""
+_STRIP = 1 << 20
+"""Pixels that are made grey at a time, or a few rows."""
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
+_NAMES = {"WebP": "WEBP", "PNM": "PPM"}
+_DEPTHS = (255, 1023, 4095, 16383, 65535)
+_PLAIN, _SEEN = 12.0, 128
+"""Greys of ink differ by so much at most; a pixel is seen whose alpha is as much."""
+
+
+def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
+    """A picture file's grey, (H, W) float32 from 0 black to 255 white; notes; its (H, W) as it was.
+
+    It is turned as EXIF says, and no side is longer than SIDE: larger pictures are averaged.
+    LenetError, naming the file, where it is no picture that is taken, or damaged, or too large.
+    """
+    (grey,), notes, size = _read(path, "L", lambda image: [_grey(image)])
+    return grey, notes, size
+
+
+def read_colours(path: Path) -> list[Array]:
+    """A picture file's red, green and blue, each as `read_grey` gives grey; [] of a grey one.
+
+    [] too of a JPEG that is large and narrow, which would take more memory. LenetError as there.
+    """
+    return _read(path, "RGB", _colours)[0]
+
+
+def _read(
+    path: Path, draft: str, planes: Callable[[Image.Image], list[Array]]
+) -> tuple[list[Array], list[str], tuple[int, int]]:
+    """The `planes` of a picture file, a JPEG's decoded as `draft`, notes, its (H, W) as it was."""
+    data = read_whole(path, EXPECTED, MOST_BYTES, "a picture of")
+    kind = kind_of(data[:START])
+    if kind is None:
+        raise LenetError(f"{path}: expected {EXPECTED}, found {unknown(data)}")
+    try:
+        data, several = looked_at(kind, data)
+        made, size = _decoded(data, _NAMES.get(kind, kind), draft, planes)
+    except RefusedError as error:
+        wanted = error.wanted or f"a whole {kind} picture"
+        raise LenetError(f"{path}: expected {wanted}, found {error}") from error
+    return made, ["the first of several frames"] if several else [], size
+
+
+def unknown(data: bytes) -> str:
+    """What is said of a file's bytes that are no picture that is taken."""
+    if not data:
+        return "an empty file"
+    kind = other_kind(data[:START])
+    return f"one in {kind} form" if kind else f"{len(data):,} bytes of another form"
+
+
+class _Quiet:
+    """A block in which Pillow prints nothing and its bombs are errors; of all threads together.
+
+    What it changes is the process': the first thread that comes in does, the last to go undoes it.
+    """
+
+    def __init__(self) -> None:
+        self._turn, self._inside, self._before = Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        from PIL import Image
+
+        with self._turn:
+            if not self._inside:
+                logger, silent = logging.getLogger("PIL"), logging.NullHandler()
+                logger.addHandler(silent)
+                self._before.callback(logger.removeHandler, silent)
+                self._before.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._turn:
+            self._inside -= 1
+            if not self._inside:
+                self._before.close()
+
+
+_QUIET = _Quiet()
+
+
+def _decoded(
+    data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
+) -> tuple[list[Array], tuple[int, int]]:
+    """The `planes` of a picture's bytes, turned and averaged, and how many rows and columns it has.
+
+    RefusedError of what is damaged.
+    """
+    from PIL import Image, ImageFile
+
+    try:
+        with _QUIET, Image.open(io.BytesIO(data), formats=[form]) as image:
+            width, height = image.size
+            require_pixels(width, height, form)
+            image.draft(draft, (SIDE, SIDE))
+            if draft != "L" and form == "JPEG" and image.width * image.height > _COLOURED:
+                return [], (height, width)
+            if ImageFile.LOAD_TRUNCATED_IMAGES:
+                raise RefusedError("Pillow told to take what is cut off")
+            with overheard(form):
+                image.load()
+            number = image.getexif().get(_ORIENTATION, 1)
+            size = (width, height) if number in _ON_ITS_SIDE else (height, width)
+            return [_turned(plane, number) for plane in planes(image)], size
+    except (RefusedError, LenetError):
+        raise
+    except MemoryError as error:
+        raise RefusedError("no memory for it") from error
+    except Exception as error:  # what decoders raise of damaged bytes is of many kinds
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise RefusedError(f"a damaged one ({reason})") from error
+
+
+def _colours(image: Image.Image) -> list[Array]:
+    """Three bands (H, W) float32, 0 to 255, averaged to SIDE, of a picture; [] of a grey one."""
+    if image.mode in ("LAB", "YCbCr"):
+        return [_averaged(image, methodcaller("getchannel", band)) for band in range(3)]
+    if image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I"):
+        return []
+    clear = image.has_transparency_data
+    form = "RGBA" if clear else "RGB"
+    bands = [
+        _averaged(image, lambda strip: strip.convert(form).getchannel(band))  # noqa: B023
+        for band in form
+    ]
+    return [_on_paper(band, bands[3]) for band in bands[:3]] if clear else bands
+
+
+def _grey(image: Image.Image) -> Array:
+    """(H, W) float32, 0 to 255, averaged to SIDE, of a picture in any of Pillow's modes."""
+    mode = image.mode
+    if mode == "F" or mode.startswith("I"):
+        return _deep(_averaged(image, lambda strip: strip), mode == "F")
+    if mode in ("LAB", "YCbCr"):
+        return _averaged(image, lambda strip: strip.getchannel(0))
+    if image.has_transparency_data:
+        grey = _averaged(image, lambda strip: strip.convert("RGBA").convert("RGB").convert("L"))
+        return _on_paper(grey, _averaged(image, lambda strip: strip.convert("RGBA").getchannel(3)))
+    plain = mode in ("1", "L")
+    return _averaged(image, lambda strip: (strip if plain else strip.convert("RGB")).convert("L"))
+
+
+def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
+    """What `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
+
+    It is made of parts of the picture, so that little is held beside what was decoded.
+    """
+    import numpy as np
+
+    width, height = image.size
+    by = averaged_by(image.size)
+    if by == 1:
+        return np.asarray(plane(image), dtype=np.float32)
+    right, end = (max(side - side % by, min(by, side)) for side in (width, height))
+    wide = by * max(1, _STRIP // (by * min(by, height)))
+    tall = by * max(1, _STRIP // (by * min(wide, width)))
+    rows = []
+    for top in range(0, end, tall):
+        boxes = [
+            (left, top, min(left + wide, right), min(top + tall, end))
+            for left in range(0, right, wide)
+        ]
+        rows.append([averaged(np.asarray(plane(image.crop(box))), by) for box in boxes])
+    found: Array = np.block(rows)
+    return found
+
+
+def _deep(found: Array, floats: bool) -> Array:
+    """Numbers of 16 or 32 bits, or `floats`, (H, W) float32, from 0 to 255.
+
+    Floats from 0 to 1 are scaled as such; else the least of 8, 10, 12, 14 and 16 bits that holds
+    the largest is white, and where some are negative or larger the least is black.
+    """
+    import numpy as np
+
+    if not np.isfinite(found).all():
+        raise RefusedError("NaN or infinity in it")
+    low, high = float(found.min()), float(found.max())
+    if floats and low >= 0 and high <= 1:
+        return found * np.float32(PIXEL_SCALE)
+    if low < 0 or high > _DEPTHS[-1]:
+        wide = (found.astype(np.float64) - low) * (PIXEL_SCALE / max(high - low, 1e-30))
+        return wide.astype(np.float32)
+    white = next(depth for depth in _DEPTHS if high <= depth)
+    return found * np.float32(PIXEL_SCALE / white)
+
+
+def _on_paper(grey: Array, alpha: Array) -> Array:
+    """`grey` (H, W) laid by its `alpha`, both 0 to 255, on paper that leaves a contrast.
+
+    Where what is seen is all of one grey it is ink, and its paper white or black; else, where most
+    of the picture is seen, its paper is what is seen most.
+    """
+    import numpy as np
+
+    seen = grey[alpha >= _SEEN]
+    if not seen.size:
+        return np.full_like(grey, PIXEL_SCALE) if not alpha.any() else PIXEL_SCALE - alpha
+    low, middle, high = np.percentile(seen, (5, 50, 95))
+    if high - low > _PLAIN and seen.size > grey.size / 2:
+        paper = float(middle)
+    else:
+        paper = 0.0 if middle >= PIXEL_SCALE / 2 else PIXEL_SCALE
+    share = alpha / np.float32(PIXEL_SCALE)
+    found: Array = grey * share + np.float32(paper) * (1 - share)
+    return found
+
+
+def _turned(grey: Array, orientation: object) -> Array:
+    """`grey` as it is to be seen, by EXIF's number from 1 to 8; others leave it."""
+    import numpy as np
+
+    number = orientation if isinstance(orientation, int) else 1
+    if number in _ON_ITS_SIDE:
+        grey = grey.T
+    if number in (2, 3, 6, 7):
+        grey = grey[:, ::-1]
+    if number in (3, 4, 7, 8):
+        grey = grey[::-1]
+    return np.ascontiguousarray(grey)
