@@ -9,7 +9,7 @@ TORCH_INDEX := $(if $(EXTRA),,--extra-index-url https://download.pytorch.org/whl
 # CI installs what .ci/lock.txt has, by its hashes; a GPU's libraries are not in it
 LOCKED := $(if $(EXTRA),,$(filter true 1,$(CI)))
 
-.PHONY: infer test test-gpu test-lowest test-peers lint fuzz sanitize lock sbom clean
+.PHONY: infer test test-slow test-gpu test-lowest test-peers lint fuzz sanitize lock sbom clean
 
 ifneq ($(LOCKED),)
 $(VENV)/.run: pyproject.toml .ci/lock.txt
@@ -48,8 +48,11 @@ $(VENV)-lowest/.dev: pyproject.toml scripts/lowest.py
 infer: $(VENV)/.run  ## classify the 10,000 digits that ship
 	$(BIN)/lenetgpu infer --batch 10000
 
-test: $(VENV)/.dev  ## every test that this machine can run
-	$(BIN)/python -m pytest $(if $(EXTRA),,-n auto --maxprocesses 8 --dist worksteal)
+test: $(VENV)/.dev  ## the tests for every change, in minutes
+	$(BIN)/python -m pytest -m "not slow" $(if $(EXTRA),,-n auto --maxprocesses 8 --dist worksteal)
+
+test-slow: $(VENV)/.dev  ## the long ones: all architectures, kills, fuzz, packaging, emulated tensor cores
+	$(BIN)/python -m pytest -m slow -n auto --maxprocesses 8 --dist worksteal
 
 test-gpu: $(VENV)/.dev  ## every GPU test, or with REST=1 those not passed yet; writes tests/gpu-receipt.json
 	$(BIN)/python -m pytest -m gpu -n auto --maxprocesses 6 --dist load --maxschedchunk 1 $(if $(REST),--rest)
