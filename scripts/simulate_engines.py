@@ -21,20 +21,17 @@ from lenetgpu.lab.show.tables import as_markdown
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import (
     CLAIMS,
-    LATENCIES,
     MOST_APART,
     WITHIN,
     agrees,
     claim_rows,
     own_total,
-    would_be,
 )
 from lenetgpu.papers.convnet2_engines import (
     CHANGED,
     STEPS,
     line_means,
     resident,
-    results,
     step_rows,
 )
 from lenetgpu.papers.convnet2_listings import (
@@ -229,26 +226,6 @@ def changes_table() -> str:
     return "\n".join([*lines, "", *said])
 
 
-def needed_table() -> str:
-    """What one latency would have to be, for each figure that the model misses."""
-    stated = results(TABLE_1, TABLE_1_BATCH)
-    now = [f"{name} ({getattr(GTX_480, field)})" for field, name in LATENCIES.items()]
-    lines = [
-        "| figure | the paper | model | " + " | ".join(now) + " |",
-        "|---|---:|---:|" + "---:|" * len(now),
-    ]
-    for claim in CLAIMS:
-        if claim.told is None or agrees(claim, claim.of(stated)):
-            continue
-        found = [would_be(claim, field, TABLE_1, TABLE_1_BATCH) for field in LATENCIES]
-        lines.append(
-            f"| {claim.name} | {figure(claim.told)} | {figure(claim.of(stated))} | "
-            + " | ".join("none" if cycles is None else f"{cycles:,}" for cycles in found)
-            + " |"
-        )
-    return "\n".join(lines)
-
-
 def total_sentence() -> str:
     """The paper's total from its own savings."""
     told = next(claim.told for claim in CLAIMS if claim.unit == "times")
@@ -267,7 +244,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "engines-figures": figures_table,
     "engines-total": total_sentence,
     "engines-changes": changes_table,
-    "engines-needed": needed_table,
 }
 
 

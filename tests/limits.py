@@ -1,7 +1,7 @@
 """How far each precision may be off, for tests: written down here, not read from what they test.
 
-fp32, fp16x3 and tf32x3: docs/fast-path.md and docs/convolutions.md say 1e-5; int8 and int8s:
-docs/fast-path.md says 4e-2 and 6e-2 of the largest logit; fp16: a rounding is 2**-11, and 4 of them
+fp32, fp16x3 and tf32x3: docs/weights.md and docs/convolutions.md say 1e-5; int8 and int8s:
+docs/weights.md says 4e-2 and 6e-2 of the largest logit; fp16: a rounding is 2**-11, and 4 of them
 are allowed; fp16w, where maps are transformed and then rounded: 8.
 """
 

@@ -107,7 +107,7 @@ def test_figure_4s_conv1_is_said_to_be_counted_with_filters_from_global_memory()
 def test_what_nvvp_showed_is_said_to_be_measured(section):
     item = course.TEXT.find(SECTION, section)
     assert item is not None and item.why == ""
-    assert "docs/measured.md#its-figures-4-to-6-by-hardware-counters" in item.places
+    assert "docs/measured.md#its-figures-4-to-6-counted" in item.places
 
 
 def test_a_layer_of_sums_cites_no_table_of_a_convolution():

@@ -85,7 +85,7 @@ def test_every_measured_file_is_of_a_kind_that_is_tested():
     names += ("sanitize", "scale")
     kinds = (*(f"*/{folder}/*.json" for folder in folders), *(f"*/{n}.json" for n in names), *HOST)
     known = {path for kind in kinds for path in MEASURED.glob(kind)}
-    known |= {*MEASURED.glob("*/run.json"), MEASURED / "mutants.json"}
+    known |= {*MEASURED.glob("*/run.json")}
     assert set(MEASURED.rglob("*.json")) == known
     assert known
 
@@ -366,8 +366,8 @@ def test_a_quoted_figure_is_what_the_files_say(tmp_path):
     assert run(tree / "scripts" / "update_docs.py", "--check").returncode == 1
 
 
-# a glossary defines percentages and quotes the papers; scripts/mutants.py writes the other page
-DEFINES = {"words.md", "mutants.md"}
+# a glossary defines percentages and quotes the papers
+DEFINES = {"words.md"}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ _COUNTED = (
     "papers/course_counted.py",
     "docs/measured.md#its-figures-4-to-6-counted",
     "papers/course_counters.py:MORE",
-    "docs/measured.md#its-figures-4-to-6-by-hardware-counters",
+    "docs/measured.md#its-figures-4-to-6-counted",
 )
 _TIMES, _STEPS = "papers/course.py:FIGURES", "docs/measured.md#the-courses-steps-today"
-_ROWS, _MOVES = "docs/measured.md#every-row", "papers/course_moves.py"
+_ROWS, _MOVES = "docs/measured.md#the-courses-figures", "papers/course_moves.py"
 _QUADRANTS = (
     ("direct.whole_warps", "conv1's block of one map whose warps are whole is not built"),
     ("direct.quadrants", "conv2's block of four maps in quadrants is not built"),

@@ -7,7 +7,7 @@ from lenetgpu.papers.contents import SLIDE, Item, Text
 _SHAPES, _KERNEL = "papers/shapes.py:SUITES", "stages/conv/tegra/slides.cu"
 _ANALYSIS, _TABLES = (
     "stages/conv/tegra/analysis.py",
-    "docs/convolutions.md#tegra-x1-to-the-letter-textureslides",
+    "docs/convolutions.md#the-papers-kernels",
 )
 
 TEXT = Text(
