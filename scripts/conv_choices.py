@@ -22,11 +22,17 @@ from typing import Any
 import click
 from measured import MEASURED, Document
 
+from lenetgpu.dispatch.algorithms import KINDS, PRICED, TENSOR, TILED
 from lenetgpu.dispatch.choose import CLAIM
-from lenetgpu.dispatch.counted import counted, inexact
-from lenetgpu.dispatch.measured import SCHEMA, SHIPS, TABLE, Measured, row_of
-from lenetgpu.dispatch.possible import TILED
-from lenetgpu.dispatch.prices import KINDS, PRICED, TENSOR
+from lenetgpu.dispatch.measured import (
+    SCHEMA,
+    SHIPS,
+    TABLE,
+    Measured,
+    counted,
+    inexact,
+    row_of,
+)
 from lenetgpu.gpu.machines import FULL_NAMES, USUAL, Machine
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.measure.torch_peer import NAMES

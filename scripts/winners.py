@@ -24,9 +24,9 @@ import click
 from conv_choices import machine_of, timed
 from measured import GPU, ROOT, Document, load, there
 
+from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
-from lenetgpu.dispatch.possible import ALGORITHMS
 from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab.conv.compared import run_conv

@@ -16,12 +16,14 @@ from test_conv_tuned import (  # noqa: F401
     here,
     own_cache,
     ships,
+    taken,
     tune,
 )
 
 from lenetgpu.check.judge import check_variant
 from lenetgpu.check.truth import random_input
 from lenetgpu.dispatch import choose, measured
+from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import (
     CLAIM,
     EXACT_FROM,
@@ -30,12 +32,9 @@ from lenetgpu.dispatch.choose import (
     explain,
     further,
     possible,
-    taken,
     variant_of,
 )
-from lenetgpu.dispatch.counted import counted
-from lenetgpu.dispatch.measured import SHIPS, Measured
-from lenetgpu.dispatch.possible import ALGORITHMS
+from lenetgpu.dispatch.measured import SHIPS, Measured, counted
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H100, H200
 from lenetgpu.lab.conv import compared, tuning
@@ -352,16 +351,16 @@ def test_memory_that_does_not_hold_the_model_s_choice_gives_way_to_none_beside_i
         choose._prepare("w", DEEP, 64)
 
 
-def test_what_another_run_timed_or_dropped_is_not_taken_on_the_model_s_word(here, ships):  # noqa: F811
+def test_another_run_s_times_and_drops_are_not_overruled_by_the_model(here, ships, monkeypatch):  # noqa: F811
     ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
     assert taken(DEEP, 64, MACHINE)[0] == HOPPER
     here(100, {HOPPER: 9e4, "winograd.f4": 9e3}, DEEP)
     assert taken(DEEP, 64, MACHINE)[0] != HOPPER
     names = [choice.algorithm for choice in choices(DEEP, 64, MACHINE)]
-    rows = [Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(names[:2]))]
-    assert choose._by_model(DEEP, 64, MACHINE, rows) == names[2]
-    rows = [Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(names))]
-    assert choose._by_model(DEEP, 64, MACHINE, rows) == names[0]
+    for dropped, expected in ((names[:2], names[2]), (names, names[0])):
+        row = Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(dropped))
+        monkeypatch.setattr(measured, "near", lambda *_, row=row: [row])
+        assert choose.decide(DEEP, 64, MACHINE).model == expected
 
 
 @pytest.mark.parametrize(

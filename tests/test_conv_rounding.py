@@ -7,13 +7,12 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from test_conv_tuned import MACHINE, MAPS, own_cache, ships  # noqa: F401
+from test_conv_tuned import MACHINE, MAPS, own_cache, ships, taken  # noqa: F401
 
 from lenetgpu.dispatch import rounding
-from lenetgpu.dispatch.choose import choices, explain, taken
-from lenetgpu.dispatch.counted import counted, inexact
-from lenetgpu.dispatch.possible import possible, why_not
-from lenetgpu.dispatch.prices import WINOGRAD
+from lenetgpu.dispatch.algorithms import WINOGRAD, possible, why_not
+from lenetgpu.dispatch.choose import choices, explain
+from lenetgpu.dispatch.measured import counted, inexact
 from lenetgpu.gpu.machines import H100, H200
 from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.problems import Conv

@@ -21,8 +21,8 @@ from test_conv_tuned import (  # noqa: F401
 )
 
 from lenetgpu.dispatch import measured
-from lenetgpu.dispatch.counted import counted
-from lenetgpu.dispatch.possible import TILED
+from lenetgpu.dispatch.algorithms import TILED
+from lenetgpu.dispatch.measured import counted
 from lenetgpu.gpu.machines import H100, H200, USUAL
 from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.measure import document

@@ -28,7 +28,7 @@ from test_conv_tensor import (
 from test_kernels_on_a_cpu import build_once, common_folder
 
 from lenetgpu.check.judge import judge
-from lenetgpu.dispatch.prices import PRICED
+from lenetgpu.dispatch.algorithms import PRICED
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import H200

@@ -19,16 +19,15 @@ from lenetgpu.cache.folder import folder
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cli import main
 from lenetgpu.dispatch import choose, measured
+from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import (
     CLAIM,
     TILED,
     choices,
     explain,
     further,
-    taken,
 )
 from lenetgpu.dispatch.measured import HERE, NEAR, SHIPS, Measured
-from lenetgpu.dispatch.possible import ALGORITHMS
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
@@ -42,6 +41,12 @@ from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import variants
 from lenetgpu.stages.conv.tuned.clocks import product_clocks
+
+
+def taken(*asked):
+    made = choose.decide(*asked)
+    return made.algorithm, made.found
+
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 SMALL = Conv(7, 7, 512, 512, 1, 1, **MAPS)

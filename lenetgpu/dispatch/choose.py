@@ -1,24 +1,32 @@
-"""The fastest fp32 convolution for a shape: the algorithm that was measured so, else a model's."""
+"""The fastest fp32 convolution of a shape: measured where a row applies, else by the cost model.
+
+`decide` is the one dispatch function: `best.fp32`, `conv --explain`, `conv --tune` and `--as` ask
+it. Candidates come from `algorithms.py`, measured rows from `measured.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from lenetgpu.dispatch import measured
-from lenetgpu.dispatch.measured import SHIPS, Measured
-from lenetgpu.dispatch.possible import (
+from lenetgpu.dispatch.algorithms import (
     EXACT_FROM,
     FEW_ERR,
+    KINDS,
     MEASURED_ONLY,
+    PRICED,
+    TENSOR,
     TILED,
+    WINOGRAD,
+    Choice,
     no_taker,
     possible,
     why_not,
 )
-from lenetgpu.dispatch.prices import KINDS, PRICED, TENSOR, WINOGRAD, Choice
+from lenetgpu.dispatch.measured import SHIPS, Measured
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.faults import lacks_memory, release
@@ -29,7 +37,7 @@ from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct
 from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
 
-_NEXT_TO_NONE = ("direct.tuned", "tensor.wgmma_tf32x3")  # of memory beside images and filters
+_LEAST_MEMORY = ("direct.tuned", "tensor.wgmma_tf32x3")  # next to none beside images and filters
 FURTHER = 4
 """Tilings that `conv --tune` tries beside the model's own."""
 CLAIM = 1.3
@@ -39,30 +47,46 @@ By choosing with it the model loses 1.4 times on the table that ships at most, 1
 """
 
 
-def variant_of(algorithm: str) -> Variant:
-    """The variant that runs an algorithm, by the tiling that stands behind its name."""
-    name, _, word = algorithm.partition(TILED)
-    found = find("conv", name, "cuda")
-    if not word:
-        return found
-    own = implicit.parts_of(replace(KINDS[name], word=word))
-    return replace(found, name=algorithm.partition(".")[2], default=False, **own)
+@dataclass(frozen=True)
+class Decision:
+    """The algorithm that `best.fp32` runs, and the measured row it follows from.
+
+    `found` is None where the model decides; `model` is the model's choice, None without one.
+    """
+
+    algorithm: str
+    found: Measured | None
+    model: str | None
 
 
-def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Variant, ...]:
-    """The tilings that the model finds next after those that variants take, to be measured too."""
+def decide(problem: Conv, batch: int, machine: Machine | None = None) -> Decision:
+    """Return what `best.fp32` runs for up to `batch` images on `machine`, or on the current one.
+
+    The nearest measured row decides whose fastest algorithm may run here. Another algorithm is
+    taken where that row ships, no row for about as many images has its time, and the model
+    promises CLAIM. Of rows measured without the problem's bias, ReLU or dtype, algorithms that
+    take these count; of rows for other images or from a twin, Winograd that errs no more by the
+    model. The model decides where no row does, of what no row dropped.
+    Raises LenetError if no algorithm takes the problem.
+    """
     machine = machine or machines.current()
-    found = [
-        (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
-        for name, kind in KINDS.items()
-        if possible(name, problem, machine)
-        for product in kind.products(problem, batch, machine)[1:]
-    ]
-    return tuple(variant_of(algorithm) for _, algorithm in sorted(found)[:FURTHER])
+    near = measured.near(problem, batch, machine)
+    rows = [_supported(found, problem, batch, machine) for found in near]
+    dropped = {name for row in rows for name in row.dropped}
+    names = [choice.algorithm for choice in choices(problem, batch, machine)]
+    model = next((name for name in names if name not in dropped), next(iter(names), None))
+    for found in rows:
+        if _runs(found.algorithm, found, problem, batch, machine):
+            tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
+            faster = _promising(set(names) - tried, problem, found, machine)
+            return Decision(faster or found.algorithm, found, model)
+    if model is None:
+        raise LenetError(f"best.fp32 {no_taker(problem, machine)}")
+    return Decision(model, None, model)
 
 
 def choices(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Choice, ...]:
-    """What could solve `problem` for `batch` images, the fastest by the model first.
+    """Return the supported algorithms for `batch` images, the fastest by the model first.
 
     On `machine`, or on the current one. Empty where `no_taker` says why.
     """
@@ -79,41 +103,43 @@ def _choices(problem: Conv, batch: int, machine: Machine) -> tuple[Choice, ...]:
     return tuple(sorted(found, key=lambda choice: choice.clocks))
 
 
-def taken(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[str, Measured | None]:
-    """The algorithm that `best.fp32` runs for up to `batch` images, and what was measured of it.
+def variant_of(algorithm: str) -> Variant:
+    """Return the variant that runs an algorithm, by the tiling that stands behind its name."""
+    name, _, word = algorithm.partition(TILED)
+    found = find("conv", name, "cuda")
+    if not word:
+        return found
+    own = implicit.parts_of(replace(KINDS[name], word=word))
+    return replace(found, name=algorithm.partition(".")[2], default=False, **own)
 
-    None where the model decides: where nothing was measured for about as many images, or what was
-    the fastest then is not possible here. The algorithm is another than was measured to be the
-    fastest where the table that ships has no time of it, nor another run of about as many images,
-    and the model promises CLAIM. What such a run dropped is not taken. Of what was measured without
-    the problem's bias, ReLU or dtype, algorithms that take these count; of what was measured for
-    other images or on a twin, Winograd that errs no more by the model. LenetError where none does.
-    """
+
+def further(problem: Conv, batch: int, machine: Machine | None = None) -> tuple[Variant, ...]:
+    """Return the model's next tilings after those that variants take, to be measured too."""
     machine = machine or machines.current()
-    near = measured.near(problem, batch, machine)
-    rows = [_taking(found, problem, batch, machine) for found in near]
-    for found in rows:
-        if _runs(found.algorithm, found, problem, batch, machine):
-            tried = {n.partition(TILED)[0] for row in rows for n in (*row.us, *row.dropped)}
-            first = _promising(problem, batch, found, machine, tried)
-            return found.algorithm if first is None else first.algorithm, found
-    return _by_model(problem, batch, machine, rows), None
+    found = [
+        (kind.clocks(product, batch, machine), f"{name}{TILED}{product.word}")
+        for name, kind in KINDS.items()
+        if possible(name, problem, machine)
+        for product in kind.products(problem, batch, machine)[1:]
+    ]
+    return tuple(variant_of(algorithm) for _, algorithm in sorted(found)[:FURTHER])
 
 
-def _as_it_runs(found: Measured, batch: int) -> bool:
-    """Whether it was measured on this GPU's name and as many images: plans, and errors, are its."""
-    return found.images == batch and not found.twin
+def off_by(algorithm: str, found: Measured) -> float | None:
+    """Return an algorithm's time over the fastest's; None where it was not measured."""
+    us = found.us.get(algorithm)
+    return None if us is None else us / found.us[found.algorithm]
 
 
 def _runs(name: str, found: Measured, problem: Conv, batch: int, machine: Machine) -> bool:
-    """Whether what was measured may run for `batch` images; Winograd's errors hold for its plan."""
-    compared = name not in WINOGRAD or _as_it_runs(found, batch)
+    """Whether a measured algorithm may run for `batch` images; Winograd's errors are its plan's."""
+    compared = name not in WINOGRAD or found.plans_for(batch)
     return possible(name, problem, machine, compared, batch)
 
 
-def _taking(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
-    """What was measured of those that may run, where it was of other wants, images or GPUs."""
-    if not found.lacks and _as_it_runs(found, batch):
+def _supported(found: Measured, problem: Conv, batch: int, machine: Machine) -> Measured:
+    """Return a row with the algorithms that may run, where other wants, images or GPUs were its."""
+    if not found.lacks and found.plans_for(batch):
         return found
     held = {
         name: us
@@ -123,59 +149,76 @@ def _taking(found: Measured, problem: Conv, batch: int, machine: Machine) -> Mea
     return replace(found, us=held or found.us)
 
 
-def _by_model(problem: Conv, batch: int, machine: Machine, rows: Iterable[Measured]) -> str:
-    """The fastest by the model of those that no row dropped; where each was, of all."""
-    names = [choice.algorithm for choice in choices(problem, batch, machine)]
-    if not names:
-        raise LenetError(f"best.fp32 {no_taker(problem, machine)}")
-    dropped = {name for row in rows for name in row.dropped}
-    return next((name for name in names if name not in dropped), names[0])
-
-
 def _promising(
-    problem: Conv, batch: int, found: Measured, machine: Machine, tried: Collection[str]
-) -> Choice | None:
-    """What is not among those `tried` and should be faster than all the table that ships has."""
-    if found.source != SHIPS:
-        return None
-    rest = {option.algorithm for option in choices(problem, batch, machine)}.difference(tried)
-    options = choices(problem, found.images, machine)
-    first = next((option for option in options if option.algorithm in rest), None)
+    untried: Collection[str], problem: Conv, found: Measured, machine: Machine
+) -> str | None:
+    """Return the one of `untried` that the model promises to beat a row that ships by CLAIM."""
+    options = choices(problem, found.images, machine) if found.source == SHIPS else ()
+    first = next((option for option in options if option.algorithm in untried), None)
     if first is None or CLAIM * first.us(machine) > found.us[found.algorithm]:
         return None
-    return first
+    return first.algorithm
+
+
+def _reason(made: Decision, problem: Conv, batch: int, machine: Machine) -> tuple[str, str]:
+    """Return how an algorithm was chosen, and its time beside that of the next."""
+    algorithm, found = made.algorithm, made.found
+    images = batch if found is None else found.images
+    model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
+    if found is None:
+        words, times, how = "by the model", model, "predicted"
+    elif algorithm == found.algorithm:
+        words, times, how = f"as measured{found.on}", dict(found.us), f"measured{found.how}"
+    else:
+        time = f"{found.us[found.algorithm]:,.2f} us measured{found.how} of {found.algorithm}"
+        why = f"{model[algorithm]:,.2f} us predicted, not measured yet; {time}"
+        return "by the model over what was measured", why
+    why = f"{times.pop(algorithm):,.2f} us {how}"
+    if times:
+        second = min(times, key=times.__getitem__)
+        why += f"; {times[second]:,.2f} us of {second}, which is next"
+    return words, why
 
 
 def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """Why `best.fp32` runs what it runs: (what, figure) for the choice and every algorithm.
+    """Return (what, figure) rows on the choice and every algorithm.
 
     Of each what the model predicts and, where there is one, the time that was measured.
     """
     why = no_taker(problem, machine)
     if why is not None:
         return [("chosen", f"none: it {why}")]
-    chosen, found = taken(problem, batch, machine)
-    options = choices(problem, batch, machine)
+    made, options = decide(problem, batch, machine), choices(problem, batch, machine)
+    chosen, found = made.algorithm, made.found
     times: Mapping[str, float] = {} if found is None else found.us
-    rows = _chosen(problem, batch, machine)
+    priced = {option.algorithm for option in options}
+
+    def time(name: str) -> str:
+        return f"; measured {times[name]:,.2f} us" if name in times else ""
+
+    words, because = _reason(made, problem, batch, machine)
+    rows = [("chosen", f"{chosen}, {words}"), ("because", because)]
     if found is not None:
-        rows.append(("measured on", str(found)))
-        rows.append(("the model would take", _beside(options[0].algorithm, found)))
+        first = options[0].algorithm
+        off = off_by(first, found)
+        beside = first if off is None else f"{first}, {off:.2f}x the fastest"
+        rows += [("measured on", str(found)), ("the model would take", beside)]
     if chosen.partition(TILED)[0] in TENSOR:
         compared = chosen in times and (not problem.wants or bool(found and found.lacks))
         rows.append(("its error", _error(problem, compared)))
     for option in options:
         figure = f"{option.us(machine):,.2f} us by the model, {option.clocks:,.0f} clocks"
-        figure += _time(times, option.algorithm)
-        if option.product is not None:
-            figure += f"; {option.product}"
-        rows.append((option.algorithm, figure))
-    rows += [(name, f"a tiling of it{_time(times, name)}") for name in times if TILED in name]
+        product = "" if option.product is None else f"; {option.product}"
+        rows.append((option.algorithm, figure + time(option.algorithm) + product))
+    rows += [(name, f"a tiling of it{time(name)}") for name in times if TILED in name]
     for name in MEASURED_ONLY:
         if name in times or possible(name, problem, machine):
-            rows.append((name, f"no model{_time(times, name) or '; not measured'}"))
-    priced = {option.algorithm for option in options}
-    rows += _unpriced(times, priced, problem, batch, machine)
+            rows.append((name, f"no model{time(name) or '; not measured'}"))
+    for name in (*TENSOR, *WINOGRAD):
+        if name in times and name not in priced:
+            few = "no model of so few products"
+            no = (why_not(name, problem, machine, images=batch) or "") if name in WINOGRAD else few
+            rows.append((name, no + time(name)))
     fits = (n for n in WINOGRAD if find("conv", n, "cuda").refusal(problem) is None)
     asked = PRICED if problem.wants else (*TENSOR, *fits)
     refused = {name: why_not(name, problem, machine, name in times, batch) for name in asked}
@@ -183,7 +226,7 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 def _error(problem: Conv, measured: bool) -> str:
-    """What a product on the tensor cores may err, and how that is known."""
+    """Return what a product on the tensor cores may err, and how that is known."""
     sums = f"fp32 sums of {problem.depth:,} products"
     if measured:
         return f"at most that of {sums}, as measured"
@@ -192,113 +235,61 @@ def _error(problem: Conv, measured: bool) -> str:
     return f"at most that of {sums}, as from {EXACT_FROM} on"
 
 
-def _chosen(problem: Conv, batch: int, machine: Machine) -> Rows:
-    """What is taken and why: its time, and that of what comes next."""
-    algorithm, found = taken(problem, batch, machine)
-    images = batch if found is None else found.images
-    model = {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
-    if found is None:
-        words, times, how = "by the model", model, "predicted"
-    elif algorithm == found.algorithm:
-        words, times, how = f"as measured{found.on}", dict(found.us), f"measured{found.how}"
-    else:
-        first = f"{model[algorithm]:,.2f} us predicted, not measured yet"
-        time = f"{found.us[found.algorithm]:,.2f} us measured{found.how}"
-        why = f"{first}; {time} of {found.algorithm}"
-        return [("chosen", f"{algorithm}, by the model over what was measured"), ("because", why)]
-    why = f"{times.pop(algorithm):,.2f} us {how}"
-    if times:
-        second = min(times, key=times.__getitem__)
-        why += f"; {times[second]:,.2f} us of {second}, which is next"
-    return [("chosen", f"{algorithm}, {words}"), ("because", why)]
-
-
-def _unpriced(
-    times: Mapping[str, float], priced: Collection[str], problem: Conv, batch: int, machine: Machine
-) -> Rows:
-    """What was measured and has a model, but not of this problem: why not, and its time."""
-    rows = []
-    for name in (*TENSOR, *WINOGRAD):
-        if name in times and name not in priced:
-            why = "no model of so few products"
-            if name in WINOGRAD:
-                why = why_not(name, problem, machine, images=batch) or ""
-            rows.append((name, why + _time(times, name)))
-    return rows
-
-
-def _time(times: Mapping[str, float], algorithm: str) -> str:
-    return f"; measured {times[algorithm]:,.2f} us" if algorithm in times else ""
-
-
-def _beside(first: str, found: Measured) -> str:
-    """The model's choice, and how far it was off what was measured."""
-    off = off_by(first, found)
-    return first if off is None else f"{first}, {off:.2f}x the fastest"
-
-
-def off_by(algorithm: str, found: Measured) -> float | None:
-    """The time of an algorithm over the fastest's; None where it was not measured."""
-    us = found.us.get(algorithm)
-    return None if us is None else us / found.us[found.algorithm]
-
-
 @dataclass
 class State:
-    """The chosen variant, what its `prepare` made, and in words what was taken and why."""
+    """The chosen variant, what its `prepare` made, and in words what was chosen and why."""
 
     variant: Variant
     state: Any
     says: str
 
 
-def _prepared(algorithm: str, w: Any, problem: Conv, batch: int) -> State:
-    chosen = variant_of(algorithm)
-    state = chosen.prepare(w, problem, batch) if chosen.prepare else w
-    told = dict(_chosen(problem, batch, machines.current()))
-    why = told["because"] if algorithm == taken(problem, batch)[0] else "memory holds no other"
-    return State(chosen, state, f"takes {algorithm}, {why}")
+def _in_turn(made: Decision, problem: Conv) -> tuple[str, ...]:
+    """Return the choice, and what stands in where memory does not hold it.
 
-
-def _in_turn(problem: Conv, batch: int) -> tuple[str, ...]:
-    """The choice, and what stands in where memory does not hold it: measured, then the model's.
-
-    Last, in place of split images for tensor cores, what needs next to no memory beside its own,
-    where that takes the problem.
+    Measured, then the model's; last, in place of split images for tensor cores, what needs next to
+    no memory beside its own, where that takes the problem.
     """
-    machine = machines.current()
-    algorithm, found = taken(problem, batch)
-    names = [algorithm]
-    if found is not None:
-        rows = measured.near(problem, batch, machine)
-        names += [found.algorithm, _by_model(problem, batch, machine, rows)]
+    names = [made.algorithm]
+    if made.found is not None:
+        names += [made.found.algorithm, *([made.model] if made.model else [])]
     if any(name.partition(TILED)[0] in KINDS for name in names):
-        names += [name for name in _NEXT_TO_NONE if possible(name, problem, machine)][:1]
+        machine = machines.current()
+        names += [name for name in _LEAST_MEMORY if possible(name, problem, machine)][:1]
     return tuple(dict.fromkeys(names))
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> State:
-    """The choice, or the first after it that memory holds."""
-    *others, last = _in_turn(problem, batch)
+    """Prepare the choice, or the first after it that memory holds."""
+    made = decide(problem, batch)
+    *others, last = _in_turn(made, problem)
+
+    def prepared(algorithm: str) -> State:
+        chosen = variant_of(algorithm)
+        state = chosen.prepare(w, problem, batch) if chosen.prepare else w
+        _, why = _reason(made, problem, batch, machines.current())
+        why = why if algorithm == made.algorithm else "memory holds no other"
+        return State(chosen, state, f"takes {algorithm}, {why}")
+
     for algorithm in others:
         try:
-            return _prepared(algorithm, w, problem, batch)
+            return prepared(algorithm)
         except Exception as error:
             if not lacks_memory(error):
                 raise
         release()
-    return _prepared(last, w, problem, batch)
+    return prepared(last)
 
 
 def _kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
-    """Those of the choice, and of what runs where memory does not hold that."""
-    makers = [variant_of(name).kernels for name in _in_turn(problem, batch)]
+    """Return the kernels of the choice, and of what runs where memory does not hold that."""
+    makers = [variant_of(name).kernels for name in _in_turn(decide(problem, batch), problem)]
     found = [kernel for make in makers if make is not None for kernel in make(problem, batch)]
     return tuple(dict.fromkeys(found))
 
 
 def refusal(problem: Conv) -> str | None:
-    """Why nothing takes the problem, on the current GPU where it is no plain one; or None."""
+    """Return why no algorithm takes the problem, on the current GPU if it is no plain one."""
     return no_taker(problem, machines.current()) if problem.wants else direct.refusal(problem)
 
 

@@ -1,8 +1,8 @@
-"""Which algorithm was the fastest where it was measured: what ships, and what this machine keeps.
+"""Measured times of algorithms by device, shape and images: a table that ships, and a local cache.
 
 `measured.json` has what was measured on devices that the project had, written of docs/measured by
-scripts/conv_choices.py. `lenetgpu conv --tune` keeps what it measures beside compiled kernels, by
-device, driver and sources.
+scripts/conv_choices.py. `lenetgpu conv --tune` caches what it measures beside compiled kernels, by
+device, driver and sources. `counted` selects which times of a run are kept at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import date as day
 from functools import cache, partial
@@ -21,11 +21,13 @@ from typing import Any
 from lenetgpu.cache import entries
 from lenetgpu.cache.folder import folder
 from lenetgpu.cache.sources import sources
+from lenetgpu.dispatch.algorithms import ALGORITHMS, TENSOR, TILED, WINOGRAD, why_not
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
+from lenetgpu.stages.registry import find
 from lenetgpu.stages.wants import WANTS
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -85,6 +87,10 @@ class Measured:
     def how(self) -> str:
         """What is said behind a time of it."""
         return self.on + self.without
+
+    def plans_for(self, images: int) -> bool:
+        """Return whether a run of `images` has its plans, and errors: its GPU and its images."""
+        return self.images == images and not self.twin
 
     def sound(self) -> bool:
         """Whether it can be: times above 0, at least one image, a day."""
@@ -256,3 +262,58 @@ def row_of(problem: Conv, found: Measured) -> dict[str, Any]:
         del row["dropped"]
     first = {"device": row.pop("device"), "problem": fields_of(problem)}
     return first | {"images": row.pop("images"), "algorithm": found.algorithm} | row
+
+
+_PLAIN = ("direct", "prefetch", "texture")
+_BAD = ("wrong", "failed")
+WINOGRAD_ERR = 3.0
+"""How many times as much as fp32 on the same data Winograd may err to be taken as measured."""
+
+
+def inexact(problem: Conv, images: int, machine: Machine) -> tuple[str, ...]:
+    """Those of Winograd's that err more than fp32 by the model, or do not take `problem`."""
+    return tuple(name for name in WINOGRAD if why_not(name, problem, machine, images=images))
+
+
+def counted(
+    entries: Iterable[Mapping[str, Any]],
+    peer: Mapping[str, Any] | None = None,
+    inexact: Collection[str] = (),
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Of a case's candidates: microseconds of best's algorithms, and those not to be taken.
+
+    These were wrong or failed, or err more than fp32: more than `peer`, cuDNN, by root mean squares
+    on the same images where all have them. Else by the largest, more than `peer` and than all of
+    ours that add fp32 and transform nothing; Winograd may err WINOGRAD_ERR times as much then, and
+    without a `peer` within its tolerance. Those that are `inexact` by the model count where they
+    were compared with a `peer` on the same images alone.
+    """
+    own = [entry for entry in entries if entry["name"].partition(TILED)[0] in ALGORITHMS]
+    right = [entry for entry in own if entry["status"] == "right" and entry.get("median_ms")]
+    peers = [] if peer is None or peer.get("relative_error") is None else [peer]
+    same = all("same_images" in entry for entry in (*right, *peers))
+    plain = [_erred(entry, same) or 0.0 for entry in right if _plain(entry["name"])]
+    theirs = [_erred(entry, same) for entry in peers]
+    limit = max(theirs if same and peers else [*plain, *theirs], default=float("inf"))
+    limits = dict.fromkeys(TENSOR, limit)
+    if peers:
+        limits |= dict.fromkeys(WINOGRAD, limit if same else WINOGRAD_ERR * limit)
+    us, dropped = {}, [entry["name"] for entry in own if entry["status"] in _BAD]
+    for entry in right:
+        name, error = entry["name"], _erred(entry, same)
+        most = limits.get(name.partition(TILED)[0])
+        unknown = name in inexact and not (same and peers)
+        if unknown or (most is not None and (error is None or not error <= most)):
+            dropped.append(name)
+        else:
+            us[name] = 1e3 * entry["median_ms"]
+    return us, tuple(dropped)
+
+
+def _erred(entry: Mapping[str, Any], same: bool) -> Any:
+    """What a candidate erred: on the same images as all, or the largest of any."""
+    return entry["same_images"]["rms"] if same else entry.get("relative_error")
+
+
+def _plain(algorithm: str) -> bool:
+    return find("conv", algorithm.partition(TILED)[0], "cuda").family in _PLAIN

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import fields, replace
 from typing import Any
 
-from lenetgpu.dispatch.possible import TILED
+from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.lab.show.conv_document import shape_text
 from lenetgpu.papers.shapes import Row, Shape

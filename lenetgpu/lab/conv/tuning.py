@@ -7,15 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.cache.entries import alone
-from lenetgpu.dispatch.choose import (
-    choices,
-    further,
-    off_by,
-    taken,
-)
-from lenetgpu.dispatch.counted import counted, inexact
-from lenetgpu.dispatch.measured import Measured, keep
-from lenetgpu.dispatch.possible import ALGORITHMS
+from lenetgpu.dispatch.algorithms import ALGORITHMS
+from lenetgpu.dispatch.choose import choices, decide, further, off_by
+from lenetgpu.dispatch.measured import Measured, counted, inexact, keep
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.lab.conv.request import ConvRequest
@@ -86,7 +80,7 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
         return Tuned(us, why="no algorithm was right and timed")
     today, load = datetime.date.today().isoformat(), load_on("cuda")
     found = Measured(machine.name, shape.batch, us, today, load=load)
-    before, _ = taken(problem, shape.batch, machine)
+    before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
     with alone(KIND):  # another may tune the shape for other images meanwhile
         why = None if keep(problem, found) else "the cache folder takes no entry"
