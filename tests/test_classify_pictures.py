@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import errno
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -128,7 +127,7 @@ def bad(scans):
     Image.new("L", (40, 40), 200).save(scans / "11.png")
     names = list(below(str(scans)))
     places = [names.index(str(scans / name)) for name in ("10.png", "11.png")]
-    return places, ["a file that ends too early", "found a blank picture"]
+    return places, ["Truncated File Read", "found a blank picture"]
 
 
 def test_a_picture_without_a_label_is_a_row_and_the_others_go_on(tmp_path, scans, bad):
@@ -559,7 +558,6 @@ def test_what_a_worker_costs(tmp_path, scans):
 
 def test_pillow_is_quiet_until_the_last_thread_is_out(scans):
     before, inside, out = list(warnings.filters), threading.Event(), threading.Event()
-    handlers = list(logging.getLogger("PIL").handlers)
 
     def first():
         with read._QUIET:
@@ -572,9 +570,10 @@ def test_pillow_is_quiet_until_the_last_thread_is_out(scans):
     with read._QUIET:
         out.set()
         thread.join()
-        with pytest.raises(Image.DecompressionBombWarning):
+        with warnings.catch_warnings(record=True) as said:
             warnings.warn("a bomb", Image.DecompressionBombWarning, stacklevel=1)
-    assert warnings.filters == before and logging.getLogger("PIL").handlers == handlers
+        assert not said
+    assert warnings.filters == before
     assert read_digit(scans / "01.png").pixels.any()
 
 

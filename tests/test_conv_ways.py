@@ -58,10 +58,7 @@ def without_torch(monkeypatch):
         ("mb64_ic3oc64_ih224oh112kh7sh2dh0ph3", 64, Conv(224, 224, 3, 64, 7, 7, 2, 3)),
         ("ic3ih227iw227_oc96oh55ow55_kh11kw11_sh4sw4ph0pw0_nx", 2,
          Conv(227, 227, 3, 96, 11, 11, 4)),
-        ("g1ic17oc17_ih8oh4kh1ph0sh2", 2, Conv(8, 8, 17, 17, 1, 1, 2)),
         ("ic8ih8iw9oc4kh3kw2ph0", 2, Conv(8, 9, 8, 4, 3, 2)),
-        ("ic8ih8iw9oc4kh3ph1", 2, Conv(8, 9, 8, 4, 3, 3, 1, 1)),
-        ("ic8ih8oc4oh8kh5", 2, Conv(8, 8, 8, 4, 5, 5, 1, 2)),
         ("ic8iw8oc4kw3", 2, Conv(1, 8, 8, 4, 1, 3)),
         ("./benchdnn --conv --mb=4 --dir=FWD_D --dt=f32 -v1 mb9ic8ih8oc4kh1dh5", 4,
          Conv(8, 8, 8, 4, 1, 1)),
@@ -70,22 +67,14 @@ def without_torch(monkeypatch):
          " -m conv -t 1", 64, Conv(56, 57, 64, 65, 3, 2, 2, 1)),
         (f"{MIOPEN} --batchsize 5 --in_channels 7 --pad_h 4 --pad_mode valid", 5,
          Conv(32, 32, 7, 32, 3, 3)),
-        (f"{MIOPEN} --in_h 9 --in_w 8 --fil_h 5 --fil_w 4 --out_channels 6 --conv_stride_h 2"
-         " --conv_stride_w 2 --pad_h 1 --pad_w 1", 100, Conv(9, 8, 3, 6, 5, 4, 2, 1)),
         ("MIOpen(HIP): Command [LogCmdConvolution] ./bin/MIOpenDriver conv -n 2 -F 3", 2,
          Conv(32, 32, 3, 32, 3, 3)),
         ("g32ic32ih8oc64kh3", 2, Conv(8, 8, 32, 64, 3, 3, groups=32)),
         ("ic8ih8oc8kh3dh1", 2, Conv(8, 8, 8, 8, 3, 3, dilation=(2, 2))),
-        ("ic8ih8oc8kh3dh1dw0", 2, Conv(8, 8, 8, 8, 3, 3, dilation=(2, 1))),
-        ("ic8ih8oc8kh3sh1sw2", 2, Conv(8, 8, 8, 8, 3, 3, strides=(1, 2))),
         ("ic8ih8oc8kh3ph1pw0", 2, Conv(8, 8, 8, 8, 3, 3, pads=(1, 0, 1, 0))),
         ("ic16oc16_ih5oh8kh3ph3", 2, Conv(5, 5, 16, 16, 3, 3, pads=(3, 3, 2, 2))),
-        ("ic3oc64_ih224oh112kh7sh2", 2, Conv(224, 224, 3, 64, 7, 7, 2, pads=(2, 2, 3, 3))),
-        (f"{MIOPEN} -c 4 -g 4", 100, Conv(32, 32, 4, 32, 3, 3, groups=4)),
-        (f"{MIOPEN} -l 2", 100, Conv(32, 32, 3, 32, 3, 3, dilation=(2, 1))),
         (f"{MIOPEN} -l 2 -j 3 -u 2", 100,
          Conv(32, 32, 3, 32, 3, 3, strides=(2, 1), dilation=(2, 3))),
-        (f"{MIOPEN} -q 1", 100, Conv(32, 32, 3, 32, 3, 3, pads=(0, 1, 0, 1))),
     ],
 )  # fmt: skip
 def test_lines_are_read_as_their_tools_read_them(line, images, conv):
@@ -101,14 +90,10 @@ def test_lines_are_read_as_their_tools_read_them(line, images, conv):
         ("--dir=BWD_W ic8ih8oc8kh3", "direction BWD_W"),
         ("--dt=u8:s8:f32 g2ic8ih8oc8kh3", "u8:s8:f32 operands"),
         (f"{MIOPEN} -F 4", "backward only (-F 4)"),
-        (f"{MIOPEN} -m trans", "transposed"),
         (f"{MIOPEN} -p 1 -r 2", "padding of 2"),
         (f"{MIOPEN} -z same", "padding mode same"),
-        (f"{MIOPEN} -_ 3", "3 spatial dimensions"),
         ("MIOpenDriver convfp8", "fp8 operands"),
-        ("--dt=f16:f16:f32 ic8ih8oc8kh3", "f16:f16:f32 operands"),
         ("--attr-post-ops=sum+relu ic8ih8oc8kh3", "post-operations sum+relu"),
-        ("--attr-post-ops=relu:0.5 ic8ih8oc8kh3", "post-operations relu:0.5"),
     ],
 )
 def test_what_is_not_taken_is_said(line, why):
@@ -124,10 +109,8 @@ def test_what_is_not_taken_is_said(line, why):
     [
         ("ic8ih8oc8kh3", Wish(), ALONE),
         ("ic8ih8oc8kh3", Wish(epilogue=True), FUSED),
-        ("ic8ih8oc8kh3", Wish(bias=True), AS_SAID),
         ("ic8ih8oc8kh3", Wish(relu=True, epilogue=True), AS_SAID),
         ("--attr-post-ops=relu ic8ih8oc8kh3", Wish(), AS_SAID),
-        ("--dir=BWD_W --deconv ic8ih8oc8kh3", Wish(), ALONE),
     ],
 )
 def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
@@ -145,39 +128,23 @@ def test_padding_that_no_output_reads_is_not_there():
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("ic0ih8oc8kh3", "expected C of at least 1, found 0"),
-        ("ic8ih8oc0kh3", "expected M of at least 1, found 0"),
-        ("mb0ic8ih8oc8kh3", "expected images of at least 1, found 0"),
         ("g3ic8ih8oc9kh3", "expected groups that divide C, found 3 of 8"),
-        ("g4ic8ih8oc9kh3", "expected groups that divide M, found 4 of 9"),
-        ("g0ic8ih8oc8kh3", "expected groups of at least 1, found 0"),
         ("ic8ih8oc8kh9", "within the padded map of 8x8, found 9x9"),
-        ("ic8ih8oc8kh5dh1", "within the padded map of 8x8, found 9x9"),
         ("ic8ih8oc8kh3ph-1", "expected pad of at least 0, found -1"),
-        ("ic8ih8oc8kh3sh0", "expected stride of at least 1, found 0"),
-        ("ic8ih8oc8kh3dh-1", "expected dilation of at least 1, found 0"),
         ("ic8ih8oc8kh3oh2", "expected OH of at least 6, found 2"),
         ("ic8oc8kh3", "expected ih, found none"),
-        ("ic8ih8kh3", "expected oc, found none"),
         ("ic8ih8oc8kh3ic8", "found ic twice"),
         ("ic8ih8oc8kh3xy4", "once, found xy"),
         ("ic8ih8oc8kh", "expected an entry and its whole number, found 'kh'"),
-        ("ic8ih8oc8kh12345678901", "expected an entry and its whole number"),
         ("ic8ih8oc8kh3 ic8ih8oc8kh3", "expected one descriptor, as ic3ih8oc4kh3, found 2"),
         ("--batch=other ic8ih8oc8kh3", "found --batch=other"),
         ("--mb=x ic8ih8oc8kh3", "expected a whole number, found 'x'"),
         ("mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
-        ("g8mb9000ic800ih800oc8kh3", "fewer than 2^31 values in the input, found 4,608,000,000"),
-        (f"{MIOPEN} -c 0", "expected C of at least 1, found 0"),
-        (f"{MIOPEN} -g 2", "expected groups that divide C, found 2 of 3"),
         (f"{MIOPEN} -l 17", "within the padded map of 32x32, found 35x3"),
-        (f"{MIOPEN} -y 33", "within the padded map of 32x32, found 33x3"),
         (f"{MIOPEN} -n 1e3", "expected a whole number for -n, found '1e3'"),
         (f"{MIOPEN} -n", "expected a value behind -n, found none"),
         (f"{MIOPEN} -n 3 -n 4", "found -n twice"),
         (f"{MIOPEN} -Q 3", "expected a flag of its convolutions, found -Q"),
-        (f"{MIOPEN} n 3", "expected a flag of its convolutions, found n"),
-        (f"{MIOPEN} --n 3", "expected a flag of its convolutions, found --n"),
         ("MIOpenDriver pool -n 3", "behind its name, found pool"),
         ("MIOpenDriver", "behind its name, found nothing"),
     ],
@@ -192,12 +159,9 @@ def test_a_bad_line_is_one_sentence(line, words):
 @pytest.mark.parametrize(
     ("taken_", "refused", "name"),
     [
-        ("1,32767,65536,1,3", "1,32768,65536,1,3", "input"),
         ("1,32766,65533,1,3,1,1", "1,32766,65534,1,3,1,1", "input"),
         ("32767,16,16,256,16", "32768,16,16,256,16", "filters"),
         ("1,256,256,32767,1", "1,256,256,32768,1", "output"),
-        ("g8mb1ic8ih16oc8kh1ph8184pw8183", "g8mb1ic8ih16oc8kh1ph8184pw8184", "input"),
-        ("g2mb1ic65534ih16oc256kh16", "g2mb1ic65536ih16oc256kh16", "filters"),
     ],
 )
 def test_offsets_of_32_bits_are_enough_or_it_is_refused(taken_, refused, name):
@@ -211,7 +175,7 @@ def test_offsets_of_32_bits_are_enough_or_it_is_refused(taken_, refused, name):
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     numbers=st.tuples(*[st.integers(1, 9)] * 7), stride=PAIRS, dilation=PAIRS,
     pad=st.tuples(st.integers(0, 3), st.integers(0, 3)), groups=st.integers(1, 3),
@@ -290,7 +254,7 @@ def test_a_file_of_lines_is_a_row_a_distinct_convolution(tmp_path):
 def test_a_sum_counts_each_as_often_as_it_is_there(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text(LINES)
-    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled,winograd",
+    result = run("--from", path, "--device", "cpu", "--only", "tiled,unrolled",
                  "--seconds", 0.02, "--reference", "unrolled", "--json", "-")  # fmt: skip
     document = json.loads(result.stdout)
     times = {
@@ -360,16 +324,6 @@ def test_a_command_says_all_that_shapes_its_times():
     assert {word for word in shlex.split(command) if word.startswith("--")} <= options
 
 
-def test_a_batch_is_that_of_every_line(tmp_path):
-    path = tmp_path / "lines.txt"
-    path.write_text("mb3ic8ih10oc16kh3\nmb4ic8ih10oc16kh3\ng8mb5ic8ih10oc8kh3\n")
-    document = json.loads(run("--from", path, "--batch", 7, "--list", "--json", "-").stdout)
-    rows = document["network"]["rows"]
-    assert [(row["images"], row["count"]) for row in rows] == [(7, 2), (7, 1)]
-    shape = json.loads(run("mb3ic8ih10oc16kh3", "--batch", 7, "--list", "--json", "-").stdout)
-    assert shape["network"]["rows"][0]["images"] == 7
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -434,22 +388,6 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
 
 
-def test_some_rows_of_the_papers_tables():
-    resnet = {shape.label: shape for shape in SUITES["resnet50"].shapes}
-    assert resnet["conv1"].problem == Conv(224, 224, 3, 64, 7, 7, 2, 3)
-    assert (resnet["conv4_x"].problem, resnet["conv4_x"].count) == (
-        Conv(14, 14, 256, 256, 3, 3, 1, 1), 6,
-    )  # fmt: skip
-    assert resnet["conv5_x past"].problem == Conv(14, 14, 1024, 2048, 1, 1, 2)
-    vgg = {shape.label: shape for shape in SUITES["vgg16"].shapes}
-    assert (vgg["block 5"].problem, vgg["block 5"].count) == (
-        Conv(14, 14, 512, 512, 3, 3, 1, 1), 3,
-    )  # fmt: skip
-    mobile = {row.label: row for row in SUITES["mobilenet-v2"].rows}
-    assert mobile["last"].problem == Conv(7, 7, 320, 1280, 1, 1)
-    assert mobile["first"].problem == Conv(224, 224, 3, 32, 3, 3, 2, 1)
-
-
 def test_a_suites_depthwise_convolutions_are_taken_and_said_by_lines():
     result = run("--suite", "mobilenet-v2", "--list", "--json", "-")
     assert result.exit_code == 0, result.output
@@ -507,7 +445,7 @@ def test_names_are_each_once():
     assert [row.count for row in rows] == [2, 1, 1, 1, 1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.text('gmbicohwkspdnt_0123456789-=" ', max_size=40))
 def test_any_text_is_a_convolution_or_a_sentence(text):
     for read in (benchdnn.read, lambda line: miopen.read(f"MIOpenDriver conv {line}")):

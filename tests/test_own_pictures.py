@@ -8,11 +8,13 @@ import os
 import struct
 import subprocess
 import sys
+import threading
 import warnings
 import zlib
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFile
@@ -22,11 +24,10 @@ from lenetgpu.files.assets import default_digits
 from lenetgpu.files.source import open_source
 from lenetgpu.pictures import read, read_digit
 from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
-from lenetgpu.pictures.islands import islands
+from lenetgpu.pictures.masks import grown, islands, resized, shrunk
 from lenetgpu.pictures.read import read_grey
-from lenetgpu.pictures.sizes import grown, resized, shrunk
 
-MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I;16", "I", "F")
+MODES = ("1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I", "F")
 FORMS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "PPM")
 
 
@@ -83,8 +84,6 @@ def test_every_mode_is_the_same_digit(put, mode):
     if mode == "PA":
         image = image.convert("RGBA").quantize(8)
         form = "PNG"
-    if mode == "HSV":
-        image, form = image.convert("RGB"), "BMP"
     path = put(image, form=form)
     try:
         Image.open(path).load()
@@ -95,15 +94,17 @@ def test_every_mode_is_the_same_digit(put, mode):
     assert alike(made.pixels, SEVEN)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF", "WEBP"])
-def test_exif_turns_it(put, orientation, form):
+@pytest.mark.parametrize(
+    ("form", "orientation"),
+    [("JPEG", 6), ("PNG", 5), ("TIFF", 8), ("WEBP", 3), ("PNG", 2), ("PNG", 4), ("PNG", 7)],
+)
+def test_exif_turns_it(put, form, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     wide = np.asarray(seven(), np.uint8)
     grey, *_ = read_grey(put(Image.fromarray(wide), form=form, exif=exif, quality=95))
     undone = {
-        1: wide, 2: wide[:, ::-1], 3: wide[::-1, ::-1], 4: wide[::-1], 5: wide.T,
+        2: wide[:, ::-1], 3: wide[::-1, ::-1], 4: wide[::-1], 5: wide.T,
         6: np.rot90(wide, -1), 7: np.rot90(wide, 2).T, 8: np.rot90(wide),
     }[orientation]  # fmt: skip
     assert grey.shape == undone.shape
@@ -128,7 +129,7 @@ def test_a_page_with_transparent_corners_keeps_its_paper(put):
     assert alike(made.pixels, as_mnist(page.astype(np.float32)).pixels)
 
 
-@pytest.mark.parametrize("depth", [255, 1023, 4095, 65535])
+@pytest.mark.parametrize("depth", [255, 4095])
 def test_deep_pictures_are_white_at_the_least_depth_that_holds_them(put, depth):
     values = np.linspace(0, depth, 30 * 30).reshape(30, 30).astype(np.uint16)
     grey, *_ = read_grey(put(Image.fromarray(values)))
@@ -154,13 +155,12 @@ def test_only_the_first_frame_is_read_and_that_is_said(put):
 # what is prepared
 
 
-def shipped(count=300):
+def shipped(count=120):
     with open_source(default_digits(), limit=count) as source:
         return source.whole()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("tight", [False, True])
+@pytest.mark.parametrize(("dark", "tight"), [(True, False), (False, True)])
 def test_what_is_prepared_already_stays_what_it_is(dark, tight):
     """MNIST's form is a fixed point, of both polarities, also cut off at the ink."""
     from lenetgpu import LeNet
@@ -206,15 +206,14 @@ def shaded(image, how):
     return (page * light).astype(np.float32)
 
 
-@pytest.mark.parametrize("noise", [0, 12])
 @pytest.mark.parametrize("how", ["even", "from the left", "a lamp's", "a hard shadow"])
-def test_uneven_light_does_not_change_the_digit(how, noise):
+def test_uneven_light_does_not_change_the_digit(how):
     page = shaded(seven(300, 400, stroke=22), how)
-    page += np.random.default_rng(5).normal(0, noise, page.shape)
+    page += np.random.default_rng(5).normal(0, 12, page.shape)
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
 
 
-@pytest.mark.parametrize("how", ["from the left", "a lamp's"])
+@pytest.mark.parametrize("how", ["from the left"])
 def test_shading_is_taken_away_from_a_board_too(how):
     """Faint and bright on dark: no thin dark line could be found instead."""
     page = shaded(seven(300, 400, paper=130, ink=190, stroke=22), how)
@@ -236,7 +235,7 @@ def test_a_thin_line_is_thickened():
     assert thin.max() == 255 and 0.5 < thin.sum() / SEVEN.sum() < 1.5
 
 
-@pytest.mark.parametrize(("digits", "gap"), [(2, 110), (3, 110), (2, 75)])
+@pytest.mark.parametrize(("digits", "gap"), [(3, 110), (2, 75)])
 def test_several_digits_are_said(digits, gap):
     page = np.full((160, 60 + gap * digits), 235, np.float32)
     one = np.asarray(seven())[30:140, 30:90]
@@ -287,7 +286,7 @@ def test_as_is_is_only_resized(put):
 
 
 @given(st.integers(1, 24), st.integers(1, 24), st.floats(0.05, 0.95), st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_islands_are_what_a_flood_finds(height, width, share, seed):
     mask = np.random.default_rng(seed).random((height, width)) < share
     found, numbers = islands(mask)
@@ -322,7 +321,7 @@ def test_a_comb_and_a_snake_are_one_island():
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_resizing_keeps_the_range_and_flat_is_flat(height, width, tall, wide):
     values = np.random.default_rng(height * width).random((height, width)).astype(np.float32)
     found = resized(values, tall, wide)
@@ -345,11 +344,11 @@ def test_shrunk_averages_and_grown_spreads():
 
 
 @given(
-    st.sampled_from([mode for mode in MODES if mode not in ("PA", "HSV", "LAB", "YCbCr")]),
+    st.sampled_from([mode for mode in MODES if mode not in ("PA", "LAB", "YCbCr")]),
     st.sampled_from(FORMS), st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6),
     st.booleans(),
 )  # fmt: skip
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_picture_is_a_digit_or_a_sentence(
     tmp_path_factory, mode, form, width, height, seed, flat
 ):
@@ -410,51 +409,63 @@ def gif(frames, comment=b""):
     return image[:at] + comment + frame * frames + b";"
 
 
+LARGE = r"a \w+ picture of at most [\d,]+ pixels, found more$"
+DAMAGED = r"a whole \w+ picture, found a damaged one \("
 BOMBS = {
-    "png": (lambda: png(60_000, 60_000, zlib.compress(bytes(100))), "60,000x60,000 pixels"),
+    "png": (lambda: png(60_000, 60_000, zlib.compress(bytes(100))), LARGE),
+    "pixels": (lambda: png(6400, 6251, zlib.compress(bytes(100))), "found 6,400x6,251 pixels"),
+    "side": (lambda: png(65_536, 3, zlib.compress(bytes(100))), "found 65,536x3 pixels"),
     "text": (lambda: png(9, 9, zlib.compress(bytes(90)),
                          chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
     "profile": (lambda: png(9, 9, zlib.compress(bytes(90)),
                             chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
-    "chunks": (lambda: png(9, 9, zlib.compress(bytes(90)), chunk(b"tEXt", b"a\0") * 60_000),
-               "50,000 parts"),
-    "crc": (lambda: png(9, 9, zlib.compress(bytes(90))).replace(b"IDAT", b"IDAT")[:-16] + bytes(16),
-            "checksum|too early"),
-    "tiff": (lambda: tiff(t256=(4, 1, 60_000), t257=(4, 1, 60_000)), "60,000x60,000 pixels"),
-    "strips": (lambda: tiff(t273=(4, 4_000_000_000, 300)), "too early"),
-    "many strips": (lambda: tiff(t273=(4, 300_000, 300)) + bytes(1_200_000), "300,000 values"),
-    "tiles": (lambda: tiff(t322=(4, 1, 40_000), t323=(4, 1, 40_000)), "40,000x40,000 pixels"),
-    "gif": (lambda: gif(1)[:6] + b"\xff\xff\xff\xff" + gif(1)[10:], "65,535x65,535 pixels"),
+    "crc": (lambda: png(9, 9, zlib.compress(bytes(90)))[:-16] + bytes(4) + chunk(b"IEND", b""),
+            DAMAGED),
+    "tiff": (lambda: tiff(t256=(4, 1, 60_000), t257=(4, 1, 60_000)), LARGE),
+    "strips": (lambda: tiff(t273=(4, 4_000_000_000, 300)), DAMAGED),
+    "tiles": (lambda: tiff(t322=(4, 1, 40_000), t323=(4, 1, 40_000), t259=(3, 1, 5)),
+              "more than 200,000,000 bytes of pixels and one strip"),
+    "strip": (lambda: tiff(t256=(4, 1, 9_000), t257=(4, 1, 4_000), t278=(4, 1, 4_000),
+                           t259=(3, 1, 5), t258=(3, 1, 16)), "more than 200,000,000 bytes"),
+    "gif": (lambda: gif(1)[:6] + b"\xff\xff\xff\xff" + gif(1)[10:], LARGE),
+    "comment": (lambda: gif(1, b"!\xfe" + (b"\xff" + bytes(255)) * 20_000 + b"\0"),
+                "a GIF picture of at most 4,194,304 bytes, found 5,"),
     "bmp": (lambda: b"BM" + struct.pack("<IIIIiiHHI", 0, 0, 54, 40, 60_000, 60_000, 1, 24, 0)
-            + bytes(20), "60,000x60,000 pixels"),
+            + bytes(20), LARGE),
     "runs": (lambda: b"BM" + struct.pack("<IIIIiiHHI", 0, 0, 54, 40, 90, 90, 1, 8, 1)
-             + bytes(5 << 20), "runs in more"),
-    "pnm": (lambda: b"P5 99999999 99999999 255\n", "99,999,999x99,999,999 pixels"),
-    "long text": (lambda: b"P2 3000 3000 255\n" + b"0 " * (3 << 20), "bytes of text"),
-    "comment": (lambda: b"P5 #" + b"c" * (1 << 20) + b"\n9 9 255\n" + bytes(81), "no width"),
-    "webp": (lambda: b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\xff\x7f" * 2,
-             "8,388,608x"),
+             + bytes(5 << 20), "bmp_rle in more than 4,194,304 bytes"),
+    "pnm": (lambda: b"P5 99999999 99999999 255\n", LARGE),
+    "long text": (lambda: b"P2 3000 3000 255\n" + b"0 " * (3 << 20), "ppm_plain in more than"),
+    "greys": (lambda: b"P5 3000 3000 254\n" + bytes(9_000_000), "ppm in more than"),
+    "webp": (lambda: b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\xff\x7f" * 2, LARGE),
+    "webp of 13 million": (lambda: saved(Image.new("L", (4_000, 3_300)), "WEBP"), "4,000x3,300 p"),
     "jpeg": (lambda: saved(seven(), "JPEG").replace(
-        struct.pack(">HH", 160, 120), b"\xff\xff\xff\xff", 1), "65,535x65,535 pixels"),
-    "markers": (lambda: saved(seven(), "JPEG")[:2] + b"\xff\xfe\0\2" * 6_000
-                + saved(seven(), "JPEG")[2:], "5,000 parts"),
-    "notes": (lambda: saved(seven(), "JPEG")[:2] + (b"\xff\xe1\xff\xff" + bytes(65_533)) * 300
-              + saved(seven(), "JPEG")[2:], "bytes of notes"),
-    "nan": (lambda: b"Pf\n3 3\n-1.0\n" + struct.pack("<9f", *[math.nan] * 9), "NaN"),
-    "no pixels": (lambda: png(0, 9, zlib.compress(b"")), "0x9 pixels"),
+        struct.pack(">HH", 160, 120), b"\xff\xff\xff\xff", 1), LARGE),
+    "progressive": (lambda: saved(Image.new("RGB", (5200, 5200)), "JPEG", progressive=True),
+                    "of at most 26,666,666 pixels, found 5,200x5,200 pixels"),
+    "scans": (lambda: scans(9_000, 40), "more scans than a picture"),
+    "no pixels": (lambda: png(0, 9, zlib.compress(b"")), DAMAGED),
 }  # fmt: skip
+
+
+def scans(side, count):
+    plain = saved(Image.new("L", (side, side), 255), "JPEG", progressive=True)
+    last = plain.rindex(b"\xff\xda")
+    return plain[:-2] + plain[last:-2] * count + plain[-2:]
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
-    make, found = BOMBS[name]
-    loaded = []
-    real = ImageFile.ImageFile.load
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (loaded.append(1), real(self))[1])
-    wanted = r"(a whole \w+ picture|a \w+ picture of (at most|sides up to) [\d,]+ pixels)"
-    with pytest.raises(LenetError, match=f": expected {wanted}, found .*({found})"):
-        read_grey(put(make()))
-    assert not loaded or name == "nan"
+    make, said = BOMBS[name]
+    path = put(make())
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(LenetError, match=rf": expected .*({said})"):
+        read_grey(path)
+
+
+def test_what_is_not_finite_is_refused(put):
+    with pytest.raises(LenetError, match="found NaN or infinity in it"):
+        read_grey(put(b"Pf\n3 3\n-1.0\n" + struct.pack("<9f", *[math.nan] * 9)))
 
 
 MEASURED = """
@@ -469,6 +480,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, made.notes)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
 @pytest.mark.parametrize(
     ("form", "mode", "size"),
@@ -489,49 +501,23 @@ def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, 
     assert int(taken) * 1024 < 215_000_000
 
 
-@pytest.mark.parametrize(
-    ("make", "found"),
-    [
-        (lambda: png(65_536, 3, zlib.compress(bytes(100))), "65,536x3 pixels"),
-        (lambda: png(6400, 6251, zlib.compress(bytes(100))), "6,400x6,251 pixels"),
-        (lambda: saved(Image.new("RGB", (5200, 5200)), "JPEG", progressive=True), "27,040,000"),
-        (lambda: saved(Image.new("CMYK", (4500, 4500)), "JPEG"), "20,250,000"),
-        (lambda: tiff(t256=(4, 1, 9_000), t257=(4, 1, 4_000), t278=(4, 1, 4_000),
-                      t259=(3, 1, 5), t277=(3, 1, 3), t258=(3, 1, 8)), "144,000,000 and 108,"),
-        (lambda: b"P5 3000 3000 254\n" + bytes(9_000_000), "greys up to others"),
-    ],
-    ids=["side", "pixels", "progressive", "CMYK", "strip", "greys"],
-)  # fmt: skip
-def test_what_would_take_more_than_its_pixels_is_refused(put, make, found, monkeypatch):
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
-    with pytest.raises(LenetError, match=f"found {found}"):
-        read_grey(put(make()))
-
-
-def test_a_large_jpeg_of_one_scan_is_read(put):
-    made = read_digit(put(Image.new("RGB", (9450, 9450)), form="JPEG"), as_is=True)
-    assert made.notes == ("resized from 9450x9450",)
-
-
-@pytest.mark.parametrize("mode", ["RGBA", "RGB", "L", "1", "I;16", "F", "P"])
-@pytest.mark.parametrize("size", [(2051, 1029), (1029, 2051), (3, 60_000), (60_000, 3)])
+@pytest.mark.parametrize("mode", ["RGBA", "L", "I;16", "P"])
+@pytest.mark.parametrize("size", [(1026, 700), (3, 9_000)])
 def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
     """By strips of one square's height and in one: the same; of grey what NumPy says."""
     rng = np.random.default_rng(3)
     values = rng.integers(0, 256, size[::-1]).astype(np.uint8)
     if mode == "I;16":
         image = Image.fromarray(values.astype(np.uint16) * 257)
-    elif mode == "F":
-        image = Image.fromarray(values.astype(np.float32) / 255)
     else:
         image = Image.fromarray(values).convert("RGB").convert(mode)
-    path = put(image, form="TIFF" if mode == "F" else "PNG")
+    path = put(image, form="PNG")
     found = []
     for pixels in (1, 1 << 40):
         monkeypatch.setattr(read, "_STRIP", pixels)
         found.append(read_grey(path)[0])
     assert (found[0] == found[1]).all() and max(found[0].shape) <= 512
-    if mode in ("L", "I;16", "F"):
+    if mode in ("L", "I;16"):
         assert np.allclose(found[0], shrunk(values.astype(np.float32)), atol=0.6)
 
 
@@ -552,22 +538,14 @@ def test_as_is_says_the_size_of_the_file(put):
         assert read_digit(path, as_is=True).notes == (f"resized from {said}",)
 
 
-def test_scans_of_a_jpeg_are_counted(put):
-    plain = saved(Image.new("L", (9_000, 9_000), 255), "JPEG", progressive=True)
-    last = plain.rindex(b"\xff\xda")
-    with pytest.raises(LenetError, match="more scans than"):
-        read_grey(put(plain[:-2] + plain[last:-2] * 40 + plain[-2:]))
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: gif(10_000),
-        lambda: gif(1, b"!\xfe" + (b"\xff" + bytes(255)) * 40_000 + b"\0"),
         lambda: png(10, 10, zlib.compress(bytes(64 << 20), 9)),
         tiff,
     ],
-    ids=["frames", "comment", "more pixels than rows", "tiff"],
+    ids=["frames", "more pixels than rows", "tiff"],
 )
 def test_what_is_large_and_harmless_is_read_soon_and_small(put, make):
     """Pillow is handed a GIF's first frame alone, and stops at a PNG's last row."""
@@ -588,7 +566,7 @@ def test_what_is_cut_off_is_refused(put, form):
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70)).astype(np.uint8)), form
     )
     read_grey(put(whole))
-    for share in (0.02, 0.3, 0.7, 0.97):
+    for share in (0.02, 0.7, 0.97):
         with pytest.raises(LenetError, match=": expected (a whole|a picture)"):
             read_grey(put(whole[: int(share * len(whole))]))
 
@@ -603,7 +581,7 @@ def test_pillow_is_not_to_take_what_is_cut_off(put, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_bytes_are_a_picture_or_a_sentence(put, form, rng):
     whole = saved(seven(60, 80), form)
-    for _ in range(25):
+    for _ in range(45):
         data = bytearray(whole)
         for at in rng.integers(0, len(data), rng.integers(1, 6)):
             data[at] = rng.integers(256)
@@ -671,3 +649,52 @@ def test_a_file_of_many_bytes_is_not_read(tmp_path):
         file.truncate((256 << 20) + 1)
     with pytest.raises(LenetError, match="of at most 134,217,728 bytes, found 268,435,457"):
         read_grey(path)
+
+
+# what libtiff prints past Pillow
+
+
+def fax(damaged):
+    """A fax of a seven, a few of its bytes others where it is `damaged`."""
+    image = Image.new("1", (300, 200), 1)
+    ImageDraw.Draw(image).line([(80, 40), (200, 40), (120, 170)], 0, 12)
+    file = io.BytesIO()
+    image.save(file, "TIFF", compression="group3")
+    data = bytearray(file.getvalue())
+    if damaged:
+        with Image.open(file) as opened:
+            middle = opened.tag_v2[273][0] + opened.tag_v2[279][0] // 2
+        data[middle : middle + 6] = bytes(6)
+    return bytes(data)
+
+
+def test_a_damaged_fax_is_refused_and_nothing_else_is_printed(tmp_path, capfd):
+    path = tmp_path / "fax.tif"
+    path.write_bytes(fax(damaged=False))
+    assert read_grey(path)[0].shape == (200, 300)
+    path.write_bytes(fax(damaged=True))
+    with pytest.raises(LenetError, match="found a damaged one .Fax3Decode1D: Bad code"):
+        read_grey(path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_others_print_meanwhile_is_not_lost(capfd):
+    """Nor taken for libtiff's; its warnings are no damage, and an error keeps its own words."""
+    with read._without_libtiff():
+        writer = threading.Thread(target=os.write, args=(2, b"reading 3 of 5\r"))
+        writer.start()
+        writer.join()
+        os.write(2, b"TIFFFetch: Warning, an odd tag.\n")
+    assert capfd.readouterr().err == "reading 3 of 5\r"
+    with pytest.raises(OSError, match="cut off"), read._without_libtiff():
+        raise OSError("cut off")
+
+
+def test_where_stderr_is_closed(tmp_path):
+    path = tmp_path / "fax.tif"
+    path.write_bytes(fax(damaged=False))
+    words = [sys.executable, "-m", "lenetgpu", "infer", path, "--device", "cpu", "--plan", "fp32"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *words], cwd=ROOT, stdout=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 0 and b"fax.tif" in done.stdout

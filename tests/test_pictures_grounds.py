@@ -12,9 +12,8 @@ from lenetgpu.errors import LenetError
 from lenetgpu.pictures import read_digit
 from lenetgpu.pictures.as_mnist import as_mnist
 from lenetgpu.pictures.digits import digits_of
-from lenetgpu.pictures.outlines import FILLED, filled_outline
 from lenetgpu.pictures.read import read_colours
-from lenetgpu.pictures.sheets import sheet_of
+from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
 TURNED = "dark on light, turned"
 RED, GREEN = (200, 60, 60), (60, 127, 80)
@@ -60,15 +59,14 @@ def on_ground(sheet, ground, angle, bezel=None, noise=3.0):
 
 @pytest.mark.parametrize(
     ("paper", "ink", "ground", "bezel"),
-    [(230, 30, 70, None), (30, 220, 150, None), (230, 30, 130, 15), (230, 30, 15, 60),
-     (40, 220, 15, 90)],
-    ids=["sheet", "dark screen", "bezel", "bezel, night", "dark screen, night"],
+    [(230, 30, 70, None), (30, 220, 150, None), (230, 30, 15, 60)],
+    ids=["sheet", "dark screen", "bezel, night"],
 )  # fmt: skip
-@pytest.mark.parametrize("angle", [0, 7])
+@pytest.mark.parametrize("angle", [7])
 def test_a_sheet_or_screen_is_read_alone(paper, ink, ground, bezel, angle):
     page = on_ground(laid(strokes(), paper, ink), ground, angle, bezel).astype(np.float32)
     made = as_mnist(page)
-    assert alike(made.pixels, SEVEN, 12 if angle == 0 else 30)
+    assert alike(made.pixels, SEVEN, 30)
     assert (TURNED in made.notes) == (ink < paper)
 
 
@@ -86,7 +84,7 @@ def test_several_digits_on_a_sheet_are_said_and_the_largest_is_read():
 
 
 @pytest.mark.parametrize(("paper", "ground"), [(230, 60), (20, 160)])
-@pytest.mark.parametrize("angle", [0, 6])
+@pytest.mark.parametrize("angle", [6])
 def test_an_empty_sheet_is_refused(paper, ground, angle):
     page = on_ground(np.full((400, 400), paper, np.float32), ground, angle)
     with pytest.raises(LenetError, match="^expected a digit, found a solid shape or an empty"):
@@ -115,8 +113,7 @@ def outlined(mask, width):
     return Image.fromarray(np.asarray(mask) - np.asarray(inner))
 
 
-@pytest.mark.parametrize("width", [1, 2, 3])
-@pytest.mark.parametrize("size", [400, 200])
+@pytest.mark.parametrize(("width", "size"), [(1, 400), (3, 200)])
 @pytest.mark.parametrize(("paper", "ink"), [(235, 20), (25, 210)])
 def test_a_hollow_digit_is_filled_and_that_is_said(width, size, paper, ink):
     mask = strokes().resize((size, size)).point(lambda value: 255 * (value > 127))
@@ -138,7 +135,7 @@ def test_a_hollow_0_keeps_its_hole():
     assert found is not None and not found[120, 100] and (found != mask).mean() < 0.01
 
 
-@pytest.mark.parametrize("width", [2, 5, 12])
+@pytest.mark.parametrize("width", [2, 12])
 @pytest.mark.parametrize(
     "boxes",
     [[[40, 30, 160, 210]], [[70, 30, 130, 210]], [[60, 30, 140, 115], [50, 110, 150, 210]]],
@@ -170,7 +167,7 @@ def coloured(paper, ink, mask=None):
 
 
 @pytest.mark.parametrize(("paper", "ink"), [(RED, GREEN), (GREEN, RED)])
-@pytest.mark.parametrize(("form", "how"), [("PNG", {}), ("JPEG", {"quality": 80})])
+@pytest.mark.parametrize(("form", "how"), [("JPEG", {"quality": 80})])
 def test_ink_of_the_papers_luminance_is_told_by_its_colour(tmp_path, paper, ink, form, how):
     made = read_digit(put(tmp_path, coloured(paper, ink), form, **how))
     assert made.notes == ("told by colour, not by brightness",)
@@ -186,8 +183,8 @@ def disc(shape):
 @pytest.mark.parametrize(
     "shape",
     [("ellipse", [100, 100, 300, 280]), ("rectangle", [0, 0, 90, 400]),
-     ("rectangle", [90, 90, 310, 310]), ("rectangle", [0, 0, 0, 0])],
-    ids=["disc", "halves", "square", "blank"],
+     ("rectangle", [0, 0, 0, 0])],
+    ids=["disc", "halves", "blank"],
 )  # fmt: skip
 def test_fields_of_colour_are_refused_as_they_were(tmp_path, shape):
     path = put(tmp_path, coloured(RED, GREEN, disc(shape)))
@@ -252,7 +249,7 @@ def angular(boxes, size, pad=40):
      ([(30, 36, 70, 65), (30, 101, 70, 130)], (101, 167))],
     ids=["0", "thick 0", "8", "broad 8"],
 )  # fmt: skip
-@pytest.mark.parametrize(("paper", "ink"), [(235, 30), (25, 225)])
+@pytest.mark.parametrize(("paper", "ink"), [(235, 30)])
 def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size, paper, ink):
     mask = angular(boxes, size)
     assert sheet_of(mask) is None
@@ -272,10 +269,9 @@ def test_a_digit_close_to_its_sheets_edges_is_read(tight):
     assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
 
 
-@pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("shape", [[80, 20, 130, 220], [90, 20, 118, 220]])
-def test_a_bar_drawn_as_an_outline_may_be_a_narrow_0_and_is_left(width, shape):
-    assert filled_outline(ring([shape], width)) is None
+def test_a_bar_drawn_as_an_outline_may_be_a_narrow_0_and_is_left(shape):
+    assert filled_outline(ring([shape], 2)) is None
 
 
 def test_the_holes_of_a_thick_digit_are_never_filled():
@@ -307,3 +303,77 @@ def test_a_picture_without_paper_is_refused_without_a_word_of_numpys():
     squares = np.indices((375, 500)).sum(axis=0) % 2
     with pytest.raises(LenetError, match="expected a digit"):
         as_mnist(squares.astype(np.float32) * 255)
+
+
+# what is drawn round or beside a digit
+
+
+def framed(draw):
+    """(400, 400): a 7, and what `draw` adds."""
+    image = Image.new("L", (400, 400), 235)
+    pen = ImageDraw.Draw(image)
+    pen.line([(160, 140), (240, 140), (190, 270)], fill=20, width=14, joint="curve")
+    draw(pen)
+    return np.asarray(image, np.float32)
+
+
+FRAMED = as_mnist(framed(lambda pen: None)).pixels
+
+
+def cells(pen):
+    for left in (10, 140, 270):
+        pen.rectangle([left, 110, left + 120, 300], outline=40, width=4)
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (lambda pen: pen.rectangle([50, 50, 350, 350], outline=40, width=4), "a frame"),
+        (lambda pen: pen.ellipse([80, 80, 320, 320], outline=40, width=5), "a frame"),
+        (cells, "a frame"),
+        (lambda pen: pen.line([(110, 320), (290, 318)], fill=20, width=6), "a line"),
+        (lambda pen: pen.line([(330, 60), (370, 370)], fill=40, width=16), "a line"),
+    ],
+    ids=["box", "circle", "cells", "underline", "pen"],
+)
+def test_frames_and_lines_are_left_out_and_said(draw, said):
+    made = as_mnist(framed(draw))
+    assert made.notes == (TURNED, f"{said} was left out")
+    assert np.abs(made.pixels.astype(float) - FRAMED).mean() < 2
+
+
+def test_a_written_0_with_specks_in_it_stays():
+    image = Image.new("L", (400, 400), 235)
+    pen = ImageDraw.Draw(image)
+    pen.ellipse([120, 80, 280, 320], outline=20, width=14)
+    pen.ellipse([190, 190, 205, 205], fill=20)
+    made = as_mnist(np.asarray(image, np.float32))
+    assert made.notes == (TURNED,) and (made.pixels[:, 14] > 127).sum() < 8
+
+
+def test_a_digit_that_touches_the_borders_is_whole():
+    image = Image.new("L", (144, 240), 235)
+    ImageDraw.Draw(image).ellipse([0, 0, 143, 239], outline=20, width=30)
+    wide = Image.new("L", (344, 440), 235)
+    wide.paste(image, (100, 100))
+    cropped, free = (as_mnist(np.asarray(one, np.float32)) for one in (image, wide))
+    assert cropped.notes == free.notes == (TURNED,)
+    assert np.abs(cropped.pixels.astype(float) - free.pixels).mean() < 6
+
+
+def test_lines_across_the_page_that_touch_the_digit_are_none_of_it():
+    def rule(pen):
+        for row in range(20, 400, 24):
+            pen.line([(0, row), (399, row)], fill=120, width=3)
+
+    made = as_mnist(framed(rule))
+    assert made.notes == (TURNED,)
+    assert np.abs(made.pixels.astype(float) - FRAMED).mean() < 6
+
+
+@pytest.mark.parametrize("box", [[100, 100, 300, 300], [0, 0, 200, 400]])
+def test_a_solid_shape_is_no_digit(box):
+    image = Image.new("L", (400, 400), 235)
+    ImageDraw.Draw(image).rectangle(box, fill=20)
+    with pytest.raises(LenetError, match="^expected a digit, found (a solid shape|a blank)"):
+        as_mnist(np.asarray(image, np.float32))

@@ -8,6 +8,8 @@ from lenetgpu.errors import LenetError
 
 START = 16
 """First bytes that tell what a picture is."""
+MOST_BYTES = 128 << 20
+"""Bytes of a picture's file, at most."""
 EXPECTED = "a picture (PNG, JPEG, TIFF, BMP, GIF, WebP, PNM) or images in HDF5, IDX or .npy form"
 _STARTS = {
     b"\x89PNG\r\n\x1a\n": "PNG",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.models import forms
-from lenetgpu.files.models.loaded import EXPECTED
+from lenetgpu.files.models.forms import EXPECTED
 from lenetgpu.files.regular import open_regular
 from lenetgpu.files.scaling import balance, reach
 from lenetgpu.network import weight_shapes

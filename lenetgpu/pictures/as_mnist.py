@@ -8,21 +8,18 @@ is cropped, thickened where its strokes would be lost, fitted into 20x20 and cen
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.errors import LenetError
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
-from lenetgpu.pictures.colours import COLOUR, apart
 from lenetgpu.pictures.digits import Digit, digits_of
-from lenetgpu.pictures.ink import ink_of, lines_of
-from lenetgpu.pictures.outlines import FILLED, filled_outline
-from lenetgpu.pictures.sheets import sheet_of
-from lenetgpu.pictures.sizes import box_of, eroded, grown, resized, shrunk
+from lenetgpu.pictures.ink import COLOUR, apart, ink_of, lines_of
+from lenetgpu.pictures.masks import box_of, eroded, grown, resized, shrunk
+from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 BOX = 20
 """Pixels of the square that a digit is fitted into."""
@@ -81,8 +78,6 @@ def of_colours(bands: list[Array]) -> Prepared:
 
 def _made(found: Found, notes: list[str]) -> Prepared:
     """The largest digit of what was found, as MNIST's are; what is said of it after `notes`."""
-    import numpy as np
-
     ink, digits = found.ink, found.digits
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
@@ -160,8 +155,6 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
 
     `size` is the picture's (H, W) before it was averaged, which is said.
     """
-    import numpy as np
-
     height, width, _ = IMAGE_SHAPE
     notes: tuple[str, ...] = ()
     if grey.shape != (height, width):
@@ -173,8 +166,6 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
 
 def _cropped(ink: Array, digit: Digit) -> Array:
     """The digit's ink and what blurs around it, with nothing else, thickened if it is thin."""
-    import numpy as np
-
     assert digit.mask is not None
     top, bottom, left, right = digit.box
     height, width = bottom - top, right - left
@@ -210,8 +201,6 @@ def _fitted(ink: Array) -> Array:
 
 def _centred(fitted: Array) -> Array:
     """(28, 28) uint8 with `fitted` (h, w) in it, its mass as near the middle as may be."""
-    import numpy as np
-
     out = np.zeros(IMAGE_SHAPE[:2], np.uint8)
     total = float(fitted.sum())
     corner = []

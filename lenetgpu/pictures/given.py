@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.folders import below, is_pattern, matching
-from lenetgpu.files.kinds import EXPECTED, named_picture
+from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, named_picture
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.files.source import DATA, form_of, open_source
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pictures import read_digit
-from lenetgpu.pictures.guard import MOST_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,11 +1,13 @@
-"""Ink found on paper: its shading taken away, darker or brighter than it, by how much."""
+"""Ink found on paper: its shading taken away, darker or brighter, or of another colour."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lenetgpu.errors import LenetError
-from lenetgpu.pictures.sizes import (
+from lenetgpu.pictures.masks import (
     MANY,
     averaged,
     averaged_by,
@@ -16,10 +18,7 @@ from lenetgpu.pictures.sizes import (
     shrunk,
 )
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 _FIT = 64
 _FAINTEST, _NOISES = 12.0, 5.0
@@ -31,8 +30,6 @@ def ink_of(grey: Array, sheet: Array | None = None) -> tuple[Array, bool]:
 
     Of a `sheet` (H, W) bool the rest is nothing. LenetError where nothing stands out.
     """
-    import numpy as np
-
     away = grey - _paper(grey, sheet)
     if sheet is not None:
         away[~sheet] = 0
@@ -50,8 +47,6 @@ def lines_of(grey: Array) -> Array:
     Paper is what a square of a tenth of the picture reaches without leaving what is as bright, so
     that an edge of a sheet or of a shadow is no line. LenetError where nothing stands out.
     """
-    import numpy as np
-
     if min(grey.shape) < MANY:
         raise LenetError("expected a digit, found a small picture of other things")
     smooth, by = blurred(blurred(grey)), min(grey.shape) // 20
@@ -65,8 +60,6 @@ def _scaled(away: Array, smooth: Array) -> Array:
 
     `smooth` is the same with less noise.
     """
-    import numpy as np
-
     top = smooth[smooth > float(smooth.max()) / 2]
     level = float(np.median(top)) if top.size else 0.0
     if level < _FAINTEST:
@@ -84,8 +77,6 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
 
     It is fitted to a small picture, again and again without what lies far from it.
     """
-    import numpy as np
-
     small = shrunk(grey, _FIT)
     terms = np.stack([term.reshape(-1) for term in _terms(*small.shape)], axis=1)
     values = small.reshape(-1).astype(np.float64)
@@ -114,8 +105,6 @@ def _paper(grey: Array, sheet: Array | None = None) -> Array:
 
 def _spread(values: Array) -> float:
     """The standard deviation that the median distance from the median stands for; of none, 0."""
-    import numpy as np
-
     if not values.size:
         return 0.0
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
@@ -126,8 +115,6 @@ def _of_most(values: Array, border: Array) -> Array:
 
     Where the border's fall into two heaps, those of the larger heap; else those near its median.
     """
-    import numpy as np
-
     levels = np.sort(values[border])
     counts = np.arange(1, len(levels))
     sums = np.cumsum(levels)
@@ -157,11 +144,26 @@ def _border(on: Array) -> Array:
 
 def _terms(height: int, width: int) -> list[Array]:
     """1, y, x, y*y, y*x, x*x of each pixel, (height, width) float32 from -1 to 1."""
-    import numpy as np
-
     y, x = np.meshgrid(
         np.linspace(-1, 1, height, dtype=np.float32),
         np.linspace(-1, 1, width, dtype=np.float32),
         indexing="ij",
     )
     return [np.ones_like(y), y, x, y * y, y * x, x * x]
+
+
+COLOUR = "told by colour, not by brightness"
+
+
+def apart(bands: list[Array]) -> Array:
+    """(H, W) float32 about 128, of a picture's `bands` (H, W): along the colours' longest axis.
+
+    It is the direction in which colours lie furthest from the picture's middle one, of most weight
+    what lies far. Differences keep their size, up to 442 between two corners of the colours' cube.
+    """
+    away = np.stack([band - np.float32(np.median(band)) for band in bands])
+    calm = np.stack([blurred(blurred(band)) for band in away]).reshape(len(bands), -1)
+    spread = np.einsum("in,jn->ij", calm, calm).astype(np.float64)
+    axis = np.linalg.eigh(spread)[1][:, -1].astype(np.float32)
+    found: Array = np.einsum("i,ihw->hw", axis, away) + np.float32(128)
+    return found

@@ -1,33 +1,49 @@
-"""A picture's grey, read by Pillow, which nothing else in `files/` imports."""
+"""A picture's grey, read by Pillow, which nothing else imports.
+
+A stranger's picture is opened, which reads its header alone; what would take too much memory or
+time is refused before its pixels are decoded.
+"""
 
 from __future__ import annotations
 
 import io
 import logging
+import os
+import re
+import tempfile
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from operator import methodcaller
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageFile
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.kinds import EXPECTED, START, kind_of, other_kind
+from lenetgpu.files.kinds import EXPECTED, MOST_BYTES, START, kind_of, other_kind
 from lenetgpu.files.regular import read_whole
 from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.pictures.guard import MOST_BYTES, RefusedError, looked_at, require_pixels
-from lenetgpu.pictures.overheard import overheard
-from lenetgpu.pictures.sizes import SIDE, averaged, averaged_by
+from lenetgpu.pictures.masks import SIDE, averaged, averaged_by
 
-if TYPE_CHECKING:
-    import numpy as np
-    from PIL import Image
+Array = np.ndarray[Any, Any]
 
-    Array = np.ndarray[Any, Any]
-
+MOST_PIXELS = {"JPEG": 1024 * 1024 * 1024 // 4 // 3, "WEBP": 12 << 20}
+"""Pixels of a picture, where they are not _MOST: decoded, each takes 4 bytes; of WebP 16, since
+libwebp and Pillow hold two canvases and two copies; a JPEG is decoded at a fraction of its size."""
+_MOST, _MOST_SIDE = 40_000_000, 65_535
+_FILE = {"GIF": 4 << 20, "JPEG": 64 << 20}
+"""Bytes of a file whose comments and notes Pillow puts together in time that grows by squares."""
+_SLOW, _SLOW_BYTES = ("bmp_rle", "ppm", "ppm_plain"), 4 << 20
+"""Codecs that Pillow has in Python, and bytes of a file that they are given."""
+_SCANNED, _HELD = 20 * MOST_PIXELS["JPEG"], 80_000_000
+"""Pixels of all scans of a JPEG; samples of one that is progressive or CMYK, held in two bytes."""
+_TIFF_BYTES = 200_000_000
+"""A TIFF's pixels and one strip or tile, which libtiff decodes into memory of its own."""
 _COLOURED = 10_000_000
-"""Pixels of a JPEG that is decoded in colour, at 4 bytes each, beside what _HELD allows."""
+"""Pixels of a JPEG that is decoded in colour."""
 _STRIP = 1 << 20
 """Pixels that are made grey at a time, or a few rows."""
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
@@ -35,10 +51,21 @@ _NAMES = {"WebP": "WEBP", "PNM": "PPM"}
 _DEPTHS = (255, 1023, 4095, 16383, 65535)
 _PLAIN, _SEEN = 12.0, 128
 """Greys of ink differ by so much at most; a pixel is seen whose alpha is as much."""
+_LIBTIFF = re.compile(rb"(\w+: [^\r\n\x1b]*)\.\n")
+_STDERR, _ONE = 2, Lock()
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+class RefusedError(Exception):
+    """What was found in a picture, after "found"; `wanted`, after "expected": a whole picture."""
+
+    def __init__(self, found: str, wanted: str | None = None) -> None:
+        super().__init__(found)
+        self.wanted = wanted
 
 
 def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
-    """A picture file's grey, (H, W) float32 from 0 black to 255 white; notes; its (H, W) as it was.
+    """Return a file's grey, (H, W) float32 from 0 black to 255 white; notes; its (H, W) as it was.
 
     It is turned as EXIF says, and no side is longer than SIDE: larger pictures are averaged.
     LenetError, naming the file, where it is no picture that is taken, or damaged, or too large.
@@ -48,7 +75,7 @@ def read_grey(path: Path) -> tuple[Array, list[str], tuple[int, int]]:
 
 
 def read_colours(path: Path) -> list[Array]:
-    """A picture file's red, green and blue, each as `read_grey` gives grey; [] of a grey one.
+    """Return a file's red, green and blue, each as `read_grey` gives grey; [] of a grey one.
 
     [] too of a JPEG that is large and narrow, which would take more memory. LenetError as there.
     """
@@ -64,16 +91,14 @@ def _read(
     if kind is None:
         raise LenetError(f"{path}: expected {EXPECTED}, found {unknown(data)}")
     try:
-        data, several = looked_at(kind, data)
-        made, size = _decoded(data, _NAMES.get(kind, kind), draft, planes)
+        return _decoded(data, _NAMES.get(kind, kind), draft, planes)
     except RefusedError as error:
         wanted = error.wanted or f"a whole {kind} picture"
         raise LenetError(f"{path}: expected {wanted}, found {error}") from error
-    return made, ["the first of several frames"] if several else [], size
 
 
 def unknown(data: bytes) -> str:
-    """What is said of a file's bytes that are no picture that is taken."""
+    """Describe a file's bytes that are no picture that is taken."""
     if not data:
         return "an empty file"
     kind = other_kind(data[:START])
@@ -81,25 +106,19 @@ def unknown(data: bytes) -> str:
 
 
 class _Quiet:
-    """A block in which Pillow prints nothing and its bombs are errors; of all threads together.
+    """A block in which nobody prints warnings, of all threads together.
 
-    What it changes is the process': the first thread that comes in does, the last to go undoes it.
+    Filters are the process': the first thread that comes in changes them, the last to go undoes it.
     """
 
     def __init__(self) -> None:
         self._turn, self._inside, self._before = Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
-        from PIL import Image
-
         with self._turn:
             if not self._inside:
-                logger, silent = logging.getLogger("PIL"), logging.NullHandler()
-                logger.addHandler(silent)
-                self._before.callback(logger.removeHandler, silent)
                 self._before.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
             self._inside += 1
 
     def __exit__(self, *error: object) -> None:
@@ -112,36 +131,100 @@ class _Quiet:
 _QUIET = _Quiet()
 
 
+@contextmanager
+def _without_libtiff() -> Iterator[None]:
+    """A block whose lines on stderr are libtiff's errors: RefusedError of the first.
+
+    libtiff prints past Python; what others write there meanwhile is passed on at the end.
+    """
+    with _ONE, ExitStack() as undo, tempfile.TemporaryFile() as file:
+        try:
+            before = os.dup(_STDERR)
+        except OSError:  # closed: nobody reads it
+            yield
+            return
+        undo.callback(os.close, before)
+        os.dup2(file.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(before, _STDERR)
+            file.seek(0)
+            said = file.read()
+            os.write(_STDERR, _LIBTIFF.sub(b"", said))
+            lines = [one for one in _LIBTIFF.findall(said) if b": Warning, " not in one]
+            if lines:
+                raise RefusedError(f"a damaged one ({lines[0].decode(errors='replace')})")
+
+
 def _decoded(
     data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
-) -> tuple[list[Array], tuple[int, int]]:
-    """The `planes` of a picture's bytes, turned and averaged, and how many rows and columns it has.
+) -> tuple[list[Array], list[str], tuple[int, int]]:
+    """The `planes` of a picture's bytes, turned and averaged, notes, and its (H, W) as it was.
 
-    RefusedError of what is damaged.
+    RefusedError of what is damaged, or not safe to decode.
     """
-    from PIL import Image, ImageFile
-
+    if len(data) > _FILE.get(form, MOST_BYTES):
+        raise RefusedError(f"{len(data):,}", f"a {form} picture of at most {_FILE[form]:,} bytes")
+    if ImageFile.LOAD_TRUNCATED_IMAGES:
+        raise RefusedError("Pillow told to take what is cut off")
     try:
-        with _QUIET, Image.open(io.BytesIO(data), formats=[form]) as image:
+        with _QUIET, ExitStack() as files:
+            image = files.enter_context(Image.open(io.BytesIO(data), formats=[form]))
+            _require_decodable(image, form, data)
+            if form == "PNG":
+                image.verify()  # the checksums of all its parts; it cannot be used then
+                image = files.enter_context(Image.open(io.BytesIO(data), formats=[form]))
+            notes = ["the first of several frames"] if getattr(image, "is_animated", False) else []
             width, height = image.size
-            require_pixels(width, height, form)
             image.draft(draft, (SIDE, SIDE))
             if draft != "L" and form == "JPEG" and image.width * image.height > _COLOURED:
-                return [], (height, width)
-            if ImageFile.LOAD_TRUNCATED_IMAGES:
-                raise RefusedError("Pillow told to take what is cut off")
-            with overheard(form):
-                image.load()
+                return [], notes, (height, width)
+            if form == "TIFF":
+                files.enter_context(_without_libtiff())
+            image.load()
             number = image.getexif().get(_ORIENTATION, 1)
             size = (width, height) if number in _ON_ITS_SIDE else (height, width)
-            return [_turned(plane, number) for plane in planes(image)], size
+            return [_turned(plane, number) for plane in planes(image)], notes, size
     except (RefusedError, LenetError):
         raise
+    except Image.DecompressionBombError as error:
+        most = MOST_PIXELS.get(form, _MOST)
+        raise RefusedError("more", f"a {form} picture of at most {most:,} pixels") from error
     except MemoryError as error:
         raise RefusedError("no memory for it") from error
     except Exception as error:  # what decoders raise of damaged bytes is of many kinds
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
         raise RefusedError(f"a damaged one ({reason})") from error
+
+
+def _require_decodable(image: Image.Image, form: str, data: bytes) -> None:
+    """Raise RefusedError where an opened picture's pixels would take too much memory or time."""
+    width, height = image.size
+    found, most = f"{width:,}x{height:,} pixels", MOST_PIXELS.get(form, _MOST)
+    if width < 1 or height < 1:
+        raise RefusedError(found)
+    if max(width, height) > _MOST_SIDE:
+        raise RefusedError(found, f"a {form} picture of sides up to {_MOST_SIDE:,} pixels")
+    if width * height > most:
+        raise RefusedError(found, f"a {form} picture of at most {most:,} pixels")
+    codec = image.tile[0][0] if isinstance(image, ImageFile.ImageFile) and image.tile else ""
+    if codec in _SLOW and len(data) > _SLOW_BYTES:
+        raise RefusedError(f"{codec} in more than {_SLOW_BYTES:,} bytes")
+    if form == "JPEG":
+        if data.count(b"\xff\xda") * width * height > _SCANNED:
+            raise RefusedError("more scans than a picture of its size has")
+        bands = len(image.getbands())
+        if (bands > 3 or "progressive" in image.info) and width * height * bands > _HELD:
+            wanted = f"a JPEG, progressive or CMYK, of at most {_HELD // bands:,} pixels"
+            raise RefusedError(found, wanted)
+    if form == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        samples, bits = tags.get(277, 1), max(tags.get(258, (1,)))
+        strip = tags.get(322, width) * tags.get(323, min(height, tags.get(278, height)))
+        whole = width * height * (1 if samples == 1 and bits <= 8 else 4)
+        if tags.get(259, 1) != 1 and whole + strip * samples * bits // 8 > _TIFF_BYTES:
+            raise RefusedError(f"more than {_TIFF_BYTES:,} bytes of pixels and one strip")
 
 
 def _colours(image: Image.Image) -> list[Array]:
@@ -178,8 +261,6 @@ def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -
 
     It is made of parts of the picture, so that little is held beside what was decoded.
     """
-    import numpy as np
-
     width, height = image.size
     by = averaged_by(image.size)
     if by == 1:
@@ -204,8 +285,6 @@ def _deep(found: Array, floats: bool) -> Array:
     Floats from 0 to 1 are scaled as such; else the least of 8, 10, 12, 14 and 16 bits that holds
     the largest is white, and where some are negative or larger the least is black.
     """
-    import numpy as np
-
     if not np.isfinite(found).all():
         raise RefusedError("NaN or infinity in it")
     low, high = float(found.min()), float(found.max())
@@ -224,8 +303,6 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
     Where what is seen is all of one grey it is ink, and its paper white or black; else, where most
     of the picture is seen, its paper is what is seen most.
     """
-    import numpy as np
-
     seen = grey[alpha >= _SEEN]
     if not seen.size:
         return np.full_like(grey, PIXEL_SCALE) if not alpha.any() else PIXEL_SCALE - alpha
@@ -241,8 +318,6 @@ def _on_paper(grey: Array, alpha: Array) -> Array:
 
 def _turned(grey: Array, orientation: object) -> Array:
     """`grey` as it is to be seen, by EXIF's number from 1 to 8; others leave it."""
-    import numpy as np
-
     number = orientation if isinstance(orientation, int) else 1
     if number in _ON_ITS_SIDE:
         grey = grey.T

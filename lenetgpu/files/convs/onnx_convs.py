@@ -7,194 +7,214 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lenetgpu.errors import LenetError, require_extra
-from lenetgpu.files.convs.described import Given
-from lenetgpu.files.convs.onnx_bones import Bones
-from lenetgpu.files.convs.onnx_sizes import OWN, OpenError, Sizes, described, places
-from lenetgpu.files.models.loaded import damaged
-from lenetgpu.files.models.onnx_constants import FLOAT, Constants, attributes, said
+from lenetgpu.files.convs.described import Described, Given
+from lenetgpu.files.models import onnx_parse
+from lenetgpu.files.models.forms import damaged
+from lenetgpu.files.models.onnx_parse import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    OWN,
+    attributes,
+    node_text,
+)
 from lenetgpu.files.regular import open_regular
+from lenetgpu.problems import outputs
 
 EXPECTED = "an ONNX model"
-_READ = ("Conv", "QLinearConv", "ConvInteger")
-_DOUBLE = 11
-_TYPES = {_DOUBLE: "fp64", 2: "int8", 3: "int8"}
-"""ONNX's numbers of what filters may be of."""
-_DTYPES = {FLOAT: "fp32", 10: "fp16", 16: "bf16"}
-_TYPE_FROM = {"CastLike": 1, "DequantizeLinear": 1, "Where": 1}
-"""Whose outputs are of the type of another input than the first."""
-_SIDES = 2
-_BIAS = 2
-"""The place of a bias among a convolution's inputs."""
+_FILTERS = {"Conv": 1, "QLinearConv": 3, "ConvInteger": 1}
+"""Which input of a convolution is its filters; its images are the first."""
+_TYPES = {DOUBLE: "fp64", 2: "int8", 3: "int8"}
+_DTYPES = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
+_AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+_SIDES, _BIAS = 2, 2
+"""A convolution's spatial dimensions; the place of a bias among its inputs."""
 
 
 def read(path: Path, batch: int | None, epilogue: bool = False) -> list[Given]:
-    """Every convolution of a model, of `batch` images, or of as many as it has, one where open.
+    """Return every convolution of a model, of `batch` images, or of as many as it has (1: open).
 
     Each is alone, or with `epilogue` has its bias, and ReLU where nothing else reads its sums.
     LenetError where the file is damaged, is no model, or has none.
     """
     require_extra(str(path), "onnx", "models")
-    import onnx
-
     with open_regular(path, EXPECTED) as raw, open(raw.fileno(), "rb", closefd=False) as file:
-        bones = Bones(path, file, os.fstat(raw.fileno()).st_size).read()
+        size = os.fstat(raw.fileno()).st_size
+        model = onnx_parse.parsed(path, file, size, onnx_parse.STRUCTURE)
     try:
-        model = onnx.ModelProto.FromString(bones)
-    except Exception as error:  # protobuf's, which is no ValueError
-        raise damaged(path, "ONNX", error) from error
-    try:
-        found = list(_found(path, model, batch, epilogue))
-    except (ValueError, TypeError, LookupError, AttributeError) as error:  # fields of other types
+        found = list(_Graph(path, model, batch, epilogue).convolutions())
+    except LenetError:
+        raise
+    except Exception as error:  # of fields of other types, and what ONNX raises of its own
         raise damaged(path, "ONNX", error) from error
     if not found:
         raise LenetError(f"{path}: expected a model with convolutions, found none")
     return found
 
 
-def _found(path: Path, model: Any, batch: int | None, epilogue: bool) -> Iterator[Given]:
-    graph = model.graph
-    constants = Constants(path, graph)
-    sizes = Sizes(constants)
-    for tensor in graph.initializer:
-        sizes.known[tensor.name] = tuple(tensor.dims)
-    own = _begin(graph, sizes, batch)
-    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.input}
-    kinds |= {tensor.name: tensor.data_type for tensor in graph.initializer}
-    followed = _followed(graph) if epilogue else None
-    for node in graph.node:
-        if node.op_type in _READ and node.domain in OWN:
-            given = _given(path, node, sizes, kinds)
-            yield _scaled(given if followed is None else _fused(given, node, followed), own, batch)
-        elif "Conv" in node.op_type:
-            kind = "transposed" if node.op_type == "ConvTranspose" else f"operator {node.op_type}"
-            yield Given(None, _name(node), (kind,))
-        sizes.take(node)
-        kinds |= dict.fromkeys(node.output, _made_type(node, kinds))
-        for inner in _within(node):
-            yield Given(None, _name(inner), (f"in a branch of {said(node)}",))
-    for function in model.functions:
-        for node in function.node:
-            if "Conv" in node.op_type:
-                yield Given(None, _name(node), (f"in function {function.name}",))
+class _Graph:
+    """A model's main graph with the sizes and types of its values."""
 
+    def __init__(self, path: Path, model: Any, batch: int | None, epilogue: bool) -> None:
+        self._path, self._model, self._graph = path, model, model.graph
+        self._made_by = onnx_parse.producers(path, model.graph)
+        self._values = onnx_parse.inferred(model, batch or 1)
+        self._followed = _read_by_relu(model.graph) if epilogue else None
+        weights = {tensor.name for tensor in model.graph.initializer}
+        shapes = [v.type.tensor_type.shape.dim for v in model.graph.input if v.name not in weights]
+        own = next((dims[0].dim_value for dims in shapes if dims and dims[0].dim_value > 0), 0)
+        self._scale = (batch, own) if batch and own else (1, 1)
 
-def _begin(graph: Any, sizes: Sizes, batch: int | None) -> int:
-    """Note the sizes of the model's inputs; how many images it is for, 0 where that is open."""
-    own = 0
-    for value in graph.input:
-        if value.name in sizes.known:
-            continue
-        dims = value.type.tensor_type.shape.dim
-        size = [dim.dim_value if dim.HasField("dim_value") else 0 for dim in dims]
-        if size and size[0] < 1:
-            size[0] = batch or 1
-        elif size:
-            own = own or size[0]
-        if size and min(size) > 0:
-            sizes.known[value.name] = tuple(size)
-            sizes.constants.shapes[value.name] = list(size)
-        else:
-            shown = ", ".join(
-                str(n) if n > 0 else (dim.dim_param or "?")
-                for n, dim in zip(size, dims, strict=True)
+    def convolutions(self) -> Iterator[Given]:
+        """Those of the graph, of its branches and of the model's functions."""
+        for node in self._graph.node:
+            if node.op_type in _FILTERS and node.domain in OWN:
+                yield self._given(node)
+            elif "Conv" in node.op_type:
+                transposed = node.op_type == "ConvTranspose"
+                why = "transposed" if transposed else f"operator {node.op_type}"
+                yield Given(None, _name(node), (why,))
+            for inner in _within(node):
+                yield Given(None, _name(inner), (f"in a branch of {node_text(node)}",))
+        for function in self._model.functions:
+            for node in function.node:
+                if "Conv" in node.op_type:
+                    yield Given(None, _name(node), (f"in function {function.name}",))
+
+    def _given(self, node: Any) -> Given:
+        """LenetError where it is no convolution: channels that do not fit, a filter too large."""
+        where, others = f"{self._path}: {node_text(node)}", []
+        place = _FILTERS[node.op_type]
+        if len(node.input) <= place:
+            raise LenetError(
+                f"{where}: expected images and filters, found {len(node.input)} inputs"
             )
-            sizes.why[value.name] = f"input {value.name} of ({shown})"
-    return own
+        names = node.input[0], node.input[place]
+        kinds = [self._values.get(name, (0, []))[0] for name in names]
+        kind = kinds[1] or kinds[0] or FLOAT
+        if node.op_type != "Conv" or kind not in _DTYPES:
+            other = "int8" if node.op_type != "Conv" else "other"
+            others.append(f"{_TYPES.get(kind, other)} operands")
+        unknown = next((name for name in names if self._size(name) is None), None)
+        if unknown is not None:
+            why = f"its sizes are open behind {self._why_open(unknown)}"
+            return Given(None, _name(node), (*others, why))
+        size, filters = (self._size(name) or [] for name in names)
+        if len(size) != _SIDES + 2:
+            return Given(None, _name(node), (*others, f"{len(size) - 2} spatial dimensions"))
+        try:
+            asked = _described(size, filters, attributes(node))
+        except (ValueError, TypeError) as error:
+            raise LenetError(
+                f"{where}: expected a convolution's attributes, found {error}"
+            ) from error
+        asked.require(where)
+        if filters[1] * asked.groups != asked.C:
+            raise LenetError(
+                f"{where}: expected filters of {asked.C // asked.groups} channels, "
+                f"found {filters[1]}"
+            )
+        batch, own = self._scale
+        images = max(1, asked.images * batch // own)
+        asked = replace(asked, images=images, dtype=_DTYPES.get(kind, "fp32"))
+        if self._followed is not None and node.op_type == "Conv":
+            bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
+            asked = replace(asked, bias=bias, relu=node.output[0] in self._followed)
+        return Given(asked, _name(node), tuple(others))
+
+    def _size(self, name: str) -> list[int] | None:
+        """A value's dimensions; None where one is open."""
+        dims = self._values.get(name, (0, [None]))[1]
+        whole = [n for n in dims if n is not None]
+        return whole if len(whole) == len(dims) else None
+
+    def _why_open(self, name: str) -> str:
+        """The node, or the input, that began what is not known of a value."""
+        seen = set[str]()
+        while name in self._made_by and name not in seen:
+            seen.add(name)
+            node = self._made_by[name]
+            unknown = [one for one in node.input if one and self._size(one) is None]
+            if not unknown:
+                return node_text(node)
+            name = unknown[0]
+        for value in self._graph.input:
+            if value.name == name:
+                dims = value.type.tensor_type.shape.dim
+                shown = [str(d.dim_value or d.dim_param or "?") for d in dims]
+                return f"input {name} of ({', '.join(shown)})"
+        return "what nothing makes before"
 
 
-def _made_type(node: Any, kinds: dict[str, int]) -> int:
-    """ONNX's number of the type of a node's outputs, 0 where it is not known.
+def _described(size: Sequence[int], filters: Sequence[int], given: dict[str, Any]) -> Described:
+    """A convolution of two sides, (images, C, H, W) by (M, C over groups, R, S).
 
-    Floats stay what they are; what makes others of whole numbers is not looked into.
+    ValueError where its lists have other lengths than that, or numbers below what they can be.
     """
-    if node.op_type in ("Constant", "ConstantOfShape"):
-        given = attributes(node)
-        return int(given["value"].data_type if "value" in given else FLOAT)
-    if node.op_type == "Cast":
-        return int(attributes(node).get("to", 0))
-    place = _TYPE_FROM.get(node.op_type, 0)
-    kind = kinds.get(node.input[place], 0) if place < len(node.input) else 0
-    return kind if kind in (*_DTYPES, _DOUBLE) else 0
+    taps = list(filters[2:])
+    strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
+    pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
+    if any(len(p) != _SIDES for p in (strides, dilation, taps)) or len(pads) != 2 * _SIDES:
+        raise ValueError("lists of another length")
+    if min(*strides, *dilation, *taps) < 1 or min(pads) < 0:
+        raise ValueError("numbers that are too small")
+    if list(given.get("kernel_shape") or taps) != taps:
+        raise ValueError("a kernel_shape that its filters do not have")
+    if auto not in _AUTO:
+        raise ValueError(f"auto_pad {auto}")
+    out, before = [], []
+    for at, (n, k, stride, far) in enumerate(zip(size[2:], taps, strides, dilation, strict=True)):
+        span, both = (k - 1) * far + 1, (pads[at], pads[_SIDES + at])
+        if auto == "VALID":
+            both = (0, 0)
+        elif auto != "NOTSET":
+            whole = max(0, (-(-n // stride) - 1) * stride + span - n)
+            both = (whole // 2, whole - whole // 2)
+            both = both if auto == "SAME_UPPER" else both[::-1]
+        out.append(outputs(n, span, stride, sum(both)))
+        before.append(both[0])
+    (images, c, h, w), (m, _, r, s) = size, filters
+    return Described(
+        images, h, w, c, m, r, s, (out[0], out[1]), (strides[0], strides[1]),
+        (before[0], before[1]), (dilation[0], dilation[1]), int(given.get("group", 1)),
+    )  # fmt: skip
 
 
 def _name(node: Any) -> str:
     return str(node.name or (node.output[0] if node.output else "without a name"))
 
 
-def _given(path: Path, node: Any, sizes: Sizes, kinds: dict[str, int]) -> Given:
-    """LenetError where it is no convolution: channels that do not fit, a filter too large."""
-    where = f"{path}: {said(node)}"
-    others = []
-    image, filters = places(node)
-    if len(node.input) <= filters:
-        raise LenetError(f"{where}: expected images and filters, found {len(node.input)} inputs")
-    kind = kinds.get(node.input[filters]) or kinds.get(node.input[image]) or FLOAT
-    if node.op_type != "Conv" or kind not in _DTYPES:
-        others.append(f"{_TYPES.get(kind, 'int8' if node.op_type != 'Conv' else 'other')} operands")
-    try:
-        size, taps = sizes.of(node.input[image]), sizes.of(node.input[filters])
-    except OpenError as error:
-        return Given(None, _name(node), (*others, f"its sizes are open behind {error}"))
-    if len(size) != _SIDES + 2:
-        return Given(None, _name(node), (*others, f"{len(size) - 2} spatial dimensions"))
-    try:
-        asked = described(size, taps, node)
-    except (ValueError, TypeError) as error:
-        raise LenetError(f"{where}: expected a convolution's attributes, found {error}") from error
-    asked.require(where)
-    if taps[1] * asked.groups != asked.C:
-        raise LenetError(
-            f"{where}: expected filters of {asked.C // asked.groups} channels, found {taps[1]}"
-        )
-    asked = replace(asked, dtype=_DTYPES.get(kind, "fp32"))
-    return Given(asked, _name(node), tuple(others))
-
-
-def _followed(graph: Any) -> set[str]:
-    """The values of a graph that one ReLU reads and nothing else, within no branch either."""
-    read = Counter(value.name for value in graph.output)
-    todo, alone = list(graph.node), set[str]()
-    while todo:
-        node = todo.pop()
-        read.update(node.input)
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                todo += inner.node
-                read.update(value.name for value in inner.output)
-    for node in graph.node:
-        if node.op_type == "Relu" and node.domain in OWN:
-            alone |= {name for name in node.input if read[name] == 1}
-    return alone
-
-
-def _fused(given: Given, node: Any, followed: set[str]) -> Given:
-    """A convolution with the bias that its node has, and the ReLU that reads it alone."""
-    if given.asked is None or node.op_type != "Conv":
-        return given
-    bias = len(node.input) > _BIAS and bool(node.input[_BIAS])
-    asked = replace(given.asked, bias=bias, relu=node.output[0] in followed)
-    return replace(given, asked=asked)
-
-
-def _scaled(given: Given, own: int, batch: int | None) -> Given:
-    """For `batch` images where the model is for `own`."""
-    if given.asked is None or batch is None or not own:
-        return given
-    images = given.asked.images * batch // own
-    return replace(given, asked=replace(given.asked, images=max(1, images)))
+def _graphs(node: Any) -> Iterator[Any]:
+    """The graphs that a node holds: branches, a loop's body."""
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
 
 
 def _within(node: Any) -> Iterator[Any]:
     """Convolutions in the graphs that a node holds."""
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                if "Conv" in inner.op_type:
-                    yield inner
-                yield from _within(inner)
+    for graph in _graphs(node):
+        for inner in graph.node:
+            if "Conv" in inner.op_type:
+                yield inner
+            yield from _within(inner)
+
+
+def _read_by_relu(graph: Any) -> set[str]:
+    """The values of a graph that one ReLU reads and nothing else, within no branch either."""
+    read = Counter(value.name for value in graph.output)
+    todo = list(graph.node)
+    while todo:
+        node = todo.pop()
+        read.update(node.input)
+        for inner in _graphs(node):
+            todo += inner.node
+            read.update(value.name for value in inner.output)
+    relus = [node for node in graph.node if node.op_type == "Relu" and node.domain in OWN]
+    return {name for node in relus for name in node.input if read[name] == 1}

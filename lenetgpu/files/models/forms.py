@@ -1,13 +1,14 @@
-"""Which form a file of weights has, or gets; what reads and writes each is imported when wanted."""
+"""Forms of weights: detected by a file's first bytes, read and written; bounds of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.errors import LenetError
-from lenetgpu.files.models.loaded import EXPECTED, MOST_BYTES, MOST_HEADER, ZIP, Model
+from lenetgpu.errors import LenetError, first_line, require_extra
+from lenetgpu.files import checksums
 from lenetgpu.files.regular import read_whole
 
 if TYPE_CHECKING:
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+MOST_BYTES = 8 << 20
+"""Of a file: five times what the four tensors are in float64."""
+MOST_HEADER = 1 << 20
+"""Bytes of a safetensors file's header."""
+ZIP = b"PK\3\4"
+"""How an archive begins."""
+EXPECTED = "weights in HDF5, safetensors, PyTorch, ONNX or .npz form"
 HDF5, SAFETENSORS, TORCH, ONNX, NPZ = "HDF5", "safetensors", "PyTorch", "ONNX", ".npz"
 ENDINGS = {
     ".h5": HDF5, ".hdf5": HDF5, ".safetensors": SAFETENSORS, ".pt": TORCH, ".pth": TORCH,
@@ -28,6 +36,26 @@ _HEADER = 8
 _NAME_AT, _NAME_LENGTH = 30, 26
 _IR_VERSION, _AFTER = 0x08, b"\x12\x1a\x22\x28\x32\x3a\x42\x72\xa2\xca"
 """How an ONNX model begins, and its other fields."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Weights as a file has them: any float type, by our names, in our layouts.
+
+    `sums` are what its checksums say, all compared; `facts` its other metadata, as text; `unread`
+    names those of it that an HDF5 file could not hold.
+    """
+
+    tensors: dict[str, Array]
+    sums: checksums.Sums
+    facts: dict[str, str]
+    unread: tuple[str, ...] = ()
+
+
+def damaged(path: Path, form: str, why: object) -> LenetError:
+    """Return the error for a file that breaks the rules of its form."""
+    reason = first_line(why)
+    return LenetError(f"{path}: expected a readable {form} file, found a damaged one ({reason})")
 
 
 def form_of(start: bytes) -> str | None:
@@ -51,31 +79,34 @@ def form_of(start: bytes) -> str | None:
     return None
 
 
+def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
+    """What reads and what writes a form, imported when it is asked for."""
+    if form == SAFETENSORS:
+        from lenetgpu.files.models import safetensors
+
+        return safetensors.read, safetensors.written
+    if form == ONNX:
+        from lenetgpu.files.models import onnx_weights
+
+        return onnx_weights.read, onnx_weights.written
+    from lenetgpu.files.models import archives
+
+    if form == NPZ:
+        return archives.read_npz, archives.write_npz
+    return archives.read_state_dict, archives.write_state_dict
+
+
 def read(path: Path) -> Model:
-    """The weights of a file of any form but HDF5.
+    """Read the weights of a file of any form but HDF5.
 
     The first bytes decide what it is, not its name. Raises LenetError naming the file, what was
     expected and what was found, also where a form needs a package that is not installed.
     """
     data = read_whole(path, EXPECTED, MOST_BYTES, "this network's weights in")
     form = form_of(data[:START])
-    if form == SAFETENSORS:
-        from lenetgpu.files.models import safetensors
-
-        return safetensors.read(path, data)
-    if form == NPZ:
-        from lenetgpu.files.models import npz
-
-        return npz.read(path, data)
-    if form == ONNX:
-        from lenetgpu.files.models import onnx_file
-
-        return onnx_file.read(path, data)
-    if form == TORCH:
-        from lenetgpu.files.models import state_dict
-
-        return state_dict.read(path, data)
-    raise LenetError(f"{path}: expected {EXPECTED}, found another file in its place")
+    if form is None:
+        raise LenetError(f"{path}: expected {EXPECTED}, found another file in its place")
+    return _codec(form)[0](path, data)
 
 
 def require_target(path: Path) -> str:
@@ -90,35 +121,17 @@ def require_target(path: Path) -> str:
             f"found {path.suffix or 'no ending'}"
         )
     if form == ONNX:
-        from lenetgpu.files.models import onnx_file
-
-        onnx_file.require_onnx(path)
+        require_extra(str(path), "onnx", "models")
     if form == TORCH:
-        from lenetgpu.files.models import state_dict
-
-        state_dict.require_torch(path)
+        require_extra(str(path), "torch", "train")
     return form
 
 
 def written(
     path: Path, form: str, tensors: Mapping[str, Array], facts: Mapping[str, object]
 ) -> bytes:
-    """What a file of these tensors, float32 in our layouts, holds in any form but HDF5.
+    """Return the bytes of a file of these tensors, float32 in our layouts, of any form but HDF5.
 
     `facts` are its provenance; a state_dict has no place for them.
     """
-    if form == SAFETENSORS:
-        from lenetgpu.files.models import safetensors
-
-        return safetensors.written(tensors, facts)
-    if form == NPZ:
-        from lenetgpu.files.models import npz
-
-        return npz.written(tensors, facts)
-    if form == ONNX:
-        from lenetgpu.files.models import onnx_file
-
-        return onnx_file.written(path, tensors, facts)
-    from lenetgpu.files.models import state_dict
-
-    return state_dict.written(path, tensors)
+    return _codec(form)[1](path, tensors, facts)

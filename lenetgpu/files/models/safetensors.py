@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.models import layouts, metadata
-from lenetgpu.files.models.loaded import MOST_HEADER, Model, damaged, from_bfloat16
+from lenetgpu.files.models.forms import MOST_HEADER, SAFETENSORS, Model, damaged
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-FORM = "safetensors"
 _LENGTH = 8
 _METADATA = "__metadata__"
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -29,14 +28,22 @@ _FRAMEWORK = {"format": "pt"}
 
 
 def read(path: Path, data: bytes) -> Model:
-    """The weights of a file's bytes; LenetError where it is damaged or another network's."""
-    header = _header(path, data)
-    entries = _metadata(path, header.pop(_METADATA, {}))
-    spans = sorted((_span(path, name, entry), name) for name, entry in header.items())
-    body = memoryview(data)[_LENGTH + int.from_bytes(data[:_LENGTH], "little") :]
-    _require_tiled(path, spans, len(body))
-    matching, stored = layouts.Matching(path), {}
-    for (start, end), name in spans:
+    """Read the weights of a file's bytes; LenetError where damaged or another network's."""
+    header, body = _header(path, data)
+    entries = header.pop(_METADATA, {})
+    if not isinstance(entries, dict) or not all(isinstance(v, str) for v in entries.values()):
+        raise damaged(path, SAFETENSORS, f"{_METADATA} that is not text by name")
+    spans = sorted((*_span(path, name, entry), name) for name, entry in header.items())
+    matching, stored, at = layouts.Matching(path), {}, 0
+    for start, end, name in spans:
+        if start != at or end < start:
+            where = f"{name} at bytes {start:,} to {end:,} where {at:,} comes next"
+            raise damaged(path, SAFETENSORS, where)
+        at = end
+    if at != len(body):
+        where = f"{len(body):,} bytes of tensors, of which {at:,} are described"
+        raise damaged(path, SAFETENSORS, where)
+    for start, end, name in spans:
         matching.place(name, tuple(header[name]["shape"]))
         stored[name] = _tensor(path, name, header[name], body[start:end])
         matching.add(name, stored[name])
@@ -44,20 +51,21 @@ def read(path: Path, data: bytes) -> Model:
     return Model(matching.done(), sums, *metadata.facts_of(entries, _FRAMEWORK))
 
 
-def _header(path: Path, data: bytes) -> dict[str, Any]:
-    length, held = int.from_bytes(data[:_LENGTH], "little"), len(data) - _LENGTH
-    if length > min(held, MOST_HEADER):
+def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header's entries, and the tensors' bytes behind it."""
+    length, most = int.from_bytes(data[:_LENGTH], "little"), min(len(data) - _LENGTH, MOST_HEADER)
+    if length > most:
         raise LenetError(
-            f"{path}: expected a header of at most {max(0, min(held, MOST_HEADER)):,} bytes, "
-            f"found one of {length:,}"
+            f"{path}: expected a header of at most {max(0, most):,} bytes, found one of {length:,}"
         )
     try:
-        found = json.loads(data[_LENGTH : _LENGTH + length].decode(), object_pairs_hook=_once)
+        text = data[_LENGTH : _LENGTH + length].decode()
+        pairs = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise damaged(path, FORM, error) from error
-    if not isinstance(found, dict):
-        raise damaged(path, FORM, "a header that is no object")
-    return found
+        raise damaged(path, SAFETENSORS, error) from error
+    if not isinstance(pairs, dict):
+        raise damaged(path, SAFETENSORS, "a header that is no object")
+    return pairs, memoryview(data)[_LENGTH + length :]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -67,38 +75,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _metadata(path: Path, found: Any) -> dict[str, str]:
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise damaged(path, FORM, f"{_METADATA} that is not text by name")
-    return found
-
-
 def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
     """Where a tensor's bytes begin and end; LenetError where its entry is not as it must be."""
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
-        raise damaged(path, FORM, f"{name} without one dtype, shape and data_offsets each")
-    for key in ("shape", "data_offsets"):
-        if not isinstance(entry[key], list) or not all(
-            type(number) is int and number >= 0 for number in entry[key]
-        ):
-            raise damaged(path, FORM, f"{name} with {key} that are no list of numbers from 0 on")
+        why = f"{name} without one dtype, shape and data_offsets each"
+        raise damaged(path, SAFETENSORS, why)
+    for numbers in (entry["shape"], entry["data_offsets"]):
+        if not isinstance(numbers, list) or any(type(n) is not int or n < 0 for n in numbers):
+            raise damaged(path, SAFETENSORS, f"{name} with no list of numbers from 0 on")
     if len(entry["data_offsets"]) != 2:
-        raise damaged(path, FORM, f"{name} with {len(entry['data_offsets'])} data_offsets")
+        raise damaged(path, SAFETENSORS, f"{name} with {len(entry['data_offsets'])} data_offsets")
     start, end = entry["data_offsets"]
     return start, end
-
-
-def _require_tiled(path: Path, spans: list[tuple[tuple[int, int], str]], size: int) -> None:
-    """LenetError unless the tensors follow on each other, from the first byte to the last."""
-    at = 0
-    for (start, end), name in spans:
-        if start != at or end < start:
-            raise damaged(
-                path, FORM, f"{name} at bytes {start:,} to {end:,} where {at:,} comes next"
-            )
-        at = end
-    if at != size:
-        raise damaged(path, FORM, f"{size:,} bytes of tensors, of which {at:,} are described")
 
 
 def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Array:
@@ -109,13 +97,16 @@ def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Ar
         raise LenetError(f"{path}: expected {name} to be of type {', '.join(_TYPES)}, found {kind}")
     stored = np.dtype(_TYPES[kind])
     if len(raw) != prod(shape) * stored.itemsize:
-        raise damaged(path, FORM, f"{name} of {layouts.by(shape)} {kind} in {len(raw):,} bytes")
+        where = f"{name} of {layouts.by(shape)} {kind} in {len(raw):,} bytes"
+        raise damaged(path, SAFETENSORS, where)
     found = np.frombuffer(raw, stored).reshape(shape)
-    return from_bfloat16(found) if kind == "BF16" else found
+    if kind == "BF16":  # the upper halves of float32
+        return (found.astype(np.uint32) << 16).view(np.float32)
+    return found
 
 
-def written(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
-    """A file of float32 tensors in PyTorch's layout, with checksums; the same bytes every time."""
+def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
+    """Return a file of float32 tensors in PyTorch's layout, with checksums."""
     stored = layouts.to_torch(tensors)
     header: dict[str, Any] = {_METADATA: metadata.stated(stored, {**facts, **_FRAMEWORK})}
     at = 0

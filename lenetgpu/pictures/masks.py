@@ -1,13 +1,13 @@
-"""A picture's grey at other sizes: averaged, resized, blurred; in NumPy."""
+"""Greys and masks: averaged, resized, grown; which pixels of a mask hang together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]
 
 SIDE = 512
 """Pixels of the longer side that a picture is looked at with, at most."""
@@ -24,8 +24,6 @@ def averaged_by(shape: tuple[int, ...], side: int = SIDE) -> int:
 
 def averaged(grey: Array, by: int) -> Array:
     """`grey` (H, W) averaged over squares of `by` pixels, float32; what is left over is cut."""
-    import numpy as np
-
     height, width = (max(1, length // by) for length in grey.shape)
     down, across = (min(by, length) for length in grey.shape)
     rows = grey[: height * down, : width * across].reshape(height, down, width * across)
@@ -42,8 +40,6 @@ def shrunk(grey: Array, side: int = SIDE) -> Array:
 
 def resized(grey: Array, height: int, width: int) -> Array:
     """`grey` (H, W) float32 at (height, width): each pixel an average over what it covers."""
-    import numpy as np
-
     down, across = _weights(len(grey), height), _weights(grey.shape[1], width)
     found: Array = np.einsum("ij,kj->ik", np.einsum("ij,jk->ik", down, grey), across)
     return found
@@ -51,8 +47,6 @@ def resized(grey: Array, height: int, width: int) -> Array:
 
 def _weights(length: int, wanted: int) -> Array:
     """(wanted, length) float32, rows of sum 1: a triangle as wide as two pixels of the coarser."""
-    import numpy as np
-
     step = length / wanted
     reach = max(1.0, step)
     centres = (np.arange(wanted) + 0.5) * step - 0.5
@@ -64,8 +58,6 @@ def _weights(length: int, wanted: int) -> Array:
 
 def blurred(grey: Array) -> Array:
     """`grey` (H, W) averaged over 3x3, where it has many pixels."""
-    import numpy as np
-
     if min(grey.shape) < MANY:
         return grey
     wide = np.pad(grey, 1, mode="edge")
@@ -76,8 +68,6 @@ def blurred(grey: Array) -> Array:
 
 def grown(values: Array, by: int) -> Array:
     """`values` (H, W), each pixel the largest of those within `by` rows and columns."""
-    import numpy as np
-
     for axis in (0, 1):
         wide = np.pad(values, [(by, by) if a == axis else (0, 0) for a in (0, 1)], mode="edge")
         wide = np.moveaxis(wide, axis, 0)
@@ -92,24 +82,18 @@ def grown(values: Array, by: int) -> Array:
 
 def eroded(mask: Array, by: int) -> Array:
     """`mask` (H, W) bool without what lies within `by` pixels of its edge or the array's."""
-    import numpy as np
-
     found: Array = ~grown(np.pad(~mask, by, constant_values=True), by)[by:-by, by:-by]
     return found
 
 
 def box_of(mask: Array) -> tuple[slice, slice]:
     """The rows and columns of the least box round what is true in `mask` (H, W): some is."""
-    import numpy as np
-
     rows, columns = (np.flatnonzero(np.any(mask, axis=axis)) for axis in (1, 0))
     return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
 def edges_of(mask: Array) -> int:
     """Sides of pixels at which `mask` (H, W) bool ends."""
-    import numpy as np
-
     wide = np.pad(mask, 1)
     return int((wide[1:] != wide[:-1]).sum() + (wide[:, 1:] != wide[:, :-1]).sum())
 
@@ -117,3 +101,92 @@ def edges_of(mask: Array) -> int:
 def stroke_of(mask: Array) -> float:
     """About how many pixels wide strokes are: twice their area over their edges' length."""
     return 2 * float(mask.sum()) / (edges_of(mask) * _STAIRS)
+
+
+@dataclass(frozen=True)
+class Island:
+    """Ink that hangs together: its number, its box (rows top..bottom, columns left..right)."""
+
+    number: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+    mass: int
+    """Pixels of it."""
+
+    @property
+    def height(self) -> int:
+        """Rows of its box."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """Columns of its box."""
+        return self.right - self.left
+
+    @property
+    def size(self) -> int:
+        """The longer side of its box."""
+        return max(self.height, self.width)
+
+
+def islands(mask: Array) -> tuple[list[Island], Array]:
+    """The parts of `mask` (H, W) bool that hang together, corners count, the largest first.
+
+    Beside them int32 (H, W): the number of each pixel's part, -1 where there is none.
+    """
+    height, width = mask.shape
+    edges = np.zeros((height, width + 2), np.int8)
+    edges[:, 1:-1] = mask
+    steps = np.diff(edges, axis=1).reshape(-1)
+    starts, ends = np.flatnonzero(steps == 1), np.flatnonzero(steps == -1)
+    numbers = np.full((height, width), -1, np.int32)
+    if not len(starts):
+        return [], numbers
+    rows, lefts = np.divmod(starts, width + 1)
+    rights = ends % (width + 1)
+    names = _joined(starts, ends, width + 1)
+    kinds, of = np.unique(names, return_inverse=True)
+    count = len(kinds)
+    tops, bottoms = np.full(count, height), np.zeros(count, np.int64)
+    least, most = np.full(count, width), np.zeros(count, np.int64)
+    np.minimum.at(tops, of, rows)
+    np.maximum.at(bottoms, of, rows + 1)
+    np.minimum.at(least, of, lefts)
+    np.maximum.at(most, of, rights)
+    mass = np.bincount(of, rights - lefts, count).astype(np.int64)
+    flat = np.repeat(of, rights - lefts)
+    numbers[mask] = flat
+    boxes = zip(tops, bottoms, least, most, mass, strict=True)
+    found = [Island(number, *map(int, box)) for number, box in enumerate(boxes)]
+    return sorted(found, key=lambda island: -island.mass), numbers
+
+
+def _joined(starts: Array, ends: Array, pitch: int) -> Array:
+    """A name (n,) for each run, the same for those that hang together.
+
+    Runs lie at `starts` to `ends` (n,) of rows of `pitch`, the last place of which is empty. The
+    runs that one touches in the row above are neighbours in the list: from the first that ends at
+    its left corner on, to the last that starts at its right one.
+    """
+    first = np.searchsorted(ends, starts - pitch, "left")
+    last = np.searchsorted(starts, ends - pitch, "right")
+    counts = np.maximum(last - first, 0)
+    below = np.repeat(np.arange(len(starts)), counts)
+    above = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    above += np.repeat(first, counts)
+    names = np.arange(len(starts))
+    while True:
+        least = np.minimum(names[below], names[above])
+        known = names.copy()
+        np.minimum.at(known, names[below], least)
+        np.minimum.at(known, names[above], least)
+        while True:  # each run points to the first of those it knows of
+            further = known[known]
+            if (further == known).all():
+                break
+            known = further
+        if (known == names).all():
+            return names
+        names = known

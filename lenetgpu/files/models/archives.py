@@ -1,0 +1,234 @@
+"""Weights in zip archives: NumPy's .npz, and PyTorch's state_dict.
+
+An archive is taken apart in memory, each file once and of a length that is known before it is
+inflated. PyTorch's is put together anew from that, and read by torch.load with weights_only: no
+pickle is read by anybody else.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.files.checksums import Sums
+from lenetgpu.files.idx import npy_header
+from lenetgpu.files.models import layouts, metadata
+from lenetgpu.files.models.forms import MOST_BYTES, NPZ, TORCH, ZIP, Model, damaged
+
+Array = np.ndarray[Any, Any]
+_ENTRY = b"PK\1\2"
+_END, _END_BYTES = b"PK\5\6", 22
+"""How the last record begins, and its length before the comment, which its last two bytes give."""
+_MOST_ENTRIES = 256
+_ENCRYPTED = 0x2041
+"""Bits of an entry that say so: its data, strongly, or the list of entries."""
+_RIGHTS = 0o644 << 16
+_ENDING = ".npy"
+_MOST_COMMENT = 65_535
+"""Bytes that a zip's comment may have."""
+SAFE = (2, 10)
+"""The first PyTorch whose `weights_only` nobody is known to get around."""
+
+
+def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], bytes]:
+    """The archive's files by name, and its comment; LenetError where damaged or too large."""
+    if (entries := data.count(_ENTRY)) > _MOST_ENTRIES:
+        raise LenetError(
+            f"{path}: expected an archive of at most {_MOST_ENTRIES} files, found {entries:,}"
+        )
+    begins = data.rfind(_END) + _END_BYTES
+    stated, left = int.from_bytes(data[begins - 2 : begins], "little"), len(data) - begins
+    if _END in data and stated != left:
+        raise damaged(path, form, f"a comment of {stated:,} bytes, {max(left, 0):,} left for it")
+    found: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as opened:
+            infos = opened.infolist()
+            _require_plain(path, infos)
+            for info in infos:
+                with opened.open(info) as file:
+                    found[info.filename] = file.read(info.file_size)
+                if len(found[info.filename]) != info.file_size:
+                    raise damaged(path, form, f"{info.filename} is shorter than it should be")
+            return found, opened.comment
+    except LenetError:
+        raise
+    except Exception as error:  # zipfile's, zlib's and what struct raises
+        raise damaged(path, form, error) from error
+
+
+def _require_plain(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    """Raise LenetError unless all files of an archive may be inflated."""
+    names = [info.filename for info in infos]
+    for info in infos:
+        name, method = info.filename, info.compress_type
+        if names.count(name) > 1:
+            raise LenetError(f"{path}: expected files with a name each, found {name} twice")
+        if ".." in name or name.startswith("/") or "\\" in name or ":" in name:
+            raise LenetError(f"{path}: expected names in the archive, found the path {name}")
+        if info.flag_bits & _ENCRYPTED:
+            raise LenetError(
+                f"{path}: expected an archive without a password, found {name} encrypted"
+            )
+        if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise LenetError(
+                f"{path}: expected an archive stored or deflated, found {name} by method {method}"
+            )
+    held = sum(info.file_size for info in infos)
+    if held > MOST_BYTES:
+        raise LenetError(
+            f"{path}: expected at most {MOST_BYTES:,} bytes in the archive, found {held:,}"
+        )
+
+
+def _packed(files: Mapping[str, bytes], comment: bytes = b"") -> bytes:
+    """An archive of these files, uncompressed; the same bytes every time."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as made:
+        for name, data in files.items():
+            info = zipfile.ZipInfo(name)  # of the first day that a zip can name
+            info.external_attr = _RIGHTS
+            made.writestr(info, data)
+        made.comment = comment
+    return buffer.getvalue()
+
+
+def read_npz(path: Path, data: bytes) -> Model:
+    """Read the weights of a file's bytes; LenetError where damaged or another network's."""
+    files, comment = _members(path, data, NPZ)
+    matching, stored = layouts.Matching(path), {}
+    for file, raw in files.items():
+        if not file.endswith(_ENDING):
+            raise LenetError(f"{path}: expected arrays (*{_ENDING}), found {file}")
+        name = file.removesuffix(_ENDING)
+        stored[name] = _array(path, name, raw, matching)
+        matching.add(name, stored[name])
+    entries = _entries(path, comment)
+    sums = metadata.compared(path, stored, entries)
+    return Model(matching.done(), sums, *metadata.facts_of(entries))
+
+
+def write_npz(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
+    """Return a file of float32 arrays in our layouts, with checksums in its comment."""
+    files = {}
+    for name, tensor in tensors.items():
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, tensor.astype("<f4"), (1, 0), allow_pickle=False)
+        files[name + _ENDING] = buffer.getvalue()
+    comment = json.dumps(metadata.stated(tensors, facts)).encode()
+    if len(comment) > _MOST_COMMENT:
+        raise LenetError(
+            f"{path}: expected provenance that a {NPZ} file's comment of {_MOST_COMMENT:,} "
+            f"bytes holds, found {len(comment):,}; convert to .h5 or .safetensors"
+        )
+    return _packed(files, comment)
+
+
+def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Array:
+    file = io.BytesIO(raw)
+    shape, fortran, stored = npy_header(file, f"{path}: expected {name} to be an array")
+    if stored.kind != "f":
+        raise LenetError(f"{path}: expected {name} to hold floats, found {stored}")
+    matching.place(name, shape)
+    left = len(raw) - file.tell()
+    if left != prod(shape) * stored.itemsize:
+        raise damaged(path, NPZ, f"{name} of {layouts.by(shape)} {stored} in {left:,} bytes")
+    found = np.frombuffer(raw, stored, offset=file.tell())
+    return found.reshape(shape, order="F" if fortran else "C")
+
+
+def _entries(path: Path, comment: bytes) -> dict[str, str]:
+    """What our own archives say in their comment; nothing of another program's.
+
+    LenetError where it begins as ours, or names our checksums, and is no JSON.
+    """
+    try:
+        found = json.loads(comment)
+    except (ValueError, RecursionError) as error:
+        if comment.lstrip().startswith(b"{") or metadata.WHOLE.encode() in comment:
+            raise damaged(path, NPZ, f"its comment: {error}") from error
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: text for name, text in pairs if isinstance(text, str)}
+
+
+def read_state_dict(path: Path, data: bytes) -> Model:
+    """Read the weights of a file's bytes; LenetError where no state_dict of this network."""
+    if not data.startswith(ZIP):
+        raise LenetError(
+            f"{path}: expected a state_dict in PyTorch's zip archive, found a bare pickle, "
+            "which is not read; save it again by torch.save of PyTorch 1.6 or later"
+        )
+    torch = _torch(path)
+    matching = layouts.Matching(path)
+    state = _state(path, torch, _packed(_members(path, data, TORCH)[0]))
+    for name, tensor in state.items():
+        if not isinstance(name, str) or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise LenetError(
+                f"{path}: expected a state_dict, tensors by name, found "
+                f"{type(tensor).__name__} under {name}; save model.state_dict() alone"
+            )
+        matching.place(name, tuple(tensor.shape))
+        plain = tensor.layout == torch.strided and tensor.device.type == "cpu"
+        if not plain or tensor.is_quantized or not tensor.dtype.is_floating_point:
+            raise LenetError(
+                f"{path}: expected {name} to be a plain tensor of floats, found "
+                f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+            )
+        kind = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        matching.add(name, tensor.detach().to(kind).contiguous().numpy())
+    return Model(matching.done(), Sums(str(path), {}), {})
+
+
+def write_state_dict(
+    path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]
+) -> bytes:
+    """Return a file of torch.save with float32 tensors in PyTorch's layout."""
+    import torch
+
+    buffer = io.BytesIO()
+    stored = layouts.to_torch(tensors)
+    torch.save({name: torch.tensor(tensor) for name, tensor in stored.items()}, buffer)
+    return buffer.getvalue()
+
+
+def _torch(path: Path) -> Any:
+    """The module; LenetError where it is missing, or older than it is safe to read with."""
+    require_extra(f"{path}: for a state_dict", "torch", "train")
+    import torch
+
+    version = tuple(map(int, re.findall(r"\d+", torch.__version__)[:2]))
+    if version < SAFE:
+        raise LenetError(
+            f"{path}: expected PyTorch {'.'.join(map(str, SAFE))} or later, whose weights_only "
+            f"runs nothing of a file, found {torch.__version__}"
+        )
+    return torch
+
+
+def _state(path: Path, torch: Any, data: bytes) -> Mapping[Any, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        except Exception as error:  # torch promises none of its own
+            reason = " ".join(str(error).split())
+            raise LenetError(
+                f"{path}: expected a state_dict that torch reads with weights_only, "
+                f"found: {reason or type(error).__name__}"
+            ) from error
+    if not isinstance(found, Mapping):
+        raise LenetError(
+            f"{path}: expected a state_dict, tensors by name, found {type(found).__name__}"
+        )
+    return found

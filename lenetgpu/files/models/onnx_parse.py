@@ -1,0 +1,199 @@
+"""ONNX models of strangers: bounded and pruned before protobuf parses them, sizes inferred.
+
+An empty message takes two bytes of a file and some hundred of memory, and a file may be larger
+than memory. Fields that nobody asks for are skipped unread, and what is kept is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files.models.forms import damaged
+
+FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
+OWN = ("", "ai.onnx")
+"""Names of the domain of ONNX's own operators."""
+_DEEPEST = 12
+_VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
+_SIZES = {_LONG: 8, _SHORT: 4}
+_MODEL, _GRAPH, _NODE, _TENSOR, _ATTRIBUTE = "model", "graph", "node", "tensor", "attribute"
+_VALUE, _FUNCTION, _PLAIN, _OPEN = "value", "function", "", "open"
+_KEPT: dict[str, dict[int, str]] = {
+    _MODEL: {7: _GRAPH, 8: _OPEN, 14: _OPEN, 25: _FUNCTION},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 11: _VALUE, 12: _VALUE, 15: _OPEN},
+    _NODE: {1: _PLAIN, 2: _PLAIN, 3: _PLAIN, 4: _PLAIN, 5: _ATTRIBUTE, 7: _PLAIN},
+    _ATTRIBUTE: {
+        **dict.fromkeys((1, 2, 3, 4, 7, 8, 20), _PLAIN),
+        **dict.fromkeys((5, 10), _TENSOR),
+        **dict.fromkeys((6, 11), _GRAPH),
+    },
+    _TENSOR: {**dict.fromkeys((1, 2, 4, 5, 7, 8, 9, 10, 14), _PLAIN), 13: _OPEN},
+    _VALUE: {1: _PLAIN, 2: _OPEN},
+    _FUNCTION: {1: _PLAIN, 7: _NODE, 10: _PLAIN},
+}
+"""Fields that are kept, by message, and the messages in them; `open` ones are copied unparsed."""
+_NUMBERS = (4, 5, 7, 9, 10)
+"""Fields of a tensor's numbers."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Fields of a model, bytes of each tensor, of everything else and of unparsed messages."""
+
+    fields: int
+    tensor: int
+    kept: int
+    unparsed: int = 1 << 19
+
+
+WEIGHTS = Limits(fields=20_000, tensor=8 << 20, kept=9 << 20)
+STRUCTURE = Limits(fields=400_000, tensor=1 << 12, kept=16 << 20)
+"""Of models of any size, whose shapes are read and whose weights are not."""
+
+
+def parsed(path: Path, file: BinaryIO, size: int, limits: Limits) -> Any:
+    """Return the ModelProto of a file of `size` bytes, without tensors above `limits.tensor`.
+
+    LenetError where it is damaged or exceeds the limits.
+    """
+    import onnx
+
+    data = _Pruned(path, file, limits).message(_MODEL, size, 0)
+    try:
+        return onnx.ModelProto.FromString(data)
+    except Exception as error:  # protobuf's, which is no ValueError
+        raise damaged(path, "ONNX", error) from error
+
+
+class _Pruned:
+    """A file's fields that are kept, read once from its beginning."""
+
+    def __init__(self, path: Path, file: BinaryIO, limits: Limits) -> None:
+        self._path, self._file, self._limits = path, file, limits
+        self._left = {"fields": limits.fields, "kept": limits.kept, "unparsed": limits.unparsed}
+
+    def message(self, kind: str, end: int, depth: int) -> bytes:
+        """The message between the file's position and `end`."""
+        if depth > _DEEPEST:
+            raise damaged(self._path, "ONNX", "graphs within graphs without end")
+        made = bytearray()
+        while (start := self._file.tell()) < end:
+            self._count("fields", 1)
+            key = self._varint(end)
+            number, wire = key >> 3, key & 7
+            if wire not in (_VARINT, _BYTES, *_SIZES):
+                raise damaged(self._path, "ONNX", f"a field of kind {wire} at byte {start:,}")
+            first = self._varint(end) if wire in (_VARINT, _BYTES) else 0
+            length = first if wire == _BYTES else _SIZES.get(wire, 0)
+            body = self._file.tell()
+            if body + length > end:
+                where = f"at byte {body + length:,} of {end:,}"
+                raise damaged(self._path, "ONNX", f"a {kind} that ends {where}")
+            within = _KEPT[kind].get(number)
+            large = kind == _TENSOR and number in _NUMBERS and length > self._limits.tensor
+            if within is None or large:
+                self._file.seek(body + length)
+            elif wire == _BYTES and within not in (_PLAIN, _OPEN):
+                inner = self.message(within, body + length, depth + 1)
+                made += _encoded(key) + _encoded(len(inner)) + inner
+            else:
+                self._count("unparsed" if within == _OPEN else "kept", body + length - start)
+                self._file.seek(start)
+                made += self._file.read(body + length - start)
+        return bytes(made)
+
+    def _varint(self, end: int) -> int:
+        """A number of seven bits a byte."""
+        found = shift = 0
+        while shift < 70 and self._file.tell() < end and (byte := self._file.read(1)):
+            found |= (byte[0] & 0x7F) << shift
+            shift += 7
+            if byte[0] < 0x80:
+                return found
+        where = f"a number without an end at byte {self._file.tell():,}"
+        raise damaged(self._path, "ONNX", where)
+
+    def _count(self, what: str, more: int) -> None:
+        self._left[what] -= more
+        if self._left[what] < 0:
+            limits = self._limits
+            raise LenetError(
+                f"{self._path}: expected a model of at most {limits.fields:,} fields, "
+                f"{limits.kept:,} bytes and {limits.unparsed:,} of types, found more"
+            )
+
+
+def _encoded(number: int) -> bytes:
+    made = bytearray()
+    while number >= 0x80:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*made, number))
+
+
+def attributes(node: Any) -> dict[str, Any]:
+    """Return a node's attributes by name: numbers, lists, text, or ONNX's own messages."""
+    from onnx import helper
+
+    found = {}
+    for one in node.attribute:
+        value = helper.get_attribute_value(one)
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        found[one.name] = list(value) if hasattr(value, "append") else value
+    return found
+
+
+def node_text(node: Any) -> str:
+    """Return a node as sentences name it: "node /0/Conv (Conv)"."""
+    name = node.name or (node.output[0] if node.output else "without a name")
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return f"node {name} ({kind})"
+
+
+def producers(path: Path, graph: Any) -> dict[str, Any]:
+    """Return the node that makes each value; LenetError where two make one."""
+    found: dict[str, Any] = {}
+    given = {tensor.name for tensor in graph.initializer}
+    if len(given) != len(graph.initializer):
+        raise damaged(path, "ONNX", "two initializers of one name")
+    for node in graph.node:
+        for name in filter(None, node.output):
+            if name in found or name in given:
+                raise damaged(path, "ONNX", f"a value {name} that is made twice")
+            found[name] = node
+    return found
+
+
+def inferred(model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
+    """Return the element type and dimensions of each value, as ONNX infers them.
+
+    An open first dimension of an input is `batch`; None is a dimension that stays open. What the
+    file itself says of values that nodes make is not believed.
+    """
+    import onnx
+    from onnx import shape_inference
+
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    whole.ir_version = max(whole.ir_version, 4)  # initializers need not be inputs
+    for value in whole.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if dims and dims[0].dim_value < 1:
+            dims[0].dim_value = batch
+    for value in whole.graph.output:
+        value.ClearField("type")
+    known = {one.domain for one in whole.opset_import}
+    for domain in {node.domain for node in whole.graph.node} - known - set(OWN):
+        whole.opset_import.add(domain=domain, version=1)
+    graph = shape_inference.infer_shapes(whole, data_prop=True).graph
+    found = {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in graph.initializer}
+    for value in (*graph.value_info, *graph.output, *graph.input):
+        kind = value.type.tensor_type
+        if kind.HasField("shape"):
+            dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
+            found.setdefault(value.name, (kind.elem_type, dims))
+    return found

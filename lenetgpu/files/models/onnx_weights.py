@@ -1,0 +1,409 @@
+"""ONNX models: this network's weights out of a graph, and weights to a model that runs.
+
+A graph is walked from its scores back to its images. Accepted is what PyTorch's two exporters and
+our own make: Conv, Relu, AveragePool twice, Flatten or Reshape, MatMul or Gemm, Relu, MatMul or
+Gemm. Before it, images may be divided by 255 and brought from NHWC to NCHW; behind it, labels or
+probabilities may be made of the scores.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu import __version__
+from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.files.models import layouts, metadata, onnx_parse
+from lenetgpu.files.models.forms import ONNX, Model, damaged
+from lenetgpu.files.models.onnx_parse import (
+    BFLOAT16,
+    DOUBLE,
+    FLOAT,
+    FLOAT16,
+    INT32,
+    INT64,
+    OWN,
+    UINT8,
+    attributes,
+    node_text,
+)
+from lenetgpu.network import CLASSES, FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, STAGES, weight_shapes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+OPSET = 17
+_IR = 8
+"""The version of the form that came with the opset."""
+FIRST_OPSET = 7
+"""Before it, operators broadcast otherwise."""
+IMAGES, SCORES, BATCH = "images", "scores", "batch"
+_SAYS = "A LeNet of 28x28 digits: images (batch, 1, 28, 28) of floats in 0..1, ten scores each."
+_EXTERNAL = 1
+_DEEPEST = 16
+"""Nodes between a constant and its use."""
+_OPEN_BATCH = 7919
+"""Images where a model leaves that open: a number that no shape has by accident."""
+_HEIGHT, _WIDTH, _ = IMAGE_SHAPE
+_SHOWN = 80
+"""Characters of an attribute."""
+_FLOATS = (FLOAT, FLOAT16, DOUBLE, BFLOAT16)
+_CASTS = {FLOAT: "f4", DOUBLE: "f8", FLOAT16: "f2", INT32: "i4", INT64: "i8"}
+_PLAIN = {"dilations": ([1, 1],), "pads": ([0, 0, 0, 0],), "auto_pad": ("NOTSET", "VALID")}
+_ALLOWED: dict[str, dict[str, tuple[Any, ...]]] = {
+    "Conv": _PLAIN | {"kernel_shape": ([5, 5],), "strides": ([1, 1],), "group": (1,)},
+    "AveragePool": _PLAIN
+    | {
+        "kernel_shape": ([2, 2],),
+        "strides": ([2, 2],),
+        "ceil_mode": (0, 1),
+        "count_include_pad": (0, 1),
+    },
+    "Gemm": {"alpha": (1.0,), "beta": (1.0,), "transA": (0,), "transB": (0, 1)},
+    "Flatten": {"axis": (1, -3)},
+    "Reshape": {"allowzero": (0, 1)},
+    "Transpose": {"perm": ([0, 3, 1, 2],)},
+    "Softmax": {"axis": (1, -1)},
+    "LogSoftmax": {"axis": (1, -1)},
+    "ArgMax": {"axis": (1, -1), "keepdims": (0, 1), "select_last_index": (0,)},
+}
+"""Values that attributes may have; operators that are not listed have none."""
+_NEEDED = {"AveragePool": ("kernel_shape", "strides"), "ArgMax": ("axis",)}
+"""Attributes whose defaults are not this network's."""
+_INPUTS = {"Conv": 3, "Gemm": 3, "MatMul": 2, "Reshape": 2, "Add": 2, "Div": 2, "Mul": 2}
+
+
+def read(path: Path, data: bytes) -> Model:
+    """Return the weights of a model's bytes; LenetError where damaged or another network."""
+    require_extra(str(path), "onnx", "models")
+    from onnx import defs
+
+    model = onnx_parse.parsed(path, io.BytesIO(data), len(data), onnx_parse.WEIGHTS)
+    try:
+        opsets = {one.domain: one.version for one in model.opset_import}
+        opset, last = opsets.get("", opsets.get("ai.onnx", 0)), defs.onnx_opset_version()
+        if not FIRST_OPSET <= opset <= last:
+            raise LenetError(
+                f"{path}: expected ONNX's opset {FIRST_OPSET} to {last}, found {opset:,}"
+            )
+        if model.functions or model.graph.sparse_initializer:
+            raise LenetError(
+                f"{path}: expected ONNX's own operators and plain initializers, "
+                "found functions or sparse ones"
+            )
+        walk = _Walk(path, model)
+        tensors = walk.weights()
+        entries = {entry.key: entry.value for entry in model.metadata_props}
+        if len(entries) < len(model.metadata_props):
+            raise damaged(path, ONNX, "metadata of one name twice")
+        summed = any(name.startswith("lenetgpu.") for name in entries)
+        sums = metadata.compared(path, walk.initializers() if summed else {}, entries)
+        return Model(tensors, sums, *metadata.facts_of(entries))
+    except LenetError:
+        raise
+    except Exception as error:  # of fields of other types, and what ONNX raises of its own
+        raise damaged(path, ONNX, error) from error
+
+
+class _Walk:
+    """The way back from the scores: `at` is the value that was reached."""
+
+    def __init__(self, path: Path, model: Any) -> None:
+        self._path, graph = path, model.graph
+        self._made_by = onnx_parse.producers(path, graph)
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        given = [one for one in graph.input if one.name not in self._tensors]
+        if len(given) != 1 or len(graph.output) != 1:
+            raise LenetError(
+                f"{path}: expected a graph of one input and one output, found "
+                f"{', '.join(one.name for one in given) or 'no input'} and "
+                f"{', '.join(one.name for one in graph.output) or 'no output'}"
+            )
+        self._images, self._at = given[0].name, graph.output[0].name
+        kind = given[0].type.tensor_type.elem_type
+        if kind not in (*_FLOATS, UINT8):
+            raise LenetError(
+                f"{path}: expected images of floats or bytes, found ONNX's type {kind}"
+            )
+        self._steps = len(graph.node)
+        self._shapes = onnx_parse.inferred(model, _OPEN_BATCH)
+
+    def initializers(self) -> dict[str, Array]:
+        """Return all initializers by name."""
+        return {name: self._read(tensor) for name, tensor in self._tensors.items()}
+
+    def weights(self) -> dict[str, Array]:
+        """Return the four tensors by our names, in our layouts.
+
+        LenetError where it is another network; it names the node, what was expected and found.
+        """
+        self._labels()
+        found = {"fc2": self._linear("fc2")}
+        self._take("Relu")
+        found["fc1"] = self._linear("fc1")
+        self._made("Flatten or Reshape")
+        flat = self._at
+        self._take("Flatten", "Reshape")
+        for name in ("conv2", "conv1"):
+            self._take("AveragePool")
+            self._take("Relu")
+            found[name] = self._conv(name)
+        images = self._at
+        self._prepared()
+        self._require_shape(images, [1, _HEIGHT, _WIDTH])
+        self._require_shape(flat, [FEATURE_COUNT])
+        return layouts.from_torch({name: found[name] for name in weight_shapes()})
+
+    def _refuse(self, node: Any, expected: str, found: str) -> LenetError:
+        return LenetError(f"{self._path}: {node_text(node)}: expected {expected}, found {found}")
+
+    def _skip(self) -> Any | None:
+        """The node that makes what was reached, if any, behind those that change nothing."""
+        while (node := self._made_by.get(self._at)) is not None:
+            cast = node.op_type == "Cast" and attributes(node).get("to") in _FLOATS
+            if node.domain not in OWN or not (node.op_type == "Identity" or cast):
+                return node
+            self._pass(node)
+        return None
+
+    def _pass(self, node: Any) -> None:
+        """Go back to what a node reads."""
+        self._steps -= 1
+        if self._steps < 0:
+            raise damaged(self._path, ONNX, "a circle of nodes")
+        self._at = node.input[0]
+
+    def _made(self, expected: str) -> Any:
+        node = self._skip()
+        if node is None:
+            raise LenetError(f"{self._path}: expected {expected} to make {self._at}, found no node")
+        return node
+
+    def _take(self, *kinds: str) -> tuple[Any, dict[str, Any]]:
+        """Go back through a node of one of these kinds; return it and its attributes."""
+        wanted = " or ".join(kinds)
+        node = self._made(wanted)
+        if node.domain not in OWN or node.op_type not in kinds:
+            raise self._refuse(node, wanted, node.op_type)
+        given, allowed = attributes(node), _ALLOWED.get(node.op_type, {})
+        for name, value in given.items():
+            if value not in allowed.get(name, ()):
+                values = " or ".join(map(str, allowed.get(name, ("no such attribute",))))
+                found = value if isinstance(value, (int, float, str, list)) else "a message"
+                raise self._refuse(node, f"{name} to be {values}", f"{found}"[:_SHOWN])
+        for name in _NEEDED.get(node.op_type, ()):
+            if name not in given:
+                raise self._refuse(node, f"an attribute {name}", "none")
+        most = _INPUTS.get(node.op_type, 1)
+        if not 1 <= len(node.input) <= most or node.output[0] != self._at:
+            raise self._refuse(node, f"1 to {most} inputs and one output", ", ".join(node.input))
+        self._at = node.input[0]
+        return node, given
+
+    def _labels(self) -> None:
+        """Go back through what is made of the scores: probabilities, then labels of any type."""
+        ends = ["Softmax", "LogSoftmax", "ArgMax"]
+        wanted = f"MatMul, Gemm, {', '.join(ends)}"
+        casts = []
+        while (node := self._made(wanted)).op_type in (*ends, "Cast") and node.domain in OWN:
+            if node.op_type == "Cast":
+                casts.append(node)
+                self._pass(node)
+                continue
+            self._take(node.op_type)
+            if node.op_type == "ArgMax":
+                ends, casts = ends[:2], []
+            else:
+                ends = []
+        if casts:
+            raise self._refuse(casts[0], "scores of floats", "a cast to another type")
+
+    def _require_shape(self, name: str, shape: list[int]) -> None:
+        """Raise LenetError unless a value is a batch of these."""
+        images = self._shapes.get(self._images, (0, []))[1][:1]
+        found = self._shapes.get(name, (0, []))[1]
+        if found != [*images, *shape]:
+            shown, wanted = (
+                ", ".join("N" if n == _OPEN_BATCH else str(n or "?") for n in dims)
+                for dims in (found, [_OPEN_BATCH, *shape])
+            )
+            raise LenetError(
+                f"{self._path}: {name}: expected the shape ({wanted}), found ({shown})"
+            )
+
+    def _constant(self, name: str, depth: int = 0) -> Array | None:
+        """A constant of numbers; None where it is computed from anything else."""
+        import numpy as np
+
+        if name in self._tensors:
+            return self._read(self._tensors[name])
+        node = self._made_by.get(name)
+        if node is None or node.domain not in OWN or depth > _DEEPEST:
+            return None
+        given = attributes(node)
+        if node.op_type == "Constant" and len(given) == 1:
+            (value,) = given.values()
+            return self._read(value) if hasattr(value, "data_type") else np.array(value, "f4")
+        if node.op_type not in ("Identity", "Transpose", "Cast") or len(node.input) != 1:
+            return None
+        found = self._constant(node.input[0], depth + 1)
+        if found is None or node.op_type == "Identity":
+            return found
+        if node.op_type == "Cast":
+            return found.astype(_CASTS[given["to"]])
+        return found.transpose(given.get("perm"))
+
+    def _read(self, tensor: Any) -> Array:
+        """The numbers of an ONNX tensor; LenetError where they are not in this file."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        what = f"{self._path}: expected tensor {tensor.name}"
+        if tensor.data_location == _EXTERNAL or tensor.external_data:
+            raise LenetError(f"{what} in this file, found it in another, which is not opened")
+        if tensor.data_type not in (*_CASTS, BFLOAT16):
+            raise LenetError(f"{what} of floats or integers, found ONNX's type {tensor.data_type}")
+        if min(tensor.dims, default=0) < 0:
+            raise damaged(self._path, ONNX, f"tensor {tensor.name} of a negative size")
+        try:
+            found = np.asarray(numpy_helper.to_array(tensor))
+        except Exception as error:
+            raise damaged(self._path, ONNX, f"tensor {tensor.name}: {error}") from error
+        return found.astype(np.float32) if tensor.data_type == BFLOAT16 else found
+
+    def _weights_of(self, node: Any, shape: tuple[int, ...]) -> Array:
+        """The constant of this shape that a node multiplies by."""
+        name = node.input[1] if len(node.input) > 1 else "none"
+        found = self._constant(name)
+        if found is None or found.dtype.kind != "f":
+            raise self._refuse(node, "weights that are constants", name)
+        if found.shape != shape:
+            raise self._refuse(
+                node, f"weights of shape {layouts.by(shape)}", layouts.by(found.shape)
+            )
+        return found
+
+    def _require_no_bias(self, node: Any, name: str, size: int) -> None:
+        """Raise LenetError unless an input is left out, or zeros."""
+        if not name:
+            return
+        bias = self._constant(name)
+        if bias is None or bias.shape not in ((size,), (1, size), (1, size, 1, 1)):
+            raise self._refuse(node, f"no bias, or {size} constants", name)
+        layouts.require_no_bias(self._path, f"{node_text(node)}'s {name}", bias)
+
+    def _skip_zeros(self, size: int) -> None:
+        """Go back through an addition of zeros, a bias that stands apart."""
+        node = self._made("Add")
+        if node.op_type == "Add" and node.domain in OWN and len(node.input) == 2:
+            data, bias = node.input
+            if self._constant(bias) is None:
+                data, bias = bias, data
+            self._require_no_bias(node, bias, size)
+            self._at = data
+
+    def _conv(self, name: str) -> Array:
+        shape = layouts.torch_shapes()[name]
+        self._skip_zeros(shape[0])
+        node, _ = self._take("Conv")
+        for bias in node.input[2:]:
+            self._require_no_bias(node, bias, shape[0])
+        return self._weights_of(node, shape)
+
+    def _linear(self, name: str) -> Array:
+        """Weights (out, in) of a MatMul or Gemm."""
+        size, depth = layouts.torch_shapes()[name]
+        self._skip_zeros(size)
+        node, given = self._take("MatMul", "Gemm")
+        for bias in node.input[2:]:
+            self._require_no_bias(node, bias, size)
+        turned = given.get("transB", 0) == 1
+        weights = self._weights_of(node, (size, depth) if turned else (depth, size))
+        return weights if turned else weights.T
+
+    def _prepared(self) -> None:
+        """Go back through what may happen to images first: a scale, NHWC to NCHW."""
+        scales, kinds = ("Div", "Mul"), ["Div", "Mul", "Transpose"]
+        while (node := self._skip()) is not None:
+            if node.op_type not in kinds or node.domain not in OWN:
+                raise self._refuse(node, f"{', '.join(kinds) or 'nothing'} on images", node.op_type)
+            if node.op_type in scales:
+                self._scale(node)
+                kinds = [kind for kind in kinds if kind not in scales]
+            else:
+                self._take(node.op_type)
+                kinds.remove(node.op_type)
+        if self._at != self._images:
+            raise LenetError(f"{self._path}: expected the input {self._images}, found {self._at}")
+
+    def _scale(self, node: Any) -> None:
+        """Raise LenetError unless a node divides pixels by 255, or multiplies by its inverse."""
+        divided = node.op_type == "Div"
+        factor = PIXEL_SCALE if divided else 1 / PIXEL_SCALE
+        inputs = list(node.input)
+        if not divided and inputs and self._constant(inputs[0]) is not None:
+            inputs.reverse()
+        by = self._constant(inputs[1]) if len(inputs) == 2 else None
+        if by is None or by.size != 1 or by.ndim > 4:
+            raise self._refuse(node, f"pixels by the constant {factor:g}", ", ".join(node.input))
+        if not abs(float(by.reshape(-1)[0]) / factor - 1) < 1e-3:
+            raise self._refuse(node, f"the factor {factor:g}", f"{float(by.reshape(-1)[0]):g}")
+        self._at = inputs[0]
+
+
+def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
+    """Return a model of float32 tensors, with checksums; the same bytes every time."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    stored = layouts.to_torch(tensors)
+    height, width, channels = IMAGE_SHAPE
+    shapes: dict[str, list[str | int | None]] = {
+        IMAGES: [BATCH, channels, height, width],
+        SCORES: [BATCH, CLASSES],
+    }
+    images, scores = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in shapes.items()
+    )
+    graph = helper.make_graph(
+        _nodes(), "lenet", [images], [scores],
+        [numpy_helper.from_array(tensor.astype("<f4"), name) for name, tensor in stored.items()],
+    )  # fmt: skip
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR,
+        producer_name="lenetgpu", producer_version=__version__, doc_string=_SAYS,
+    )  # fmt: skip
+    helper.set_model_props(model, metadata.stated(stored, facts))
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _nodes() -> list[Any]:
+    """A node a stage but argmax, with ReLU and flatten."""
+    from onnx import helper
+
+    made, at = [], IMAGES
+
+    def add(kind: str, name: str, *inputs: str, **attributes: Any) -> None:
+        nonlocal at
+        out = SCORES if name == "fc2" else f"{name}.out"
+        made.append(helper.make_node(kind, [at, *inputs], [out], name, **attributes))
+        at = out
+
+    for stage in STAGES:
+        weight = (stage.name + layouts.SUFFIX,) if stage.weight else ()
+        if stage.kind == "conv":
+            add("Conv", stage.name, *weight, kernel_shape=[5, 5])
+            add("Relu", f"{stage.name}.relu")
+        elif stage.kind == "pool":
+            add("AveragePool", stage.name, kernel_shape=[2, 2], strides=[2, 2])
+        elif stage.kind == "fc":
+            if stage.name == "fc1":
+                add("Flatten", "flatten")
+            add("Gemm", stage.name, *weight, transB=1)
+            if stage.name == "fc1":
+                add("Relu", "fc1.relu")
+    return made
