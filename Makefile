@@ -38,11 +38,11 @@ $(VENV)/.peers: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev,peers$(EXTRA)]" $(TORCH_INDEX)
 	touch $@
 
-$(VENV)-lowest/.dev: pyproject.toml scripts/lowest.py
+$(VENV)-lowest/.dev: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-lowest
-	$(PYTHON) scripts/lowest.py > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip install --quiet --editable ".[dev,isal]" \
-		--constraint $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet uv
+	$(VENV)-lowest/bin/uv pip install --quiet --python $(VENV)-lowest/bin/python \
+		--resolution lowest-direct --editable ".[dev,isal]"
 	touch $@
 
 infer: $(VENV)/.run  ## classify the 10,000 digits that ship
@@ -81,9 +81,11 @@ lock:  ## .ci/lock.txt anew, of the newest versions
 	$(VENV)-lock/bin/uv pip compile pyproject.toml --extra dev --universal --python-version 3.10 \
 		--generate-hashes --no-header --quiet --upgrade --output-file .ci/lock.txt
 
-sbom: $(VENV)/.dev  ## the wheel, and its bill of materials beside it
+sbom: $(VENV)/.dev  ## the wheel, and the bill of materials of an environment that has it
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist >/dev/null
-	$(BIN)/python scripts/sbom.py "$$(ls -t dist/*.whl | head -1)"
+	$(PYTHON) -m venv $(VENV)-sbom
+	$(VENV)-sbom/bin/python -m pip install --quiet dist/*.whl cyclonedx-bom
+	$(VENV)-sbom/bin/cyclonedx-py environment --output-file dist/lenetgpu.cdx.json
 
 clean:
 	rm -rf $(VENV) build dist

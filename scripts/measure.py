@@ -1,37 +1,46 @@
 """Every figure of the README and docs/ on one device in one go, into docs/measured/DEVICE/.
 
-Each file is made by a command of its own, checked, given the hashes of the kernels that it ran and
-written whole or not at all. What fails is said and the rest goes on; the exit code is then 1.
-Needs LENETGPU_MNIST (MNIST's files); the plans' figures LENETGPU_COURSE (model.hdf5) too.
+    python scripts/measure.py --dry-run     # the commands, and about how long they take
+    python scripts/measure.py --only peers,conv
+    python scripts/tables.py                # afterwards: the tables
+
+Nothing else may run on the machine meanwhile. What fails is reported and the rest goes on; a file
+is replaced whole or not at all. Data from outside: LENETGPU_MNIST and LENETGPU_COURSE.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from measure_jobs import PARTS, Job, cpu_jobs, gpu_jobs
 from measured import MEASURED, ROOT, folder_of, kernels_of
 
 from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.document import device_json
 from lenetgpu.net.device import choose_device
+from lenetgpu.network import STAGE_NAMES
+from lenetgpu.papers.shapes import SUITES
+from lenetgpu.plan import NAMED
+from lenetgpu.stages.matrix import cells
 from lenetgpu.store import write_atomically
 
-RUN = "run.json"
-"""What the last run took, for the next one's estimate."""
-BEAT_S, PATIENCE, LEAST_PATIENCE_S = 20.0, 5.0, 180.0
+ABLATIONS = {
+    "pascal-single": "prefetch,best.fp32",
+    "pascal-multi": "prefetch,best.fp32",
+    "overfeat": "texture,best.fp32",
+}
+"""Suites whose paper's kernels are timed step by step, with the peer and what ships."""
+_BY_BEST = "best.fp32,direct.tuned,winograd,tensor.fp16x3,tensor.wgmma_fp16x3,tensor.wgmma_tf32x3"
 Say = Callable[[str], None]
 
 
@@ -39,8 +48,80 @@ class MeasureError(Exception):
     """Why a file was not taken, in a sentence."""
 
 
+@dataclass(frozen=True)
+class Job:
+    """A command that writes the JSON of `target` in about `seconds`.
+
+    In its words `{json}` stands for where it writes, `{picture}` for where it draws (a PNG of the
+    target's name), `{mnist}` and `{course}` for the data. What it prints becomes `text`.
+    """
+
+    part: str
+    target: str
+    command: str
+    seconds: float
+    text: str = ""
+
+
+def _scale(device: str, quick: bool) -> str:
+    if quick:
+        return "--images 20000 --shards 10000 --rounds 1"
+    if device == "cpu":
+        return "--images 800000"
+    counts = [0, *(1 << k for k in range(8) if 1 << k <= max(1, len(driver_gpus())))]
+    return f"--images 20000000 --shards 100000,1000000 --workers {','.join(map(str, counts))}"
+
+
+def jobs_of(device: str, quick: bool) -> Iterator[Job]:
+    """Yield the files of a GPU or a CPU ("cuda", "cpu")."""
+    few = "--rounds 3 --quick" if quick else "--rounds 15"
+    on = f"--device {device}"
+    seconds = 0.02 if quick else 0.2
+    yield Job("peers", "peers.json", f"scripts/peers.py {on} --data {{mnist}} {few}", 300)
+    for stage in STAGE_NAMES:
+        own = [c.variant.full_name for c in cells(stage)
+               if c.variant and c.device == device and not c.copies]  # fmt: skip
+        words = f"--batch {300 if quick else 10_000} --seconds {0.2 if quick else 4} --watch 0.2"
+        only = ",".join(dict.fromkeys(own))
+        yield Job("cells", f"cells/{stage}.json", f"compare {stage} {on} {words} --only {only}", 8)
+    yield Job("weights", "weights.json",
+              f"scripts/any_weights.py {on} {'--images 200' if quick else ''}", 60)  # fmt: skip
+    yield Job("scale", "scale.json", f"scripts/scale.py {on} {_scale(device, quick)}", 240)
+    runs = "--runs 2 --seconds 1" if quick else "--seconds 1"
+    yield Job("instrument", "instrument.json", f"scripts/instrument.py {on} {runs}", 300)
+    if device == "cpu":
+        yield Job("instrument", "instrument-loaded.json",
+                  f"scripts/instrument.py {runs} --load 2", 600)  # fmt: skip
+        # as `make infer`, which names no device where there is no GPU
+        yield Job("infer", "infer.json", f"infer --batch 10000 {on if driver_gpus() else ''}", 10,
+                  text="infer.txt")  # fmt: skip
+        return
+    for name in SUITES:
+        words = f"--suite {name} {on} --seconds {seconds} --watch 0.2"
+        yield Job("conv", f"conv/{name}.json", f"conv {words}", 60)
+    for name, only in ABLATIONS.items():
+        words = f"--suite {name} --only {only} {on} --seconds {seconds / 4} --watch 0"
+        yield Job("ablation", f"ablation/{name}.json", f"conv {words}", 60)
+    words = f"--suite convnet2 --batch 64 --only {_BY_BEST} {on} --watch 0 --seconds {seconds / 4}"
+    yield Job("conv", "again/convnet2-64.json", f"conv {words}", 20)
+    words = "--seconds 0.02 --quick" if quick else f"--seconds {seconds / 2}"
+    yield Job("winners", "winners.json", f"scripts/winners.py {words}", 600)
+    yield Job("course", "course.json", f"compare --suite course {on} --plot {{picture}}", 60)
+    words = "" if quick else "--suite convnet2"
+    yield Job("shares", "shares.json", f"conv --shares {words} {on} --plot {{picture}}", 40)
+    words = f"--images {500 if quick else 2000}"
+    yield Job("counters", "counters.json", f"scripts/counters.py {words}", 60)
+    for name, devices in NAMED.items():
+        if "cuda" in devices:
+            words = f"--plan {name} {on} --batch 10000 --timing"
+            yield Job("plans", f"plans/{name}.json",
+                      f"infer {{mnist}} --weights {{course}} {words}", 8)  # fmt: skip
+    words = "--rounds 3 --not-many" if quick else ""
+    yield Job("streams", "streams.json", f"scripts/streams_sweep.py {words}", 35)
+
+
 def data() -> dict[str, Path | None]:
-    """The files outside the repository by their word, None where a variable does not lead there."""
+    """Return the files outside the repository, None where a variable does not lead there."""
     found: dict[str, Path | None] = {}
     for word, variable, name in (
         ("mnist", "LENETGPU_MNIST", "t10k-images-idx3-ubyte.gz"),
@@ -51,20 +132,21 @@ def data() -> dict[str, Path | None]:
     return found
 
 
-def filled(job: Job, places: dict[str, Path | None]) -> list[str]:
-    """The job's command with its places; MeasureError where data is not there."""
-    words = []
-    for word in job.command:
-        name = word[1:-1] if re.fullmatch(r"\{\w+\}", word) else ""
+def command_of(job: Job, places: dict[str, Path | None]) -> list[str]:
+    """Return the job's command with its places; MeasureError where data is missing."""
+    script = job.command.startswith("scripts/")
+    words = [sys.executable] if script else [sys.executable, "-m", "lenetgpu"]
+    for word in shlex.split(job.command) + ([] if script else ["--no-progress"]):
+        name = word[1:-1] if word.startswith("{") else ""
         if name and places[name] is None:
             folder = f"LENETGPU_{name.upper()}"
             raise MeasureError(f"{folder}: expected the folder of its files, found none there")
         words.append(str(places[name]) if name else word)
-    return words
+    return [*words, "--json", str(places["json"])]
 
 
 def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
-    """The document with its kernels' hashes and no path of this machine."""
+    """Return the document with its kernels' hashes and no path of this machine."""
     for key in ("data", "weights"):
         if key in document:
             document[key] = Path(document[key]).name
@@ -74,120 +156,67 @@ def finished(document: dict[str, Any], quick: bool) -> dict[str, Any]:
     return document
 
 
-def _last_words(*files: Path) -> str:
-    lines = [line for file in files for line in file.read_text(errors="replace").splitlines()]
-    return next((line.strip()[:160] for line in reversed(lines) if line.strip()), "it said nothing")
-
-
-def _wait(job: Job, command: list[str], work: Path, expected: float, say: Say) -> None:
-    """Run `command`, saying now and then how far it is; MeasureError where it does not end well."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    # wide enough for tables, without colours
-    env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
-    out, err = work / "out", work / "err"
-    limit = max(LEAST_PATIENCE_S, PATIENCE * expected)
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        child = subprocess.Popen(command, stdout=stdout, stderr=stderr, cwd=ROOT, env=env)
-        start = beat = time.monotonic()
-        try:
-            while child.poll() is None:
-                time.sleep(0.1)
-                now = time.monotonic()
-                if now - start > limit:
-                    raise MeasureError(f"it ran past {limit:.0f} s; {_last_words(out, err)}")
-                if now - beat > BEAT_S:
-                    beat = now
-                    say(f"  {job.target}: {now - start:.0f} s of about {expected:.0f} s; "
-                        f"{_last_words(err, out)}")  # fmt: skip
-        finally:
-            if child.poll() is None:
-                child.terminate()
-                child.wait()
-    if child.returncode:
-        raise MeasureError(f"exit code {child.returncode}; {_last_words(out, err)}")
-
-
-def take(
-    job: Job, into: Path, places: dict[str, Path | None], quick: bool, expected: float, say: Say
-) -> None:
+def take(job: Job, into: Path, places: dict[str, Path | None], quick: bool) -> None:
     """Run one job and lay its files into `into`; MeasureError where nothing was taken."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PYTHONPATH": path, "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(prefix="lenetgpu-measure-") as folder:
-        work = Path(folder)
-        made = {"json": work / "found.json", "picture": work / "found.png"}
-        _wait(job, filled(job, places | made), work, expected, say)
+        made = {"json": Path(folder) / "found.json", "picture": Path(folder) / "found.png"}
+        command = command_of(job, places | made)
+        limit = max(180.0, 5 * job.seconds)
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, timeout=limit, capture_output=True, text=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MeasureError(f"it ran past {limit:.0f} s") from error
+        if done.returncode:
+            said = (done.stderr + done.stdout).strip().splitlines() or ["it said nothing"]
+            raise MeasureError(f"exit code {done.returncode}; {said[-1][:160]}")
         try:
             document = finished(json.loads(made["json"].read_text()), quick)
-            picture = made["picture"].read_bytes() if job.picture else b""
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise MeasureError(f"expected its JSON and picture, found {error!r}") from error
-        files = {job.target: (json.dumps(document, indent=1) + "\n").encode()}
+            raise MeasureError(f"expected its JSON, found {error!r}") from error
+        write_atomically(into / job.target, (json.dumps(document, indent=1) + "\n").encode())
         if job.text:
-            files[job.text] = (work / "out").read_bytes()
-        if job.picture:
-            files[job.picture] = picture
-        for name, content in files.items():
-            write_atomically(into / name, content)
+            write_atomically(into / job.text, done.stdout.encode())
+        if made["picture"].is_file():
+            target = (into / job.target).with_suffix(".png")
+            write_atomically(target, made["picture"].read_bytes())
 
 
-def guesses(jobs: list[Job], into: Path, quick: bool) -> dict[str, float]:
-    """Seconds that each job may take: what it took the last time here, else its own guess."""
-    last: dict[str, float] = {}
-    if (into / RUN).is_file() and not quick:
-        last = json.loads((into / RUN).read_text())["seconds"]
-    return {job.target: last.get(job.target, job.seconds) for job in jobs}
-
-
-def chosen(kind: str, only: str | None, quick: bool) -> list[Job]:
-    """The jobs of the parts asked for; LenetError for a part that there is not."""
-    wanted = PARTS[kind] if only is None else tuple(only.split(","))
-    unknown = [part for part in wanted if part not in PARTS[kind]]
-    if unknown:
-        raise LenetError(
-            f"--only: expected some of {', '.join(PARTS[kind])} on {kind}, found {unknown[0]!r}"
-        )
-    jobs = gpu_jobs(quick) if kind == "cuda" else cpu_jobs(quick)
+def chosen(device: str, only: str | None, quick: bool) -> list[Job]:
+    """Return the jobs of the parts asked for; LenetError for an unknown part."""
+    jobs = list(jobs_of(device, quick))
+    parts = list(dict.fromkeys(job.part for job in jobs))
+    wanted = parts if only is None else only.split(",")
+    for part in wanted:
+        if part not in parts:
+            raise LenetError(
+                f"--only: expected some of {', '.join(parts)} on {device}, found {part!r}"
+            )
     return [job for job in jobs if job.part in wanted]
 
 
 def run(jobs: list[Job], into: Path, quick: bool, say: Say) -> list[str]:
-    """Take every job; the sentences of those that failed."""
-    places, expected = data(), guesses(jobs, into, quick)
-    say(f"{len(jobs)} files into {into}, about {sum(expected.values()) / 60:.0f} minutes:")
-    for job in jobs:
-        say(f"  {job.target:26} about {expected[job.target]:4.0f} s")
-    failed, took = [], {}
+    """Take every job; return the sentences of those that failed."""
+    places, failed = data(), []
     for number, job in enumerate(jobs, 1):
-        say(f"[{number}/{len(jobs)}] {job.target}: {shlex.join(job.command[1:])}")
-        start = time.monotonic()
+        say(f"[{number}/{len(jobs)}] {job.target}, about {job.seconds:.0f} s: {job.command}")
         try:
-            take(job, into, places, quick, expected[job.target], say)
+            take(job, into, places, quick)
         except (MeasureError, LenetError) as error:
             failed.append(f"{job.target}: {error}")
             say(f"  FAILED: {error}")
-            continue
-        took[job.target] = round(time.monotonic() - start, 1)
-        say(f"  taken in {took[job.target]:.0f} s")
-    if took and not quick:
-        _remember(into / RUN, took)
     return failed
-
-
-def _remember(path: Path, took: dict[str, float]) -> None:
-    last = json.loads(path.read_text())["seconds"] if path.is_file() else {}
-    found = {
-        "command": "measure", "date": datetime.date.today().isoformat(), "seconds": last | took
-    }  # fmt: skip
-    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
 
 
 @click.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
-@click.option(
-    "--only", metavar="PARTS", help="some of peers,cells,conv,course,plans; infer on a CPU"
-)
+@click.option("--only", metavar="PARTS", help="some of peers,cells,conv,course,plans,...")
 @click.option("--quick", is_flag=True, help="few samples, to see that all runs; not to be quoted")
 @click.option("--into", type=click.Path(path_type=Path), default=MEASURED, help="folder of devices")
-@click.option("--dry-run", is_flag=True, help="say what would be run, and about how long")
+@click.option("--dry-run", is_flag=True, help="print what would be run")
 def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) -> None:
     """Take all figures of the README and docs/ on one device."""
     try:
@@ -196,23 +225,20 @@ def main(device: str, only: str | None, quick: bool, into: Path, dry_run: bool) 
     except LenetError as error:
         click.echo(f"measure: error: {error}", err=True)
         sys.exit(2)
-    folder = into.resolve() / folder_of(device_json(gpu))
     if dry_run:
-        expected = guesses(jobs, folder, quick)
         for job in jobs:
-            click.echo(f"{job.target:26} {expected[job.target]:4.0f} s  {shlex.join(job.command)}")
-        click.echo(f"about {sum(expected.values()) / 60:.0f} minutes")
+            click.echo(f"{job.target:26} {job.seconds:4.0f} s  {job.command}")
+        click.echo(f"about {sum(job.seconds for job in jobs) / 60:.0f} minutes")
         return
+    folder = into.resolve() / folder_of(device_json(gpu))
     try:
-        failed = run(jobs, folder, quick, lambda line: click.echo(line))
+        failed = run(jobs, folder, quick, click.echo)
     except KeyboardInterrupt:
         click.echo("interrupted: what was taken until then is kept", err=True)
         sys.exit(130)
     for sentence in failed:
         click.echo(f"FAILED: {sentence}", err=True)
-    if not failed and into.resolve() == MEASURED:
-        click.echo("now: python scripts/update_docs.py")
-    sys.exit(1 if failed else 0)
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

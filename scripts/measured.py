@@ -1,10 +1,9 @@
 """What lies in docs/measured/DEVICE/: reading it, and saying what it is of.
 
-DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `end_to_end.json`, `one.json`,
-`cold.json`, `cells/STAGE.json`, `plans/NAME.json`, `conv/SUITE.json`, `ablation/SUITE.json`,
-`course.json` with `course.png`, `counters.json`, `infer.json` with `infer.txt`, `weights.json`,
-`streams.json` with `streams.png`, `shares.json` with `shares.png`, `sanitize.json`, `scale.json`,
-`winners.json`.
+DEVICE is `nvidia-h200`, `cpu-2-cores`; in it `peers.json`, `cells/STAGE.json`, `plans/NAME.json`,
+`conv/SUITE.json`, `ablation/SUITE.json`, `course.json` and `.png`, `counters.json`, `infer.json`
+and `.txt`, `weights.json`, `streams.json` and `.png`, `shares.json` and `.png`, `sanitize.json`,
+`scale.json`, `winners.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
 SOURCES = Path(lenetgpu.__file__).resolve().parent.parent
 GPU, CPU = "nvidia-h200", "cpu-2-cores"
-"""The folders that the pages are written of."""
+GPUS = ("nvidia-h100-80gb-hbm3", GPU)
+"""The folders that the pages are written of, the GPU that was measured last first."""
 _BATCHES = (1, 10_000)
 _KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
 _KINDS |= {(stage.name,): stage.kind for stage in STAGES}
@@ -165,15 +165,10 @@ def _paths(document: Document) -> Iterator[Path]:
     elif document["command"] == "weights":
         for name in document["rows"][0]["plans"]:
             yield from _of_plan(name, device)
-    elif document["command"] in ("end-to-end", "one"):
-        for row in document["rows"]:
-            if row["maker"] == "lenetgpu":
-                yield from _of_plan(row["plan"], device)
-                yield from (SOURCES / name for name in row.get("sources", ()))
     elif document["command"] == "peers":
         for row in document["rows"]:
-            if row["maker"] == "lenetgpu":
-                yield from _of_plan(row["name"].split()[1], device)
+            if row.get("plan", "auto") != "auto":
+                yield from _of_plan(row["plan"], device)
     elif document["command"] == "shares":
         yield from (kernel.source for kernel in shares_kernels(TABLE_1, TABLE_1_BATCH))
         yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
@@ -244,3 +239,9 @@ def _range(counts: list[int], of: str) -> str:
 def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> str:
     """How many samples each row has, and whether the kernels are still those: a line's end."""
     return f"{_range(list(counts), of)}; {kernels_line(documents)}."
+
+
+def said_of(document: Document) -> str:
+    """Return device, date and commit of a run beside peers, and the peers' versions."""
+    quick = "A quick run, not to be quoted. " if document.get("quick") else ""
+    return f"{quick}{where(document)}; PyTorch {document.get('torch') or 'not installed'}"

@@ -1,47 +1,449 @@
-"""lenetgpu beside its peers: which comparison, by a flag; its own options come after it.
+"""lenetgpu beside PyTorch, JAX and ONNX Runtime, each through the calls that a user would write.
 
-peers.py                 images on a GPU to labels there (device_peers.py)
-peers.py --end-to-end    page-locked images to labels in host memory (end_to_end.py)
-peers.py --one           one image, host to label (one_image.py)
-peers.py --cold          fresh processes (cold_start.py)
-peers.py --cpu           images to labels on a CPU (cpu_peers.py)
+Ours is `LeNet.load(plan=...)(images)`. Images lie on the GPU, in page-locked or in ordinary memory
+of the host, or come one at a time; without a GPU everything is on the CPU. Labels are compared with
+float64's before anything is timed; then rounds in balanced order, by the host's clock from the call
+to labels that can be read. A peer's best mode at a precision counts.
+
+    python scripts/peers.py                     # every place of images on this device
+    python scripts/peers.py --where one         # single images
+    python scripts/peers.py --device cpu --json docs/measured/cpu-2-cores/peers.json
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import json
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-SCRIPTS = {
-    "end-to-end": "end_to_end",
-    "one": "one_image",
-    "cold": "cold_start",
-    "cpu": "cpu_peers",
+from lenetgpu import LeNet, LenetError
+from lenetgpu.check.truth import reference_scores
+from lenetgpu.files import assets
+from lenetgpu.files.convert import convert_weights
+from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.models.layouts import rows_by_channel
+from lenetgpu.files.weights import Weights, load_weights
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.measure.document import head
+from lenetgpu.measure.rounds import interleave
+from lenetgpu.measure.timing import cpu_ms
+from lenetgpu.net.device import choose_device
+from lenetgpu.plan import NAMED
+from lenetgpu.store import write_atomically
+
+OURS, BUS = "lenetgpu", "bus"
+WHERE = ("device", "pinned", "pageable", "one")
+PEER_OF = {"fp16x3": "fp32", "fp16w": "fp16", "int8": "fp16", "int8s": "fp16"}
+MOST_FLIPS = 25  # of 10,000 labels
+GPU_PLANS = ("fp32", "fp16x3", "fp16x3_winograd", "fp16", "fp16_roles", "int8", "int8_sparse")
+CPU_PLANS = ("fp32", "tiled", "unrolled", "fft")
+MODES = {  # how PyTorch runs: mode of torch.compile, and whether a CUDA graph is replayed
+    "eager": (None, False),
+    "graph": (None, True),
+    "compile": ("default", False),
+    "reduce-overhead": ("reduce-overhead", False),
+    "max-autotune": ("max-autotune", False),
 }
-ON_THE_GPU = "device_peers"
+SAMPLE_MS, MOST_PASSES, ONES = 10.0, 100, 200
+Say = Callable[[str], None]
 
 
-def _flags(command: Any) -> Any:
-    for flag, script in reversed(SCRIPTS.items()):
-        command = click.option(f"--{flag}", "asked", flag_value=script, help=f"{script}.py")(
-            command
-        )
-    return command
+@dataclass
+class Contestant:
+    """One way to label images: `run` labels all, `labels` does so and returns them as NumPy."""
+
+    name: str
+    maker: str
+    precision: str
+    where: str
+    run: Callable[[], Any]
+    labels: Callable[[], Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    samples: list[float] = field(default_factory=list)
+    passes: int = 1
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-@_flags
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def main(ctx: click.Context, asked: str | None, rest: tuple[str, ...]) -> None:
-    """Run the comparison that is asked for with the options that are left, of its script."""
-    script = asked or ON_THE_GPU
-    if asked is None and "--help" in rest:
-        click.echo(ctx.get_help())
+def planar(weights: Weights) -> dict[str, Any]:
+    """Return the weights for NCHW: filters (M, C, R, S), fc1's rows in C, H, W order."""
+    found = {name: weights[name].transpose(3, 2, 0, 1) for name in ("conv1", "conv2")}
+    found |= {"fc1": rows_by_channel(weights["fc1"]), "fc2": weights["fc2"]}
+    return {name: np.ascontiguousarray(array) for name, array in found.items()}
+
+
+def torch_net(weights: Weights, device: str, dtype: Any, last: bool, mode: str | None) -> Any:
+    """Return images (N, 1, 28, 28) to labels (N,) in PyTorch, with code of its own to compile."""
+    import torch
+    import torch.nn.functional as F
+
+    held = {k: torch.tensor(v).to(device, dtype) for k, v in planar(weights).items()}
+    if last:
+        for name in ("conv1", "conv2"):
+            held[name] = held[name].contiguous(memory_format=torch.channels_last)
+
+    def forward(x: Any) -> Any:
+        x = x.to(dtype) / 255
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        for name in ("conv1", "conv2"):
+            x = F.avg_pool2d(F.relu(F.conv2d(x, held[name])), 2)
+        return (F.relu(x.flatten(1) @ held["fc1"]) @ held["fc2"]).argmax(1)
+
+    if mode is None:
+        return forward
+    code = forward.__code__.replace()
+    own = types.FunctionType(code, forward.__globals__, "net", None, forward.__closure__)
+    return torch.compile(own, mode=mode)
+
+
+def torch_contestants(
+    weights: Weights, images: Any, where: str, deep: bool, say: Say
+) -> Iterator[Contestant]:
+    """Yield PyTorch in every mode, precision and memory format that runs."""
+    import torch
+
+    gpu = where != "cpu"
+    device = "cuda" if gpu else "cpu"
+    if gpu:
+        torch.backends.cudnn.benchmark = True
+    batch = images[:1] if where == "one" else images
+    host = torch.from_numpy(np.ascontiguousarray(batch)).reshape(-1, 1, 28, 28)
+    host = host.pin_memory() if where in ("pinned", "one") else host
+    precisions = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16}
+    for precision, dtype in precisions.items() if gpu else [("fp32", torch.float32)]:
+        for words, (mode, graphed) in MODES.items():
+            if (graphed and not gpu) or (mode and not deep):
+                continue
+            for last in (False, True):
+                name = f"torch {words} {precision} {'channels_last' if last else 'contiguous'}"
+                allow = precision == "tf32"
+                try:
+                    yield _torch_one(weights, host, device, where, name, dtype, last, allow)
+                except Exception as error:  # a peer that cannot run is named, not hidden
+                    say(f"{name}: cannot run: {str(error).partition(chr(10))[0][:120]}")
+
+
+def _torch_one(
+    weights: Weights, host: Any, device: str, where: str, name: str, dtype: Any, last: bool,
+    tf32: bool,
+) -> Contestant:  # fmt: skip
+    import torch
+
+    words = name.split()[1]
+    mode, graphed = MODES[words]
+    net = torch_net(weights, device, dtype, last, mode)
+    there = host.to(device)
+
+    def allow() -> None:
+        if device == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+
+    allow()
+    replay, out = None, None
+    with torch.inference_mode():
+        if graphed:
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                for _ in range(3):
+                    net(there)
+            torch.cuda.synchronize()
+            replay = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(replay):
+                out = net(there)
+
+    def forward() -> Any:
+        allow()
+        with torch.inference_mode():
+            if where not in ("device", "cpu"):
+                there.copy_(host, non_blocking=True)
+            if replay is not None:
+                replay.replay()
+                return out
+            return net(there)
+
+    def one(image: Any) -> int:
+        host.copy_(torch.from_numpy(image).reshape(host.shape))
+        return int(forward())
+
+    def run() -> None:
+        found = forward()
+        if where == "device":
+            torch.cuda.synchronize()
+        else:
+            found.cpu()
+
+    run()
+    if where == "one":
+        return _ones(name, "torch", name.split()[2], one)
+    return Contestant(name, "torch", name.split()[2], where, run, lambda: forward().cpu().numpy())
+
+
+IMAGES: dict[str, Any] = {}
+"""The digits of this run (N, 28, 28) uint8, for contestants that take one after another."""
+
+
+def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) -> Contestant:
+    """Return a contestant that is called with one digit after the other."""
+    few = IMAGES["all"][:ONES]
+
+    def labels() -> Any:
+        return np.array([label(image) for image in few])
+
+    return Contestant(name, maker, precision, "one", labels, labels, passes=1)
+
+
+def our_contestants(images: Any, weights: Path, where: str, say: Say) -> Iterator[Contestant]:
+    """Yield `LeNet` with each plan of this device, and the bare copy beside host arrays."""
+    device = "cpu" if where == "cpu" else "cuda"
+    plans = CPU_PLANS if device == "cpu" else GPU_PLANS
+    taken: Any = images
+    if where == "device":
+        import cupy
+
+        taken = cupy.asarray(images)
+    elif where == "pinned":
+        import cupyx
+
+        taken = cupyx.empty_pinned(images.shape, images.dtype)
+        taken[...] = images
+    if where in ("pinned", "pageable"):
+        yield _bare_copy(taken, where)
+    ways = [(f"{OURS} {name}", {"plan": name}) for name in plans if device in NAMED[name]]
+    if where == "one":
+        ways = [(f"{OURS}, default", {"plan": "auto"}),
+                (f"{OURS}, latency=True", {"plan": "auto", "latency": True}), *ways]  # fmt: skip
+    for name, how in ways:
+        try:
+            batch = 1 if where == "one" else len(images)
+            net = LeNet.load(weights, device=device, batch=batch, **how)
+        except LenetError as error:
+            say(f"{name}: {error}")
+            continue
+        precision = net.plan.precision
+
+        def labels(net: LeNet = net) -> Any:
+            found = net(taken)
+            return found.get() if hasattr(found, "get") else np.asarray(found)
+
+        def run(net: LeNet = net) -> None:
+            net(taken)
+            if where == "device":
+                cupy.cuda.runtime.deviceSynchronize()
+
+        if where == "one":
+            yield _ones(name, OURS, precision, lambda image, net=net: int(net(image)))
+        else:
+            made = Contestant(name, OURS, precision, where, run, labels)
+            made.facts["plan"] = how["plan"]
+            yield made
+
+
+def _bare_copy(images: Any, where: str) -> Contestant:
+    """Return one copy of the images to the device, from call to end."""
+    import cupy
+
+    there = cupy.empty(images.shape, images.dtype)
+    stream = cupy.cuda.Stream(non_blocking=True)
+
+    def run() -> None:
+        there.set(images, stream=stream)
+        stream.synchronize()
+
+    return Contestant("bare copy to the device", BUS, "", where, run, lambda: None)
+
+
+def onnx_contestants(weights: Path, images: Any) -> Iterator[Contestant]:
+    """Yield ONNX Runtime on the CPU, at once and in batches that a cache holds."""
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "net.onnx"
+        convert_weights(weights, target)
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+    x = np.ascontiguousarray(images.reshape(-1, 1, 28, 28).astype(np.float32) / 255)
+    entry = session.get_inputs()[0].name
+    for words, each in (("", len(x)), (" in batches of 100", 100)):
+        parts = [x[lo : lo + each] for lo in range(0, len(x), each)]
+
+        def run(parts: list[Any] = parts) -> Any:
+            return np.concatenate([session.run(None, {entry: p})[0].argmax(1) for p in parts])
+
+        yield Contestant(f"onnxruntime{words}", "onnxruntime", "fp32", "cpu", run, run)
+
+
+def jax_contestants(weights: Weights, images: Any) -> Iterator[Contestant]:
+    """Yield JAX's jit on images that lie on the GPU."""
+    import jax
+    import jax.numpy as jnp
+
+    if jax.devices()[0].platform != "gpu":
         return
-    importlib.import_module(script).main(list(rest), prog_name=f"{script}.py")
+    tensors = {k: jnp.asarray(v) for k, v in weights.tensors.items()}
+    x = jnp.asarray(images)[..., None]
+    for precision, dtype, exact in (("fp32", "float32", "highest"), ("fp16", "float16", "default")):
+
+        def net(x: Any, dtype: str = dtype) -> Any:
+            x = x.astype(dtype) / 255
+            for name in ("conv1", "conv2"):
+                x = jax.lax.conv_general_dilated(
+                    x, tensors[name].astype(dtype), (1, 1), "VALID",
+                    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                )  # fmt: skip
+                n, h, wide, c = x.shape
+                x = jax.nn.relu(x).reshape(n, h // 2, 2, wide // 2, 2, c).mean((2, 4))
+            x = jax.nn.relu(x.reshape(len(x), -1) @ tensors["fc1"].astype(dtype))
+            return (x @ tensors["fc2"].astype(dtype)).argmax(1)
+
+        with jax.default_matmul_precision(exact):
+            compiled = jax.jit(net).lower(x).compile()
+        run = lambda c=compiled: c(x).block_until_ready()  # noqa: E731
+        labels = lambda r=run: np.asarray(r())  # noqa: E731
+        yield Contestant(f"jax jit {precision}", "jax", precision, "device", run, labels)
+
+
+def check(contestants: list[Contestant], truth: Any, right: Any, say: Say) -> list[Contestant]:
+    """Return the contestants whose labels are float64's but for a few near ties."""
+    kept = []
+    for one in contestants:
+        if one.maker == BUS:
+            kept.append(one)
+            continue
+        found = one.labels()
+        n = len(found)
+        flips = int((found != truth[:n]).sum())
+        one.facts |= {"flips": flips, "judged": n}
+        if right is not None:
+            one.facts["correct"] = int((found == right[:n]).sum())
+        if 10_000 * flips <= MOST_FLIPS * n:
+            kept.append(one)
+        else:
+            say(f"{one.name}: WRONG, {flips} of {n} labels differ; not timed")
+    return kept
+
+
+def measure(contestants: list[Contestant], rounds: int) -> None:
+    """Take interleaved rounds; a sample is as many passes as fill SAMPLE_MS, milliseconds each."""
+
+    def sample(one: Contestant) -> float:
+        return cpu_ms(one.run, one.passes) / one.passes / (ONES if one.where == "one" else 1)
+
+    for one in contestants:
+        sample(one)
+        one.passes = max(1, min(MOST_PASSES, round(SAMPLE_MS / cpu_ms(one.run))))
+    interleave([(partial(sample, one), one.samples) for one in contestants], rounds)
+
+
+def summary(contestants: list[Contestant]) -> list[dict[str, Any]]:
+    """Return a row each, fastest first, with ratios to the best peer and to the bare copy."""
+    medians = {id(one): float(np.median(one.samples)) for one in contestants}
+    best: dict[tuple[str, str], tuple[float, str]] = {}
+    copies = {one.where: medians[id(one)] for one in contestants if one.maker == BUS}
+    for one in contestants:
+        if one.maker not in (OURS, BUS):
+            key, now = (one.where, one.precision), (medians[id(one)], one.name)
+            best[key] = min(best.get(key, now), now)
+    rows = []
+    for one in contestants:
+        p05, p95 = np.percentile(one.samples, [5, 95])
+        row = {
+            "name": one.name, "maker": one.maker, "precision": one.precision, "where": one.where,
+            "median_ms": medians[id(one)], "p05_ms": float(p05), "p95_ms": float(p95),
+            "samples_ms": one.samples, **one.facts,
+        }  # fmt: skip
+        peer = best.get((one.where, PEER_OF.get(one.precision, one.precision)))
+        if one.maker == OURS and peer is not None:
+            row |= {"peer": peer[1], "peer_ms": peer[0], "times_faster": peer[0] / row["median_ms"]}
+        if one.where in copies:
+            row["over_copy"] = row["median_ms"] / copies[one.where]
+        rows.append(row)
+    return sorted(rows, key=lambda row: (row["where"], row["median_ms"]))
+
+
+def gathered(
+    gpu: Gpu | None, weight_file: Path, where: list[str], deep: bool, say: Say
+) -> tuple[list[Contestant], list[dict[str, str]]]:
+    """Return all contestants, and the peers that could not be had with why."""
+    weights, images = load_weights(weight_file), IMAGES["all"]
+    found: list[Contestant] = []
+    absent = []
+    installed = {name: importlib.util.find_spec(name) is not None for name in PEERS}
+    for place in where if gpu is not None else ["cpu"]:
+        found += our_contestants(images, weight_file, place, say)
+        if installed["torch"]:
+            found += torch_contestants(weights, images, place, deep, say)
+    if gpu is None and installed["onnxruntime"] and installed["onnx"]:
+        found += onnx_contestants(weight_file, images)
+    if gpu is not None and "device" in where and installed["jax"]:
+        found += jax_contestants(weights, images)
+    absent += [{"name": PEERS[n], "why": "not installed"} for n in PEERS if not installed[n]]
+    return found, absent
+
+
+PEERS = {"torch": "PyTorch", "jax": "JAX", "onnx": "ONNX", "onnxruntime": "ONNX Runtime"}
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="images; default: the shipped digits")
+@click.option("--weights", "weight_file", type=click.Path(path_type=Path))
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda")
+@click.option("--where", multiple=True, type=click.Choice(WHERE), help="where images lie; all")
+@click.option("--images", "most", type=int, help="the first so many")
+@click.option("--rounds", default=15, show_default=True)
+@click.option("--quick", is_flag=True, help="no torch.compile")
+@click.option("--json", "target", type=click.Path(path_type=Path))
+def main(
+    data: Path | None, weight_file: Path | None, device: str, where: tuple[str, ...],
+    most: int | None, rounds: int, quick: bool, target: Path | None,
+) -> None:  # fmt: skip
+    """Time lenetgpu beside its peers through public calls."""
+    try:
+        gpu, _ = choose_device(device)
+        weight_file = weight_file or assets.default_weights()
+        dataset = load_dataset(data or assets.default_digits())
+    except LenetError as error:
+        click.echo(f"peers: error: {error}", err=True)
+        sys.exit(2)
+    IMAGES["all"] = np.ascontiguousarray(dataset.images[:most]).reshape(-1, 28, 28)
+    weights = load_weights(weight_file)
+    truth = reference_scores(IMAGES["all"][..., None], weights)[1]
+    contestants, absent = gathered(
+        gpu, weight_file, list(where or WHERE), not quick, partial(click.echo, err=True)
+    )
+    contestants = check(contestants, truth, dataset.labels, partial(click.echo, err=True))
+    measure(contestants, rounds)
+    rows = summary(contestants)
+    for row in rows:
+        peer = f"{row['times_faster']:.2f}x {row['peer']}" if "times_faster" in row else ""
+        copy = f"{row['over_copy']:.2f}x the copy" if "over_copy" in row else ""
+        click.echo(
+            f"{row['where']:8} {row['name']:44} {row['median_ms']:9.4f} ms ({row['p05_ms']:.4f} to "
+            f"{row['p95_ms']:.4f})  flips {row.get('flips', '-')}  {copy}  {peer}"
+        )
+    if target is not None:
+        document = head("peers", gpu) | {
+            "images": len(IMAGES["all"]), "data": Path(dataset.source).name,
+            "weights": Path(weights.source).name, "quick": quick, "public": True,
+            "torch": _version("torch"), "rows": rows, "not_measured": absent,
+        }  # fmt: skip
+        write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

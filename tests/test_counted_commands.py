@@ -239,38 +239,6 @@ def measured(pretended, script):
     return made | {"commit": "0123456789abcdef"}
 
 
-def test_the_file_is_looked_up_by_stage_and_variant(measured, script):
-    rows = script("counter_tables").by_key(measured)
-    assert len(rows) == len(measured["rows"]) >= 60
-    row = rows["conv2", "direct.two_maps"]
-    names = {"global_load_efficiency", "global_store_efficiency", "shared_efficiency", "occupancy",
-             "dram_read_gbs", "dram_write_gbs", "top_stall", "top_stall_share"}  # fmt: skip
-    assert names < row.keys() and None not in [row[name] for name in names]
-    assert rows["pool1", "mean"]["kernels"][0]["kernel"] == "looped_mean"
-    assert measured["command"] == "counters" and measured["version"] == "2025.3.1.0"
-    assert set(measured["plans"]) == {"course", "fp16x3"}
-
-
-def test_the_table_has_nvvp_beside_ours(measured, script, monkeypatch):
-    tables = script("counter_tables")
-    monkeypatch.setattr(tables, "there", lambda *parts: True)
-    monkeypatch.setattr(tables, "load", lambda *parts: measured)
-    lines = tables.table().splitlines()
-    assert "Nsight Compute 2025.3.1.0" in lines[0] and "0123456789" in lines[0]
-    figures = [line.split(" | ") for line in lines[4 : 4 + len(NVVP)]]
-    assert figures[2][:7] == ["| 4", "conv2", "`direct.shared_constant`", "28 / 0.37", "12.5 %",
-                              "12.5 %", "34.1 %"]  # fmt: skip
-    assert figures[1][1:3] == ["pool1", "`basic.in_place`"] and figures[1][8] == "12.5 %"
-    assert figures[2][7:9] == ["1,500 / 0.75", "12.5 %"]
-    assert figures[2][-1] == "long_scoreboard (memory dependency) 75% |"
-    assert all(line.count("|") == lines[2].count("|") for line in lines[2 : 4 + len(NVVP)])
-    rest = lines[5 + len(NVVP) :]
-    assert all(line.count("|") == rest[0].count("|") for line in rest)
-    assert sum("in plan course" in line for line in rest) == 7
-    monkeypatch.setattr(tables, "there", lambda *parts: False)
-    assert "Not measured on this device yet" in tables.table()
-
-
 def test_every_kernel_of_the_file_is_hashed(measured, script):
     found = script("measured").kernels_of(measured)
     for name in ("pool/looped.cu", "conv/course/maps.cu", "fused/wgmma/fp16x3_features.cu"):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -305,25 +301,8 @@ def test_what_says_how_to_run_is_refused(arguments, words):
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
-def script():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        path = ROOT / "scripts" / "simulate_engines.py"
-        spec = importlib.util.spec_from_file_location("simulate_engines", path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(ROOT / "scripts"))
-
-
-def test_the_page_is_current():
-    command = [sys.executable, ROOT / "scripts" / "simulate_engines.py", "--check"]
-    assert subprocess.run(command).returncode == 0, "run scripts/simulate_engines.py"
-
-
-def test_the_page_has_the_h200s_figures_from_their_file():
-    module = script()
+def test_the_page_has_the_h200s_figures_from_their_file(script):
+    module = script("engines")
     steps = {row["step"]: row for row in module.ladder()}
     found = module.measured()
     assert set(found) <= set(CLAIM)
@@ -335,8 +314,8 @@ def test_the_page_has_the_h200s_figures_from_their_file():
     assert [row["figure"] for row in claim_rows(TABLE_1, TABLE_1_BATCH)] == list(CLAIM)
 
 
-def test_the_pages_shares_are_the_clocked_ones_of_the_plain_kernel(monkeypatch):
-    module = script()
+def test_the_pages_shares_are_the_clocked_ones_of_the_plain_kernel(script, monkeypatch):
+    module = script("engines")
     clocked = {
         row["kernel"]: row for row in module.load(module.GPU, "shares.json")["cases"][0]["kernels"]
     }
@@ -352,7 +331,7 @@ def test_the_pages_shares_are_the_clocked_ones_of_the_plain_kernel(monkeypatch):
     assert set(module.computations()) == {"rolled, computation's share"}
 
 
-def test_the_page_says_what_its_tables_say():
+def test_the_page_says_what_its_tables_say(script):
     """The sentences below the tables of docs/engines.md."""
     rows = {row["figure"]: row for row in claim_rows(TABLE_1, TABLE_1_BATCH)}
 
@@ -369,11 +348,11 @@ def test_the_page_says_what_its_tables_say():
     assert under("four loads under way", strength.name) > strength.told
     assert agrees(total, under("four loads under way", total.name))
     saved = under("instructions held", "unrolling saves")
-    assert abs(saved - float(script().measured()["unrolling saves"])) < 0.05
+    assert abs(saved - float(script("engines").measured()["unrolling saves"])) < 0.05
     one = "one reader at a time"
     assert under(one, "inner product engine saves, of the computation") > 0.5
     for figure in ("inner product engine saves", "index converter saves", total.name):
         assert under(one, figure) < rows[figure]["model"]
     third = "index conversion, share of image loading"
     assert rows[third]["model"] < under(hit, third) < CLAIM[third].told
-    assert abs(float(script().measured()["inner product engine saves"])) < 0.1
+    assert abs(float(script("engines").measured()["inner product engine saves"])) < 0.1

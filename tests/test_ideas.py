@@ -21,7 +21,7 @@ def ideas(script):
 
 @pytest.fixture
 def tables(script):
-    return script("idea_tables")
+    return script("ideas")
 
 
 def listed():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -73,20 +72,3 @@ def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
     assert Path(document["weights"]) == site / "lenetgpu/_shipped/weights/lenet-mnist.h5"
     assert document["commit"] is None
     assert "direct.basic" in run(command, "variants", "conv", cwd=elsewhere)
-
-
-def test_the_lowest_versions_are_those_of_pyproject():
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("lowest", ROOT / "scripts" / "lowest.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    pins = dict(pin.split("==") for pin in script.lowest(text))
-    core = {"numpy", "h5py", "click", "rich", "numba", "llvmlite", "pillow"}
-    extras = {"matplotlib", "jinja2", "vl-convert-python", "onnx", "isal", "pyarrow"}
-    extras |= {"dask", "distributed"}
-    assert set(pins) == core | extras
-    assert all(f'"{name}>={version}"' in text for name, version in pins.items())
-    with pytest.raises(ValueError, match="click: expected NAME>=VERSION"):
-        script.lowest(text.replace('"click>=8.2.1"', '"click"'))
-    with pytest.raises(ValueError, match="expected a list isal, found none"):
-        script.lowest(text.replace("isal = [", "fast = ["))

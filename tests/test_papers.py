@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import re
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -31,15 +29,8 @@ TEXTS = {text.name: text for text in texts()}
 COURSE, PASCAL, CONVNET2 = TEXTS["course"], TEXTS["Pascal"], TEXTS["convnet2"]
 
 
-def script():
-    path = ROOT / "scripts" / "papers_page.py"
-    spec = importlib.util.spec_from_file_location("papers_page", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = script()
+sys.path.append(str(ROOT / "scripts"))
+PAGE = importlib.import_module("tables")
 VARIANTS = PAGE.registered()
 
 
@@ -147,7 +138,7 @@ OF_FOLDER = {
     "papers/contents/convnet2": CONVNET2,
     "gpu/occupancy": CONVNET2,
     "gpu/instructions": CONVNET2,
-    "commands/conv/shares": CONVNET2,
+    "lab/conv/shares": CONVNET2,
     "stages/conv/prefetch": PASCAL,
     "papers/contents/pascal": PASCAL,
     "gpu/machines": PASCAL,
@@ -257,14 +248,12 @@ def test_a_part_that_is_not_there_is_noticed():
 
 
 def test_the_page_is_current():
-    command = [sys.executable, ROOT / "scripts" / "papers_page.py", "--check"]
-    assert subprocess.run(command).returncode == 0, "run scripts/papers_page.py"
-    text = Path(PAGE.PAGE).read_text()
+    page = ROOT / "docs" / "papers.md"
+    assert PAGE.updated("docs/papers.md", page.read_text(), named_only=True) == page.read_text()
+    text = page.read_text()
     new = [v.full_name for v in VARIANTS if cites(v) and f"{v.kind} `{v.full_name}`" not in text]
     if new:
-        warnings.warn(
-            f"docs/papers.md lacks {', '.join(new)}: run scripts/papers_page.py", stacklevel=1
-        )
+        warnings.warn(f"docs/papers.md lacks {', '.join(new)}: run scripts/tables.py", stacklevel=1)
 
 
 def cites(variant):
@@ -273,6 +262,6 @@ def cites(variant):
 
 def test_a_variant_that_the_page_does_not_name_makes_it_no_page_stale():
     left_out = VARIANTS[0]
-    short = PAGE.page(lambda variant: variant is not left_out)
-    assert f"`{left_out.full_name}`" in PAGE.page()
-    assert PAGE.page(lambda v: f"{v.kind} `{v.full_name}`" in short) == short
+    short = PAGE.papers(lambda variant: variant is not left_out)
+    assert f"`{left_out.full_name}`" in PAGE.papers(lambda variant: True)
+    assert PAGE.papers(lambda v: f"{v.kind} `{v.full_name}`" in short) == short

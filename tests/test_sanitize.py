@@ -332,18 +332,6 @@ def test_names_that_nothing_has_end_it_and_those_of_some_are_in_the_table(script
     for only in ("conv,", ",", "conv,pol"):
         with pytest.raises(ClickException, match="expected a part of a plan's or variant's name"):
             names(only)
-    tables = script("sanitize_tables")
-    found = {
-        "device": {"kind": "cuda", "name": "A GPU"}, "date": "2026-01-01", "commit": "c",
-        "driver": "1", "sanitizer": "2", "cases": 3, "variants": 2, "planted": {}, "rows": [],
-        "only": "conv,pool",
-    }  # fmt: skip
-    monkeypatch.setattr(tables, "there", lambda *_: True)
-    monkeypatch.setattr(tables, "load", lambda *_: found)
-    some = "2 variants and plans, only those with conv,pool in their names; 0 of"
-    assert some in tables.table()
-    found["only"] = ""
-    assert "2 variants and plans; 0 of" in tables.table()
 
 
 def test_without_a_tool_or_a_gpu_it_says_so(script, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import itertools
 import json
@@ -18,7 +17,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from compiling import compiles, nvrtc_missing
-from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
@@ -567,86 +565,6 @@ def test_rows_of_tiles(made_up_times):
 
 
 # The pages
-
-
-@pytest.fixture
-def tables(monkeypatch):
-    """scripts/shares_tables.py, its neighbours importable; forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    yield importlib.import_module("shares_tables")
-    for path in (ROOT / "scripts").glob("*.py"):
-        sys.modules.pop(path.stem, None)
-
-
-def test_tables_of_a_made_up_run(tables):
-    document = made_up(made_up_case(), made_up_case("two", wrong=True))
-    rows = tables.parts(document).splitlines()
-    assert sum(row.startswith("| table 1") for row in rows) == len(SHOWN)
-    assert sum(row.startswith("| two") for row in rows) == len(SHOWN) - 1
-    assert "| 8 | rolled | 6% | 3% | 90% | 1% | 97% | 90% | 2% | 1% | 50.00 | 1.10x |" in rows[6]
-    swept = [row for row in tables.tiles(document).splitlines() if row.startswith("| table 1")]
-    assert len(swept) == 5 + 1 and "| 5 | 16x4 | 1 | 1 | 25 | 6,000 | 3,840 |" in swept[0]
-    assert any("| 7 | 16x4 | 4 | 4 | 4 | 3,840 |" in row for row in swept)
-    said = tables.instruction_clocks(document)
-    assert "| ld.local | LDL | 4.0 | 319.0 to 328.9 | - |" in said and "- mov.f32: " in said
-
-
-def test_a_page_without_a_file_says_so(tables, monkeypatch):
-    monkeypatch.setattr(tables, "there", lambda *parts: False)
-    said = {name: make() for name, make in tables.SECTIONS.items()}
-    assert said.pop("convnet2-conditionals").startswith("Measured with the suite")
-    assert set(said.values()) == {tables.NOT_YET}
-
-
-def test_another_programs_shares_are_counted_and_in_brackets(tables):
-    case = made_up_case()
-    for row, slowed in zip(case["kernels"], (0.9, 0.89, 1.1, 1.11), strict=False):
-        row["slowed"] = slowed
-    said = tables.parts(made_up(case)).splitlines()
-    assert f"In 2 of {len(SHOWN)} rows the build with clocks takes less than 0.9x" in said[2]
-    found = [line.split(" | ")[3:7] for line in said if line.startswith("| table 1")]
-    marked = [all(cell[0] == "(" and cell[-1] == ")" for cell in cells) for cells in found]
-    assert marked == [False, True, False, True] + [False] * (len(SHOWN) - 4)
-    assert "(6%) | (3%) |" not in said[6] and not any("(97%" in line for line in said)
-
-
-def test_the_measured_latency_stands_beside_the_planned_one(tables, pretended, tmp_path):
-    result = run("--json", tmp_path / "s.json", "--no-progress")
-    assert result.exit_code == 0, result.output
-    document = json.loads((tmp_path / "s.json").read_text())
-    said = tables.instruction_clocks(document).splitlines()[-1]
-    assert f"takes 800 clocks, plans take {H200.latency:,}" in said
-    assert f"N_FMA is {800 * 128 * 2:,} multiply-adds, planned with {H200.n_fma:,}" in said
-    assert "did not record" in tables.instruction_clocks(made_up())
-
-
-def test_no_remark_says_what_a_constants_load_hits(tables):
-    (constant,) = [one for one in INSTRUCTIONS if one.sass == "LDC"]
-    document = made_up()
-    for row in document["instructions"]:
-        row["remark"] = "hits the constant cache" if row["sass"] == "LDC" else row["remark"]
-    said = tables.instruction_clocks(document)
-    assert constant.remark == "" and "constant cache" not in said
-    assert "| ld.local | LDL | 4.0 | 319.0 to 328.9 | - | hits the first cache |" in said
-
-
-def test_the_page_says_of_conditionals_what_the_ladder_has(tables):
-    document = tables.load(tables.GPU, "conv", "convnet2.json")
-    rows = [line.split(" | ") for line in tables.conditionals().splitlines()[4:]]
-    assert [cells[0].strip("| ") for cells in rows] == [c["label"] for c in document["cases"]]
-    for case, cells in zip(document["cases"], rows, strict=True):
-        us = {row["step"]: row["median_us"] for row in case["ladder"]}
-        inner = us["inner product, strength reduced"] / us["inner_product"]
-        plain = us["strength_reduced"] / us["hoisted_checks"]
-        assert cells[1:3] == [f"{plain:.2f}x", f"{inner:.2f}x"]
-        assert (plain > 1) == case["shape"].startswith("3,"), "docs/convnet2.md says so in words"
-
-
-def test_the_file_is_of_the_kernels_that_ran(tables):
-    found = sys.modules["measured"].kernels_of(made_up(made_up_case()))
-    assert sorted(name.rpartition("/")[2] for name in found) == [
-        "engines.cu", "instructions.cu", "ladder.cu",
-    ]  # fmt: skip
 
 
 # On a GPU

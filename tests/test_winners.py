@@ -10,11 +10,8 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu.dispatch.measured import SCHEMA, Measured, row_of
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.papers.shapes import SUITES
-from lenetgpu.problems import Conv
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 GPU = {"kind": "cuda", "name": "Some GPU"}
@@ -164,101 +161,6 @@ def test_the_kernels_of_a_measured_picture_are_known(script):
     kernels = script("measured").kernels_of(PLANTED | {"command": "winners"})
     names = {name.rpartition("/")[2] for name in kernels}
     assert names == {"direct.cu", "winograd.cu", "texture.cu"}
-
-
-def test_every_shape_of_a_suite_is_of_one_class(script):
-    tables = script("choice_tables")
-    found = {
-        (name, shape.label): tables.class_of(shape.problem, shape.batch).words
-        for name, suite in SUITES.items()
-        for shape in suite.shapes
-    }
-    assert found["pascal-multi", "7x512 K1"] == "1x1, maps up to 16x16"
-    assert found["overfeat", "layer 1"] == "a few channels (an RGB image)"
-    assert found["lenet", "conv1, 10,000 images"] == "one channel"
-    assert found["lenet", "conv2, 10,000 images"] == "3x3 and 5x5, many images"
-    assert found["overfeat", "layer 2"] == "other filters"
-    assert {*found.values()} == {one.words for one in tables.CLASSES}
-
-
-def test_a_class_has_its_winners_and_its_ratios(script, monkeypatch):
-    tables = script("choice_tables")
-    best = entry("best.fp32", 4.0, speedup=1.5)
-    cases = [
-        case("64,56,56,64,3,1,1", 1, SLOW), case("64,28,28,64,3,1,1", 1, SLOW),
-        case("1,28,28,64,3", 1, {"direct.tuned": 1.0}),
-    ]  # fmt: skip
-    cases[0]["candidates"][2]["speedup"] = 8.0
-    cases[2]["candidates"].append(best)
-    held = document(*cases) | {"suite": "made up", "peer": "cuDNN 0", "ceilings": None,
-                               "command": "conv"}  # fmt: skip
-    monkeypatch.setattr(tables, "_documents", lambda gpu: [held] if gpu == tables.GPUS[1] else [])
-    page = tables.which()
-    larger = "| 3x3 and 5x5, larger maps, 1 image | 2 | `texture.split` 2 | 4.00x (2.00x to 8.00x)"
-    assert f"{larger} | - |" in page
-    assert "| one channel | 1 | not told apart | - | 1.50x (1.50x to 1.50x) |" in page
-    assert "made up" in page and "Some GPU, 2026-11-22" in page and "1x1" not in page
-    monkeypatch.setattr(tables, "_documents", lambda gpu: [])
-    assert "Not measured yet" in tables.which()
-
-
-def test_best_stands_beside_cudnn_suite_by_suite(script, monkeypatch):
-    """Its choice against those that err no more than cuDNN; together of like numbers of images."""
-    tables = script("suite_tables")
-
-    def timed(name, ms, rms=None):
-        error = {} if rms is None else {"same_images": {"rms": rms}}
-        return {"name": name, "median_ms": ms} | error
-
-    def suite(name, *best):
-        cases = [
-            {"images": 64, "candidates": [
-                timed("torch cudnn", 8.0, 2e-7), timed("best.fp32", ms, rms),
-                timed("exact", 1.0, 2e-7), timed("rough", 0.5, 3e-7), {"name": "wrong"}]}
-            for ms, rms in best
-        ]  # fmt: skip
-        held = document(*cases, {"images": 64, "candidates": [timed("torch cudnn", 1.0, 1e-7)]})
-        return held | {"suite": name, "peer": "cuDNN 0", "ceilings": None, "command": "conv"}
-
-    found = {
-        "resnet50": suite("resnet50", (2.0, 1e-7), (4.0, 3e-7)),
-        "vgg16": suite("vgg16", (1.0, 2e-7)),
-    }
-    monkeypatch.setattr(tables, "_documents", lambda gpu: found.items() if "h100" in gpu else ())
-    page = tables.suites()
-    assert "| resnet50 | 64 | 2 | **2.83x** | 2.00x | 4.00x | 1.50 (1 of 2) |" in page
-    assert "| vgg16 | 64 | 1 | **8.00x** | 8.00x | 1.00x | 1.00 (1 of 1) |" in page
-    assert "resnet50, vgg16" not in page
-    found["convnet2"] = suite("convnet2", (8.0, None))
-    page = tables.suites()
-    assert "| convnet2 | 64 | 1 | **1.00x** | 1.00x | - | - |" in page
-    together = "| resnet50, vgg16, convnet2 | 64 | 4 | **2.83x** | 1.00x | 4.00x | 1.50 (2 of 3) |"
-    assert together in page
-    found["convnet2"]["cases"][0]["images"] = 128
-    assert "resnet50, vgg16" not in tables.suites()
-    found["convnet2 again"] = suite("convnet2", (8.0, None))
-    assert together in tables.suites()
-
-
-def test_the_model_s_misses_are_counted_of_the_table(script, monkeypatch, tmp_path):
-    tables = script("choice_tables")
-    problem = Conv(7, 7, 512, 512, 1, 1, **MAPS)  # by the model direct.tuned
-    rows = [
-        Measured("A", 64, {"direct.tuned": 2.0, "texture.split": 3.0}, "2026-01-02"),
-        Measured("A", 128, {"direct.tuned": 4.5, "texture.split": 3.0}, "2026-01-02"),
-        Measured("A", 1, {"direct.tuned": 6.0, "texture.split": 3.0}, "2026-01-01"),
-        Measured("A", 9, {"prefetch.stride_fixed": 2.0, "texture.split": 3.0}, "2026-01-02"),
-    ]
-    path = tmp_path / "measured.json"
-    table = {"schema": SCHEMA, "rows": [row_of(problem, row) for row in rows]}
-    path.write_text(json.dumps(table))
-    monkeypatch.setattr(tables, "TABLE", path)
-    page = tables.misses()
-    assert "A, 2026-01-01 to 2026-01-02: of 3 convolutions" in page
-    assert "the fastest on 1; it is 1.442x off" in page
-    assert page.count("\n| 512,7,7,512,1,1,0, 1 image | `direct.tuned` | 6.00 |") == 1
-    off = [line.split("|")[-2].strip() for line in page.splitlines()[4:]]
-    assert off == ["2.00x", "1.50x"]
 
 
 def test_the_page_shows_the_picture():

@@ -73,7 +73,10 @@ TEXT = Text(
         Item(SECTION, "3.4.1", "Block level overlapping"),
         Item(
             SECTION, "3.5", "Stream",
-            ("streaming/streamer.py", f"{_MOVES}:Streamed", "docs/measured.md#streams-and-chunks"),
+            (
+                "net/streaming/streamer.py", f"{_MOVES}:Streamed",
+                "docs/measured.md#streams-and-chunks",
+            ),
         ),
         Item(SECTION, "3.6", "Appropriate floating number"),
         Item(SECTION, "4", "NVProf and NVVP results", _COUNTED),

@@ -1,18 +1,13 @@
-"""Write docs/engines.md's tables: the convnet2 paper's engines by the timing model.
+"""The tables of docs/engines.md: the convnet2 paper's engines by the timing model.
 
-Beside the model's figures stand the paper's, and an H200's from docs/measured/. `--check` writes
-nothing and exits with 1 where the page is not what it would write.
+Beside the model's figures stand the paper's, and an H200's from docs/measured/.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import click
-from markers import filled
 from measured import GPU, how_sure, load, there, where
 
 from lenetgpu.lab.show.engines import STEP_COLUMNS, figure
@@ -46,7 +41,6 @@ from lenetgpu.papers.convnet2_listings import (
 )
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "engines.md"
 NONE = "-"
 
 
@@ -236,7 +230,7 @@ def total_sentence() -> str:
     )
 
 
-PARTS: dict[str, Callable[[], str]] = {
+SECTIONS: dict[str, Callable[[], str]] = {
     "engines-core": core_table,
     "engines-filters": filter_sentence,
     "engines-steps": steps_table,
@@ -245,28 +239,3 @@ PARTS: dict[str, Callable[[], str]] = {
     "engines-total": total_sentence,
     "engines-changes": changes_table,
 }
-
-
-def written(text: str) -> str:
-    """`text` with every part between its markers made anew; each part has to be there once."""
-    for name, make in PARTS.items():
-        text = filled(PAGE.name, text, name, make())
-    return text
-
-
-@click.command()
-@click.option("--check", is_flag=True, help="exit with 1 where the page is stale")
-def main(check: bool) -> None:
-    """Write the tables of docs/engines.md."""
-    text = PAGE.read_text()
-    new = written(text)
-    if check:
-        if new != text:
-            click.echo(f"docs/{PAGE.name} is stale: run scripts/simulate_engines.py")
-        sys.exit(new != text)
-    PAGE.write_text(new)
-    click.echo(f"docs/{PAGE.name} written")
-
-
-if __name__ == "__main__":
-    main()

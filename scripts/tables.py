@@ -1,0 +1,1074 @@
+"""Write the generated parts of README.md and docs/ from docs/measured/ and from the package.
+
+A part stands between `<!-- begin:NAME -->` and `<!-- end:NAME -->`, a figure in a sentence between
+`<!-- figure:NAME -->` and `<!-- end -->`. A line above a table says of which device, date and
+commit it is and what has changed since (measured.py). `--check` writes nothing and exits with 1
+where a page is stale; a variant that a page does not name yet makes no page stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import click
+import engines
+import ideas
+from measured import (
+    CPU,
+    GPU,
+    GPUS,
+    MEASURED,
+    ROOT,
+    SOURCES,
+    Document,
+    device_name,
+    how_sure,
+    kernels_line,
+    load,
+    said_of,
+    there,
+    where,
+)
+
+from lenetgpu.lab.conv.given import taken
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Column
+from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
+from lenetgpu.measure.torch_peer import NAMES
+from lenetgpu.net.streaming.schedule import EVEN
+from lenetgpu.network import STAGE_NAMES, STAGES
+from lenetgpu.papers.contents import KINDS, Citation, Item, Text, cited, texts
+from lenetgpu.papers.course_counted import counted_rows
+from lenetgpu.papers.course_ladder import SAME, step_rows
+from lenetgpu.papers.shapes import SUITES, Suite
+from lenetgpu.plan import NAMED, resolve
+from lenetgpu.problems import Conv
+from lenetgpu.stages import Variant, variants
+from lenetgpu.stages.matrix import FAMILIES, cells
+from lenetgpu.stages.registry import KINDS as STAGE_KINDS
+from lenetgpu.stages.registry import SPAN_KINDS
+
+OURS, SHIPS = "lenetgpu", "best.fp32"
+COURSE_MS = 270.0
+IMAGES = 10_000
+Among = Callable[[Variant], bool]
+"""The variants that a page is written of."""
+
+
+def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
+    """Return a Markdown table; a head that ends in > stands over numbers. None is a dash."""
+    named = [head.strip() for head in heads.split("|")]
+    columns = [
+        Column(head.removesuffix(">"), str(at), numeric=head.endswith(">"), empty="-")
+        for at, head in enumerate(named)
+    ]
+    held = [{str(at): value for at, value in enumerate(row)} for row in rows]
+    return Table(columns, held).markdown().rstrip()
+
+
+def lines(*parts: str) -> str:
+    """Return the parts that hold something, an empty line between each."""
+    return "\n\n".join(filter(None, parts))
+
+
+def spread(row: Document, digits: int = 4) -> str:
+    """Return a median with its 5th to 95th percentile."""
+    return (
+        f"**{row['median_ms']:.{digits}f}** ({row['p05_ms']:.{digits}f} to "
+        f"{row['p95_ms']:.{digits}f})"
+    )
+
+
+def times(ratio: float | None) -> str | None:
+    """Return a ratio of times."""
+    return None if ratio is None else f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.2f}x"
+
+
+def spanned(ratios: Sequence[float]) -> str | None:
+    """Return a geometric mean with the least and the most."""
+    if not ratios:
+        return None
+    return f"**{geometric_mean(ratios):.2f}x** ({min(ratios):.2f}x to {max(ratios):.2f}x)"
+
+
+def missing(part: str) -> str:
+    """Return what stands where nothing was measured."""
+    return f"Not measured on this device yet (`python scripts/measure.py --only {part}`)."
+
+
+# --- lenetgpu beside its peers: README, measured.md
+
+
+def front() -> str:
+    """Return the README's table: our plans where images lie, beside the best peer."""
+    document = load(GPUS[0], "peers.json")
+    places = {"device": "on the GPU", "pinned": "page-locked host", "one": "one image, host"}
+    rows = [
+        (
+            places[row["where"]], f"`{row['plan']}`" if "plan" in row else row["name"],
+            spread(row), row["peer"], f"{row['peer_ms']:.4f}",
+            f"**{row['times_faster']:.1f}x**", f"{row['flips']} of {row['judged']:,}",
+        )
+        for row in document["rows"]
+        if row["maker"] == OURS and row["where"] in places and "peer" in row
+    ]  # fmt: skip
+    heads = "images | `LeNet`, plan | ms> | best peer of that precision | its ms> | times faster>"
+    said = f"{said_of(document)}, {document['images']:,} digits to labels. {_sure(document)}"
+    return lines(said, md(f"{heads} | labels unlike float64's>", rows), _absent(document))
+
+
+def _sure(document: Document) -> str:
+    return how_sure([len(row["samples_ms"]) for row in document["rows"]], document)
+
+
+def _absent(document: Document) -> str:
+    names = [f"{one['name']} ({one['why']})" for one in document["not_measured"]]
+    return f"Not measured: {', '.join(names)}." if names else ""
+
+
+def everybody(folder: str) -> str:
+    """Return a table of every contestant of a device."""
+    if not there(folder, "peers.json"):
+        return missing("peers")
+    document = load(folder, "peers.json")
+    rows = [
+        (row.get("where", "cpu"), row["name"], spread(row, 4 if folder != CPU else 1),
+         times(row.get("over_copy")), row.get("correct"), row.get("flips"),
+         times(row.get("times_faster")))
+        for row in document["rows"]
+    ]  # fmt: skip
+    heads = "images | contestant | ms> | over the bare copy> | right> | flips> | over its peer>"
+    about = f"{said_of(document)}; {document['images']:,} digits ({document['data']})"
+    return lines(f"{about}. {_sure(document)}", md(heads, rows), _absent(document))
+
+
+# --- plans
+
+
+def plans() -> list[Document]:
+    """Return the results of `infer --json`, a file a plan, in the plans' order."""
+    found = {path.stem for path in (MEASURED / GPU / "plans").glob("*.json")}
+    return [load(GPU, "plans", f"{n}.json") | {"plan_name": n} for n in NAMED if n in found]
+
+
+def _compute(document: Document) -> Document:
+    found: Document = document["timing_ms"]["compute"]
+    return found
+
+
+def _other_variants(documents: list[Document]) -> str:
+    """Return a sentence on plans that ran other variants than they do by that name today."""
+    names = []
+    for document in documents:
+        then = [slot["variant"] for slot in document["plan"]]
+        now = [slot.variant.names for slot in resolve(document["plan_name"], "cuda").slots]
+        if len(then) != len(now) or not all(one in known for one, known in zip(then, now)):  # noqa: B905
+            names.append(f"`{document['plan_name']}`")
+    said = f" Measured with other variants than the plan has now: {', '.join(names)}."
+    return said if names else ""
+
+
+def gpu_plans() -> str:
+    """Return plans on the GPU: compute, host to host, against the course's figure."""
+    found = plans()
+    rows = [
+        (f"`{d['plan_name']}`", f"{_compute(d)['median']:.2f}",
+         f"{d['timing_ms']['end_to_end']['median']:.2f}", f"{d['images_per_second']:,.0f}",
+         f"{d['correct']:,}", f"{COURSE_MS / _compute(d)['median']:,.0f}x")
+        for d in sorted(found, key=lambda d: -float(_compute(d)["median"]))
+    ]  # fmt: skip
+    sure = how_sure([len(_compute(d)["samples"]) for d in found], *found)
+    said = (
+        f"{where(*found)}; {found[0]['images']:,} MNIST images, the course's weights, medians. "
+        f'"Compute" is device to device; "host to host" adds both copies. {sure}'
+    )
+    heads = (
+        "plan | compute ms> | host to host ms> | images/s> | right> | the course's 270 ms over it>"
+    )
+    return lines(said + _other_variants(found), md(heads, rows))
+
+
+def stage_times() -> str:
+    """Return milliseconds of each stage, by plan."""
+    found = plans()
+
+    def cell(document: Document, name: str) -> str | None:
+        for row in document["stages"]:
+            stages = row["stages"] or [row["name"]]
+            if name in stages:
+                return f"{row['median_ms']:.3f}" if stages[0] == name else "with " + stages[0]
+        return None
+
+    rows = [[name, *(cell(d, name) for d in found)] for name in ("input", *STAGE_NAMES)]
+    said = f"{where(*found)}; the runs of the table above, each stage timed by itself."
+    return lines(
+        said, md(" | ".join(["stage, ms", *(f"`{d['plan_name']}`>" for d in found)]), rows)
+    )
+
+
+def infer_output() -> str:
+    """Return what `make infer` printed, and where."""
+    document = load(CPU, "infer.json")
+    text = (MEASURED / CPU / "infer.txt").read_text().rstrip()
+    said = f"What `make infer` prints without a GPU ({where(document)}):"
+    return f"{said}\n\n```\n{text}\n```"
+
+
+def _schedule(row: Document) -> str:
+    if row.get("zero_copy"):
+        return f"{row['median_ms']:.3f} (zero-copy)"
+    taper = row.get("taper", EVEN)
+    by = f", {'rising' if taper > EVEN else 'falling'} by {max(taper, 1 / taper):.0f}"
+    shape = by if taper != EVEN else ""
+    return f"{row['median_ms']:.3f} ({row['streams']} x {row['chunk']:,}{shape})"
+
+
+def streams() -> str:
+    """Return a row a plan and type of pixels: copy, kernels, one stream, the best, the default."""
+    document = load(GPU, "streams.json")
+    rows = []
+    for sweep in document["sweeps"]:
+        ways = {row["way"]: row for row in sweep["rows"]}
+        grid = [row for row in sweep["rows"] if row["way"] == "schedule"]
+        best = min(grid, key=lambda row: float(row["median_ms"]))
+        one = max((r for r in grid if r["streams"] == 1), key=lambda row: int(row["chunk"]))
+        copy, auto = ways["bare copy"]["median_ms"], ways["auto"]
+        kernels = ways.get("kernels", {}).get("median_ms")
+        rows.append(
+            (f"`{sweep['plan']}`", sweep["dtype"], f"{sweep['images']:,}", f"{copy:.3f}",
+             kernels and f"{kernels:.3f}", _schedule(one), _schedule(best), _schedule(auto),
+             f"{auto['median_ms'] / max(copy, kernels or 0.0):.2f}x")
+        )  # fmt: skip
+    counts = [row["samples"] for sweep in document["sweeps"] for row in sweep["rows"]]
+    heads = "plan | pixels | images> | bare copy> | kernels> | one stream> | best of the sweep> "
+    said = (
+        f"{where(document)}; page-locked images to labels on the host, ms (streams x images a "
+        f"chunk). {how_sure(counts, document)}"
+    )
+    return lines(said, md(f"{heads}| by default> | that over the longer of both>", rows))
+
+
+# --- the course report: measured.md
+
+
+def course_steps() -> str:
+    """Return which of the course's steps still gain something."""
+    document = load(GPU, "course.json")
+    counts = [len(row["samples_ms"]) for row in document["rows"] if "samples_ms" in row]
+    rows = [
+        (s["stage"], s["step"], times(s["report_gain"]) if s["report_gain"] else "no figure",
+         times(s["gain"]), s["verdict"])
+        for s in step_rows(document["rows"])
+    ]  # fmt: skip
+    said = f"{where(document)}; {document['images']:,} images. {how_sure(counts, document)}"
+    return lines(said, md("stage | step | gain there> | gain here> | today", rows))
+
+
+def course_counted() -> str:
+    """Return the efficiencies of figures 4 to 6 beside those counted from addresses."""
+    found = list(counted_rows())
+    rows = [
+        (r["figure"], r["stage"], f"`{r['variant']}`",
+         *(f"{r[key]:.1f} %" for key in ("report_loads", "loads", "report_stores", "stores")))
+        for r in found
+    ]  # fmt: skip
+    notes = [f"- Figure {r['figure']}, {r['stage']}: {r['note']}." for r in found if r["note"]]
+    heads = "figure | stage | variant | loads, NVVP> | counted> | stores, NVVP> | counted>"
+    return lines(md(heads, rows), "\n".join(notes))
+
+
+# --- convolutions: measured.md, convolutions.md
+
+
+def rounds(document: Document) -> list[int]:
+    """Return how many rounds each case had."""
+    return [case["rounds"] for case in document["cases"] if "rounds" in case]
+
+
+def named(case: Document, name: str) -> Document:
+    """Return the candidate of that name that has a time, {} where none has."""
+    found = (e for e in case["candidates"] if e["name"] == name and e.get("median_ms"))
+    return next(found, {})
+
+
+def _fastest(case: Document, names: tuple[str, ...]) -> Document:
+    found = [named(case, name) for name in names if named(case, name)]
+    return min(found, key=lambda e: float(e["median_ms"])) if found else {}
+
+
+@cache
+def literal_of(suite: str) -> Document:
+    """Return the document that timed the paper's own kernels of a suite."""
+    document = load(GPU, "conv", f"{suite}.json")
+    if any(_fastest(case, SUITES[suite].literal) for case in document["cases"]):
+        return document
+    return (
+        load(GPU, "ablation", f"{suite}.json")
+        if there(GPU, "ablation", f"{suite}.json")
+        else document
+    )
+
+
+def _four(suite: Suite, case: Document, literal: Document) -> list[Document]:
+    """Return `best.fp32`, the fastest, ours after the paper, and the paper's own kernel."""
+    same = [c for c in literal["cases"] if c["label"] == case["label"]]
+    own = _fastest(same[0], suite.literal) if same else {}
+    return [named(case, SHIPS), named(case, case["best"] or ""), _fastest(case, suite.after), own]
+
+
+FOUR = (f"`{SHIPS}`", "fastest of all", "ours after the paper", "the paper's kernel")
+
+
+def conv_suite(name: str) -> str:
+    """Return a suite's shapes: cuDNN, what ships, the fastest, ours, the paper's."""
+    if not there(GPU, "conv", f"{name}.json"):
+        return missing("conv")
+    suite, document, literal = SUITES[name], load(GPU, "conv", f"{name}.json"), literal_of(name)
+    rows, ratios = [], [[], [], [], []]  # type: tuple[list[Any], list[list[float]]]
+    for case in document["cases"]:
+        base = named(case, document["reference"])
+        found = _four(suite, case, literal)
+        cells: list[Any] = []
+        for entry, kept in zip(found, ratios, strict=True):
+            if "speedup" in entry:
+                kept.append(entry["speedup"])
+            cells += [
+                (entry and f"{1e3 * entry['median_ms']:,.1f} (`{entry['name']}`)") or None,
+                times(entry.get("speedup")),
+            ]
+        cells[0] = cells[0] and cells[0].split(" (")[0]
+        rows.append([case["label"], base and f"{1e3 * base['median_ms']:,.1f}", *cells])
+    means = [cell for kept in ratios for cell in (None, kept and times(geometric_mean(kept)))]
+    rows.append(["geometric mean", None, *means])
+    heads = " | ".join(f"{one}, us> | over cuDNN>" for one in FOUR)
+    images = sorted({case["images"] for case in document["cases"]})
+    said = (
+        f"{suite.title}: {where(document)}; {document['peer']}; images: "
+        f"{', '.join(f'{n:,}' for n in images)}; medians of CUDA graphs, warm L2. "
+        + (f"The paper: {suite.says}. " if suite.says else "")
+        + how_sure(rounds(document), document)
+    )
+    return lines(said, md(f"shape | cuDNN, us> | {heads}", rows))
+
+
+def _suites(gpu: str) -> dict[str, Document]:
+    return {n: load(gpu, "conv", f"{n}.json") for n in SUITES if there(gpu, "conv", f"{n}.json")}
+
+
+def conv_overview() -> str:
+    """Return a line a suite: how many times faster than cuDNN."""
+    documents = _suites(GPU)
+    rows = []
+    for name, document in documents.items():
+        found = [_four(SUITES[name], case, literal_of(name)) for case in document["cases"]]
+        ratios = [[e["speedup"] for e in column if "speedup" in e] for column in zip(*found)]  # noqa: B905
+        rows.append([f"`{name}`", len(found), *map(spanned, ratios), SUITES[name].says or None])
+    every = list(documents.values())
+    sure = how_sure([n for d in every for n in rounds(d)], *every, of="a shape")
+    heads = " | ".join(["suite", "shapes>", *(f"{one}>" for one in FOUR), "the paper"])
+    return lines(f"{where(*every)}; how many times faster than cuDNN. {sure}", md(heads, rows))
+
+
+def paper_variants() -> str:
+    """Return the Pascal paper's kernels on its shapes, and ours after them, over cuDNN."""
+    rows, every = [], []
+    for suite in ("pascal-single", "pascal-multi"):
+        document = load(GPU, "conv", f"{suite}.json")
+        for name in (*SUITES[suite].literal, *SUITES[suite].after):
+            literal = name in SUITES[suite].literal
+            source = literal_of(suite) if literal else document
+            every.append(source)
+            found = {c["label"]: named(c, name)["speedup"] for c in source["cases"]
+                     if "speedup" in named(c, name)}  # fmt: skip
+            claim = SUITES[suite].claim
+            rows.append(
+                [
+                    f"`{name}`",
+                    suite,
+                    len(found),
+                    *_ends(found),
+                    f"{claim[0]}x" if claim and literal else None,
+                ]
+            )
+    heads = "variant | suite | shapes> | geometric mean over cuDNN> | least> | most> | the paper>"
+    return lines(f"{where(*every)}.", md(heads, rows))
+
+
+def _ends(found: dict[str, float]) -> list[str]:
+    least, most = min(found, key=found.__getitem__), max(found, key=found.__getitem__)
+    mean = f"{geometric_mean(found.values()):.2f}x"
+    return [mean, f"{found[least]:.2f}x ({least})", f"{found[most]:.2f}x ({most})"]
+
+
+DEPARTURES = (
+    ("pascal-single", "prefetch.single_strict", "prefetch.single_strict_both",
+     "map and filters divided until every multiprocessor has a part"),
+    ("pascal-single", "prefetch.single_strict_both", "prefetch.single",
+     "packed filters, several outputs a thread, tiles by a model"),
+    ("pascal-multi", "prefetch.strict", "prefetch.strict_async", "copies that pass the registers"),
+    ("pascal-multi", "prefetch.strict_async", "prefetch.strict_packed",
+     "a round's segments of a block are contiguous"),
+    ("pascal-multi", "prefetch.strict_packed", "prefetch.strict_spread", "a block for each tile"),
+    ("pascal-multi", "prefetch.strict_spread", "prefetch.strict_filled",
+     "M' and W'x below N_FMA until every block has a tile"),
+    ("pascal-multi", "prefetch.strict_filled", "prefetch.stride_fixed",
+     "2D tiles by a model, several pixels a thread, channels split"),
+)  # fmt: skip
+
+
+def departures() -> str:
+    """Return a row a step from the Pascal paper's kernels to ours."""
+    rows, every = [], {}
+    for suite, before, after, what in DEPARTURES:
+        document = every.setdefault(suite, load(GPU, "ablation", f"{suite}.json"))
+        found = {}
+        for case in document["cases"]:
+            old, new = named(case, before), named(case, after)
+            if old and new:
+                found[case["label"]] = old["median_ms"] / new["median_ms"]
+        rows.append([suite, f"`{before}`", f"`{after}`", what, len(found), *_ends(found)])
+    held = list(every.values())
+    sure = how_sure([n for d in held for n in rounds(d)], *held, of="a shape")
+    heads = "suite | from | to | what changes | shapes> | geometric mean> | least> | most>"
+    return lines(f"{where(*held)}; time before over time after. {sure}", md(heads, rows))
+
+
+def _rms(entry: Document) -> float | None:
+    found = entry.get("same_images")
+    return None if found is None else float(found["rms"])
+
+
+def _beside_cudnn(case: Document) -> tuple[float, float | None, float | None] | None:
+    """Return cuDNN's time over best's, best's over the fastest that errs no more, error ratio."""
+    entries = {e["name"]: e for e in case["candidates"] if e.get("median_ms")}
+    if SHIPS not in entries or NAMES["cuda"] not in entries:
+        return None
+    best, peer = entries.pop(SHIPS), entries.pop(NAMES["cuda"])
+    ratio, own, theirs = peer["median_ms"] / best["median_ms"], _rms(best), _rms(peer)
+    if own is None or theirs is None:
+        return ratio, None, None
+    exact = [e["median_ms"] for e in entries.values() if (_rms(e) or 1e9) <= theirs]
+    return ratio, best["median_ms"] / min(exact) if exact else None, own / theirs
+
+
+def _suite_row(name: str, document_cases: Iterable[Document], images: str) -> list[Any] | None:
+    found = [row for row in map(_beside_cudnn, document_cases) if row is not None]
+    if not found:
+        return None
+    ratios, offs, errors = ([v for v in column if v is not None] for column in zip(*found))  # noqa: B905
+    error = (
+        f"{max(errors):.2f} ({sum(e <= 1 for e in errors)} of {len(errors)})" if errors else None
+    )
+    return [name, images, len(found), f"**{geometric_mean(ratios):.2f}x**", times(min(ratios)),
+            (offs and times(max(offs))) or None, error]  # fmt: skip
+
+
+def suites() -> str:
+    """Return a table a GPU, a row a suite: `best.fp32` beside cuDNN."""
+    again = {"pascal-multi-best": "pascal-multi again", "convnet2-64": "convnet2 again"}
+    parts = []
+    for gpu in GPUS:
+        found = _suites(gpu)
+        found |= {words: load(gpu, "again", f"{name}.json") for name, words in again.items()
+                  if there(gpu, "again", f"{name}.json")}  # fmt: skip
+        if not found:
+            continue
+        images = {n: ", ".join(sorted({f"{c['images']:,}" for c in d["cases"]}))
+                  for n, d in found.items()}  # fmt: skip
+        rows = [_suite_row(name, d["cases"], images[name]) for name, d in found.items()]
+        alike = {d["suite"]: d for n, d in found.items() if images[n] == "64"}
+        networks = [alike[n] for n in ("resnet50", "vgg16", "convnet2") if n in alike]
+        if len(networks) == 3:
+            every = [case for document in networks for case in document["cases"]]
+            rows.append(_suite_row("resnet50, vgg16, convnet2", every, "64"))
+        held = list(found.values())
+        sure = how_sure([n for d in held for n in rounds(d)], *held, of="a shape")
+        heads = (
+            f"suite | images | shapes> | `{SHIPS}` over cuDNN's best plan, geometric mean> "
+            "| least> "
+            "| its time over the fastest of ours, at most> "
+            "| its rms error over cuDNN's, at most (how often no more)>"
+        )
+        parts += [f"{where(*held)}. {sure}", md(heads, filter(None, rows))]
+    return lines(*parts)
+
+
+CLASSES: tuple[tuple[str, Callable[[Conv, int], bool]], ...] = (
+    ("groups and depthwise", lambda p, n: p.groups > 1),
+    ("one channel", lambda p, n: p.C == 1),
+    ("a few channels (an RGB image)", lambda p, n: p.C <= 4),
+    ("1x1, maps up to 16x16", lambda p, n: p.R == 1 and p.H <= 16),
+    ("1x1, larger maps", lambda p, n: p.R == 1),
+    ("3x3, maps up to 16x16, 1 image", lambda p, n: p.R == 3 and p.H <= 16 and n == 1),
+    ("5x5, maps up to 16x16, 1 image", lambda p, n: p.R == 5 and p.H <= 16 and n == 1),
+    ("3x3 and 5x5, larger maps, 1 image", lambda p, n: p.R in (3, 5) and n == 1),
+    ("3x3 and 5x5, many images", lambda p, n: p.R in (3, 5)),
+    ("other filters", lambda p, n: True),
+)
+
+
+def class_of(problem: Conv, images: int) -> str:
+    """Return the first class that the convolution is of, in words."""
+    return next(words for words, holds in CLASSES if holds(problem, images))
+
+
+def which_algorithm() -> str:
+    """Return a table a GPU: which algorithm of `best.fp32` was fastest how often, by class."""
+    from conv_choices import machine_of, timed
+
+    parts = []
+    for gpu in GPUS:
+        documents = list(_suites(gpu).values())
+        found: dict[str, tuple[list[str], list[float], list[float]]] = {}
+        for document in documents:
+            for case in document["cases"]:
+                words = class_of(taken(case["shape"]).problem, case["images"])
+                wins, ahead, chosen = found.setdefault(words, ([], [], []))
+                took = timed(case, machine_of(document))
+                winner = min(took, key=took.__getitem__) if len(took) > 1 else ""
+                wins.append(winner)
+                ahead += [e["speedup"] for e in [named(case, winner)] if "speedup" in e]
+                chosen += [e["speedup"] for e in [named(case, SHIPS)] if "speedup" in e]
+        if not documents:
+            continue
+        rows = []
+        for words, _ in CLASSES:
+            if words in found:
+                wins, ahead, chosen = found[words]
+                names = sorted(filter(None, set(wins)), key=lambda name: (-wins.count(name), name))
+                told = ", ".join(f"`{name}` {wins.count(name)}" for name in names)
+                rows.append([words, len(wins), told or None, spanned(ahead), spanned(chosen)])
+        sure = how_sure([n for d in documents for n in rounds(d)], *documents, of="a shape")
+        heads = (
+            "convolutions | shapes> | take (how often it was fastest) | that over cuDNN> "
+            f"| `{SHIPS}` over cuDNN>"
+        )
+        parts += [f"{where(*documents)}. {sure}", md(heads, rows)]
+    return lines(*parts)
+
+
+# --- cuda-convnet2: convnet2.md
+
+
+def shares_parts() -> str:
+    """Return Table 1's kernels: their parts, the paper's computation, the model's, and waiting."""
+    from lenetgpu.lab.show.shares import SAME_PROGRAM, of_the_plain_kernel
+    from lenetgpu.papers.convnet2_shares import PARTS
+
+    document = load(GPU, "shares.json")
+    rows = []
+    for row in document["cases"][0]["kernels"]:
+        if not row.get("shares"):
+            continue
+        values = [row["shares"][part] for part in PARTS] + list(row["waits"].values())
+        own = [f"{value:.0%}" for value in values]
+        own = own if of_the_plain_kernel(row) else [f"({cell})" for cell in own]
+        model = (row["model"] or {}).get("compute")
+        rows.append(
+            [row["figure"], row["kernel"], *own, *(None if v is None else f"{v:.0%}" for v in
+             (row["paper"], model)), f"{row['median_us']:,.2f}", f"{row['slowed']:.2f}x"]
+        )  # fmt: skip
+    heads = " | ".join(
+        ["figure", "kernel", *(f"{part}>" for part in PARTS), "of it waiting for loads>",
+         "waiting for sums>", "compute, the paper>", "compute, the model>", "us>", "with clocks>"]
+    )  # fmt: skip
+    said = (
+        f"{where(document)}; Table 1 with 5x5 filters (the other shapes are in the report). In "
+        f"brackets: the build with clocks takes less than {SAME_PROGRAM[0]}x or more than "
+        f"{SAME_PROGRAM[1]}x the plain kernel's time."
+    )
+    picture = f"![the kernels' parts](measured/{GPU}/shares.png)"
+    return lines(said, md(heads, rows), picture if there(GPU, "shares.png") else "")
+
+
+def shares_tiles() -> str:
+    """Return the two fastest tiles of each shape, Table 1's, and the fastest of figures 5 and 6."""
+    from lenetgpu.lab.show.shares import tile_rows
+
+    document = load(GPU, "shares.json")
+    rows = []
+    for case in document["cases"]:
+        timed = [row for row in tile_rows(case) if row["median_us"]]
+        for place, row in enumerate(timed):
+            best = next(one for one in timed if one["figure"] == row["figure"])
+            if place < 2 or row["table_1"] or (row is best and row["figure"] in "56"):
+                rows.append(
+                    [case["label"], row["figure"], row["threads"], row["images_per_thread"],
+                     row["filters_per_thread"], row["cached_pixels"], f"{row['shared_bytes']:,}",
+                     row["registers"], f"{row['blocks']:,}", f"{row['waves']:.2f}",
+                     f"{row['median_us']:,.2f}", f"{row['ratio']:.2f}x"]
+                )  # fmt: skip
+    heads = (
+        "shape | figure | threads | images a thread> | filters a thread> | cached pixels> "
+        "| shared bytes> | registers> | blocks> | waves> | us> | over Table 1's>"
+    )
+    return lines(f"{where(document)}; `convnet2.unrolled`, each tile checked.", md(heads, rows))
+
+
+def shares_instructions() -> str:
+    """Return the clocks of each instruction beside the paper's lines."""
+    from lenetgpu.gpu.instructions import INSTRUCTIONS
+    from lenetgpu.lab.show.shares import between
+
+    document = load(GPU, "shares.json")
+    remarks = {one.ptx: one.remark for one in INSTRUCTIONS}
+    rows = [
+        [row["ptx"], row["sass"], f"{row['clocks']:.1f}",
+         *((row[f] and between(row[f])) or None for f in ("figure_9", "figure_13")),
+         remarks.get(row["ptx"]) or None]
+        for row in document["instructions"]
+    ]  # fmt: skip
+    said = f"{where(document)}; clocks until the warp's next instruction, which waits for it."
+    notes = "\n".join(f"- {what}: {why}." for what, why in document["not_measured"].items())
+    table = md("PTX | SASS | clocks> | figure 9> | figure 13> | remark", rows)
+    return lines(said, table, notes, latency_said(document))
+
+
+def latency_said(document: Document) -> str:
+    """Return the load's latency and N_FMA that were measured, beside what planners take."""
+    if "latency" not in document:
+        return "This run did not record the load's latency that N_FMA hides."
+    row = document["latency"]
+    return (
+        f"A load from global memory takes {row['load']:,.0f} clocks, plans take "
+        f"{row['planned_load']:,} (`gpu/machines.py`); N_FMA is {row['n_fma']:,} multiply-adds, "
+        f"planned with {row['planned_n_fma']:,}."
+    )
+
+
+def conditionals() -> str:
+    """Return a row a shape: how many times faster the extracted conditionals are."""
+    pairs = {
+        "multiply-adds": ("strength_reduced", "hoisted_checks"),
+        "inner product engine": ("inner product, strength reduced", "inner_product"),
+        "outer product engine": ("outer product, strength reduced", "outer_product"),
+    }
+    document = load(GPU, "conv", "convnet2.json")
+    rows = []
+    for case in document["cases"]:
+        us = {row["step"]: row["median_us"] for row in case["ladder"]}
+        rows.append([case["label"], *(times(us[old] / us[new]) for old, new in pairs.values())])
+    heads = " | ".join(["shape", *(f"{name}>" for name in pairs)])
+    return lines(f"{where(document)}; time before over time after.", md(heads, rows))
+
+
+# --- weights.md, scale.md, and what the instrument and the sanitizers found
+
+
+def weights(folder: str) -> str:
+    """Return a row a set of weights, a column a plan: the largest error, flips, refusals."""
+    if not there(folder, "weights.json"):
+        return missing("weights")
+    document = load(folder, "weights.json")
+    names = list(document["rows"][0]["plans"])
+
+    def cell(entry: Document) -> str:
+        if "refused" in entry:
+            return "refused"
+        error = f"{entry['error']:.0e}" if entry["error"] else "0"
+        flips = f", {entry['flips']}" if entry["flips"] else ""
+        return error + flips + ("" if entry["right"] else " **wrong**")
+
+    rows = [[r["weights"], *(cell(r["plans"][n]) for n in names)] for r in document["rows"]]
+    slow = ", ".join(f"`{n}` gets {few}" for n, few in document["slow"].items() if n in names)
+    few = f" ({slow} digits)" if slow else ""
+    said = f"{where(document)}; {document['images']:,} images{few}; {kernels_line((document,))}."
+    return lines(said, md(" | ".join(["weights", *(f"`{n}`>" for n in names)]), rows))
+
+
+def scale() -> str:
+    """Return images a second over workers and shards, and the model's, a table a device."""
+    return lines(*(_scale(load(f, "scale.json")) for f in (*GPUS, CPU) if there(f, "scale.json")))
+
+
+def _scale(document: Document) -> str:
+    told = {
+        (entry["shard"], entry["workers"]): row["rate"]
+        for entry in document["predicted"]
+        for row in entry["rows"]
+        if row["workers"] == max(1, entry["workers"])
+    }
+    alone = {r["shard"]: r["images_per_second"] for r in document["rows"] if not r["workers"]}
+    rows = []
+    for row in document["rows"]:
+        shard, workers, rate = row["shard"], row["workers"], row["images_per_second"]
+        said = told.get((shard, workers))
+        ends = f"({min(row['samples']):,.0f} to {max(row['samples']):,.0f})"
+        rows.append(
+            [f"{shard:,}", workers or "none", f"{rate:,.0f} {ends}",
+             times(rate / alone[shard]) if shard in alone else None, said and f"{said:,.0f}"]
+        )  # fmt: skip
+    about = (
+        f"{where(document)}; plan {document['plan']}; {document['images']:,} images in "
+        f"{document['files']} files in the page cache; {document['rounds']} interleaved jobs a row."
+    )
+    heads = "images of a shard> | Dask's workers | images/s> | of the command alone> | the model>"
+    return lines(about, md(heads, rows))
+
+
+def instrument() -> str:
+    """Return a row a machine: false calls, slow-downs found, second runs inside the interval."""
+    rows = []
+    runs = ((CPU, "instrument.json"), (CPU, "instrument-loaded.json"), (GPU, "instrument.json"))
+    for document in (load(*parts) for parts in runs if there(*parts)):
+        counts, busy = document["counts"], document["busy_processes"]
+        rows.append(
+            [device_name(document) + (f", {busy} other busy processes" if busy else ""),
+             document["date"], counts["runs"],
+             f"{counts['same_called_different']} + {counts['control_called_different']}",
+             counts["slow_down_found"], f"{counts['second_run_inside']} of {counts['pairs']}"]
+        )  # fmt: skip
+    said = (
+        "Each run compares a plan with itself under another name, with the control, with itself "
+        f"held up by 3 %, and with two other plans. Intervals hold at least {SYSTEMATIC:.0%} for "
+        f"what differs between processes; `same` is within {MARGIN:.0%} of 1."
+    )
+    heads = (
+        "machine | date | runs> | the same called faster or slower: other name + control> "
+        "| 3 % slower found> | second run inside the first's interval>"
+    )
+    return lines(said, md(heads, rows))
+
+
+def sanitize() -> str:
+    """Return what compute-sanitizer found last, a row a tool."""
+    document = load(GPU, "sanitize.json")
+    rows = [
+        [row["tool"], f"{row['cases']:,}", row["errors"], sum(row["allowed"].values()),
+         len(row["wrong"]), len(row["died"]), f"{len(row['not_reached']):,}"]
+        for row in document["rows"]
+    ]  # fmt: skip
+    found = sum(entry["found"] > 0 for entry in document["planted"].values())
+    only = f", only those with {document['only']} in their names" if document.get("only") else ""
+    said = (
+        f"{where(document)}, compute-sanitizer {document['sanitizer']}; {document['cases']:,} "
+        f"cases of {document['variants']} variants and plans{only}; {found} of "
+        f"{len(document['planted'])} planted errors found."
+    )
+    heads = "tool | cases> | errors> | allowed reports> | wrong results> | died> | not reached>"
+    whys = dict.fromkeys(why for row in document["rows"] for why in row["allowed"])
+    return lines(said, md(heads, rows), *(f"Allowed: {why}." for why in whys))
+
+
+# --- matrix.md, ladder.md
+
+
+def matrix(device: str) -> str:
+    """Return a row a stage, a column a family; why a cell is refused, whose its times are."""
+    folder = {"cpu": CPU, "cuda": GPU}[device]
+    documents = [load(folder, "cells", f"{stage}.json") for stage in STAGE_NAMES
+                 if there(folder, "cells", f"{stage}.json")]  # fmt: skip
+    own = {(d["what"], e["name"]): e["median_ms"] for d in documents for e in d["candidates"]
+           if e["status"] == "right" and e.get("median_ms")}  # fmt: skip
+    suite = load(GPU, "course.json")
+    course = {(r["stage"], r["variant"]): r["median_ms"] for r in suite["rows"] if "median_ms" in r}
+    course = course if device == "cuda" else {}
+    found = [cell for cell in cells() if cell.device == device]
+
+    def text(cell: Any) -> str:
+        if cell.variant is None:
+            return "refused (1)"
+        key = cell.stage, cell.variant.full_name
+        took = (
+            f"{own[key]:,.3f}" if key in own else f"{course[key]:,.3f} (2)" if key in course else ""
+        )
+        return " ".join(filter(None, (f"`{cell.name}`", "(3)" if cell.copies else "", took)))
+
+    rows = [[s, *(text(cell) for cell in found if cell.stage == s)] for s in STAGE_NAMES]
+    table = md(" | ".join(["stage", *FAMILIES]), rows)
+    notes = [f"(1) {c.stage} by {c.family}: {c.refused}." for c in found if c.refused is not None]
+    if "(2)" in table:
+        notes.append(f"(2) By `lenetgpu compare --suite course`: {where(suite)}.")
+    if any(cell.copies for cell in found):
+        notes.append("(3) The CPU's variant, with copies around it.")
+    said = missing("cells").replace("Not measured", "Not measured cell by cell")
+    if documents:
+        counts = [
+            len(e["samples_ms"]) for d in documents for e in d["candidates"] if "samples_ms" in e
+        ]
+        said = f"{where(*documents)}; ms for {IMAGES:,} images. {how_sure(counts, *documents)}"
+    return lines(said, table, "\n".join(f"- {note}" for note in notes))
+
+
+def linked(variant: Variant) -> str:
+    """Return the variant's name, linked to its launcher, with its kernel where one lies beside."""
+    launcher = Path(inspect.getfile(inspect.unwrap(variant.run))).resolve()
+    text = f"[`{variant.full_name}`](../{launcher.relative_to(SOURCES)})"
+    kernel = launcher.with_suffix(".cu")
+    if kernel.is_file() and variant.needs.device == "cuda":
+        text += f" [.cu](../{kernel.relative_to(SOURCES)})"
+    return text if variant.precision == "fp32" else f"{text}, {variant.precision}"
+
+
+def _lenet(stage: str) -> Document:
+    label = f"{stage}, {IMAGES:,} images"
+    cases = load(GPU, "conv", "lenet.json")["cases"]
+    found: Document = next(case for case in cases if case["label"] == label)
+    return found
+
+
+def ladder(stage: str, among: Among) -> str:
+    """Return the GPU's convolutions on `stage`, slowest first; below them those without a time."""
+    case, suite = _lenet(stage), load(GPU, "course.json")
+    conv = {e["name"]: e for e in case["candidates"]}
+    course = {r["variant"]: r["median_ms"] for r in suite["rows"]
+              if r["stage"] == stage and "median_ms" in r}  # fmt: skip
+    timed: list[tuple[float, str, Variant | None]] = []
+    untimed = []
+    for variant in filter(among, variants("conv", "cuda")):
+        entry = conv.get(variant.full_name, {})
+        if entry.get("median_ms"):
+            timed.append((entry["median_ms"], "conv", variant))
+        elif variant.full_name in course:
+            timed.append((course[variant.full_name], "course", variant))
+        else:
+            untimed.append(f"- {linked(variant)}: {entry.get('note') or 'in neither run'}")
+    timed.append((conv[case["reference"]]["median_ms"], "conv", None))
+    timed.sort(key=lambda rung: -rung[0])
+    naive = next(ms for ms, _, v in timed if v is not None and v.full_name == "direct.basic")
+    rows: list[list[Any]] = []
+    number = 0
+    for ms, run, variant in timed:
+        own = ["-", case["reference"], "PyTorch's convolution, fp32 without TF32", None]
+        if variant is not None:
+            number += 1
+            own = [str(number), linked(variant), variant.summary, variant.paper or None]
+        rows.append([*own, f"{ms:,.3f}", run, f"{naive / ms:,.1f}x"])
+    problem = next(s.problem for s in STAGES if s.name == stage)
+    said = (
+        f"{problem.C}x{problem.H}x{problem.W} to {problem.M}x{problem.OH}x{problem.OW} by "
+        f"{problem.R}x{problem.S} filters, {IMAGES:,} images, "
+        f"{problem.flop(IMAGES) / 1e9:.1f} GFLOP."
+    )
+    heads = "rung> | variant | what it does | source | ms> | run | over `direct.basic`>"
+    rest = lines("Not on this ladder:", "\n".join(untimed)) if untimed else ""
+    return lines(said, md(heads, rows), rest)
+
+
+def ladder_runs() -> str:
+    """Return the two runs that the ladder is of."""
+    conv, course = load(GPU, "conv", "lenet.json"), load(GPU, "course.json")
+    return (
+        f"- `conv`: {where(conv)}; `lenetgpu conv --suite lenet`. {how_sure(rounds(conv), conv)}\n"
+        f"- `course`: {where(course)}; `lenetgpu compare --suite course`, for the variants that "
+        "the first run left out."
+    )
+
+
+def ladder_cpu(among: Among) -> str:
+    """Return the convolutions that run on a CPU."""
+    return "\n".join(f"- {linked(v)}: {v.summary}" for v in filter(among, variants("conv", "cpu")))
+
+
+# --- papers.md
+
+
+def registered() -> list[Variant]:
+    """Return every variant, each name and device once."""
+    kinds = (*STAGE_KINDS, *SPAN_KINDS)
+    return list(
+        {(v.kind, v.full_name, v.needs.device): v for k in kinds for v in variants(k)}.values()
+    )
+
+
+def citing(text: Text, among: Among) -> dict[Citation, list[str]]:
+    """Return the names of the variants that cite each part of `text`."""
+    found: dict[Citation, list[str]] = {}
+    for variant in filter(among, registered()):
+        name = f"{variant.kind} `{variant.full_name}`"
+        literal = cited(variant.paper or "", text, literal=True)
+        for citation in cited(variant.paper or "", text):
+            names = found.setdefault(citation, [])
+            said = name if citation in literal else f"after it {name}"
+            if said not in names:
+                names.append(said)
+    return found
+
+
+def resolved(place: str) -> tuple[Path, str]:
+    """Return the file of a place and what follows it."""
+    path, mark, rest = place.partition("#" if "#" in place else ":")
+    inside = ROOT / "lenetgpu" / path
+    return (inside if inside.exists() else ROOT / path), mark + rest
+
+
+def link(place: str) -> str:
+    """Return a place as a link from the page."""
+    path, rest = resolved(place)
+    shown = str(path.relative_to(ROOT)).removeprefix("lenetgpu/")
+    if path.is_relative_to(ROOT / "docs"):
+        return f"[{path.name}]({path.relative_to(ROOT / 'docs')}{rest})"
+    return f"[{f'{shown}, {rest[1:]}' if rest else shown}](../{path.relative_to(ROOT)})"
+
+
+def papers(among: Among) -> str:
+    """Return each part of the four source texts and where it is reproduced, or why not."""
+    parts, known = [], [variant.full_name for variant in filter(among, registered())]
+
+    def row(item: Item, names: list[str]) -> list[str | None]:
+        places = "; ".join([*names, *map(link, item.places)])
+        return [item.number, item.title, places or None, item.missing(known) or None]
+
+    for text in texts():
+        by = citing(text, among)
+        parts += [f"## {text.name}", f"{text.title}."]
+        for kind in KINDS:
+            rows = [row(i, by.get((kind, i.number), [])) for i in text.items if i.kind == kind]
+            if rows:
+                parts.append(md(f"{kind} | what | where | not reproduced", rows))
+    return lines(*parts)
+
+
+# --- pages
+
+
+def _right() -> str:
+    """Return how many of MNIST's test images the shipped weights label right, by plan `fp32`."""
+    rows = load(GPU, "peers.json")["rows"]
+    return f"{next(r['correct'] for r in rows if r['name'].startswith('lenetgpu fp32')):,}"
+
+
+FIGURES_QUOTED: dict[str, Callable[[], str]] = {
+    "course-total": lambda: f"{COURSE_MS:.0f} ms",
+    "no-gain": lambda: f"{(SAME - 1) * 100:.0f} %",
+    "mnist-right": _right,
+}
+_QUOTE = re.compile(r"<!-- figure:([\w-]+) -->(.*?)<!-- end -->", re.DOTALL)
+
+
+def quoted(text: str) -> str:
+    """Return `text` with every quoted figure as the files have it; KeyError for an unknown one."""
+    return _QUOTE.sub(
+        lambda found: f"<!-- figure:{found[1]} -->{FIGURES_QUOTED[found[1]]()}<!-- end -->", text
+    )
+
+
+def anchor(heading: str) -> str:
+    """Return the fragment that a heading is reached by."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def contents(text: str) -> str:
+    """Return a table of contents of a page, code left out."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^(##+) (.+)$", text, flags=re.MULTILINE)
+    return "\n".join(f"{'  ' * (len(m) - 2)}- [{w}](#{anchor(w)})" for m, w in found)
+
+
+def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callable[[], str]]]:
+    """Return the generated parts of each page, of the variants that are `among` those wanted."""
+    found: dict[str, dict[str, Callable[[], str]]] = {
+        "README.md": {"infer": infer_output, "peers": front},
+        "docs/measured.md": {
+            "contestants": partial(everybody, GPUS[0]), "gpu": gpu_plans, "stages": stage_times,
+            "cpu": partial(everybody, CPU), "streams": streams, "course-steps": course_steps,
+            "course-counted": course_counted, "conv": conv_overview,
+            **{f"conv-{name}": partial(conv_suite, name) for name in SUITES
+               if there(GPU, "conv", f"{name}.json")},
+            "instrument": instrument, "sanitize": sanitize,
+        },
+        "docs/scale.md": {"scale": scale},
+        "docs/weights.md": {"weights": partial(weights, GPU), "weights-cpu": partial(weights, CPU)},
+        "docs/matrix.md": {f"matrix-{d}": partial(matrix, d) for d in ("cuda", "cpu")},
+        "docs/old-ideas.md": ideas.sections(),
+        "docs/ladder.md": {
+            "ladder-runs": ladder_runs, "ladder-conv2": partial(ladder, "conv2", among),
+            "ladder-conv1": partial(ladder, "conv1", among),
+            "ladder-cpu": partial(ladder_cpu, among),
+        },
+        "docs/convnet2.md": {
+            "shares-parts": shares_parts, "shares-tiles": shares_tiles,
+            "shares-instructions": shares_instructions, "convnet2-conditionals": conditionals,
+        },
+        "docs/convolutions.md": {
+            "suites": suites, "which-algorithm": which_algorithm,
+            "paper-variants": paper_variants, "departures": departures,
+        },
+        "docs/engines.md": engines.SECTIONS,
+        "docs/papers.md": {"papers": partial(papers, among)},
+    }  # fmt: skip
+    if not there(GPUS[0], "peers.json"):
+        del found["README.md"]["peers"]
+    return found
+
+
+def filled(page: str, text: str, name: str, content: str) -> str:
+    """Return `text` with `content` as the part of that name, which has to be there once."""
+    begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    if text.count(begin) != 1 or rest.count(end) != 1:
+        raise click.ClickException(f"{page}: expected {begin} and {end} once each")
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def updated(page: str, text: str, named_only: bool = False) -> str:
+    """Return the page with every part written anew; `named_only` leaves out variants it lacks."""
+    among: Among = lambda v: not named_only or f"`{v.full_name}`" in text  # noqa: E731
+    for name, make in sections(among)[page].items():
+        text = filled(page, text, name, make())
+    if "<!-- begin:contents -->" in text:
+        text = filled(page, text, "contents", contents(text))
+    return quoted(text)
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="exit with 1 where a page is stale")
+def main(check: bool) -> None:
+    """Write the generated parts of README.md and docs/, and the figures that their prose quotes."""
+    stale = []
+    for page in sections():
+        text = (ROOT / page).read_text()
+        new = updated(page, text, named_only=check)
+        if new != text:
+            stale.append(page)
+            if not check:
+                (ROOT / page).write_text(new)
+    for page in stale:
+        click.echo(f"{page} is stale: run scripts/tables.py" if check else f"{page} written")
+    sys.exit(bool(check and stale))
+
+
+# --- figures without a file behind them (tests/test_docs.py)
+
+_EXCUSE = re.compile(
+    r"Figures (?:in this section|on this page)(?: outside generated tables)? were seen during"
+    r" development on an? [^;]+, \d{4}-\d{2}-\d{2}; no file records them\."
+)
+_BLOCK = re.compile(r"<!-- begin:([\w-]+) -->.*?<!-- end:\1 -->", re.DOTALL)
+_UNITS = r"ms|us|ns|s|%|TFLOP/s|GFLOP/s|T?GB/s|TB/s|images/s|GHz|MHz|W"
+_FIGURE = re.compile(rf"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:\s?(?:{_UNITS})|x)(?![\w/])")
+_DEFINED = re.compile(r"95\s%\s(?:confidence\s)?interval")
+
+
+def _sections(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a page from heading to heading, and whether a line excuses its figures."""
+    excused = [False] * 7
+    for part in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+        marks = re.match(r"#*", part)
+        level = len(marks[0]) if marks else 0
+        here = _EXCUSE.search(" ".join(part.split())) is not None
+        excused[level:] = [here] * (7 - level)
+        yield part, any(excused[: level + 1])
+
+
+def unbacked(text: str) -> list[str]:
+    """Return the figures of a page that are in no generated part and that no line owns up to."""
+    left = _QUOTE.sub("", _BLOCK.sub("", text))
+    return [
+        figure
+        for part, excused in _sections(left)
+        if not excused
+        for figure in _FIGURE.findall(_DEFINED.sub("", part))
+    ]
+
+
+if __name__ == "__main__":
+    main()
