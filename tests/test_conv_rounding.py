@@ -1,4 +1,4 @@
-"""What Winograd errs by the model: as emulated, as measured, and what `best.fp32` makes of it."""
+"""The predicted rounding error of Winograd: as emulated, as measured, and within the tolerance."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from test_conv_tuned import MACHINE, MAPS, own_cache, ships, taken  # noqa: F401
 
+from lenetgpu.check.judge import TOLERANCE
 from lenetgpu.dispatch import rounding
-from lenetgpu.dispatch.algorithms import WINOGRAD, possible, why_not
-from lenetgpu.dispatch.choose import choices, explain
-from lenetgpu.dispatch.measured import counted, inexact
-from lenetgpu.gpu.machines import H100, H200
+from lenetgpu.dispatch.algorithms import WINOGRAD, possible
+from lenetgpu.gpu.machines import H100
 from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.problems import Conv
+from lenetgpu.stages import find
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.product import TILES, Product
 
-FEW = Conv(28, 28, 128, 128, 3, 3, 1, 1, **MAPS)
-"""Whose channels are added in a row at many images, and in parts at one."""
+MAPS = {"reads": "NCHW", "writes": "NCHW"}
 PLAIN = next(tile for tile in TILES if tile.warps_k == 1 and tile.bk == 16)
 PARTED = next(tile for tile in TILES if tile.warps_k == 4)
 
@@ -46,15 +44,15 @@ def fused(total, a, b):
     return (total.astype(np.float64) + a.astype(np.float64) * b).astype(np.float32)
 
 
-def emulated(outputs, taps, channels, parts, bound=0, tiles=100):
-    """The error of random tiles, rounded to fp32 where the kernels do it; sums in `parts`."""
-    rng = np.random.default_rng(7)
+def emulated(outputs, taps, channels, parts, bound=0, tiles=100, maps=4, seed=7):
+    """Outputs (maps, tiles, y, x) of random tiles, rounded to fp32 where kernels do, and exact."""
+    rng = np.random.default_rng(seed)
     to_output, from_filter, from_input = (
         np.array(matrix, float) for matrix in winograd.transforms(outputs, taps)
     )
     points = outputs + taps - 1
     x = rng.standard_normal((channels, tiles, points, points)).astype(np.float32)
-    w = rng.standard_normal((channels, 4, taps, taps)).astype(np.float32)
+    w = rng.standard_normal((channels, maps, taps, taps)).astype(np.float32)
 
     def both(matrix, data):
         for axes in ((-2, -1), (-1, -2)):
@@ -67,7 +65,7 @@ def emulated(outputs, taps, channels, parts, bound=0, tiles=100):
 
     v = both(from_input, x)[:, None]
     u = (from_filter @ w.astype(float) @ from_filter.T).astype(np.float32)[:, :, None]
-    whole = np.zeros((4, tiles, points, points), np.float32)
+    whole = np.zeros((maps, tiles, points, points), np.float32)
     each = channels // parts
     for part in range(parts):
         total, held = (np.zeros_like(whole) for _ in range(2))
@@ -82,6 +80,10 @@ def emulated(outputs, taps, channels, parts, bound=0, tiles=100):
         for j in range(taps):
             part = x[:, :, i : i + outputs, j : j + outputs].astype(float)
             exact += np.einsum("ctyx,cm->mtyx", part, w[:, :, i, j].astype(float))
+    return found, exact
+
+
+def relative(found, exact):
     return sqrt(((found - exact) ** 2).mean() / (exact**2).mean())
 
 
@@ -96,7 +98,7 @@ def test_it_is_what_fp32_gives_when_emulated(outputs, taps, channels, product):
     size = 6 * outputs + taps - 1  # whole tiles
     problem = Conv(size, size, channels, 64, taps, taps, **MAPS)
     parts = product.split * product.tile.warps_k
-    error = emulated(outputs, taps, channels, parts, product.sum_rows)
+    error = relative(*emulated(outputs, taps, channels, parts, product.sum_rows))
     assert rounding.of_winograd(product, problem, outputs) == pytest.approx(error, rel=0.08)
 
 
@@ -118,6 +120,9 @@ def test_it_is_what_was_measured(shape, images):
     row, *errors = MEASURED[shape, images]
     assert rounding.in_a_row(problem) == pytest.approx(row, rel=0.03)
     for (name, outputs), error in zip(WINOGRAD.items(), errors, strict=True):
+        if (problem.R, outputs) == (5, 4):
+            assert not possible(name, problem, H100, images=images)
+            continue  # measured at other points, and with sums of 32
         product = winograd.plan(problem, images, outputs, H100)
         found = rounding.of_winograd(product, problem, outputs)
         assert 0.95 * error < found < 1.12 * error
@@ -144,82 +149,44 @@ def test_padding_and_cut_tiles_count():
     assert least < 0.8 * most
 
 
-def test_winograd_that_errs_more_is_refused_and_said():
-    product = winograd.plan(FEW, 64, 4, H200)
-    most = rounding.MARGIN * rounding.of_winograd(product, FEW, 4)
-    row = rounding.in_a_row(FEW)
-    said = f"by the model it errs up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
-    assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
-    assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
-    assert possible("winograd.f2", FEW, H200, images=64)
-    machine = replace(H200, multiprocessors=131)
-    rows = dict(explain(FEW, 64, machine))
-    assert rows["winograd.f4"] == f"not taken, {said}" and "clocks" in rows["winograd.f2"]
-    assert "winograd.f4" not in {choice.algorithm for choice in choices(FEW, 64, machine)}
-    assert "winograd.f4" not in dict(explain(Conv(7, 7, 64, 64, 1, 1, **MAPS), 64, machine))
+def worst(channels, draws, seed):
+    """The largest error of images of the fewest outputs taken: a tile, of one channel 16."""
+    bound = winograd.longest(4, Conv(8, 8, channels, 32, 5, 5))
+    found, exact = emulated(4, 5, channels, 1, bound, tiles=draws, maps=32, seed=seed)
+    errors, largest = (
+        one.max((0, 2, 3)).reshape(-1, 16 if channels == 1 else 1).max(1)
+        for one in (abs(found - exact), abs(exact))
+    )
+    return (errors / largest).max()
 
 
-def test_an_error_within_the_margin_is_refused(monkeypatch):
-    found = []
-    for share in (0.97, 0.95):
-        row = share * rounding.in_a_row(FEW)
-        monkeypatch.setattr(rounding, "of_winograd", lambda *_, row=row: row)
-        found.append(possible("winograd.f4", FEW, H200))
-    assert found == [False, True]
+def test_f4_of_5x5_keeps_its_tolerance_with_room_to_spare():
+    """Of one draw on a GPU sums of 32 products erred 1.004e-5."""
+    assert max(worst(channels, 320, 11) for channels in (1, 16, 64)) < 8e-6
+    refusal = find("conv", "winograd.f4", "cuda").refusal
+    few = "supports 5x5 filters with at least {} outputs an image, not {}"
+    for problem, least in ((Conv(8, 8, 2, 32, 5, 5), 512), (Conv(20, 20, 1, 32, 5, 5), 8192)):
+        problem = replace(problem, **MAPS)
+        assert refusal(problem) is None and refusal(replace(problem, R=3, S=3, M=1)) is None
+        fewer = replace(problem, M=31)
+        assert refusal(fewer) == few.format(least, fewer.OH * fewer.OW * 31)
+        assert find("conv", "winograd.f2", "cuda").refusal(fewer) is None
 
 
-DEEP = Conv(56, 56, 256, 256, 3, 3, **MAPS)
-"""Winograd's sums are in parts at one image, in a row at two."""
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 2, 3, 16, 32, 48])
+def test_f4_of_5x5_keeps_its_tolerance_in_thousands_of_draws(channels):
+    assert max(worst(channels, 2_000, seed) for seed in range(4)) < 0.95 * TOLERANCE["fp32"]
 
 
-def test_what_was_measured_of_as_many_images_alone_is_known_to_be_exact(ships):  # noqa: F811
-    assert possible("winograd.f4", DEEP, MACHINE) and inexact(DEEP, 2, MACHINE) == ("winograd.f4",)
-    ships(1, {"winograd.f4": 0.1, "texture.split": 0.2}, DEEP)
-    assert taken(DEEP, 1, MACHINE)[0] == "winograd.f4"
-    name, found = taken(DEEP, 2, MACHINE)
-    assert (name, found.us) == ("texture.split", {"texture.split": 0.2})
-    ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, DEEP)
-    assert taken(DEEP, 2, MACHINE)[0] == "winograd.f4"
-    assert dict(explain(DEEP, 2, MACHINE))["winograd.f4"].startswith("by the model it errs up to ")
-    assert dict(explain(DEEP, 2, MACHINE))["winograd.f4"].endswith("; measured 0.10 us")
-
-
-def test_what_a_twin_measured_is_planned_anew(ships):  # noqa: F811
-    ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, DEEP, device="NVIDIA H200")
-    assert taken(DEEP, 2, H200)[0] == "winograd.f4"
-    assert taken(DEEP, 2, MACHINE)[0] == "texture.split"
-
-
-def test_the_model_s_promise_is_of_what_errs_no_more(ships):  # noqa: F811
-    machine = replace(MACHINE, compute_capability=75)
-    ships(1, {"texture.split": 1e9}, DEEP)
-    assert [taken(DEEP, n, machine)[0] for n in (1, 2)] == ["winograd.f4", "winograd.f2"]
-
-
-def ran(name, us, rms=None, largest=1e-7):
-    entry = {"name": name, "status": "right", "median_ms": us / 1e3, "relative_error": largest}
-    return entry | ({} if rms is None else {"same_images": {"rms": rms}})
-
-
-def test_without_errors_on_the_same_images_the_model_says_which_count():
-    older = [ran("direct.tuned", 9), ran("winograd.f2", 3), ran("winograd.f4", 2)]
-    for peer in (None, ran("peer", 9)):
-        assert counted(older, peer)[1] == ()
-        us, dropped = counted(older, peer, inexact(FEW, 64, H200))
-        assert dropped == ("winograd.f4",) and us.keys() == {"direct.tuned", "winograd.f2"}
-    newer = [ran("direct.tuned", 9, 2e-7), ran("winograd.f4", 2, 3e-7)]
-    assert counted(newer, ran("peer", 9, 4e-7), ("winograd.f4",))[1] == ()
-    assert counted(newer, None, ("winograd.f4",))[1] == ("winograd.f4",)
-    assert inexact(FEW, 1, H200) == ("winograd.f4",) and inexact(DEEP, 1, H200) == ()
-
-
-def test_the_table_that_ships_has_no_winograd_that_errs_more(script):
-    """Without errors on the same images: of those the model's, for the GPU that was measured."""
-    choices_ = script("conv_choices")
-    case = {"shape": "128,28,28,128,3,1,1", "images": 64}
-    older = [ran(name, us) | MAPS for name, us in (("direct.tuned", 9), ("winograd.f4", 2))]
-    peer = ran(choices_.NAMES["cuda"], 9)
-    us, dropped = choices_.told(case | {"candidates": [*older, peer]}, H200)
-    assert (us, dropped) == ({"direct.tuned": 9.0}, ("winograd.f4",))
-    newer = [e | {"same_images": {"rms": 1e-7}} for e in (*older, peer)]
-    assert choices_.told(case | {"candidates": newer}, H200)[1] == ()
+def test_sums_are_bounded_by_how_many_points_there_are():
+    for taps, outputs, channels, most in (
+        (3, 2, 999, 0), (3, 4, 999, 256), (5, 4, 256, 16), (5, 4, 257, 32),
+    ):  # fmt: skip
+        problem = Conv(56, 56, channels, 256, taps, taps, **MAPS)
+        assert winograd.longest(outputs, problem) == most
+        plan = winograd.plan(problem, 1, outputs)
+        step = plan.tile.bk // plan.tile.warps_k
+        rows = -(-channels // plan.tile.bk // plan.split) * step
+        assert not most or plan.sum_rows == most or rows <= most
+        assert plan.sum_rows % step == 0

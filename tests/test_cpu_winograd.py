@@ -14,14 +14,13 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.cache import entries
-from lenetgpu.check.judge import check_variant, judge
+from lenetgpu.check.judge import TOLERANCE, check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
-from lenetgpu.cpu import threads, vector
+from lenetgpu.cpu import threads
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.native import Emitted
 from lenetgpu.cpu.vector import WIDTH, tile_shape
-from lenetgpu.dispatch.candidates import Candidate, default_reference
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.plan import resolve
@@ -38,9 +37,10 @@ POOLED = find_span("conv_pool", "winograd", "cpu")
 WHOLE = find_span(FEATURES, "winograd", "cpu")
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 9])
-@pytest.mark.parametrize("side", [8, 12, 16, 20])
-@pytest.mark.parametrize(("channels", "filters"), [(16, 32), (48, 96)])
+@pytest.mark.parametrize(
+    ("side", "channels", "filters", "n"),
+    [(8, 16, 32, 1), (8, 48, 96, 9), (12, 32, 64, 3), (20, 16, 32, 4)],
+)
 def test_other_maps(side, channels, filters, n, rng):
     """A tile of 8 windows holds 2 to 8 images' worth of them, and one image may fill several."""
     conv = Conv(side, side, channels, filters, 5, 5)
@@ -50,33 +50,42 @@ def test_other_maps(side, channels, filters, n, rng):
         assert verdict.passed, f"{verdict} for {problem}"
 
 
+def errors(channels, filters, draws):
+    """Of fewest outputs, over the largest of which an error counts most."""
+    problem, found = Conv(8, 8, channels, filters, 5, 5), []
+    for seed in range(draws):
+        x, w = random_input("conv", problem, 1, np.random.default_rng(seed))
+        mounted = Mounted(BLOCKED, problem, [w], 1)
+        y = mounted.output(1)
+        mounted.run(x, y)
+        found.append(judge(y, reference("conv", x, w, problem), "fp32").error)
+    return found
+
+
 @pytest.mark.parametrize("channels", [16, 96])
 def test_the_error_does_not_grow_with_the_channels(channels):
-    """Of 24 draws; one sum over 96 channels has 5.5e-6, and now and then more than is allowed."""
-    problem, errors = Conv(8, 8, channels, 32, 5, 5), []
-    for seed in range(24):
-        x, w = random_input("conv", problem, 1, np.random.default_rng(seed))
-        errors.append(check_variant(BLOCKED, problem, x, w, reference("conv", x, w, problem)).error)
-    assert np.median(errors) < 4e-6
+    """One sum over 96 channels errs 5.5e-6, and now and then more than is allowed."""
+    assert np.median(errors(channels, 32, 24)) < 3e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("channels", "filters"), [(16, 32), (48, 96)])
+def test_the_tolerance_holds_in_thousands_of_draws(channels, filters):
+    assert max(errors(channels, filters, 2_000)) < 0.95 * TOLERANCE["fp32"]
 
 
 @pytest.mark.parametrize(
     ("problem", "why"),
     [
         (Conv(12, 12, 32, 64, 3, 3), "5x5 filters with stride 1 and no padding"),
-        (Conv(12, 12, 32, 64, 5, 3), "5x5 filters with stride 1 and no padding"),
         (Conv(12, 12, 32, 64, 5, 5, stride=2), "5x5 filters with stride 1 and no padding"),
-        (Conv(12, 12, 32, 64, 5, 5, pad=2), "5x5 filters with stride 1 and no padding"),
         (Conv(12, 16, 32, 64, 5, 5), "square maps whose outputs come in fours"),
         (Conv(13, 13, 32, 64, 5, 5), "square maps whose outputs come in fours"),
-        (Conv(4, 4, 32, 64, 5, 5), "square maps whose outputs come in fours"),
-        (Conv(28, 28, 1, 32, 5, 5), "channels in 16s and filters in 32s"),
         (Conv(12, 12, 32, 48, 5, 5), "channels in 16s and filters in 32s"),
     ],
 )
 def test_what_it_does_not_take(problem, why):
-    assert BLOCKED.refusal(problem) == f"supports {why}"
-    assert POOLED.refusal(ConvPool(problem)) == f"supports {why}"
+    assert BLOCKED.refusal(problem) == POOLED.refusal(ConvPool(problem)) == f"supports {why}"
 
 
 def weights(rng):
@@ -116,7 +125,7 @@ def test_bytes_and_floats_are_the_same_pixels(rng):
         assert judge(y, expected, "fp32").passed
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("count", [1, 5])
 def test_any_number_of_threads(count, rng):
     w = weights(rng)
     x = rng.random((67, 28, 28, 1)).astype(np.float32)
@@ -133,24 +142,13 @@ def test_any_number_of_threads(count, rng):
         threads.set_threads(None)
 
 
-def test_zero_filters_and_blank_images(rng):
-    first, second, *rest = weights(rng)
-    first, second = first.copy(), second.copy()
-    first[..., ::2] = 0
-    second[..., 1::3] = 0
-    second[:, :, ::5] = 0
-    w = (first, second, *rest)
-    x = rng.random((6, 28, 28, 1)).astype(np.float32)
-    x[::2] = 0
-    verdict = check_variant(WHOLE, Features(writes="NC"), x, w, reference(FEATURES, x, w, None))
-    assert verdict.passed, verdict
-
-
-@pytest.mark.parametrize("power", [-60, -20, 20, 40])
-def test_weights_of_any_size(power, rng):
+@pytest.mark.parametrize("power", [-60, 40])
+def test_weights_of_any_size_and_zeros_among_them(power, rng):
     """Sums of products of four tensors stay in fp32's range; pixels are at most 1."""
     w = tuple(np.ldexp(one, power // 2).astype(np.float32) for one in weights(rng))
+    w[0][..., ::2] = w[1][..., 1::3] = w[1][:, :, ::5] = 0
     x = rng.random((4, 28, 28, 1)).astype(np.float32)
+    x[::2] = 0
     verdict = check_variant(WHOLE, Features(writes="NC"), x, w, reference(FEATURES, x, w, None))
     assert verdict.passed, verdict
 
@@ -188,12 +186,6 @@ def test_a_later_stage_switched_leaves_the_span_whole():
     assert ("conv2", "winograd.blocked") in names({"conv2": "winograd.blocked"})
 
 
-def test_a_stage_is_compared_with_the_next_plans_variant():
-    listed = [Candidate(name, list) for name in ("serial.loops", "tiled.blocked")]
-    assert default_reference("conv2", "cpu", listed) == "tiled.blocked"
-    assert default_reference("conv2", "cpu", listed[:1]) == "serial.loops"
-
-
 @pytest.mark.parametrize(
     ("features", "shape"),
     [
@@ -205,16 +197,6 @@ def test_a_stage_is_compared_with_the_next_plans_variant():
 )
 def test_a_tile_fills_the_registers(features, shape):
     assert tile_shape(features) == shape
-
-
-def test_a_system_that_does_not_tell_has_no_features(monkeypatch):
-    def refuse():
-        raise RuntimeError("failed to get host cpu features.")
-
-    monkeypatch.delenv("NUMBA_CPU_FEATURES", raising=False)
-    monkeypatch.setattr(vector.llvm, "get_host_cpu_features", refuse)
-    assert vector.processor()[1] == ""
-    assert tile_shape("") == (4, 2, 4)
 
 
 NARROW = """
@@ -238,6 +220,7 @@ SSE = "+64bit,+sse,+sse2"
 AVX2 = SSE + ",+sse3,+ssse3,+sse4.1,+sse4.2,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+popcnt,+cx16"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names features of x86-64")
 @pytest.mark.parametrize(("name", "features", "width"), [("x86-64", SSE, 4), ("haswell", AVX2, 8)])
 def test_narrower_vectors_are_right(name, features, width, tmp_path):
@@ -297,7 +280,7 @@ def test_machine_code_is_kept_and_loaded(compiled, tmp_path):
     assert entries.read("cpu", kept.name.removesuffix(".kept")) is not None
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b[:40] + bytes(8)])
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:40] + bytes(8)])
 def test_damaged_machine_code_is_compiled_anew(damage, compiled, tmp_path):
     """Loaded as it is it would end the process."""
     native.cache_clear()
@@ -346,12 +329,6 @@ def test_the_networks_kernel_depends_on_the_network(monkeypatch, rng):
     assert [{Path(one).name for one in sources} for sources in asked] == [
         {"kernel.py", "network.py"}
     ]
-
-
-def test_the_sources_are_the_files_that_emit():
-    sources = code._sources()
-    for name in ("vector", "tile", "winograd", "native"):
-        assert (ROOT / "lenetgpu" / "cpu" / f"{name}.py").read_bytes() in sources
 
 
 FREE = """

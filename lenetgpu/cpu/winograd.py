@@ -20,7 +20,7 @@ from lenetgpu.cpu.vector import CHANNELS, FLOAT, PIXELS, VECTOR_BYTES, WIDTH, Ve
 
 PAIRS = (1.0, 2.0, 0.5)
 OUTPUTS, POINTS = 4, 8
-PART = 16
+PART = 8
 
 
 def _squares(points: tuple[float, ...]) -> list[float]:

@@ -270,8 +270,10 @@ def _bounded(tile: Tile, split: int, problem: Conv, longest: int) -> Product | N
     chunks = -(-problem.depth // tile.bk)
     if split > chunks or (problem.C % tile.bk and tile.bk // tile.warps_k > _RAGGED_ROWS):
         return None
-    rows = -(-chunks // split) * tile.bk // tile.warps_k
-    if longest == 0 or rows <= longest:
+    step = tile.bk // tile.warps_k
+    if longest == 0 or -(-chunks // split) * step <= longest:
         return Product(tile, split)
+    if longest % step:
+        return None  # sums end where chunks end
     product = Product(tile, split, longest)
     return product if product.resident(machines.current()) else None

@@ -1,38 +1,85 @@
-"""Which times the table that ships is made of: of whose GPU, and of which kernel."""
+"""The table of measured convolutions: whose times scripts/conv_choices.py takes, and which."""
 
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
-from test_conv_tuned import (  # noqa: F401
-    DAY,
-    MAPS,
-    NAMED_H100,
-    Bench,
-    entry,
-    gpu,
-    here,
-    own_cache,
-    planted,
-    ships,
-    tune,
-)
 
 from lenetgpu.dispatch import measured
 from lenetgpu.dispatch.algorithms import TILED
-from lenetgpu.dispatch.measured import counted
 from lenetgpu.gpu.machines import H100, H200, USUAL
 from lenetgpu.lab.conv.given import taken as taken_shape
-from lenetgpu.measure import document
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import wgmma
 from lenetgpu.stages.conv.tf32 import wgmma as tf32
 
+MAPS = {"reads": "NCHW", "writes": "NCHW"}
+DAY, NAMED_H100 = "2026-11-22", "NVIDIA H100 80GB HBM3"
 HALVES, ONE = "tensor.wgmma_fp16x3", "tensor.wgmma_tf32x3"
 SHAPE = "64,56,56,64,3,1,1"
 PROBLEM = Conv(56, 56, 64, 64, 3, 3, 1, 1, **MAPS)
+TWO = [("direct.tuned", 2.0), ("winograd.f2", 3.0)]
+
+
+def test_the_table_is_what_was_measured(script):
+    assert script("conv_choices").text() == measured.TABLE.read_text()
+
+
+def planted(root, name, date, entries_, **more):
+    case = {"shape": "16,9,9,16,3,1,0", "images": 4, "label": "x", "candidates": entries_}
+    document = {"date": date, "device": {"kind": "cuda", "name": "Some GPU"}, "cases": [case]}
+    path = root / "some-gpu" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document | more))
+
+
+def entry(name, us, status="right", **more):
+    return {"name": name, "status": status, "median_ms": us / 1e3} | MAPS | more
+
+
+def test_the_table_takes_the_fullest_run_and_of_those_the_newest(script, tmp_path):
+    table = script("conv_choices").table
+    two = [entry("direct.tuned", 2.0), entry("winograd.f2", 3.0)]
+    planted(tmp_path, "conv/a.json", "2026-01-01", two)
+    assert [row["algorithm"] for row in table(tmp_path)["rows"]] == ["direct.tuned"]
+    newer = [entry("direct.tuned", 3.0), entry("winograd.f2", 2.0)]
+    planted(tmp_path, "conv/b.json", "2026-01-02", newer, commit="abc")
+    (row,) = table(tmp_path)["rows"]
+    assert (row["algorithm"], row["date"], row["commit"]) == ("winograd.f2", "2026-01-02", "abc")
+    assert row["problem"] == {**MAPS, "H": 9, "W": 9, "C": 16, "M": 16, "R": 3, "S": 3}
+    assert (row["device"], row["images"]) == ("Some GPU", 4)
+    planted(tmp_path, "winners.json", "2025-12-31", [*two, entry("texture.split", 1.0)])
+    (row,) = table(tmp_path)["rows"]
+    assert (row["algorithm"], row["date"]) == ("texture.split", "2025-12-31")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"status": "wrong"}, {"name": "best.fp32"}, {"name": "torch cudnn"}, {"name": "tensor.fp16"},
+     {"reads": "NHWC"}, {"median_ms": None}],
+    ids=str,
+)  # fmt: skip
+def test_what_best_does_not_run_is_no_part_of_the_table(change, script, tmp_path):
+    table = script("conv_choices").table
+    third = entry("texture.split", 1.0) | change
+    planted(tmp_path, "conv/a.json", DAY, [entry("direct.tuned", 2.0), third])
+    assert table(tmp_path)["rows"] == []  # one alone is no choice
+    planted(tmp_path, "conv/a.json", DAY,
+            [entry("direct.tuned", 2.0), entry("winograd.f2", 3.0), third])  # fmt: skip
+    (row,) = table(tmp_path)["rows"]
+    assert row["us"] == {"direct.tuned": 2.0, "winograd.f2": 3.0}
+
+
+def test_quick_runs_cpus_and_shapes_that_best_refuses_are_no_part_of_the_table(script, tmp_path):
+    table, two = script("conv_choices").table, [entry(*one) for one in TWO]
+    for more in ({"quick": True}, {"device": {"kind": "cpu", "name": "x"}}):
+        planted(tmp_path, "conv/a.json", DAY, two, **more)
+        assert table(tmp_path)["rows"] == []
+    case = {"shape": "16,9,9,16,3,1,0 --bias --dtype fp16", "images": 4, "label": "x"}
+    entries = [entry("direct.grouped", 2.0), entry("best.fp32", 1.0, "refused")]
+    planted(tmp_path, "conv/a.json", DAY, [], cases=[case | {"candidates": entries}])
+    assert table(tmp_path)["rows"] == []
 
 
 @pytest.fixture
@@ -131,37 +178,20 @@ def test_a_bias_behind_the_shape_is_the_problem_s(script, told):
     assert told(product(HALVES, launched=own), **(case | ends)) == {HALVES}
 
 
-def test_documents_name_what_a_candidate_launched(gpu, monkeypatch):  # noqa: F811
-    gpu[16] = {}
-    document_, _ = tune("16,9,9,16,3", "--batch", 1)
-    assert not any("launched" in row for row in document_["cases"][0]["candidates"])
-    launched = [SimpleNamespace(kernel=SimpleNamespace(entry=e)) for e in ("in", "sum", "sum")]
-    monkeypatch.setattr(Bench, "launched", launched)
-    monkeypatch.setattr(document, "launch_json", lambda *_: {})
-    document_, _ = tune("16,9,9,16,3", "--batch", 1)
-    (case,) = document_["cases"]
-    timed = [row for row in case["candidates"] if row.get("median_ms")]
-    assert timed and all(row["launched"] == ["in", "sum"] for row in timed)
+def test_cudnn_s_error_on_the_same_data_is_the_limit(script):
+    """Without errors on the same images the model says what Winograd errs."""
+    table = script("conv_choices")
 
+    def ran(name, us, error, **more):
+        return entry(name, us, relative_error=error, **more)
 
-def test_tune_keeps_no_winograd_that_errs_more_by_the_model(gpu):  # noqa: F811
-    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}
-    document_, _ = tune("16,9,9,16,3", "--batch", 1)
-    (case,) = document_["cases"]
-    assert case["tuned"]["algorithm"] == "winograd.f2"
-    assert "winograd.f4" not in case["tuned"]["us"]
-
-
-def test_where_all_had_the_same_images_the_limit_is_cudnn_s_alone():
-    """Our own fp32 sums may err more than a plan of cuDNN's; older files know the largest alone."""
-
-    def of(name, rms):
-        return entry(name, 1.0, relative_error=rms, same_images={"rms": rms})
-
-    peer, sums = of("torch cudnn", 2e-7), of("direct.tuned", 6e-7)
-    near, far = of("tensor.wgmma_fp16x3", 2e-7), of("winograd.f2", 3e-7)
-    us, dropped = counted([sums, near, far], peer)
-    assert {*us} == {"direct.tuned", "tensor.wgmma_fp16x3"} and dropped == ("winograd.f2",)
-    older = {name: value for name, value in far.items() if name != "same_images"}
-    assert counted([sums, near, older], peer)[1] == ()
-    assert counted([sums, near, of("tensor.fp16x3", 7e-7)])[1] == ("tensor.fp16x3",)
+    found = [ran("direct.tuned", 9, 2e-7), ran(HALVES, 3.21987, 4e-7)]
+    for error, us in ((5e-7, {"direct.tuned": 9.0, HALVES: 3.22}), (3e-7, {"direct.tuned": 9.0})):
+        peer = ran(table.NAMES["cuda"], 9, error)
+        case = {"shape": "256,14,14,256,3,1,1", "images": 64, "candidates": [*found, peer]}
+        assert table.told(case, H200) == (us, () if HALVES in us else (HALVES,))
+    case = {"shape": "128,28,28,128,3,1,1", "images": 64}
+    older = [ran(name, 9, 1e-7) for name in ("direct.tuned", "winograd.f4", table.NAMES["cuda"])]
+    assert table.told(case | {"candidates": older}, H200)[1] == ("winograd.f4",)
+    newer = [e | {"same_images": {"rms": 1e-7}} for e in older]
+    assert table.told(case | {"candidates": newer}, H200)[1] == ()

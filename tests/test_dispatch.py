@@ -1,0 +1,1069 @@
+"""`best.fp32`: which algorithm `decide` takes, what --explain says of it, and `conv --tune`."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from itertools import permutations, product
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cache import entries
+from lenetgpu.cache.folder import folder
+from lenetgpu.check.judge import Verdict, check_variant
+from lenetgpu.check.truth import random_input
+from lenetgpu.cli import main
+from lenetgpu.dispatch import choose, measured, rounding
+from lenetgpu.dispatch.algorithms import ALGORITHMS, EXACT_FROM, TILED, possible, why_not
+from lenetgpu.dispatch.choose import CLAIM, choices, explain, further, variant_of
+from lenetgpu.dispatch.measured import HERE, NEAR, SHIPS, Measured, counted, inexact
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
+from lenetgpu.lab import asked
+from lenetgpu.lab.conv import compared, tuning
+from lenetgpu.lab.conv.given import taken as taken_shape
+from lenetgpu.lab.conv.request import ConvRequest
+from lenetgpu.lab.show.conv import tuned_line
+from lenetgpu.measure import document as documents
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.sampling.facts import Checked
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.plan import untried
+from lenetgpu.problems import Conv
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
+from lenetgpu.stages.conv.tuned import winograd
+from lenetgpu.stages.wants import WANTS
+
+MAPS = {"reads": "NCHW", "writes": "NCHW"}
+SMALL = Conv(7, 7, 512, 512, 1, 1, **MAPS)
+OTHER = Conv(9, 9, 16, 16, 3, 3, **MAPS)
+HERE_IS = Gpu(0, "Some Hopper", 90)
+MACHINE = replace(H200, name=HERE_IS.name)
+DAY = "2026-11-22"
+NAMED_H100 = "NVIDIA H100 80GB HBM3"
+HOPPER, ANY, ONE = "tensor.wgmma_fp16x3", "tensor.fp16x3", "tensor.wgmma_tf32x3"
+OTHER_H200 = replace(H200, name="not in the table", multiprocessors=128)
+DEEP = Conv(14, 14, 256, 256, 3, 3, 1, 1, **MAPS)
+SHALLOW = Conv(112, 112, 3, 64, 3, 3, 1, 1, **MAPS)
+FEW = Conv(28, 28, 128, 128, 3, 3, 1, 1, **MAPS)
+"""Whose channels are added in a row at many images, and in parts at one."""
+PARTED = Conv(56, 56, 256, 256, 3, 3, **MAPS)
+"""Winograd's sums are in parts at one image, in a row at two."""
+WORD = next(made.word for made in wgmma.FP16X3.products(DEEP, 64, H200)[1:] if made.split == 1)
+
+
+def taken(*asked):
+    made = choose.decide(*asked)
+    return made.algorithm, made.found
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A GPU that is here, and what `conv --tune` kept of it."""
+    monkeypatch.setattr(measured, "driver_gpus", lambda: (HERE_IS,))
+    return lambda images, us, problem=OTHER, **more: measured.keep(
+        problem, Measured(HERE_IS.name, images, us, DAY, **more)
+    )
+
+
+@pytest.fixture
+def ships(monkeypatch):
+    """A table that ships instead of ours: what is added to it."""
+    rows = {}
+    monkeypatch.setattr(measured, "_shipped", lambda: rows)
+
+    def add(images, us, problem=OTHER, device=HERE_IS.name):
+        row = Measured(device, images, us, DAY, SHIPS)
+        rows[device, problem] = (*rows.get((device, problem), ()), row)
+
+    return add
+
+
+def by_model(problem=OTHER, images=1):
+    return choices(problem, images, MACHINE)[0].algorithm
+
+
+def others_than(name, problem=OTHER):
+    return next(c.algorithm for c in choices(problem, 1, MACHINE) if c.algorithm != name)
+
+
+SLOW = others_than(by_model())  # the model would not take it
+ALGORITHMS_IN_ORDER = [v.full_name for v in variants("conv", "cuda") if v.full_name in ALGORITHMS]
+
+
+def predicted(problem=DEEP, images=64, machine=MACHINE):
+    return {c.algorithm: c.us(machine) for c in choices(problem, images, machine)}
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (Conv(7, 7, 512, 512, 1, 1, **MAPS), "direct.tuned"),
+        (Conv(14, 14, 512, 512, 3, 3, **MAPS), "winograd.f4"),
+        (Conv(224, 224, 1, 64, 3, 3, **MAPS), "direct.tuned_single"),
+        (Conv(28, 28, 64, 64, 3, 3, 2, **MAPS), "direct.tuned"),
+    ],
+)
+def test_the_model_s_choice_is_known_and_every_price_is_explained(problem, expected):
+    options = choices(problem, 1, H200)
+    assert options[0].algorithm == expected
+    assert [o.clocks for o in options] == sorted(o.clocks for o in options)
+    rows = explain(problem, 64, OTHER_H200)
+    model = choices(problem, 64, OTHER_H200)
+    assert rows[0] == ("chosen", f"{model[0].algorithm}, by the model")
+    priced = [name for name, figure in rows if "by the model, " in figure]
+    assert priced == [option.algorithm for option in model]
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [(75, set()), (80, {ANY}), (90, {ANY, HOPPER, ONE}), (120, {ANY})],
+)
+def test_a_gpu_has_the_tensor_cores_that_it_has(capability, expected):
+    machine = replace(H200, compute_capability=capability)
+    named = {c.algorithm for c in choices(DEEP, 64, machine) if c.algorithm.startswith("tensor")}
+    all_of_them = {ANY, HOPPER, ONE}
+    assert named == expected == {name for name in all_of_them if possible(name, DEEP, machine)}
+    refused = {name for name, why in explain(DEEP, 64, machine) if why.startswith("not taken, ")}
+    assert refused - {"winograd.f4"} == all_of_them - expected
+
+
+def test_explain_says_what_was_taken_and_why():
+    us = predicted(machine=OTHER_H200)
+    first, second, *_ = us
+    rows = explain(DEEP, 64, OTHER_H200)
+    why = f"{us[first]:,.2f} us predicted; {us[second]:,.2f} us of {second}, which is next"
+    assert rows[:2] == [("chosen", f"{HOPPER}, by the model"), ("because", why)]
+    found = dict(rows)
+    assert found["its error"] == "at most that of fp32 sums of 2,304 products, as from 64 on"
+    own = wgmma.FP16X3.plan(DEEP, 64, OTHER_H200)
+    assert found[HOPPER].endswith(f" clocks; {own}") and f"{us[HOPPER]:,.2f} us" in found[HOPPER]
+    assert "its error" not in dict(explain(DEEP, 1, replace(OTHER_H200, compute_capability=75)))
+
+
+def test_few_products_a_sum_are_more_exact_in_fp32():
+    one = Conv(7, 7, EXACT_FROM, 64, 1, 1, **MAPS)
+    assert possible(HOPPER, one, H200) and not possible(HOPPER, replace(one, C=63), H200)
+    rows = dict(explain(SHALLOW, 4096, H200))
+    assert rows[HOPPER] == "not taken, sums of 27 products: below 64 it errs more than fp32"
+    assert not any(c.algorithm.startswith("tensor") for c in choices(SHALLOW, 4096, H200))
+
+
+def test_what_tensor_kernels_refuse_is_another_s():
+    wide = Conv(4096, 4096, 64, 1, 1, 1, **MAPS)
+    assert "supports images" in find("conv", HOPPER, "cuda").refusal(wide)
+    name, _ = taken(wide, 1, H200)
+    assert find("conv", name, "cuda").refusal(wide) is None and not name.startswith("tensor")
+    rows = dict(explain(wide, 1, H200))
+    assert rows[HOPPER].startswith("not taken, supports images")
+
+
+@pytest.mark.slow
+def test_choices_hold_for_about_as_many_images_by_the_model():
+    """What NEAR says: from twice to three times as many, the worst gets much worse."""
+    lost = defaultdict(list)
+    counts = (1, 2, 4, 6, 8, 12, 24, 64, 128)
+    for size, channels, taps in product((7, 14, 28, 56, 112), (1, 16, 64, 256, 512), (1, 3, 5)):
+        maps = max(channels, 32)
+        problem = Conv(size, size, channels, maps, taps, taps, 1, taps // 2, **MAPS)
+        clocks = {n: {c.algorithm: c.clocks for c in choices(problem, n, H200)} for n in counts}
+        for of, used in permutations(clocks, 2):
+            winner = min(clocks[of], key=clocks[of].get)
+            if winner not in clocks[used]:  # it errs more there
+                continue
+            over = clocks[used][winner] / min(clocks[used].values())
+            lost[max(of / used, used / of) <= NEAR].append(over)
+    near, far = lost[True], lost[False]
+    assert sum(over == 1 for over in near) >= 0.89 * len(near)
+    assert sum(near) / len(near) < 1.02 < 1.05 < sum(far) / len(far)
+    assert max(near) < 1.7 and max(far) > 2
+
+
+def test_winograd_that_errs_more_is_refused_and_said():
+    product = winograd.plan(FEW, 64, 4, H200)
+    most = rounding.MARGIN * rounding.of_winograd(product, FEW, 4)
+    row = rounding.in_a_row(FEW)
+    said = f"by the model it errs up to {most:.2e} (root mean square), fp32 in a row {row:.2e}"
+    assert most > 1.5 * row and why_not("winograd.f4", FEW, H200, images=64) == said
+    assert why_not("winograd.f4", FEW, H200, measured=True, images=64) is None
+    assert possible("winograd.f2", FEW, H200, images=64)
+    machine = replace(H200, multiprocessors=131)
+    rows = dict(explain(FEW, 64, machine))
+    assert rows["winograd.f4"] == f"not taken, {said}" and "clocks" in rows["winograd.f2"]
+    assert "winograd.f4" not in {choice.algorithm for choice in choices(FEW, 64, machine)}
+    assert "winograd.f4" not in dict(explain(Conv(7, 7, 64, 64, 1, 1, **MAPS), 64, machine))
+
+
+def test_an_error_within_the_margin_is_refused(monkeypatch):
+    found = []
+    for share in (0.97, 0.95):
+        row = share * rounding.in_a_row(FEW)
+        monkeypatch.setattr(rounding, "of_winograd", lambda *_, row=row: row)
+        found.append(possible("winograd.f4", FEW, H200))
+    assert found == [False, True]
+
+
+def test_every_row_of_the_table_can_be_and_is_taken():
+    rows = [(p, row) for (_, p), rows in measured._shipped().items() for row in rows]
+    assert len(rows) >= 58
+    for problem, row in rows:
+        assert (problem.reads, problem.writes) == ("NCHW", "NCHW")
+        assert set(row.us) <= set(ALGORITHMS) and len(row.us) > 1
+        assert measured.problem_of(measured.fields_of(problem)) == problem
+        machine = FULL_NAMES[row.device]
+        expected = promised(problem, row, machine) or row.algorithm
+        assert taken(problem, row.images, machine) == (expected, row)
+
+
+def promised(problem, row, machine=H200):
+    """Who has no time in a row that ships, and is to be faster than all that have."""
+    predicted = {c.algorithm: c.us(machine) for c in choices(problem, row.images, machine)}
+    rest = {name: us for name, us in predicted.items() if name not in {*row.us, *row.dropped}}
+    first = min(rest, key=rest.get, default=None)
+    return first if first and CLAIM * rest[first] <= row.us[row.algorithm] else None
+
+
+def test_a_damaged_table_is_one_sentence(tmp_path):
+    good = json.loads(measured.TABLE.read_text())
+    row = good["rows"][0]
+    slower = max(row["us"], key=row["us"].get)
+    for change in (
+        "{", "[]", {"schema": 2}, {"rows": [{}]}, {"rows": [row | {"us": {"direct.tuned": 0.0}}]},
+        {"rows": [row | {"algorithm": slower}]}, {"rows": [row | {"date": "long ago"}]},
+        {"rows": [row | {"images": 0}]}, {"rows": [row | {"problem": {"H": 1}}]},
+        {"rows": [row | {"us": {}}]}, {"rows": [row | {"more": 1}]},
+    ):  # fmt: skip
+        path = tmp_path / "measured.json"
+        path.write_text(change if isinstance(change, str) else json.dumps(good | change))
+        with pytest.raises(LenetError, match="expected the table of measured convolutions, found"):
+            measured.read_table(path)
+
+
+def test_rows_have_what_was_dropped_and_older_ones_are_read(tmp_path):
+    row = Measured("Some GPU", 4, {"direct.tuned": 2.0}, DAY, SHIPS, dropped=(ANY,))
+    older = measured.row_of(DEEP, replace(row, dropped=()))
+    assert "dropped" not in older
+    path = tmp_path / "measured.json"
+    for made, expected in ((older, ()), (measured.row_of(DEEP, row), (ANY,))):
+        path.write_text(json.dumps({"schema": measured.SCHEMA, "rows": [made]}))
+        (found,) = measured.read_table(path)["Some GPU", DEEP]
+        assert found == replace(row, dropped=expected)
+
+
+def test_a_choice_holds_for_its_device_problem_and_layouts(ships):
+    ships(4, {by_model(): 2.0, SLOW: 1.0})
+    assert taken(OTHER, 4, MACHINE)[0] == SLOW
+    assert taken(OTHER, 4, H100) == (choices(OTHER, 4, H100)[0].algorithm, None)
+    assert taken(replace(OTHER, pad=1), 4, MACHINE)[1] is None
+    assert taken(replace(OTHER, writes="NHWC"), 4, MACHINE)[1] is None
+
+
+@pytest.mark.parametrize(("machine", "device"), [(H200, "NVIDIA H200"), (H100, NAMED_H100)])
+def test_a_known_machine_has_the_rows_of_its_full_name(machine, device, ships):
+    ships(1, {by_model(): 2.0, SLOW: 1.0}, device=device)
+    for found in (machine, replace(machine, name=device)):
+        name, row = taken(OTHER, 1, found)
+        assert name == SLOW and not row.twin
+    assert taken(OTHER, 1, replace(machine, name=f"{device} NVL", multiprocessors=114))[1] is None
+
+
+def test_rows_of_the_same_multiprocessors_count_where_there_are_no_others(here, ships):
+    ships(4, {by_model(): 2.0, SLOW: 1.0}, device="NVIDIA H200")
+    for machine in (H100, MACHINE, replace(H100, name=NAMED_H100)):
+        assert taken(OTHER, 4, machine)[0] == SLOW != choices(OTHER, 4, machine)[0].algorithm
+        rows = dict(explain(OTHER, 4, machine))
+        assert rows["chosen"] == f"{SLOW}, as measured on NVIDIA H200"
+        assert rows["because"].startswith("1.00 us measured on NVIDIA H200; 2.00 us of ")
+        assert rows["measured on"].startswith("NVIDIA H200, ")
+    apart = (replace(MACHINE, multiprocessors=131), replace(MACHINE, compute_capability=100))
+    assert [measured.near(OTHER, 4, machine) for machine in apart] == [[], []]
+    assert "on NVIDIA" not in dict(explain(OTHER, 4, H200))["because"]
+    assert here(8, {by_model(): 1.0, SLOW: 2.0})
+    assert taken(OTHER, 4, MACHINE)[1].device == HERE_IS.name  # its own, though not as near
+    assert taken(OTHER, 3, MACHINE)[1].device == "NVIDIA H200"
+    assert "twin" not in measured.row_of(OTHER, taken(OTHER, 4, H100)[1])
+
+
+def test_the_nearest_number_of_images_counts_and_none_that_is_far(ships):
+    ships(4, {by_model(): 2.0, SLOW: 1.0})
+    ships(12, {"direct.tuned": 1.0, "texture.split": 0.5})
+    answers = {n: taken(OTHER, n, MACHINE)[1] for n in (1, 2, 3, 6, 7, 8, 24, 25)}
+    held = {n: None if row is None else row.images for n, row in answers.items()}
+    assert held == {1: None, 2: 4, 3: 4, 6: 4, 7: 12, 8: 12, 24: 12, 25: None}
+
+
+def test_this_machine_s_own_comes_before_what_ships_as_near(here, ships):
+    ships(4, {by_model(): 2.0, SLOW: 1.0})
+    assert here(4, {by_model(): 1.0, SLOW: 2.0})
+    assert taken(OTHER, 4, MACHINE)[1].source == HERE
+    assert taken(OTHER, 4, MACHINE)[0] == by_model()
+    assert here(6, {by_model(): 2.0, SLOW: 1.0})
+    assert taken(OTHER, 5, MACHINE)[1].images == 6
+    ships(5, {by_model(): 2.0, SLOW: 1.0})
+    assert taken(OTHER, 5, MACHINE)[1].source == SHIPS  # exactly as many
+
+
+def test_this_machine_s_own_is_of_a_gpu_that_is_here(here, ships, monkeypatch):
+    assert here(4, {by_model(): 2.0, SLOW: 1.0})
+    assert taken(OTHER, 4, MACHINE)[0] == SLOW
+    monkeypatch.setattr(measured, "driver_gpus", lambda: ())
+    assert taken(OTHER, 4, MACHINE)[1] is None
+
+
+def test_entries_of_several_numbers_of_images_stand_side_by_side(here, ships):
+    assert here(1, {SLOW: 1.0}) and here(64, {by_model(): 1.0}) and here(1, {by_model(): 3.0})
+    rows = {row.images: row for row in measured.kept(HERE_IS.name, OTHER)}
+    assert {n: dict(row.us) for n, row in rows.items()} == {
+        1: {by_model(): 3.0}, 64: {by_model(): 1.0},
+    }  # fmt: skip
+    assert measured.kept("another", OTHER) == () == measured.kept(HERE_IS.name, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"), [(measured.nvrtc, "environment"), (measured, "sources"),
+                        (measured, "_kernels")],
+)  # fmt: skip
+def test_other_drivers_and_sources_void_what_was_kept(where, name, here, ships, monkeypatch):
+    assert here(4, {by_model(): 2.0, SLOW: 1.0})
+    assert taken(OTHER, 4, MACHINE)[0] == SLOW
+    monkeypatch.setattr(where, name, lambda *_: "another")
+    assert taken(OTHER, 4, MACHINE) == (by_model(images=4), None)
+
+
+def test_every_kernel_and_header_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(measured, "_CONV", tmp_path)
+    (tmp_path / "a.cu").write_text('#include "b.cuh"\n')
+    found = []
+    for text in ("1", "2"):
+        (tmp_path / "b.cuh").write_text(text)
+        measured.nvrtc.source_hash.cache_clear()
+        found.append(measured._kernels.__wrapped__())
+    assert found[0] != found[1]
+
+
+def test_a_damaged_entry_is_as_good_as_none_and_heals(here, ships):
+    for damage in (lambda p: p.write_text("{"), lambda p: (p.unlink(), p.mkdir())):
+        assert here(4, {by_model(): 2.0, SLOW: 1.0}) and taken(OTHER, 4, MACHINE)[0] == SLOW
+        (path,) = folder("tuned").glob("*.kept")
+        damage(path)
+        assert taken(OTHER, 4, MACHINE)[1] is None
+        if path.is_dir():
+            path.rmdir()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"device": "another"}, {"problem": "{}"}, {"dates": {}}, {"loads": {"4": float("nan")}},
+     {"loads": {"4": -1.0}}, {"loads": {"4": float("inf")}}, {"dates": {"4": "long ago"}},
+     {"us": {"4": {}}},
+     {"us": {"4": {SLOW: 0.0}}}, {"us": {"4": {SLOW: float("inf")}}}, {"us": {"4": {SLOW: "1"}}},
+     *[{"us": {n: {SLOW: 1.0}}, "dates": {n: DAY}, "loads": {n: 0.0}}
+       for n in ("0", "-4", "4.0", "٤", "9" * 5000)]],
+    ids=lambda change: str(change)[:60],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_is_not_taken(change, here, ships):
+    assert here(4, {by_model(): 2.0, SLOW: 1.0})
+    (path,) = folder("tuned").glob("*.kept")
+    entries.keep("tuned", path.stem, entries.facts_of("tuned", path.stem) | change)
+    assert measured.kept(HERE_IS.name, OTHER) == ()
+    assert taken(OTHER, 4, MACHINE)[1] is None
+    assert here(4, {by_model(): 2.0, SLOW: 1.0}) and taken(OTHER, 4, MACHINE)[0] == SLOW
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("direct.tuned_single", OTHER), ("winograd.f4", SMALL), ("direct.basic", OTHER),
+     ("texture.nothing", OTHER), ("prefetch.stride_fixed", Conv(60, 60, 3, 8, 29, 29, **MAPS))],
+)  # fmt: skip
+def test_a_choice_that_is_not_possible_falls_to_the_model(name, problem, here, ships):
+    model = by_model(problem, 4)
+    ships(4, {model: 2.0, name: 1.0}, problem)
+    assert here(4, {model: 2.0, name: 1.0}, problem)
+    assert taken(problem, 4, MACHINE) == (model, None)
+
+
+def test_a_table_without_it_gives_way_where_the_model_promises_enough(ships):
+    us = predicted()[HOPPER]
+    ships(64, {"winograd.f4": 1.01 * CLAIM * us, "direct.tuned": 1e4}, DEEP)
+    name, found = taken(DEEP, 64, MACHINE)
+    assert (name, found.algorithm) == (HOPPER, "winograd.f4")
+    rows = dict(explain(DEEP, 64, MACHINE))
+    assert rows["chosen"] == f"{HOPPER}, by the model over what was measured"
+    first = f"{us:,.2f} us predicted, not measured yet"
+    assert rows["because"] == f"{first}; {1.01 * CLAIM * us:,.2f} us measured of winograd.f4"
+    less = replace(found, us={"winograd.f4": 0.99 * CLAIM * us, "direct.tuned": 1e4})
+    measured._shipped()[HERE_IS.name, DEEP] = (less,)
+    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", less)
+
+
+def test_its_prediction_is_for_as_many_images_as_were_measured(ships):
+    ships(64, {"winograd.f2": 1.01 * CLAIM * predicted()[HOPPER]}, DEEP)
+    assert taken(DEEP, 33, MACHINE)[0] == taken(DEEP, 128, MACHINE)[0] == HOPPER
+    why = dict(explain(DEEP, 33, MACHINE))["because"]
+    assert why.startswith(f"{predicted()[HOPPER]:,.2f} us predicted, ")
+
+
+REST = {"winograd.f4": 9e3, "winograd.f2": 9.1e3, "direct.tuned": 9.2e3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"us": REST | {HOPPER: 9.3e3, ANY: 9.4e3, ONE: 9.5e3}},
+     {"us": REST, "dropped": (ANY, HOPPER, ONE)},
+     {"us": REST | {ANY: 9.3e3, ONE: 9.4e3}, "dropped": (f"{HOPPER}{TILED}{WORD}",)}],
+)  # fmt: skip
+def test_a_table_that_has_it_decides(change, ships):
+    row = Measured(HERE_IS.name, 64, date=DAY, source=SHIPS, **change)
+    measured._shipped()[HERE_IS.name, DEEP] = (row,)
+    assert taken(DEEP, 64, MACHINE) == ("winograd.f4", row)
+
+
+def test_another_run_s_times_and_drops_are_not_overruled_by_the_model(here, ships, monkeypatch):
+    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
+    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
+    here(100, {HOPPER: 9e4, "winograd.f4": 9e3}, DEEP)
+    assert taken(DEEP, 64, MACHINE)[0] != HOPPER
+    names = [choice.algorithm for choice in choices(DEEP, 64, MACHINE)]
+    for dropped, expected in ((names[:2], names[2]), (names, names[0])):
+        row = Measured("it", 64, {"texture.split": 1.0}, DAY, dropped=tuple(dropped))
+        monkeypatch.setattr(measured, "near", lambda *_, row=row: [row])
+        assert choose.decide(DEEP, 64, MACHINE).model == expected
+
+
+def test_what_was_measured_of_as_many_images_alone_is_known_to_be_exact(ships):
+    assert possible("winograd.f4", PARTED, MACHINE) and inexact(PARTED, 2, MACHINE) == (
+        "winograd.f4",
+    )
+    ships(1, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
+    assert taken(PARTED, 1, MACHINE)[0] == "winograd.f4"
+    name, found = taken(PARTED, 2, MACHINE)
+    assert (name, found.us) == ("texture.split", {"texture.split": 0.2})
+    ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED)
+    assert taken(PARTED, 2, MACHINE)[0] == "winograd.f4"
+    assert dict(explain(PARTED, 2, MACHINE))["winograd.f4"].startswith(
+        "by the model it errs up to "
+    )
+    assert dict(explain(PARTED, 2, MACHINE))["winograd.f4"].endswith("; measured 0.10 us")
+
+
+def test_what_a_twin_measured_is_planned_anew(ships):
+    ships(2, {"winograd.f4": 0.1, "texture.split": 0.2}, PARTED, device="NVIDIA H200")
+    assert taken(PARTED, 2, H200)[0] == "winograd.f4"
+    assert taken(PARTED, 2, MACHINE)[0] == "texture.split"
+
+
+def test_explain_has_the_model_s_figures_and_the_measured_ones():
+    rows, (found,) = dict(explain(SMALL, 1, H200)), measured.near(SMALL, 1, H200)
+    fastest, second = found.us["prefetch.stride_fixed"], found.us["direct.tuned"]
+    assert rows["chosen"] == "prefetch.stride_fixed, as measured"
+    assert rows["measured on"] == (
+        f"NVIDIA H200, {found.date}, 1 image, commit {found.commit}, {SHIPS}"
+    )
+    assert rows["the model would take"] == f"direct.tuned, {second / fastest:.2f}x the fastest"
+    assert rows["prefetch.stride_fixed"] == f"no model; measured {fastest:.2f} us"
+    model = choices(SMALL, 1, H200)[0]
+    us, clocks = f"{model.clocks / H200.clock_mhz:.2f}", f"{model.clocks:,.0f}"
+    timed = f"measured {second:.2f} us"
+    expected = f"{us} us by the model, {clocks} clocks; {timed}; {model.product}"
+    assert rows["direct.tuned"] == expected
+    rows = dict(explain(SMALL, 3, H200))
+    assert rows["chosen"] == "direct.tuned, by the model"
+    assert "measured on" not in rows and "us by the model" in rows["direct.tuned"]
+    assert rows["texture.split"] == "no model; not measured"
+
+
+def test_explain_says_whose_measurement_decided(here, ships):
+    assert here(4, {by_model(): 2.0, SLOW: 1.0}, load=2.0)
+    rows = dict(explain(OTHER, 5, MACHINE))
+    assert rows["chosen"] == f"{SLOW}, as measured"
+    assert rows["measured on"] == f"Some Hopper, {DAY}, 4 images, beside 2 other processes, {HERE}"
+
+
+def ran(name, us, error, status="right"):
+    return {"name": name, "status": status, "median_ms": us / 1e3, "relative_error": error}
+
+
+def test_what_errs_more_than_fp32_does_not_count():
+    """More than cuDNN on the same data and than fp32 sums; beside no cuDNN Winograd may."""
+    found = [ran("winograd.f4", 5, 1.3e-6), ran("direct.tuned", 9, 3e-7), ran(ANY, 4, 4e-7),
+             ran(f"{HOPPER}{TILED}taps-272x64", 2, 5e-7), ran("winograd.f2", 1, 1, "wrong"),
+             ran("best.fp32", 1, 1e-7), ran(HOPPER, 1, 1e-7, "failed")]  # fmt: skip
+    us, dropped = counted(found, ran("peer", 9, 4e-7))
+    assert us == pytest.approx({"direct.tuned": 9.0, ANY: 4.0})
+    assert dropped == ("winograd.f2", HOPPER, "winograd.f4", f"{HOPPER}{TILED}taps-272x64")
+    three_times = counted(found, ran("peer", 9, 4.4e-7))[0]
+    assert three_times.keys() == us.keys() | {"winograd.f4"}
+    of_sums = [*found, ran("prefetch.stride_fixed", 8, 5e-7)]
+    assert counted(of_sums, ran("peer", 9, 1e-7))[0].keys() == us.keys() | {
+        "winograd.f4", "prefetch.stride_fixed", f"{HOPPER}{TILED}taps-272x64"
+    }  # fmt: skip
+    alone, dropped = counted(found)
+    assert set(alone) == {"winograd.f4", "direct.tuned"} and ANY in dropped
+    assert set(counted([ran(ANY, 4, 4e-7)])[0]) == {ANY}
+    unknown = [ran(ANY, 4, None)]
+    assert counted(unknown, ran("peer", 9, 1.0)) == ({}, (ANY,))
+
+
+def alike(name, us, rms):
+    """Whose largest error says something else than that on the same images."""
+    return ran(name, us, 1.0 / us) | {"same_images": {"images": 1, "largest": 1.0, "rms": rms}}
+
+
+def test_errors_on_the_same_images_count_where_all_have_them():
+    found = [alike("direct.tuned", 9, 3e-7), alike(ANY, 4, 4e-7), alike("winograd.f2", 3, 5e-7),
+             alike("winograd.f4", 2, 4e-7)]  # fmt: skip
+    us, dropped = counted(found, alike("peer", 9, 4e-7))
+    assert us.keys() == {"direct.tuned", ANY, "winograd.f4"} and dropped == ("winograd.f2",)
+    assert counted(found, alike("peer", 9, 1e-7))[1] == (ANY, "winograd.f2", "winograd.f4")
+    assert counted(found)[1] == (ANY,)  # Winograd within its tolerance
+    assert counted([alike(ANY, 4, float("nan"))], alike("peer", 9, 1e-7)) == ({}, (ANY,))
+    older = ran("peer", 9, 1 / 3)
+    assert counted(found, older)[0].keys() == {"direct.tuned", ANY, "winograd.f2", "winograd.f4"}
+    assert counted(found, older | {"relative_error": None})[1] == (ANY,)
+
+
+def test_what_was_measured_to_err_no_more_may_sum_few_products(ships):
+    problem = replace(SHALLOW, M=65)
+    assert not possible(ONE, problem, MACHINE)
+    ships(64, {ONE: 2.0, "direct.tuned": 5.0}, problem)
+    assert taken(problem, 64, MACHINE)[0] == ONE
+    rows = dict(explain(problem, 64, MACHINE))
+    assert rows["its error"] == "at most that of fp32 sums of 27 products, as measured"
+    assert rows[ONE] == "no model of so few products; measured 2.00 us"
+    assert rows[HOPPER].startswith("not taken, sums of 27 products")
+
+
+def test_without_errors_on_the_same_images_the_model_says_which_count():
+    older = [ran("direct.tuned", 9, 1e-7), ran("winograd.f2", 3, 1e-7), ran("winograd.f4", 2, 1e-7)]
+    for peer in (None, ran("peer", 9, 1e-7)):
+        assert counted(older, peer)[1] == ()
+        us, dropped = counted(older, peer, inexact(FEW, 64, H200))
+        assert dropped == ("winograd.f4",) and us.keys() == {"direct.tuned", "winograd.f2"}
+    newer = [alike("direct.tuned", 9, 2e-7), alike("winograd.f4", 2, 3e-7)]
+    assert counted(newer, alike("peer", 9, 4e-7), ("winograd.f4",))[1] == ()
+    assert counted(newer, None, ("winograd.f4",))[1] == ("winograd.f4",)
+    assert inexact(FEW, 1, H200) == ("winograd.f4",) and inexact(PARTED, 1, H200) == ()
+
+
+def test_words_name_one_product_each():
+    for problem in (DEEP, replace(DEEP, stride=2), Conv(224, 224, 3, 64, 7, 7, 2, 3, **MAPS)):
+        for kind in (mma.FP16X3, wgmma.FP16X3):
+            words = [made.word for made in kind.products(problem, 64, H200)]
+            assert len(words) == len(set(words)) > 2
+            for word in words:
+                (made,) = replace(kind, word=word).products(problem, 64, H200)
+                assert made.word == word
+
+
+def test_a_measured_tiling_is_what_runs(ships, monkeypatch):
+    algorithm = f"{HOPPER}{TILED}{WORD}"
+    ships(64, {algorithm: 1.0, "winograd.f4": 2.0}, DEEP)
+    monkeypatch.setattr(choose.machines, "current", lambda: MACHINE)
+    assert taken(DEEP, 64, MACHINE)[0] == algorithm
+    (own,) = replace(wgmma.FP16X3, word=WORD).products(DEEP, 64, MACHINE)
+    assert own != wgmma.FP16X3.plan(DEEP, 64, MACHINE)
+    prepared = []
+    monkeypatch.setattr(implicit, "prepare", lambda w, batch, made: prepared.append((made, batch)))
+    state = choose._prepare("w", DEEP, 64)
+    assert prepared == [(own, 64)] and state.variant.full_name == algorithm
+    assert (
+        state.says == f"takes {algorithm}, 1.00 us measured; 2.00 us of winograd.f4, which is next"
+    )
+    listed = find("conv", "best", "cuda").kernels(DEEP, 64)
+    assert set(variant_of(algorithm).kernels(DEEP, 64)) <= set(listed)
+    assert own.kernels()[0] in listed
+    rows = dict(explain(DEEP, 64, MACHINE))
+    assert rows["chosen"] == f"{algorithm}, as measured"
+    assert rows["because"] == "1.00 us measured; 2.00 us of winograd.f4, which is next"
+    assert rows[algorithm] == "a tiling of it; measured 1.00 us"
+
+
+@pytest.mark.parametrize("name", [f"{HOPPER}{TILED}taps-1x1", f"winograd.f4{TILED}{WORD}"])
+def test_a_tiling_that_is_there_no_more_falls_to_the_model(name, ships):
+    ships(64, {name: 1.0, "winograd.f4": 2.0}, DEEP)
+    assert taken(DEEP, 64, MACHINE) == (HOPPER, None)
+
+
+def test_best_takes_nothing_that_no_gpu_has_run():
+    assert not any(untried(name) for name in ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [("sm_75", False), ("sm_80", True), ("sm_87", True), ("sm_90a", True), ("sm_103", True),
+     ("sm_121", True), ("sm_70", False)],
+)  # fmt: skip
+def test_an_architecture_that_is_not_listed_runs_what_the_one_below_does(arch, expected):
+    able = find("conv", ANY, "cuda").kernels(DEEP, 64)
+    assert all(kernel.meant_for(arch) == expected for kernel in able)
+    hopper = find("conv", HOPPER, "cuda").kernels(DEEP, 64)
+    assert any(not kernel.meant_for(arch) for kernel in hopper) == (arch != "sm_90a")
+
+
+def test_further_tilings_are_the_model_s_next():
+    found = [variant.full_name for variant in further(DEEP, 64, H200)]
+    assert len(found) == len(set(found)) == choose.FURTHER
+    kind = wgmma.FP16X3
+    words = [made.word for made in kind.products(DEEP, 64, H200)]
+    own = [name.partition(TILED)[2] for name in found if name.startswith(HOPPER)]
+    assert own == words[1 : 1 + len(own)] and own
+    assert all(possible(name, DEEP, H200) for name in found)
+    assert not further(SHALLOW, 64, H200) and not further(
+        DEEP, 64, replace(H100, compute_capability=75)
+    )
+
+
+def test_further_tilings_are_for_tuning_alone():
+    shape = Shape("", DEEP, 64)
+    assert tuning.tilings(ConvRequest(tune=True), shape) and not tuning.tilings(
+        ConvRequest(), shape
+    )
+
+
+class Run:
+    """Variants that note what they are asked, by name; `full` has no memory for its workspace."""
+
+    def __init__(self, monkeypatch, full=()):
+        self.log, self.full = [], full
+        monkeypatch.setattr(choose.machines, "current", lambda: MACHINE)
+        real = choose.find
+
+        def found(kind, name, device):
+            return replace(real(kind, name, device), prepare=self.prepare(name),
+                           run=self.run(name), kernels=lambda *_: (name,))  # fmt: skip
+
+        monkeypatch.setattr(choose, "find", found)
+
+    def prepare(self, name):
+        def prepare(w, problem, batch):
+            if name in self.full:
+                raise self.full[name]
+            return name, w, batch
+
+        return prepare
+
+    def run(self, name):
+        return lambda x, w, y, problem: self.log.append((name, w))
+
+
+def test_best_prepares_and_launches_what_was_chosen(ships, monkeypatch):
+    ships(4, {by_model(): 2.0, "texture.split": 1.0})
+    ran = Run(monkeypatch)
+    for images, expected in ((4, "texture.split"), (64, by_model(images=64))):
+        state = choose._prepare("w", OTHER, images)
+        choose.fp32("x", state, "y", OTHER)
+        assert ran.log.pop() == (expected, (expected, "w", images))
+    assert choose._kernels(OTHER, 4) == ("texture.split", by_model(images=4))
+    assert choose._kernels(OTHER, 64) == (by_model(images=64),)
+
+
+def test_a_choice_that_memory_does_not_hold_gives_way_to_the_model_s(ships, monkeypatch):
+    ships(4, {by_model(): 2.0, "texture.split": 1.0})
+    ran = Run(monkeypatch, {"texture.split": MemoryError("no room")})
+    assert choose._prepare("w", OTHER, 4).variant.full_name == by_model(images=4)
+    ran.full = {"texture.split": ValueError("not that")}
+    with pytest.raises(ValueError, match="not that"):
+        choose._prepare("w", OTHER, 4)
+    ran.full = {by_model(images=64): MemoryError("no room")}
+    with pytest.raises(MemoryError):
+        choose._prepare("w", OTHER, 64)
+
+
+def test_memory_that_does_not_hold_it_gives_way_to_what_was_measured(ships, monkeypatch):
+    ships(64, {"winograd.f4": 9e3, "texture.split": 9.1e3}, DEEP)
+    Run(monkeypatch, {HOPPER: MemoryError("no room")})
+    assert taken(DEEP, 64, MACHINE)[0] == HOPPER
+    state = choose._prepare("w", DEEP, 64)
+    assert state.variant.full_name == "winograd.f4"
+    assert state.says == "takes winograd.f4, memory holds no other"
+    assert choose._kernels(DEEP, 64) == (HOPPER, "winograd.f4", "direct.tuned")
+
+
+def test_memory_that_does_not_hold_the_model_s_choice_gives_way_to_none_beside_it(
+    ships,
+    monkeypatch,
+):
+    ran = Run(monkeypatch, {HOPPER: MemoryError("no room")})
+    state = choose._prepare("w", DEEP, 64)
+    assert state.variant.full_name == "direct.tuned"
+    assert state.says == "takes direct.tuned, memory holds no other"
+    ran.full = {HOPPER: MemoryError("no room"), "direct.tuned": MemoryError("none at all")}
+    with pytest.raises(MemoryError, match="none at all"):
+        choose._prepare("w", DEEP, 64)
+
+
+ENDS = [{"bias": True}, {"dtype": "fp16"}, {"bias": True, "relu": True, "dtype": "bf16"}]
+ENDED = replace(DEEP, bias=True, relu=True)
+ends = pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+
+
+@ends
+@pytest.mark.parametrize("capability", [75, 80, 90])
+def test_what_a_problem_wants_is_taken_by_those_that_take_it(ends, capability, monkeypatch):
+    problem, machine = replace(DEEP, **ends), replace(OTHER_H200, compute_capability=capability)
+    monkeypatch.setattr(choose.machines, "current", lambda: machine)
+    one = {ONE} if "dtype" not in ends else set()
+    expected = {75: set(), 80: {ANY}, 90: {ANY, HOPPER, *one}}[capability]
+    assert {c.algorithm for c in choices(problem, 64)} == expected
+    rows = dict(explain(problem, 64, machine))
+    refusal = find("conv", "best", "cuda").refusal(problem)
+    if expected:
+        assert refusal is None and taken(problem, 64)[0] in expected
+        refused = {name for name, why in rows.items() if why.startswith("not taken, ")}
+        assert refused == choose.PRICED.keys() - expected
+        assert rows["winograd.f4"].startswith("not taken, supports ")
+        listed = choose._kernels(problem, 64)
+        assert set(variant_of(taken(problem, 64)[0]).kernels(problem, 64)) <= set(listed)
+    else:
+        alone = "supports a bias, ReLU, fp16 and bf16 by products on tensor cores alone"
+        assert refusal == f"{alone}, and {ANY} is not taken: it needs cuda 8.0"
+        assert rows == {"chosen": f"none: it {refusal}"}
+        with pytest.raises(LenetError, match=r"^best.fp32 supports a bias, .* cuda 8\.0$"):
+            taken(problem, 64)
+    assert find("conv", "best", "cuda").refusal(DEEP) is None
+
+
+def test_best_refuses_what_none_of_it_takes():
+    best = find("conv", "best", "cuda").refusal
+    assert best(replace(ENDED, groups=2)) == "supports one group, not 2"
+    assert "is not taken: supports images" in best(Conv(4096, 4096, 64, 1, 1, 1, bias=True, **MAPS))
+
+
+@ends
+def test_the_table_of_the_plain_shape_counts_for_those_that_take_it(ends, ships):
+    ships(64, {"winograd.f4": 1.0, ONE: 2.0, ANY: 3.0, HOPPER: 4.0}, DEEP)
+    problem = replace(DEEP, **ends)
+    name, found = taken(problem, 64, MACHINE)
+    us = {ANY: 3.0, HOPPER: 4.0} | ({ONE: 2.0} if "dtype" not in ends else {})
+    assert (name, found.us) == (min(us, key=us.get), us)
+    rows = dict(explain(problem, 64, MACHINE))
+    assert rows["chosen"] == f"{name}, as measured"
+    without = f"without {', '.join(want for want in WANTS if want in problem.wants)}"
+    assert f", 64 images, {without}, " in rows["measured on"]
+    assert rows["because"].startswith(f"{us[name]:,.2f} us measured {without}; ")
+    assert taken(DEEP, 64, MACHINE)[0] == "winograd.f4"
+    assert "without" not in dict(explain(DEEP, 64, MACHINE))["measured on"]
+    assert "lacks" not in measured.row_of(problem, found)
+
+
+def test_a_table_of_none_that_takes_it_leaves_it_to_the_model(ships):
+    ships(64, {"winograd.f4": 1.0, "direct.tuned": 2.0}, DEEP)
+    first = choices(ENDED, 64, MACHINE)[0].algorithm
+    assert taken(ENDED, 64, MACHINE) == (first, None)
+
+
+def test_what_was_measured_of_the_problem_itself_comes_first(here, ships):
+    ships(64, {ONE: 1.0, HOPPER: 2.0}, DEEP)
+    assert taken(ENDED, 64, MACHINE)[0] == ONE
+    assert here(64, {ANY: 3.0, HOPPER: 4.0}, ENDED)
+    name, found = taken(ENDED, 64, MACHINE)
+    assert (name, found.us, found.lacks) == (ANY, {ANY: 3.0, HOPPER: 4.0}, ())
+    assert taken(DEEP, 64, MACHINE)[0] == ONE  # whose row is of the plain shape
+    assert taken(replace(ENDED, relu=False), 64, MACHINE)[1].lacks == ("bias",)
+    assert here(40, {HOPPER: 4.0}, DEEP)
+    assert taken(ENDED, 40, MACHINE)[0] == HOPPER  # nearer
+
+
+def test_few_products_are_taken_where_nothing_else_takes_what_is_wanted(ships):
+    problem = replace(SHALLOW, bias=True)
+    assert {c.algorithm for c in choices(problem, 64, MACHINE)} == {ANY, HOPPER, ONE}
+    error = dict(explain(problem, 64, MACHINE))["its error"]
+    assert error == "up to 3.6 times that of fp32 sums of 27 products"
+    ships(64, {ONE: 1.0, "direct.tuned": 2.0}, SHALLOW)
+    error = dict(explain(problem, 64, MACHINE))["its error"]
+    assert error == "at most that of fp32 sums of 27 products, as measured"
+
+
+def test_a_bias_goes_with_the_filters_and_want_of_memory_has_a_way(ships, monkeypatch):
+    ran = Run(monkeypatch)
+    for problem in (ENDED, replace(ENDED, dtype="fp16")):
+        name = taken(problem, 64, MACHINE)[0]
+        state = choose._prepare(("w", "b"), problem, 64)
+        choose.fp32("x", state, "y", problem)
+        assert ran.log.pop() == (name, (name, ("w", "b"), 64))
+    ran.full = {HOPPER: MemoryError("no room")}
+    ships(64, {HOPPER: 1.0, ONE: 2.0}, DEEP)
+    assert choose._prepare(("w", "b"), ENDED, 64).variant.full_name == ONE
+    ran.full[ANY] = MemoryError("no room")
+    with pytest.raises(MemoryError):
+        choose._prepare(("w", "b"), replace(ENDED, dtype="fp16"), 64)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ends", [{}, *ENDS], ids=lambda e: "-".join(map(str, e.values())))
+def test_what_is_taken_and_each_further_tiling_is_right(ends, rng):
+    import cupy
+
+    problem = replace(DEEP, **ends)
+    x, w = random_input("conv", problem, 64, rng)
+    expected = reference(x, w, problem, cupy).get()
+    for variant in (find("conv", "best", "cuda"), *further(problem, 64)):
+        if (why := variant.refusal(problem)) is not None:
+            pytest.skip(why)
+        verdict = check_variant(variant, problem, x, w, expected)
+        assert verdict.passed, f"{variant.full_name}: {verdict}"
+
+
+class Bench:
+    """Takes `us` microseconds; wrong where that is said."""
+
+    problem, launched, once, passes, method, note, repeats = None, (), False, 1, "", "", True
+
+    def __init__(self, us, problem, passed=True):
+        self.us, self.passed, self.problem = us, passed, problem
+        self.images = self.scaled_from = 1
+        self.noise = random.Random(0)
+
+    def check(self):
+        return Checked(Verdict(self.passed, 1e-7, 1e-5), 0.0, None, 1)
+
+    recheck = check
+
+    def sample(self):
+        if self.us == "stop":
+            raise KeyboardInterrupt
+        return self.us / 1e3 * (1 + 1e-4 * self.noise.random())
+
+
+@pytest.fixture
+def gpu(here, ships, monkeypatch):
+    """A GPU that is pretended: what each algorithm takes on it, by the channels of a shape."""
+    times = {}
+    monkeypatch.setattr(tuning, "choose_device", lambda wanted: (HERE_IS, ""))
+    for module in (compared, asked):
+        monkeypatch.setattr(module, "choose_device", lambda wanted: (HERE_IS, ""))
+    limits = Ceilings(HERE_IS.name, 1000.0, 10.0, 100.0)
+    monkeypatch.setattr(compared, "open_device", lambda wanted, say: (HERE_IS, limits))
+    monkeypatch.setattr(compared, "compile_all", lambda *_: None)
+    monkeypatch.setattr(compared, "_release", lambda *_: None)
+    monkeypatch.setattr(compared, "peer_version", lambda device: pytest.fail("no peer is wanted"))
+    monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
+    monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
+    case = SimpleNamespace(images=1)
+    monkeypatch.setattr(compared, "Case", lambda problem, n, on_gpu: case)
+
+    def bench(variant, problem, case, seconds):
+        own = times[problem.C]
+        us = own.get(variant.full_name, own.get(variant.full_name.partition(TILED)[0], 9.0))
+        return Bench(abs(us) if us != "stop" else us, problem, us == "stop" or us > 0)
+
+    monkeypatch.setattr(compared, "ConvBench", bench)
+    return times
+
+
+def tune(*arguments, code=0):
+    result = CliRunner().invoke(main, ["conv", *map(str, arguments), "--tune", "--json", "-"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout), result.stderr
+
+
+def test_tune_keeps_the_fastest_and_says_how_far_the_model_was_off(gpu):
+    model = by_model()
+    gpu[16] = {model: 6.0, SLOW: 4.0, "texture.split": 5.0}
+    document, said = tune("16,9,9,16,3", "--batch", 1)
+    (case,) = document["cases"]
+    assert document["peer"] is None
+    ran = [e["name"] for e in case["candidates"]]
+    assert ran == [*ALGORITHMS_IN_ORDER, *(v.full_name for v in further(OTHER, 1, MACHINE))]
+    assert case["tuned"]["algorithm"] == SLOW and case["tuned"]["why"] is None
+    assert (case["tuned"]["before"], case["tuned"]["model"]) == (model, model)
+    assert case["tuned"]["off"] == pytest.approx(1.5, rel=1e-3)
+    assert "1 of 1 choices kept; the model's were 1.50x the fastest, 1.50x at most" in said
+    name, found = taken(OTHER, 1, MACHINE)
+    assert (name, found.source, found.device) == (SLOW, HERE, HERE_IS.name)
+    assert found.us["texture.split"] == pytest.approx(5.0, rel=1e-3)
+    assert "direct.tuned_single" not in found.us  # it refuses 16 channels
+    assert case["command"] == "lenetgpu conv 16,9,9,16,3,1,0 --batch 1 --tune"
+    again = next(e for e in case["candidates"] if e["name"] == SLOW)["command"]
+    assert f"--only {SLOW}" in again and "--watch 0.0" in again and "--tune" not in again
+    assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["before"] == SLOW
+
+
+def test_tune_tries_further_tilings_and_keeps_one_that_wins(gpu, monkeypatch):
+    problem = replace(DEEP, C=64)
+    winner = further(problem, 64, MACHINE)[1].full_name
+    gpu[64] = {winner: 3.0, HOPPER: 4.0, ANY: 7.0}
+    compiled = []
+    monkeypatch.setattr(
+        compared, "compile_all", lambda shapes, of, _: compiled.extend(map(of, shapes))
+    )
+    document, said = tune("64,14,14,256,3,1,1", "--batch", 64, "--only", "best")
+    assert winner in {variant.full_name for variant in compiled[0]}
+    (case,) = document["cases"]
+    assert case["tuned"]["algorithm"] == winner and case["tuned"]["off"] == pytest.approx(
+        4 / 3, rel=1e-3
+    )
+    row = next(e for e in case["candidates"] if e["name"] == winner)
+    assert row["command"] == case["command"] == (
+        "lenetgpu conv 64,14,14,256,3,1,1 --batch 64 --tune"
+    )  # fmt: skip
+    assert taken(problem, 64, MACHINE)[0] == winner and "1 of 1 choices kept" in said
+
+
+def test_tune_keeps_what_was_measured_of_a_problem_with_its_ends(gpu):
+    problem = replace(ENDED, C=64)
+    first = choices(problem, 64, MACHINE)[0].algorithm
+    slow = next(name for name in (ANY, HOPPER) if name != first)
+    gpu[64] = {slow: 3.0, first: 4.0}
+    document, _ = tune("64,14,14,256,3,1,1", "--batch", 64, "--bias", "--relu")
+    (case,) = document["cases"]
+    assert case["tuned"]["algorithm"].partition(TILED)[0] == slow and case["tuned"]["why"] is None
+    assert case["command"] == ("lenetgpu conv 64,14,14,256,3,1,1 --bias --relu --batch 64 --tune")
+    name, found = taken(problem, 64, MACHINE)
+    assert name.partition(TILED)[0] == slow and found.lacks == ()
+    assert taken(replace(DEEP, C=64), 64, MACHINE)[1] is None
+
+
+def test_tune_keeps_no_winograd_that_errs_more_by_the_model(gpu):
+    gpu[16] = {"winograd.f4": 1.0, "winograd.f2": 2.0}
+    document, _ = tune("16,9,9,16,3", "--batch", 1)
+    (case,) = document["cases"]
+    assert case["tuned"]["algorithm"] == "winograd.f2"
+    assert "winograd.f4" not in case["tuned"]["us"]
+
+
+def test_documents_name_what_a_candidate_launched(gpu, monkeypatch):
+    gpu[16] = {}
+    document, _ = tune("16,9,9,16,3", "--batch", 1)
+    assert not any("launched" in row for row in document["cases"][0]["candidates"])
+    launched = [SimpleNamespace(kernel=SimpleNamespace(entry=e)) for e in ("in", "sum", "sum")]
+    monkeypatch.setattr(Bench, "launched", launched)
+    monkeypatch.setattr(documents, "launch_json", lambda *_: {})
+    document, _ = tune("16,9,9,16,3", "--batch", 1)
+    (case,) = document["cases"]
+    timed = [row for row in case["candidates"] if row.get("median_ms")]
+    assert timed and all(row["launched"] == ["in", "sum"] for row in timed)
+
+
+def test_those_who_tune_one_shape_at_once_all_keep_theirs(here, ships, monkeypatch):
+    """Each reads what is kept and writes it with its own: nobody may come between."""
+    keep, counts = entries.keep, range(1, 9)
+
+    def slow(*asked):
+        time.sleep(0.02)
+        return keep(*asked)
+
+    monkeypatch.setattr(tuning.machines, "current", lambda: MACHINE)
+    monkeypatch.setattr(tuning, "load_on", lambda device: 0.0)
+    monkeypatch.setattr(entries, "keep", slow)
+    case = {"candidates": [ran(SLOW, 1.0, 1e-7)], "interrupted": False}
+    with ThreadPoolExecutor(len(counts)) as pool:
+        shapes = [replace(taken_shape("16,9,9,16,3"), batch=n) for n in counts]
+        done = [*pool.map(tuning.tune, shapes, [case] * len(shapes))]
+    assert [tuned.why for tuned in done] == [None] * len(counts)
+    assert {row.images for row in measured.kept(HERE_IS.name, OTHER)} == {*counts}
+
+
+def test_without_locks_or_a_folder_what_was_measured_is_kept_or_said(gpu, monkeypatch):
+    def full(*_):
+        raise OSError("no locks available")
+
+    gpu[16] = {SLOW: 1.0}
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", full)
+        assert tune("16,9,9,16,3")[0]["cases"][0]["tuned"]["why"] is None
+    monkeypatch.setattr(entries, "folder", lambda *_, **__: None)
+    (case,) = tune("16,9,9,16,3")[0]["cases"]
+    assert case["tuned"]["why"] == "the cache folder takes no entry"
+
+
+def test_a_wrong_algorithm_is_never_kept(gpu):
+    gpu[16] = {by_model(): 6.0, SLOW: -1.0, "texture.split": 5.0}
+    document, said = tune("16,9,9,16,3", code=1)
+    assert document["cases"][0]["tuned"]["algorithm"] == "texture.split"
+    assert f"WRONG: 16,9,9,16,3,1,0: {SLOW}" in said
+    assert SLOW not in taken(OTHER, 1, MACHINE)[1].us
+    gpu[17] = dict.fromkeys(ALGORITHMS, -1.0)
+    document, said = tune("17,9,9,16,3", code=1)
+    assert document["cases"][0]["tuned"]["why"] == "no algorithm was right and timed"
+    assert "0 of 1 choices kept" in said
+
+
+def test_the_worst_miss_is_named_and_what_was_not_kept_is_counted():
+    def case(label, off, **more):
+        return {"label": label, "tuned": asdict(tuning.Tuned({}, off=off, **more))}
+
+    cases = [case("a", 1.0), case("b", 4.0), case("c", None, why="refused"), {"label": "d"}]
+    said = "tune: 2 of 3 choices kept; the model's were 2.00x the fastest, 4.00x at most (b)"
+    assert tuning.note(cases) == said
+    assert tuning.note(cases[2:]) == "tune: 0 of 1 choices kept"
+
+
+def test_an_interrupt_keeps_what_was_finished(gpu, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("16,9,9,16,3\n17,9,9,16,3\n18,9,9,16,3\n")
+    gpu[16] = {SLOW: 1.0}
+    gpu[17] = {"direct.tuned": "stop"}
+    document, said = tune("--from", lines, code=130)
+    assert [case["tuned"]["why"] for case in document["cases"]] == [
+        None, "interrupted before every algorithm was timed",
+    ]  # fmt: skip
+    assert "1 of 2 choices kept" in said
+    assert taken(OTHER, 1, MACHINE)[0] == SLOW
+    assert taken(replace(OTHER, C=17), 1, MACHINE)[1] is None
+
+
+def test_a_suite_is_tuned_for_its_images(gpu):
+    gpu.update({1: {"texture.split": 1.0}, 32: {"texture.split": 1.0}})
+    document, _ = tune("--suite", "lenet")
+    assert [case["images"] for case in document["cases"]] == [1, 10_000] * 2
+    problem = Conv(28, 28, 1, 32, 5, 5, **MAPS)
+    held = {n: taken(problem, n, MACHINE)[1] is not None for n in (1, 2, 5, 5_000, 20_001)}
+    assert held == {1: True, 2: True, 5: False, 5_000: True, 20_001: False}
+
+
+def test_what_tune_kept_is_printed(gpu):
+    gpu[16] = {by_model(): 6.0, SLOW: 4.0}
+    shown = CliRunner().invoke(main, ["conv", "16,9,9,16,3", "--tune"]).stdout
+    line = f"best.fp32 takes {SLOW}, 4.00 us; it took {by_model()}; the model takes {by_model()}"
+    assert f"{line}, 6.00 us, 1.50x" in shown
+    held = asdict(tuning.Tuned({"a": 1.0}, "a", "a", "a", 1.0))
+    assert tuned_line(held) == "best.fp32 takes a, 1.00 us; so does the model"
+    beside = "best.fp32 takes a, 1.00 us, beside 2 other processes; so does the model"
+    assert tuned_line(held | {"load": 2.0}) == beside
+    assert tuned_line(held | {"model": "b", "off": None}).endswith("the model takes b, not timed")
+    assert "would take a, not kept: full" in tuned_line(held | {"why": "full"})
+    assert tuned_line(asdict(tuning.Tuned({}, why="x"))) == "best.fp32: nothing kept: x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("16,9,9,16,3", "--device", "cpu"), "--tune: expected a GPU, which best.fp32 runs on"),
+        (("16,9,9,16,3", "--only", "winograd"), "expected --only best beside it, found --only wi"),
+        (("16,9,9,16,3", "--cold-l2"), "beside it, found --cold-l2"),
+        (("16,9,9,16,3", "--explain"), "beside it, found --explain"),
+        (("16,9,9", "--device", "cpu"), "expected C,H,W,M,K"),
+        ((), "expected SHAPE"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_sentence(arguments, words):
+    result = CliRunner().invoke(main, ["conv", *arguments, "--tune"])
+    assert result.exit_code == 2
+    assert words in result.output and len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.gpu
+def test_what_tune_keeps_on_a_gpu_is_what_best_takes():
+    document, said = tune("16,9,9,16,3", "--batch", 3, "--seconds", 0.05)
+    found = document["cases"][0]["tuned"]
+    assert found["why"] is None and found["algorithm"] == min(found["us"], key=found["us"].get)
+    assert {"direct.tuned", "winograd.f2", "prefetch.stride_fixed"} <= {*found["us"]}
+    assert "winograd.f4" not in found["us"]  # errs more, by the model
+    assert "1 of 1 choices kept" in said
+    name, row = taken(OTHER, 3)
+    assert (name, row.source, row.images) == (found["algorithm"], HERE, 3)
