@@ -26,8 +26,6 @@ from fuzz_formats import ROOT, Format
 from fuzz_mutations import Entry
 from numba.core.registry import cpu_target
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.repair import survey
 from lenetgpu.check import fit, verify
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.kept import Kept
@@ -42,6 +40,8 @@ from lenetgpu.net.streaming import costs
 from lenetgpu.net.streaming.schedule import Costs, best_schedule
 from lenetgpu.plan import resolve
 from lenetgpu.stages import emitted
+from lenetgpu.store import entries
+from lenetgpu.store.entries import survey
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 

@@ -10,11 +10,11 @@ import pytest
 from test_poisoned_caches import POISONS
 
 from lenetgpu import LeNet
-from lenetgpu.cache import entries, folder
-from lenetgpu.cache.repair import survey
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu import launch, nvrtc
+from lenetgpu.store import entries
+from lenetgpu.store.entries import survey
 
 pytestmark = pytest.mark.gpu
 N = 64
@@ -52,7 +52,7 @@ def cache(filled, tmp_path, monkeypatch):
 
 def begun_anew():
     """What a process has loaded is forgotten, as if it began."""
-    folder.told.cache_clear()
+    entries.told.cache_clear()
     nvrtc._not_kept.clear()
     launch._function.cache_clear()
 
@@ -66,7 +66,7 @@ def right():
 
 def test_a_right_cache_is_used(cache, monkeypatch):
     monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
-    assert right() and folder.told() == []
+    assert right() and entries.told() == []
 
 
 @pytest.mark.parametrize("suffix", [".cubin", ".kept"])

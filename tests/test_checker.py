@@ -11,8 +11,6 @@ from broken.fc import GPU_NAMES, cpu_variants, gpu_variant
 from limits import LIMITS, excused
 
 import lenetgpu
-from lenetgpu.cache import entries
-from lenetgpu.cache.sources import sources
 from lenetgpu.check import verify
 from lenetgpu.check.judge import TOLERANCE, check_variant, excusable_flips, first_bad_stage, judge
 from lenetgpu.check.truth import random_input, reference
@@ -22,6 +20,8 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Fc
 from lenetgpu.stages import find
+from lenetgpu.store import entries
+from lenetgpu.store.entries import sources
 
 PROBLEM = Fc(512, 33, relu=False)
 

@@ -6,8 +6,6 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.folder import folder
 from lenetgpu.check.fit import Fit
 from lenetgpu.dispatch import auto as choice
 from lenetgpu.dispatch.auto import RANGES, Choice, choose, measured_with, remembered
@@ -22,6 +20,8 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.net import engine
 from lenetgpu.net.engine import Engine
 from lenetgpu.plan import AUTO_PLANS, NAMED, auto_plans, resolve, stand_ins
+from lenetgpu.store import entries
+from lenetgpu.store.entries import folder
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 ON_HOPPER = {

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from lenetgpu.cache import entries
 from lenetgpu.check.judge import TOLERANCE, check_variant, judge
 from lenetgpu.check.truth import random_input, reference, reference_stages
 from lenetgpu.cpu import native as code
@@ -31,6 +30,7 @@ from lenetgpu.stages.fused.winograd import features
 from lenetgpu.stages.fused.winograd.kernel import FEATURES as FEATURE_KERNEL
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import find_span
+from lenetgpu.store import entries
 
 BLOCKED = find("conv", "winograd", "cpu")
 POOLED = find_span("conv_pool", "winograd", "cpu")

@@ -14,8 +14,6 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.folder import folder
 from lenetgpu.check.judge import Verdict, check_variant
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
@@ -42,6 +40,8 @@ from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.wants import WANTS
+from lenetgpu.store import entries
+from lenetgpu.store.entries import folder
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
 SMALL = Conv(7, 7, 512, 512, 1, 1, **MAPS)

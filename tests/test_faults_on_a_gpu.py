@@ -18,12 +18,12 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
-from lenetgpu.cache.folder import place
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
+from lenetgpu.store.entries import place
 
 pytestmark = pytest.mark.gpu
 PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")

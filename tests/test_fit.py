@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lenetgpu.cache import entries
 from lenetgpu.check import fit as module
 from lenetgpu.check.fit import Fit, fit, judge_groups
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find
+from lenetgpu.store import entries
 
 PLAN = resolve("unrolled", "cpu")
 

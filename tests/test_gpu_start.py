@@ -15,8 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.folder import folder
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
 from lenetgpu.gpu.launch import _overlapping
@@ -28,6 +26,8 @@ from lenetgpu.gpu.nvrtc import (
     compile_together,
 )
 from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.store import entries
+from lenetgpu.store.entries import folder
 
 
 @pytest.fixture

@@ -1,16 +1,21 @@
 """Caches that were damaged, planted or taken away: nothing of them is taken, and nothing fails.
 
-Each way to poison an entry meets each kind of cache; each way to take the folder away meets them
-all. What was computed is right, at most one line is on stderr, and the entry is whole again or,
-where that cannot be, left alone.
+Each way to poison an entry meets one kind of cache, and each kind of cache the ways that differ by
+kind. What was computed is right, at most one line is on stderr, and the entry is whole again or,
+where that cannot be, left alone. Whole runs come last, and the doctor who empties the cache.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
 import socket
+import stat
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +23,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from conftest import ROOT
 
 from lenetgpu import store
-from lenetgpu.cache import entries, folder
-from lenetgpu.cache.repair import repair, survey
 from lenetgpu.check import fit as fits
 from lenetgpu.check import verify
+from lenetgpu.cli import main
 from lenetgpu.cpu import native as code
 from lenetgpu.cpu.jit import LazyJit
 from lenetgpu.dispatch import auto as choice
@@ -40,7 +46,8 @@ from lenetgpu.net.streaming.schedule import Costs
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.store import Temporary
+from lenetgpu.store import Temporary, entries
+from lenetgpu.store.entries import repair, survey
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 CONV = Conv(9, 9, 16, 16, 3, 3, reads="NCHW", writes="NCHW")
@@ -220,21 +227,31 @@ def cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, in a process that has said nothing yet."""
     where = tmp_path / "cache"
     monkeypatch.setenv("LENETGPU_CACHE", str(where))
-    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    folder.told.cache_clear()
+    entries.told.cache_clear()
     yield where
-    folder.told.cache_clear()
+    entries.told.cache_clear()
     native.cache_clear()
     nvrtc._not_kept.clear()
     nvrtc.source_hash.cache_clear()
 
 
-@pytest.fixture(params=KINDS, ids=lambda made: made.__name__.removesuffix("_kind"))
-def kind(request, cache, monkeypatch, tmp_path):
-    """Each kind of cache, with one entry that is used."""
-    found = request.param(monkeypatch, tmp_path)
+def used(make, monkeypatch, tmp_path):
+    """A kind of cache with one entry that is used."""
+    found = make(monkeypatch, tmp_path)
     assert found.use() and found.use() and len(found.made) == 1
     return found
+
+
+@pytest.fixture(params=KINDS, ids=lambda made: made.__name__.removesuffix("_kind"))
+def kind(request, cache, monkeypatch, tmp_path):
+    """Each kind of cache."""
+    return used(request.param, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def fit(cache, monkeypatch, tmp_path):
+    """One kind, where all are the same."""
+    return used(fits_kind, monkeypatch, tmp_path)
 
 
 class Evil:
@@ -347,7 +364,16 @@ def needs_root(names):
 
 
 @pytest.mark.parametrize("how", needs_root(POISONS))
-def test_a_poisoned_entry_is_made_anew(how, kind, tmp_path, capfd):
+def test_a_poisoned_entry_is_made_anew(how, fit, tmp_path, capfd):
+    require_made_anew(how, fit, tmp_path, capfd)
+
+
+@pytest.mark.parametrize("how", ["a bit in the middle", "a planted pickle", "gone"])
+def test_so_is_one_of_each_kind(how, kind, tmp_path, capfd):
+    require_made_anew(how, kind, tmp_path, capfd)
+
+
+def require_made_anew(how, kind, tmp_path, capfd):
     path = kind.entry()
     good = path.stat().st_size
     POISONS[how](path, tmp_path)
@@ -356,9 +382,9 @@ def test_a_poisoned_entry_is_made_anew(how, kind, tmp_path, capfd):
     assert kind.use() and len(kind.made) == 2
     assert not (tmp_path / "marker").exists()
     said = capfd.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", int(bool(folder.told())))
-    assert how == NOTHING_TO_SAY or folder.told()
-    assert REASONS.get(how, "") in "".join(folder.told())
+    assert (said.out, said.err.count("\n")) == ("", int(bool(entries.told())))
+    assert how == NOTHING_TO_SAY or entries.told()
+    assert REASONS.get(how, "") in "".join(entries.told())
     healed = how != STAYS
     assert kind.use() and len(kind.made) == (2 if healed else 3)
     assert capfd.readouterr().err == ""
@@ -410,36 +436,38 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("how", needs_root(FOLDERS))
-def test_a_folder_that_is_not_ours_alone_is_done_without(how, kind, tmp_path, cache, capfd):
+def test_a_folder_that_is_not_ours_alone_is_done_without(how, fit, tmp_path, cache, capfd):
     before = sorted(cache.rglob("*"))
-    FOLDERS[how](cache / kind.name, tmp_path)
+    FOLDERS[how](cache / fit.name, tmp_path)
     assert survey().damaged
     for times in (2, 3):
-        assert kind.use() and len(kind.made) == times
+        assert fit.use() and len(fit.made) == times
     assert capfd.readouterr().err.count("\n") == 1
     if how.startswith(("open", "another")):
         assert sorted(cache.rglob("*")) == before
 
 
 @pytest.mark.parametrize("how", needs_root(sorted(set(FOLDERS) - {"a link"})))
-def test_neither_is_a_cache_that_is_not_ours_alone(how, kind, tmp_path, cache, capfd):
+def test_neither_is_a_cache_that_is_not_ours_alone(how, fit, tmp_path, cache, capfd):
     FOLDERS[how](cache, tmp_path)
     for times in (2, 3):
-        assert kind.use() and len(kind.made) == times
+        assert fit.use() and len(fit.made) == times
     assert capfd.readouterr().err.count("\n") == 1
 
 
-def test_a_link_of_ours_to_the_cache_is_followed(kind, tmp_path, cache):
+def test_a_link_of_ours_to_the_cache_is_followed(fit, tmp_path, cache):
     _as_link(cache, tmp_path)
-    assert kind.use() and len(kind.made) == 1 and folder.told() == []
+    assert fit.use() and len(fit.made) == 1 and entries.told() == []
     with pytest.raises(LenetError, match="expected a folder, found a link; nothing is removed"):
         repair()
-    assert kind.use() and len(kind.made) == 1
+    assert fit.use() and len(fit.made) == 1
 
 
-@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EDQUOT", "EACCES", "EIO"])
-@pytest.mark.parametrize("at", ["mkdir", "open", "replace"])
-@pytest.mark.parametrize("made", KINDS, ids=lambda made: made.__name__.removesuffix("_kind"))
+@pytest.mark.parametrize(
+    ("made", "at", "error"),
+    [(fits_kind, "mkdir", "EACCES"), (fits_kind, "replace", "EROFS")]
+    + [(made, "open", "ENOSPC") for made in KINDS],
+)
 def test_what_cannot_be_kept_is_had_all_the_same(
     made, at, error, cache, tmp_path, monkeypatch, capfd
 ):
@@ -462,14 +490,12 @@ def test_what_cannot_be_kept_is_had_all_the_same(
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_where_there_is_no_home_nothing_is_kept(kind, monkeypatch, capfd):
-    def unknown():
-        raise RuntimeError("Could not determine home directory.")
-
+def test_where_there_is_no_home_nothing_is_kept(fit, monkeypatch, capfd):
     monkeypatch.delenv("LENETGPU_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", unknown)
-    assert kind.use() and len(kind.made) == 2
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert fit.use() and len(fit.made) == 2
     assert capfd.readouterr().err == (
         "lenetgpu: cache: no folder: expected a home or LENETGPU_CACHE, found neither; "
         "done without\n"
@@ -510,53 +536,36 @@ def test_facts_that_cannot_be_are_not_believed(made, change, cache, tmp_path, mo
     assert kind.use() and len(kind.made) == 2
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=["none", "null", "texts", "lists", "one less"])
 @pytest.mark.parametrize(
     "made", [made for made in KINDS if made not in (cpu_kind, numba_kind, cubins_kind)]
 )
-def test_facts_that_are_none_are_not_believed(made, change, cache, tmp_path, monkeypatch, capfd):
+def test_facts_that_are_none_are_not_believed(made, cache, tmp_path, monkeypatch):
     """Whole and of the right name: a version of ours that knew other facts wrote them."""
-    kind = made(monkeypatch, tmp_path)
-    assert kind.use()
+    kind = used(made, monkeypatch, tmp_path)
     name = kind.entry().name.removesuffix(".kept")
-    entries.keep(kind.name, name, change(entries.facts_of(kind.name, name)))
-    assert kind.use() and len(kind.made) == 2
-    assert capfd.readouterr().err.count("\n") <= 1
-    assert kind.use() and len(kind.made) == 2
+    for times, change in enumerate(CHANGES, 2):
+        entries.keep(kind.name, name, change(entries.facts_of(kind.name, name)))
+        assert kind.use() and kind.use() and len(kind.made) == times
 
 
-def test_writers_that_were_killed_are_cleaned_up_after(kind, cache):
-    killed = [cache / kind.name / f".lenetgpu.{name * 16}" for name in "ab"]
-    living = Temporary(cache / kind.name)
+def test_writers_that_were_killed_are_cleaned_up_after(fit, cache):
+    killed = [cache / fit.name / f".lenetgpu.{name * 16}" for name in "ab"]
+    living = Temporary(cache / fit.name)
     for part in killed:
         part.write_bytes(b"half")
-    kind.entry().unlink()
+    fit.entry().unlink()
     store._swept.cache_clear()  # another process
-    assert kind.use()
+    assert fit.use()
     with living:
         assert living.path.exists() and not any(part.exists() for part in killed)
 
 
-def test_nothing_of_the_cache_is_for_others_eyes(kind, cache):
-    (cache / kind.name).chmod(0o755)
-    assert kind.use() and len(kind.made) == 1
+def test_nothing_of_the_cache_is_for_others_eyes(fit, cache):
+    (cache / fit.name).chmod(0o755)
+    assert fit.use() and len(fit.made) == 1
     modes = {path: path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("*"))}
     assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
     assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
-
-
-def test_numbas_folder_is_used_where_it_is_ours(cache, tmp_path, monkeypatch, capfd):
-    asked, kind = tmp_path / "asked", numba_kind(monkeypatch, tmp_path)
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(asked))
-    assert kind.use() and kind.use() and len(kind.made) == 1
-    assert len(list(asked.glob("numba/*.kept"))) == 1 and not cache.exists()
-    asked.chmod(0o777)
-    assert kind.use() and kind.use() and len(kind.made) == 2
-    assert len(list(cache.glob("numba/*.kept"))) == 1
-    assert capfd.readouterr().err.count("\n") == 1
-    repair()
-    assert not (asked / "numba").exists() and not (cache / "numba").exists()
-    assert asked.stat().st_mode & 0o777 == 0o755
 
 
 @pytest.fixture
@@ -565,30 +574,29 @@ def cupys(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ) | {"HOME": str(tmp_path)})
     for name in ("CUPY_CACHE_DIR", "CUPY_CACHE_IN_MEMORY"):
         os.environ.pop(name, None)
-    folder.settle_cupy.cache_clear()
+    entries.settle_cupy.cache_clear()
     yield tmp_path / ".cupy" / "kernel_cache"
-    folder.settle_cupy.cache_clear()
+    entries.settle_cupy.cache_clear()
 
 
 def test_cupy_keeps_its_kernels_where_it_can(cupys):
-    folder.settle_cupy()
-    assert "CUPY_CACHE_IN_MEMORY" not in os.environ and folder.told() == []
+    entries.settle_cupy()
+    assert "CUPY_CACHE_IN_MEMORY" not in os.environ and entries.told() == []
     assert cupys.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("how", needs_root(sorted(set(FOLDERS) - {"a link"})))
+@pytest.mark.parametrize("how", ["a file", "open to all"])
 def test_cupy_keeps_them_in_memory_where_its_folder_is_not_ours(how, cupys, tmp_path, capfd):
     cupys.mkdir(parents=True)
     FOLDERS[how](cupys, tmp_path)
-    folder.settle_cupy()
+    entries.settle_cupy()
     assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
     assert capfd.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("home", ["/proc", "/dev/null"])
-def test_cupy_keeps_them_in_memory_where_no_home_takes_them(home, cupys, capfd):
-    os.environ["HOME"] = home
-    folder.settle_cupy()
+def test_cupy_keeps_them_in_memory_where_no_home_takes_them(cupys, capfd):
+    os.environ["HOME"] = os.devnull
+    entries.settle_cupy()
     assert os.environ["CUPY_CACHE_IN_MEMORY"] == "1"
     assert capfd.readouterr().err.count("\n") == 1
 
@@ -607,3 +615,194 @@ def test_threads_that_write_at_once_are_all_kept(cache):
         kept = list(pool.map(lambda name: entries.write("fits", name, b"{}"), names))
     assert all(kept)
     assert {entries.read("fits", name) for name in names} == {b"{}"}
+
+
+def test_one_process_at_a_time_holds_the_cache(cache):
+    """The lock is a file of ours; without a folder to hold it in, all go on."""
+    order = []
+
+    def hold(number):
+        with entries.alone():
+            order.append(number)
+            time.sleep(0.02)
+            order.append(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(hold, range(4)))
+    assert order[::2] == order[1::2] and sorted(order[::2]) == [0, 1, 2, 3]
+    cache.chmod(0o777)
+    hold(4)
+    assert order[-1] == 4
+
+
+RUN = "import sys; from lenetgpu.__main__ import main; sys.argv[0] = 'lenetgpu'; main()"
+NO_USER = "import pwd\ndef unknown(uid): raise KeyError(uid)\npwd.getpwuid = unknown\n" + RUN
+FAR = ("gone", "another's", "a folder")
+
+
+def infer(code=RUN, plan="tiled", **environment):
+    """(labels, lines on stderr) of a process of its own; None takes a variable away."""
+    asked = dict(os.environ) | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", code, "infer", "--device", "cpu", "--plan", plan, "--limit", "20",
+         "--min-accuracy", "0.9", "--output", "labels.json"],
+        env={name: value for name, value in asked.items() if value is not None},
+        cwd=environment["HERE"], capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    labels = json.loads((Path(environment["HERE"]) / "labels.json").read_text())
+    return labels, done.stderr.splitlines()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """(a cache folder that a run has filled, that run's labels)."""
+    here = tmp_path_factory.mktemp("filled")
+    labels, said = infer(HERE=str(here), LENETGPU_CACHE=str(here / "cache"))
+    assert said == []
+    return here / "cache", labels
+
+
+@pytest.fixture
+def filled_cache(filled, tmp_path, monkeypatch):
+    where = tmp_path / "cache"
+    shutil.copytree(filled[0], where)
+    monkeypatch.setenv("LENETGPU_CACHE", str(where))
+    entries.told.cache_clear()
+    yield where
+    entries.told.cache_clear()
+
+
+def kept(cache):
+    return sorted(cache.glob("*/*.kept"))
+
+
+def test_a_run_takes_none_of_many_poisoned_entries(filled, filled_cache, tmp_path):
+    """Each entry is poisoned in another way."""
+    cache = filled_cache
+    ways = [poison for name, poison in POISONS.items() if name not in FAR]
+    paths = kept(cache)
+    assert {path.parent.name for path in paths} >= {"cpu", "numba", "fits"}
+    for number, path in enumerate(paths):
+        room = tmp_path / str(number)
+        room.mkdir()
+        ways[5 * number % len(ways)](path, room)
+    asked = {"HERE": str(tmp_path), "LENETGPU_CACHE": str(cache)}
+    labels, said = infer(**asked)
+    assert labels == filled[1] and len(said) == 1 and said[0].startswith("lenetgpu: cache: ")
+    assert infer(**asked) == (filled[1], [])
+    assert not list(tmp_path.glob("*/marker")) and kept(cache) == paths
+
+
+NOWHERE = {"LENETGPU_CACHE": None, "XDG_CACHE_HOME": None}
+
+
+@pytest.mark.parametrize(
+    ("code", "environment"),
+    [(NO_USER, NOWHERE | {"HOME": None}), (RUN, NOWHERE | {"HOME": "/proc"})],
+    ids=["no home and no user", "a home that none writes"],
+)
+def test_a_run_without_a_place_to_keep_things_is_right(code, environment, filled, tmp_path):
+    tmp_path.chmod(0o777)
+    labels, said = infer(code, "unrolled", HERE=str(tmp_path), **environment)
+    assert labels == filled[1] and len(said) == 1 and said[0].startswith("lenetgpu: cache: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["labels.json"]
+
+
+def doctor(*words):
+    return CliRunner().invoke(main, ["doctor", *words])
+
+
+def test_the_doctor_counts_what_is_kept_and_names_what_is_damaged(filled_cache):
+    cache = filled_cache
+    paths = kept(cache)
+    row = next(line for line in doctor().output.splitlines() if line.startswith("kernel cache"))
+    folders = ("nvrtc", "cpu", "numba", "fits")
+    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in folders}
+    counts = {kind: count for kind, count in counts.items() if count}
+    assert row.endswith(f"{cache}, " + ", ".join(f"{n} {kind}" for kind, n in counts.items()))
+    assert "damaged" not in doctor().output
+    paths[0].write_bytes(b"")
+    (cache / "numba").chmod(0o777)
+    row = next(line for line in doctor().output.splitlines() if line.startswith("damaged"))
+    name = f"{paths[0].parent.name}/{paths[0].name.removesuffix('.kept')}"
+    assert f"{name}: expected an entry of format 1, found an empty file" in row
+    assert f"{cache / 'numba'}: expected a folder that others cannot write, found mode 0777" in row
+    assert "damaged" in json.loads(doctor("--json").output)
+    assert doctor("--repair").exit_code == 0
+    assert "damaged" not in doctor().output and "kernel cache  " in doctor().output
+
+
+def test_the_doctor_removes_what_is_kept_and_nothing_else(filled_cache, tmp_path):
+    cache = filled_cache
+    target, strange, nested = tmp_path / "target", cache / "numba" / "notes", cache / "mine"
+    for path in (target, strange, nested):
+        path.write_text("not an entry")
+    (cache / "fits" / "link.kept").symlink_to(target)
+    (cache / "auto").symlink_to(tmp_path)
+    full = cache / "cpu" / "folder.kept"
+    full.mkdir()
+    (full / "mine").write_text("not an entry")
+    counts = {kind: len(list((cache / kind).glob("*.kept"))) for kind in ("cpu", "numba", "fits")}
+    cache.chmod(0o777)
+    result = doctor("--repair")
+    assert result.exit_code == 0, result.output
+    first, *left = result.output.splitlines()
+    assert first.startswith(f"removed from {cache}: {counts['cpu'] - 1} cpu, ")
+    assert f"{counts['numba']} numba" in first and f"{counts['fits']} fits" in first
+    assert sorted(left) == [
+        f"left: {full}: Directory not empty",
+        f"left: {strange}: no name of an entry",
+    ]
+    assert {path for path in cache.rglob("*") if path.is_file()} == {strange, nested, full / "mine"}
+    assert target.read_text() == "not an entry" and not (cache / "auto").is_symlink()
+    assert cache.stat().st_mode & 0o777 == 0o755
+    assert "nothing" in doctor("--repair").output
+
+
+@NEEDS_ROOT
+def test_the_doctor_leaves_what_is_anothers(filled_cache):
+    cache = filled_cache
+    paths = kept(cache)
+    os.chown(paths[0], ANOTHER, -1)
+    found = doctor("--repair").output
+    assert f"left: {paths[0]}: expected an owner of number 0, found {ANOTHER}" in found
+    assert kept(cache) == paths[:1]
+    os.chown(cache, ANOTHER, -1)
+    refused = doctor("--repair")
+    assert refused.exit_code == 2 and "found 65534; nothing is removed" in refused.output
+    assert kept(cache) == paths[:1]
+
+
+def test_the_doctor_follows_no_link(filled_cache, tmp_path, monkeypatch):
+    cache = filled_cache
+    (tmp_path / "link").symlink_to(cache)
+    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "link"))
+    before = kept(cache)
+    refused = doctor("--repair")
+    assert refused.exit_code == 2
+    assert "expected a folder, found a link; nothing is removed" in refused.output
+    assert kept(cache) == before
+
+
+def test_the_doctor_does_one_thing_at_a_time():
+    refused = doctor("--repair", "--json")
+    assert refused.exit_code == 2 and "expected one of --repair and --json" in refused.output
+
+
+def test_the_doctor_leaves_a_shared_folder_and_strangers_files(tmp_path, monkeypatch):
+    """A folder that several users share is not closed to them, and only what is ours goes."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("LENETGPU_CACHE", str(shared))
+    done = doctor("--repair")
+    assert done.exit_code == 2 and "several share" in done.output
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+    own = tmp_path / "own"
+    for name in ("auto/config.json", "schedule/week.json"):
+        (own / name).parent.mkdir(parents=True, exist_ok=True)
+        (own / name).write_text("a user's")
+    monkeypatch.setenv("LENETGPU_CACHE", str(own))
+    assert doctor("--repair").exit_code == 0
+    assert (own / "auto/config.json").exists() and (own / "schedule/week.json").exists()

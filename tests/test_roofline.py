@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.cache import entries
 from lenetgpu.cli import main
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.errors import LenetError
 from lenetgpu.measure import roofline
 from lenetgpu.measure.roofline import Ceilings, above, ceilings, confirmed, known
+from lenetgpu.store import entries
 
 TODAY = datetime.date.today().isoformat()
 

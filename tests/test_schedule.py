@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from lenetgpu.cache import entries
 from lenetgpu.net.streaming import costs as costs_module
 from lenetgpu.net.streaming.schedule import (
     MOST_CHUNK,
@@ -21,6 +20,7 @@ from lenetgpu.net.streaming.schedule import (
     chunk_sizes,
     predicted_ms,
 )
+from lenetgpu.store import entries
 
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
 INT8 = Costs(

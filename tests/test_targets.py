@@ -139,10 +139,6 @@ def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, mo
         monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("every thread's umask set"))
         for path in (old, new):
             WAYS[way](path)
-        monkeypatch.setattr(
-            Path, "read_text", lambda self, *_, **more: (_ for _ in ()).throw(OSError())
-        )
-        WAYS[way](tmp_path / "without.npy")
     finally:
         monkeypatch.undo()
         os.umask(before)
@@ -151,7 +147,6 @@ def test_rights_are_kept_and_new_files_have_those_of_any_other(way, tmp_path, mo
         was.st_mode, was.st_uid, was.st_gid,
     )  # fmt: skip
     assert stat.S_IMODE(new.stat().st_mode) == 0o640 == stat.S_IMODE(plain.stat().st_mode)
-    assert stat.S_IMODE((tmp_path / "without.npy").stat().st_mode) == 0o640
 
 
 def test_what_is_being_made_is_its_writers_alone(tmp_path):

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.sources import sources
 from lenetgpu.check.judge import Verdict, excusable_flips, judge, largest
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key, verify_once
@@ -25,6 +23,8 @@ from lenetgpu.files.weights import Weights
 from lenetgpu.network import CLASSES, IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
+from lenetgpu.store import entries
+from lenetgpu.store.entries import sources
 
 DIGITS, NOISE = 64, 4
 _LEAST, _MOST = 2.0**-116, 2.0**127

@@ -11,8 +11,6 @@ import json
 from functools import cache
 from typing import Any
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.sources import sources
 from lenetgpu.check.judge import excusable_flips, judge
 from lenetgpu.check.truth import reference_scores
 from lenetgpu.errors import LenetError
@@ -23,6 +21,8 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
+from lenetgpu.store import entries
+from lenetgpu.store.entries import sources
 
 IMAGES = 331
 PACKERS = ("stages", "gpu", "cpu", "layouts.py", "problems.py", "pipeline.py")

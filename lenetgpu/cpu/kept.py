@@ -20,7 +20,7 @@ from numba.core import serialize
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 
-from lenetgpu.cache import entries
+from lenetgpu.store import entries
 
 _KIND = "numba"
 

@@ -14,7 +14,6 @@ from functools import partial
 from math import isfinite, nan
 from typing import TypeVar
 
-from lenetgpu.cache import entries
 from lenetgpu.check.fit import Fit, fit
 from lenetgpu.check.verify import plan_key, verify_once
 from lenetgpu.cpu.threads import cpu_name
@@ -27,6 +26,7 @@ from lenetgpu.gpu.faults import lacks_memory, reason, release, within_memory
 from lenetgpu.measure.timing import summarise, time_compute
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import AUTO, AUTO_PLANS, PRECISIONS, Plan, auto_plans, stand_ins
+from lenetgpu.store import entries
 
 # (largest batch of the range, images it is measured with); the last range has no end
 RANGES: tuple[tuple[int | None, int], ...] = ((8, 1), (128, 32), (2_048, 512), (None, 10_000))

@@ -18,9 +18,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cache import entries
-from lenetgpu.cache.folder import folder
-from lenetgpu.cache.sources import sources
 from lenetgpu.dispatch.algorithms import ALGORITHMS, TENSOR, TILED, WINOGRAD, why_not
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines, nvrtc
@@ -29,6 +26,8 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
 from lenetgpu.stages.registry import find
 from lenetgpu.stages.wants import WANTS
+from lenetgpu.store import entries
+from lenetgpu.store.entries import folder, sources
 
 TABLE = Path(__file__).with_suffix(".json")
 SCHEMA = 1

@@ -15,9 +15,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cache import entries
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import libraries_by_name
+from lenetgpu.store import entries
 
 NO_CACHE = "--no-cache"
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")

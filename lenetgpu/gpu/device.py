@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lenetgpu.cache.folder import settle_cupy
 from lenetgpu.cpu import turns
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import faults
+from lenetgpu.store.entries import settle_cupy
 
 INSTALL_HINT = "pip install 'lenetgpu[cuda13]' (or [cuda12], as nvidia-smi's CUDA version says)"
 _MAJOR, _MINOR = 75, 76

@@ -18,9 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cache import entries
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, nvml
+from lenetgpu.store import entries
 
 _THREADS = 16
 INCLUDE_ROOT = Path(__file__).resolve().parents[1]

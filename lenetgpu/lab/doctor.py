@@ -7,8 +7,6 @@ import sys
 from typing import Any
 
 from lenetgpu import __version__
-from lenetgpu.cache.folder import place
-from lenetgpu.cache.repair import repair, survey
 from lenetgpu.cpu.threads import core_count, cpu_name
 from lenetgpu.dispatch.auto import RANGES, remembered
 from lenetgpu.errors import LenetError
@@ -18,6 +16,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.software import commit, software
 from lenetgpu.lab.verified import shipped
 from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
+from lenetgpu.store.entries import place, repair, survey
 
 _MOST_SHOWN = 5
 

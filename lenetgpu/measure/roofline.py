@@ -10,7 +10,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.cache import entries
 from lenetgpu.cpu.threads import core_count, machine_load
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvml
@@ -19,6 +18,7 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, hold_events
 from lenetgpu.stages.emitted import addresses, native
+from lenetgpu.store import entries
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CHAINS, _STEPS, _THREADS = 8, 4096, 256

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lenetgpu.cache import entries
+from lenetgpu.store import entries
 
 if TYPE_CHECKING:
     from lenetgpu.cpu.native import Emitted, Native

@@ -6,7 +6,6 @@ import datetime
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lenetgpu.cache.entries import alone
 from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import choices, decide, further, off_by
 from lenetgpu.dispatch.measured import Measured, counted, inexact, keep
@@ -20,6 +19,7 @@ from lenetgpu.net.device import choose_device
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, find
+from lenetgpu.store.entries import alone
 
 CHOOSER = "best.fp32"
 KIND = "tuned"
@@ -82,7 +82,7 @@ def tune(shape: Shape, case: dict[str, Any]) -> Tuned:
     found = Measured(machine.name, shape.batch, us, today, load=load)
     before = decide(problem, shape.batch, machine).algorithm
     model = choices(problem, shape.batch, machine)[0].algorithm
-    with alone(KIND):  # another may tune the shape for other images meanwhile
+    with alone():  # another may tune the shape for other images meanwhile
         why = None if keep(problem, found) else "the cache folder takes no entry"
     return Tuned(us, found.algorithm, before, model, off_by(model, found), why, load)
 

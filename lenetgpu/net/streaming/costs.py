@@ -9,7 +9,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from lenetgpu.cache import entries
 from lenetgpu.check.verify import plan_key
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -24,6 +23,7 @@ from lenetgpu.net.streaming.streamer import pinned_copy
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import Plan
+from lenetgpu.store import entries
 
 IMAGES, FEW = 10_000, 2_500
 """The two sizes that copies and kernels are timed at."""

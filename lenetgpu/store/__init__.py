@@ -9,7 +9,6 @@ import math
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -240,17 +239,15 @@ def _give_rights(handle: int, target: Path) -> None:
 def _umask() -> int:
     """The process' umask, which asking the system for would change for every thread.
 
-    Linux tells it in a file; elsewhere a file is made to be looked at.
+    Linux tells it in a file; elsewhere it is changed for a moment.
     """
     with suppress(OSError):
         found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
         if found:
             return int(found[1], 8)
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-") as folder:
-        handle = os.open(Path(folder) / "new", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        mode = stat.S_IMODE(os.fstat(handle).st_mode)
-        os.close(handle)
-        return 0o666 & ~mode
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _sync_folder(folder: Path) -> None:
