@@ -8,40 +8,47 @@
 Harm is: a signal, a hang (--limit), an exception that is no LenetError, memory of 200 MB above what
 a process had before the case, anything printed, data that differ between two reads or that a
 checksum should have caught. Cases run in forked children; where one dies, its case is run again
-alone. Files that reach a line of the package, or a sentence, that none before reached are damaged
-further. Each harm is planted first, and must be found. Exits with 1 where there was harm.
+alone. Files that are read, or refused in a new sentence, are damaged further. Each harm is planted
+first, and must be found. Exits with 1 where there was harm.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import faulthandler
+import hashlib
+import json
 import os
-import select
+import re
+import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import click
-from fuzz_children import ENDS, HARMS, MEMORY, Case, Child, Process, alone, digest
-from fuzz_formats import FORMATS as OF_DATA
-from fuzz_formats import Format
-from fuzz_mutations import Entry
-from fuzz_records import FORMATS as KEPT
-from fuzz_taken import FORMATS as TAKEN
+from fuzz_formats import FORMATS, Entry, Format
 
+import lenetgpu
 from lenetgpu.errors import LenetError
 
-FORMATS = {**OF_DATA, **KEPT, **TAKEN}
-_BATCH = 200
-_KEPT = 4
-"""Files that are kept of one finding: of the same harm at the same place."""
+MEMORY = 200 << 20
+"""Bytes that a process may grow by as it reads a file."""
+_ADDRESSES, _M_PERTURB = 4 << 30, -6
+PACKAGE = str(Path(lenetgpu.__file__).parent) + os.sep
+ENDS = ("read", "refused")
+HARMS = ("signal", "hang", "traceback", "memory", "output", "wrong data")
+_BATCH, _KEPT, _CORPUS = 200, 4, 400
+"""Cases of a child; files that are kept of one finding; files that are damaged further."""
 
 
 @dataclass(frozen=True)
@@ -49,164 +56,235 @@ class Options:
     """How long (`seconds` over all formats, `cases` of each), and how."""
 
     seed: int
-    seconds: float | None = None
-    cases: int | None = None
+    seconds: float = float("inf")
+    cases: float = float("inf")
     jobs: int = 1
     limit: float = 10.0
     findings: Path | None = None
     batch: int = _BATCH
 
 
-@dataclass
-class Tally:
-    """Of one format: cases, how they ended, files that went further, findings by what is said."""
+def digest(data: bytes) -> str:
+    """Return what a file is called by."""
+    return hashlib.sha256(data).hexdigest()[:16]
 
+
+def _perturbed(value: int) -> None:
+    """Fill what malloc gives from now on, so that what nobody wrote shows (glibc)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_PERTURB, value)
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def outcome(form: Format, path: Path, valid: set[str], base: int) -> tuple[str, str]:
+    """Return how a file ends, one of ENDS or HARMS, and what is said or was read.
+
+    What was read is read again where malloc fills what it gives, and must be the same.
+    """
+    printed = os.fstat(1).st_size
+    try:
+        found = str(form.read(path))
+        _perturbed(0xAA)
+        again = str(form.read(path)) if _peak() - base <= MEMORY else found
+    except LenetError as error:
+        how, said = "output" if "\n" in str(error) else "refused", str(error)
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        last = next((f for f in reversed(frames) if f.filename.startswith(PACKAGE)), frames[-1])
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        first = (str(error).splitlines() or [""])[0]
+        how, said = "traceback", f"{type(error).__name__} at {where}: {first[:120]}"
+    else:
+        other = form.summed and valid and found not in valid
+        how, said = ("wrong data", "two reads differ, or other data than were summed")
+        if found == again and not other:
+            how, said = "read", found
+    _perturbed(0)
+    if os.fstat(1).st_size != printed:
+        return "output", "printed while reading"
+    grown = _peak() - base
+    return ("memory", f"{grown >> 20} MB more than before") if grown > MEMORY else (how, said)
+
+
+class Child:
+    """A forked process that reads cases in a folder of its own, and notes how each ends."""
+
+    def __init__(self, form: Format, folder: Path, cases: Iterable[bytes], valid: set[str]) -> None:
+        self.form, self.room = form, Path(tempfile.mkdtemp(dir=folder))
+        self.path, self.notes = self.room / form.file, self.room / "notes"
+        for name, data in form.beside.items():
+            (self.room / name).write_bytes(data)
+        self.notes.touch()
+        self.pid, self.status = os.fork(), 0
+        if not self.pid:
+            try:
+                self._run(cases, valid)
+            except BaseException:
+                self._note("broken", traceback.format_exc()[-900:], "")
+            os._exit(0)
+
+    def _run(self, cases: Iterable[bytes], valid: set[str]) -> None:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * os.sysconf("SC_PAGE_SIZE") + _ADDRESSES
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        faulthandler.disable()
+        os.dup2(os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        with contextlib.suppress(AttributeError, OSError):  # a peak of before would hide as much
+            ctypes.CDLL(None).malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")
+        base, seen = _peak(), set[str]()
+        for data in cases:
+            self.path.write_bytes(data)
+            how, said = outcome(self.form, self.path, valid, base)
+            place = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
+            if how not in ENDS or place not in seen:
+                (self.room / f"kept-{digest(data)}").write_bytes(data)
+            seen.add(place)
+            self._note(how, said[:300], digest(data))
+            if how == "memory":
+                return
+
+    def _note(self, *what: str) -> None:
+        with self.notes.open("a") as file:
+            file.write(json.dumps(what) + "\n")
+
+    def over(self, limit: float) -> bool:
+        """Whether it has ended, or was killed since a case took too long."""
+        pid, self.status = os.waitpid(self.pid, os.WNOHANG)
+        if pid:
+            return True
+        if time.time() - self.notes.stat().st_mtime > limit:
+            self.kill()
+            self.status = -1
+        return self.status == -1
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def result(self) -> list[tuple[str, str, bytes]]:
+        """Return how each case ended: (how, what is said, the file, empty where nothing is new)."""
+        found = []
+        for how, said, name in map(json.loads, self.notes.read_text().splitlines()):
+            kept = self.room / f"kept-{name}"
+            found.append((how, said, kept.read_bytes() if kept.is_file() else b""))
+        if self.status:
+            number = self.status & 0x7F
+            how, said = (
+                ("hang", "") if self.status == -1 else ("signal", signal.Signals(number).name)
+            )
+            found.append((how, said, self.path.read_bytes()))
+        shutil.rmtree(self.room)
+        return found
+
+
+def alone(form: Format, data: bytes, valid: set[str], limit: float) -> tuple[str, str]:
+    """Return how one file ends in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        child = Child(form, Path(folder), [data], valid)
+        while not child.over(limit):
+            time.sleep(0.005)
+        how, said, _ = child.result()[-1]
+        return how, said
+
+
+@dataclass
+class Fuzzer:
+    """A format's corpus, and a tally of its cases."""
+
+    form: Format
+    options: Options
     cases: int = 0
+    corpus: list[Entry] = field(default_factory=list)
+    valid: set[str] = field(default_factory=set)
     kept: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     harms: Counter[str] = field(default_factory=Counter)
     said: Counter[tuple[str, str]] = field(default_factory=Counter)
-    first: dict[tuple[str, str], str] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
 
-    def line(self, name: str) -> str:
-        """A line of the table."""
-        harms = ", ".join(f"{count} {kind}" for kind, count in sorted(self.harms.items()))
-        return (f"{name:16} {self.cases:8,} cases: {self.ends['read']:,} read, "
-                f"{self.ends['refused']:,} refused, "
-                f"{self.kept:,} went further; harm: {harms or 'none'}")  # fmt: skip
-
-
-class Fuzzer:
-    """One format: its corpus, what was reached, what was found; its files lie in `folder`."""
-
-    def __init__(self, form: Format, folder: Path, options: Options) -> None:
-        self.form, self.folder, self.options = form, folder, options
-        self.random = Random(f"{options.seed} {form.name}")
-        self.tally, self.spent = Tally(), 0.0
-        self.corpus = form.seeds()
-        self.seen: set[Any] = set()
-        self.valid: set[str] = set()
-        self._begin()
-
-    def _begin(self) -> None:
-        """Read every valid file once: what they reach is nothing new."""
-        taken = set()
+    def __post_init__(self) -> None:
+        """Read every valid file once: what they say is nothing new."""
+        self.random = Random(f"{self.options.seed} {self.form.name}")
+        self.corpus = self.form.seeds()
         for entry in self.corpus:
-            process = self._process(lambda entry=entry: [(0, entry.data)])
-            while (said := process.lines()) is not None:
-                self._learn([key for line in said for key in line[-1]])
-                taken |= {what for how, what, *_ in said if how == "read"}
-            process.end()
-        self.valid = taken
+            how, said = alone(self.form, entry.data, set(), self.options.limit)
+            if how == "read":
+                self.valid.add(said)
         if not self.valid:
             raise click.ClickException(f"{self.form.name}: expected a valid file to be read")
 
-    def _learn(self, new: list[Any]) -> None:
-        self.seen.update(tuple(key) if isinstance(key, list) else key for key in new)
+    def start(self, folder: Path) -> Child:
+        """Start a child on a batch of damaged files."""
+        chosen = Random(self.random.getrandbits(64))
+        mutated = (
+            self.form.mutate(chosen, chosen.choice(self.corpus), self.corpus)
+            for _ in range(self.options.batch)
+        )
+        return Child(self.form, folder, mutated, self.valid)
 
-    def _process(self, cases: Callable[[], Iterable[Case]]) -> Process:
-        room = Path(tempfile.mkdtemp(dir=self.folder))
-        return Process(Child(self.form, room, self.seen, self.valid), cases)
-
-    def start(self, count: int) -> Process:
-        """A child for a batch of `count` damaged files."""
-        random = Random(self.random.getrandbits(64))
-
-        def cases() -> Iterator[Case]:
-            for _ in range(count):
-                number = random.randrange(len(self.corpus))
-                yield number, self.form.mutate(random, self.corpus[number], self.corpus)
-
-        return self._process(cases)
-
-    def take(self, process: Process) -> bool:
-        """Take what a child says, if it does; whether it is at its end."""
-        started = process.since
-        said: list[Any] | None = []
-        if select.select([process.source], [], [], 0)[0]:
-            said = process.lines()
-        for how, what, name, number, new in said or []:
+    def take(self, child: Child) -> None:
+        """Count what a child noted; only a signal counts that does not come again alone."""
+        for how, said, data in child.result():
             if how == "broken":
-                raise click.ClickException(f"{self.form.name}: {what}")
-            self._count(how, what, process.room / f"kept-{name}", number, new)
-        over = said is None
-        if over:
-            number = process.end()
-            if number:
-                self._confirm("signal", signal.Signals(number).name, process.path.read_bytes())
-        elif not said and process.hangs(self.options.limit):
-            over = True
-            process.end(kill=True)
-            self._confirm("hang", "", process.path.read_bytes())
-        self.spent += max(0.0, time.monotonic() - started) if over else process.since - started
-        if over:
-            shutil.rmtree(process.room)
-        return over
+                raise click.ClickException(f"{self.form.name}: {said}")
+            self.cases += 1
+            if how in ("signal", "hang", "memory"):
+                again = alone(self.form, data, self.valid, self.options.limit)
+                if how != "signal" or again[0] not in ENDS:
+                    how, said = again
+            if how not in ENDS:
+                self._found(how, said, data)
+                continue
+            self.ends[how] += 1
+            place = re.sub(r"'[^']*'|/\S+|[\d.,-]+", "#", said)[:160]
+            if data and place not in self.seen and len(self.corpus) < _CORPUS:
+                self.corpus.append(Entry(data, self.corpus[0].hot))
+                self.kept += 1
+            self.seen.add(place)
 
-    def _count(self, how: str, what: str, kept: Path, number: int, new: list[Any]) -> None:
-        if how == "memory":
-            self._confirm(how, what, kept.read_bytes())
-            return
-        self.tally.cases += 1
-        if how in ENDS:
-            self.tally.ends[how] += 1
-        else:
-            self._found(how, what, kept.read_bytes())
-        if {tuple(k) if isinstance(k, list) else k for k in new} - self.seen and how in ENDS:
-            self.corpus.append(replace(self.corpus[number], data=kept.read_bytes()))
-            self.tally.kept += 1
-        self._learn(new)
-
-    def _confirm(self, how: str, what: str, data: bytes) -> None:
-        """Run a case again, alone: only a signal counts that does not come again."""
-        self.tally.cases += 1
-        again, said = alone(self.form, data, self.valid, self.options.limit)
-        if again not in ENDS:
-            self._found(again, said, data)
-        elif how == "signal":
-            self._found(how, f"{what}, not alone", data)
-        else:
-            self.tally.ends[again] += 1
-
-    def _found(self, how: str, what: str, data: bytes) -> None:
-        self.tally.harms[how] += 1
-        key = (how, what.partition(": ")[0])
-        self.tally.said[key] += 1
-        self.tally.first.setdefault(key, what)
-        if self.options.findings is not None and self.tally.said[key] <= _KEPT:
+    def _found(self, how: str, said: str, data: bytes) -> None:
+        self.harms[how] += 1
+        key = (how, said.partition(": ")[0])
+        self.said[key] += 1
+        if self.options.findings is not None and self.said[key] <= _KEPT:
             self.options.findings.mkdir(parents=True, exist_ok=True)
             name = f"{self.form.name}--{how.replace(' ', '-')}--{digest(data)}"
             (self.options.findings / name).write_bytes(data)
 
 
-def fuzz(forms: Iterable[Format], options: Options) -> dict[str, Tally]:
+def fuzz(forms: Iterable[Format], options: Options) -> dict[str, Fuzzer]:
     """Damage files of every format until there were as many cases, or as many seconds, as asked."""
     with tempfile.TemporaryDirectory(prefix="lenetgpu-fuzz-") as folder:
-        fuzzers = [Fuzzer(form, Path(folder), options) for form in forms]
-        end = time.monotonic() + (options.seconds or float("inf"))
-        running: list[tuple[Fuzzer, Process]] = []
+        fuzzers = [Fuzzer(form, options) for form in forms]
+        end, running = time.monotonic() + options.seconds, list[tuple[Fuzzer, Child]]()
         begun: Counter[str] = Counter()
         try:
-            while True:
-                left = [
-                    f for f in fuzzers if options.cases is None or f.tally.cases < options.cases
-                ]
-                if time.monotonic() > end or not left:
+            while left := [f for f in fuzzers if f.cases < options.cases]:
+                if time.monotonic() > end:
                     break
                 while len(running) < options.jobs:
                     fuzzer = min(left, key=lambda f: begun[f.form.name])
                     begun[fuzzer.form.name] += 1
-                    running.append((fuzzer, fuzzer.start(options.batch)))
-                select.select([process.source for _, process in running], [], [], 0.05)
-                running = [pair for pair in running if not pair[0].take(pair[1])]
+                    running.append((fuzzer, fuzzer.start(Path(folder))))
+                time.sleep(0.005)
+                for pair in [pair for pair in running if pair[1].over(options.limit)]:
+                    running.remove(pair)
+                    pair[0].take(pair[1])
         finally:
-            for _, process in running:
-                process.end(kill=True)
-        return {fuzzer.form.name: fuzzer.tally for fuzzer in fuzzers}
+            for _, child in running:
+                child.kill()
+        return {fuzzer.form.name: fuzzer for fuzzer in fuzzers}
 
 
 def _planted(path: Path) -> str:
-    """A reader that does the harm that a file names."""
+    """Do the harm that a file names."""
     what = path.read_text()
     if what == "signal":
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -224,17 +302,15 @@ def _planted(path: Path) -> str:
 
 
 def prove(jobs: int = 2) -> None:
-    """Each harm is planted, and must be found; one that is missed is a ClickException."""
+    """Plant each harm, which must be found; one that is missed is a ClickException."""
     for kind in (*HARMS, "refused"):
 
         def mutate(random: Random, entry: Entry, others: Any, kind: str = kind) -> bytes:
-            return kind.encode()  # never "fine": enough of those end a run before a slow harm
+            return kind.encode()
 
         form = Format(f"planted {kind}", "f", lambda: [Entry(b"fine")], mutate, _planted)
-        found = fuzz(
-            [form],
-            Options(seed=0, cases=2, jobs=jobs, limit=0.3 if kind == "hang" else 5.0, batch=2),
-        )[form.name]
+        limit = 0.3 if kind == "hang" else 5.0
+        found = fuzz([form], Options(0, cases=2, jobs=jobs, limit=limit, batch=2))[form.name]
         wanted = {kind} - {"refused"}
         if set(found.harms) != wanted or (kind == "refused") != bool(found.ends["refused"]):
             raise click.ClickException(
@@ -243,17 +319,13 @@ def prove(jobs: int = 2) -> None:
 
 
 def replay(places: Iterable[Path], limit: float) -> int:
-    """Run kept findings again; how many still do harm."""
-    files = [
-        f for place in places for f in (sorted(place.iterdir()) if place.is_dir() else [place])
-    ]
+    """Run kept findings again; return how many still do harm."""
     harmful = 0
-    for file in files:
+    for file in (f for p in places for f in (sorted(p.iterdir()) if p.is_dir() else [p])):
         name = file.name.partition("--")[0]
         if name not in FORMATS:
             raise click.ClickException(f"{file}: expected FORMAT--HARM--DIGEST, found {file.name}")
-        with tempfile.TemporaryDirectory() as folder:
-            valid = Fuzzer(FORMATS[name], Path(folder), Options(seed=0)).valid
+        valid = Fuzzer(FORMATS[name], Options(seed=0)).valid
         how, said = alone(FORMATS[name], file.read_bytes(), valid, limit)
         harmful += how not in ENDS
         click.echo(f"{file.name}: {how}, {said}")
@@ -261,15 +333,12 @@ def replay(places: Iterable[Path], limit: float) -> int:
 
 
 @click.command(help=__doc__)
-@click.option("--seconds", type=float, help="How long, over all formats.")
+@click.option("--seconds", type=float, help="How long, over all formats; 60 unless --cases.")
 @click.option("--cases", type=int, help="How many cases of each format.")
-@click.option("--format", "names", multiple=True, type=click.Choice([*FORMATS]),
-              help="Only this format; may be given more than once.")  # fmt: skip
+@click.option("--format", "names", multiple=True, type=click.Choice([*FORMATS]))
 @click.option("--seed", type=int, help="Of the random numbers; another one each time unless given.")
 @click.option("--jobs", type=int, default=os.cpu_count(), show_default=True)
-@click.option(
-    "--limit", type=float, default=10.0, show_default=True, help="Seconds a case may take."
-)
+@click.option("--limit", type=float, default=10.0, show_default=True, help="Seconds of a case.")
 @click.option("--findings", type=click.Path(path_type=Path), default=Path("findings"),
               show_default=True, help="The folder that findings are kept in.")  # fmt: skip
 @click.option("--replay", "replayed", multiple=True, type=click.Path(exists=True, path_type=Path),
@@ -283,15 +352,19 @@ def main(names: tuple[str, ...], replayed: tuple[Path, ...], **asked: Any) -> No
         asked["seed"] = int.from_bytes(os.urandom(4), "little")
     prove(asked["jobs"])
     click.echo(f"{len(HARMS)} planted harms found; seed {asked['seed']}")
-    tallies = fuzz([FORMATS[name] for name in names or FORMATS], Options(**asked))
-    for name, tally in tallies.items():
-        click.echo(tally.line(name))
-        for key, count in tally.said.most_common():
-            click.echo(f"  {count} {key[0]}, as {tally.first[key]}")
-    harms: Counter[str] = sum((tally.harms for tally in tallies.values()), Counter())
-    counts = ", ".join(f"{harms[kind]} {kind}" for kind in HARMS)
-    click.echo(f"of {sum(tally.cases for tally in tallies.values()):,} damaged files: {counts}")
-    sys.exit(1 if harms else 0)
+    given = {name: value for name, value in asked.items() if value is not None}
+    found = fuzz([FORMATS[name] for name in names or FORMATS], Options(**given))
+    for name, one in found.items():
+        harms = ", ".join(f"{count} {kind}" for kind, count in sorted(one.harms.items()))
+        click.echo(f"{name:18} {one.cases:8,} cases: {one.ends['read']:,} read, "
+                   f"{one.ends['refused']:,} refused, {one.kept:,} went further; "
+                   f"harm: {harms or 'none'}")  # fmt: skip
+        for (how, said), count in one.said.most_common():
+            click.echo(f"  {count} {how}, as {said}")
+    total = sum((one.harms for one in found.values()), Counter[str]())
+    counts = ", ".join(f"{total[kind]} {kind}" for kind in HARMS)
+    click.echo(f"of {sum(one.cases for one in found.values()):,} damaged files: {counts}")
+    sys.exit(1 if total else 0)
 
 
 if __name__ == "__main__":

@@ -1,54 +1,83 @@
-"""What `scripts/fuzz.py` damages: a format is how valid files are made, and how one is read.
+"""What `scripts/fuzz.py` damages, and how: a format is valid files, a mutation and a reader.
 
-A new one is an entry of FORMATS. `read` returns what was taken from the file as text or bytes, the
-same for the same file, and raises LenetError for a file that it refuses; whatever else it does is a
-finding.
+`read` returns what was taken from a file as text, the same for the same file, and raises LenetError
+for a file that it refuses; whatever else it does is a finding.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import json
+import os
 import re
-import subprocess
-import sys
+import struct
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
+from random import Random
 from typing import Any
+from unittest import mock
 
-import fuzz_mutations as mutations
 import h5py
 import numpy as np
-from fuzz_mutations import Entry, Mutation
+import onnx
+from PIL import Image
 
-from lenetgpu.files import hdf5
+from lenetgpu.check import fit, verify
+from lenetgpu.cpu import native as code
+from lenetgpu.dispatch import auto
+from lenetgpu.errors import LenetError
+from lenetgpu.files import assets, hdf5
+from lenetgpu.files.convs import benchdnn, miopen, onnx_convs
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.packed.write import pack_data
+from lenetgpu.files.models import forms
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.earlier import load_earlier
-from lenetgpu.measure import regression
+from lenetgpu.measure import regression, roofline
+from lenetgpu.net.streaming import costs
+from lenetgpu.net.streaming.schedule import Costs, best_schedule
 from lenetgpu.network import weight_shapes
+from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
+from lenetgpu.pictures.read import read_grey
+from lenetgpu.plan import resolve
+from lenetgpu.stages import emitted
+from lenetgpu.store import entries
 
 ROOT = Path(__file__).resolve().parent.parent
-MEASURED = ROOT / "docs" / "measured"
-HOSTILE = ROOT / "tests" / "hostile_hdf5.py"
-_SMALL = 1 << 15
-DIGITS = np.random.default_rng(0).integers(0, 256, (3, 28, 28)).astype(np.uint8) * (
-    np.random.default_rng(1).random((3, 28, 28)) < 0.2
-).astype(np.uint8)
-LABELS = np.array([3, 0, 9], np.uint8)
+Spans = Sequence[tuple[int, int]]
+_LONGEST, _BOMB = 4 << 20, 64 << 20
+_WORDS = (0, 1, 2, 8, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
+          1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file; `hot` are the bytes that say what the rest is, `sums` spans before a checksum."""
+
+    data: bytes
+    hot: Spans = ()
+    sums: Spans = ()
+
+
+Mutation = Callable[[Random, Entry, Sequence[Entry]], bytes]
 
 
 @dataclass(frozen=True)
 class Format:
     """Files called `file`, with those of `beside` in the same folder.
 
-    `seeds()` are valid files. With `summed`, a damaged file is refused or gives what a valid one
-    does, unless `mutate` made its sums right.
+    With `summed`, a damaged file is refused or gives what a valid one does.
     """
 
     name: str
@@ -60,6 +89,297 @@ class Format:
     summed: bool = False
 
 
+# damage
+
+
+def damage(rng: Random, data: bytes, hot: Spans = ()) -> bytes:
+    """Change numbers and bits, cut, double or move parts, most of it in what is hot."""
+    made = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
+        if not made:
+            break
+        lo, hi = rng.choice(hot) if hot and rng.random() < 0.8 else (0, len(made))
+        lo = min(max(lo, 0), len(made) - 1)
+        at = rng.randrange(lo, max(lo + 1, min(hi, len(made))))
+        kind, length = rng.randrange(12), rng.choice((1, 2, 4, 8, 16, 64, 512))
+        if kind < 5:
+            width, order = rng.choice((1, 2, 4, 8)), rng.choice(("little", "big"))
+            at -= at % width if rng.random() < 0.7 else 0
+            old = int.from_bytes(made[at : at + width], order)
+            near = (at, len(made), old + 1, old - 1, old * 2, rng.getrandbits(64))
+            value = rng.choice((*_WORDS, *near)) % (1 << 8 * width)
+            made[at : at + width] = value.to_bytes(width, order)
+        elif kind < 8:
+            made[at] ^= 1 << rng.randrange(8)
+        elif kind == 8:
+            del made[at : at + length if rng.random() < 0.5 else None]
+        elif kind == 9 and len(made) < _LONGEST:
+            made[at:at] = made[at : at + length]
+        else:
+            made[at : at + length] = rng.randbytes(length)
+    return bytes(made)
+
+
+def of_bytes(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage bytes, most of them where the header is; or join two files."""
+    if rng.random() < 0.05:
+        other = rng.choice(others).data
+        return (
+            entry.data[: rng.randrange(len(entry.data) + 1)]
+            + other[rng.randrange(len(other) + 1) :]
+        )
+    return damage(rng, entry.data, entry.hot)
+
+
+def of_gzip(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage the packed bytes, or what is packed in them; or add a bomb."""
+    try:
+        inside = zlib.decompress(entry.data, 31)
+    except zlib.error:
+        return of_bytes(rng, entry, others)
+    more = bytes(rng.choice((0, 1, 784, _BOMB)))
+    made = gzip.compress(damage(rng, inside, [(0, 16)]) + more, 1, mtime=0)
+    return made if rng.random() < 0.7 else of_bytes(rng, entry, others)
+
+
+def of_json(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Replace, delete or exchange values of the tree; at times bytes, or a deep nest."""
+    odd = (None, True, 0, -1, 1.5, 1e308, 10**400, float("nan"), float("inf"), "", "nan", "1",
+           "\x1b[31m\n", "\ud800", "x" * 5000, [], {}, [[]], [None], [1, 2], {"a": 1})  # fmt: skip
+    try:
+        tree = json.loads(entry.data)
+    except (ValueError, RecursionError):
+        tree = None
+    if tree is None or rng.random() < 0.2:
+        deep = rng.choice((b"[", b'{"a":')) * rng.choice((10, 900, 100_000))
+        return deep if rng.random() < 0.2 else damage(rng, entry.data)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        places, todo = [], [tree]
+        while todo:
+            holder = todo.pop()
+            for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
+                places.append((holder, key))
+                todo += [holder[key]] if isinstance(holder[key], dict | list) else []
+        if not places:
+            return json.dumps(rng.choice(odd)).encode()
+        holder, key = rng.choice(places)
+        other, place = rng.choice(places)
+        what = rng.randrange(6)
+        if what == 0:
+            del holder[key]
+        elif what == 1:
+            holder[key] = deepcopy(other[place])
+        elif what == 2 and isinstance(holder, dict):
+            holder[rng.choice(("", "a", f"{key}x"))] = holder.pop(key)
+        else:
+            holder[key] = deepcopy(rng.choice(odd))
+    return json.dumps(tree).encode()
+
+
+def of_npy(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Give the header's text another type, shape or order; or damage bytes."""
+    header = re.match(rb"\x93NUMPY..(..)([^\n]*\n)", entry.data, re.DOTALL)
+    if header is None or rng.random() < 0.5:
+        return damage(rng, entry.data, [(0, 128)])
+    odd = (b"'|O'", b"'<f8'", b"'>u2'", b"'<c16'", b"'|V784'", b"[('a','<f4')]", b"(", b"()" * 900,
+           b"(9223372036854775807, 28, 28)", b"(-1, 28, 28)", b"1e9", b"[" * 3000)  # fmt: skip
+    parts = re.findall(rb"'[^']*'|\([^)]*\)|\w+", header[2]) or [b"{"]
+    text = header[2].replace(rng.choice(parts), rng.choice(odd), 1)
+    length = len(text).to_bytes(4, "little")[:2] if rng.random() < 0.8 else header[1]
+    return entry.data[: header.start(1)] + length + text + entry.data[header.end() :]
+
+
+def lookup3(data: bytes, lengths: Any) -> Any:
+    """Return HDF5's checksum of metadata, of the first n bytes of `data` for each n."""
+
+    def turned(x: Any, by: int) -> Any:
+        return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+    lengths = np.asarray(lengths, np.int64)
+    a, b, c = (np.uint32(0xDEADBEEF) + lengths.astype(np.uint32) for _ in range(3))
+    for at in range(0, int(lengths.max()), 12):
+        left = lengths - at
+        words = np.frombuffer(data[at : at + 12].ljust(12, b"\0"), np.uint8)
+        kept = np.where(np.arange(12) < left[:, None], words, 0).astype(np.uint8).view("<u4")
+        here, last = left > 0, (left > 0) & (left <= 12)
+        a, b, c = (np.where(here, x + kept[:, k], x) for k, x in enumerate((a, b, c)))
+        x, y, z, f, g, h = a, b, c, a, b, c
+        for by in (4, 6, 8, 16, 19, 4):
+            x, y, z = y, z + y, (x - z) ^ turned(z, by)
+        for by in (14, 11, 25, 16, 4, 14, 24):
+            f, g, h = g, (h ^ g) - turned(g, by), f
+        mixed = here & ~last
+        a, b = np.where(mixed, x, a), np.where(mixed, y, b)
+        c = np.where(mixed, z, np.where(last, g, c))
+    return c
+
+
+def described(data: bytes) -> Entry:
+    """Return an HDF5 file with what in it is no chunk of data, and what has a checksum."""
+    raw: list[tuple[int, int]] = []
+    with h5py.File(io.BytesIO(data), "r") as file:
+        items: list[Any] = []
+        file.visititems(lambda _, item: items.append(item))
+        for item in (item for item in items if isinstance(item, h5py.Dataset)):
+            if item.chunks:
+                found = map(item.id.get_chunk_info, range(item.id.get_num_chunks()))
+                raw += [(chunk.byte_offset, chunk.byte_offset + chunk.size) for chunk in found]
+            elif (at := item.id.get_offset()) is not None:
+                raw.append((at, at + item.id.get_storage_size()))
+    edges, sums = [0, *(edge for span in sorted(raw) for edge in span), len(data)], []
+    hot = [(lo, hi) for lo, hi in zip(edges[::2], edges[1::2], strict=True) if lo < hi]
+    for match in re.finditer(rb"\x89HDF\r\n\x1a\n|[OBFAES][A-Z]{3}", data):
+        lo = match.start()
+        tries = np.arange(8, min(len(data) - lo - 4, 1100))
+        if len(tries) and any(first <= lo < last for first, last in hot):
+            kept = [struct.unpack_from("<I", data, lo + n)[0] for n in tries]
+            sums += [(lo, lo + int(n)) for n in tries[lookup3(data[lo : lo + 1104], tries) == kept]]
+    return Entry(data, hot, sums)
+
+
+def of_hdf5(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage metadata, as a rule with checksums made right again; at times chunks."""
+    made = bytearray(damage(rng, entry.data, entry.hot if rng.random() < 0.9 else ()))
+    if rng.random() < 0.85:
+        sums_made_right(made, entry)
+    return bytes(made)
+
+
+def sums_made_right(made: bytearray, entry: Entry) -> None:
+    """Make the checksums of metadata right that is not as in `entry`."""
+    for lo, hi in entry.sums:
+        if hi + 4 <= len(made) and made[lo:hi] != entry.data[lo:hi]:
+            made[hi : hi + 4] = struct.pack("<I", int(lookup3(bytes(made[lo:hi]), [hi - lo])[0]))
+
+
+def of_png(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage, double, rename or add a chunk, its CRC right; or change what is deflated."""
+    chunks, at = [], 8
+    while at + 12 <= len(entry.data):
+        length = int.from_bytes(entry.data[at : at + 4], "big")
+        chunks.append((entry.data[at + 4 : at + 8], entry.data[at + 8 : at + 8 + length]))
+        at += 12 + length
+    if not chunks or rng.random() < 0.2:
+        return of_bytes(rng, entry, others)
+    at = rng.randrange(len(chunks))
+    (name, data), kind = chunks[at], rng.randrange(6)
+    bomb = zlib.compress(bytes(rng.choice((10, _BOMB))), 1)
+    if kind < 2:
+        chunks[at] = name, damage(rng, data)
+    elif kind == 2 and name == b"IDAT":
+        chunks[at] = name, rng.choice((bomb, zlib.compress(b""), data[: len(data) // 2]))
+    elif kind == 3 and name == b"IHDR":
+        size = rng.choice((0, 1, 9, 1 << 14, 1 << 20, (1 << 31) - 1, 1 << 31))
+        chunks[at] = name, struct.pack(">I", size) + data[4:]
+    elif kind == 4:
+        added = rng.choice(((b"zTXt", b"a\0\0" + bomb), (b"iCCP", b"a\0\0" + bomb), chunks[at],
+                            (b"iTXt", b"a\0\1\0\0\0" + bomb), (b"eXIf", rng.randbytes(40)),
+                            (b"tRNS", rng.randbytes(9)), (b"PLTE", rng.randbytes(30)),
+                            (b"acTL", rng.randbytes(8)), (b"fcTL", rng.randbytes(26))))  # fmt: skip
+        chunks.insert(rng.randrange(len(chunks) + 1), added)
+    else:
+        chunks[at] = bytes([name[0] ^ 32, *name[1:]]), data
+    return entry.data[:8] + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+
+
+def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage the header as JSON, its length right or not, at times without its checksums."""
+    length = int.from_bytes(entry.data[:8], "little")
+    header = entry.data[8 : 8 + length]
+    if rng.random() < 0.3 or len(header) != length:
+        return of_bytes(rng, entry, others)
+    made = of_json(rng, Entry(header), others)
+    with_sums = made
+    try:
+        tree = json.loads(made)
+        tree.pop("__metadata__", None)
+        made = json.dumps(tree).encode() if rng.random() < 0.4 else with_sums
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        pass
+    said = rng.choice((len(made),) * 8 + (0, 1 << 63, len(made) + 8))
+    return said.to_bytes(8, "little") + made + entry.data[8 + length :]
+
+
+def of_npz(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Damage, rename or double a member, or make it a bomb; the zip is right again."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(entry.data)) as source:
+            members = [(name, source.read(name)) for name in source.namelist()]
+    except Exception:  # of a file that went further
+        members = []
+    if not members or rng.random() < 0.3:
+        return damage(rng, entry.data, [*entry.hot, (len(entry.data) - 600, len(entry.data))])
+    at, kind = rng.randrange(len(members)), rng.randrange(6)
+    name, data = members[at]
+    if kind < 3:
+        members[at] = name, of_npy(rng, Entry(data), others)
+    elif kind == 3:
+        members[at] = rng.choice(("../x.npy", "a", "\x1b[31m.npy", name * 40)), data
+    elif kind == 4:
+        members.insert(rng.randrange(len(members)), (name, data))
+    else:
+        members[at] = name, data[:200] + bytes(rng.choice((8, _BOMB)))
+    made, way = io.BytesIO(), rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+    with warnings.catch_warnings(), zipfile.ZipFile(made, "w", way, compresslevel=1) as file:
+        warnings.simplefilter("ignore")  # of a name twice
+        for name, data in members:
+            file.writestr(zipfile.ZipInfo(name), data, way, 1)
+    return made.getvalue()
+
+
+def of_onnx(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
+    """Give a few fields of the model other values; or damage bytes."""
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(entry.data)
+    except Exception:  # protobuf's own error, by whichever of its makes
+        return of_bytes(rng, entry, others)
+    graph = model.graph
+    if rng.random() < 0.3 or not graph.node or not graph.initializer:
+        return of_bytes(rng, entry, others)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        odd = rng.choice((0, 1, -1, 10**6, (1 << 31) - 1, -(1 << 31), 1 << 40, (1 << 63) - 1))
+        tensor, node = rng.choice(graph.initializer), rng.choice(graph.node)
+        other, kind = rng.choice(graph.node), rng.randrange(10)
+        attribute = rng.choice([*node.attribute, onnx.AttributeProto()])
+        if kind == 0 and tensor.dims:
+            tensor.dims[rng.randrange(len(tensor.dims))] = odd
+        elif kind == 1:
+            tensor.data_type = odd % (1 << 31)
+        elif kind == 2:
+            tensor.raw_data = tensor.raw_data[: rng.randrange(64)] * rng.choice((0, 1, 3))
+        elif kind == 3:
+            tensor.data_location = 1
+            tensor.external_data.add(key="location", value=rng.choice(("/etc/passwd", "../x")))
+        elif kind == 4:
+            node.op_type = rng.choice(("Conv", "Relu", "If", "Loop", "", "\x1b[31m", "Reshape",
+                                       other.op_type))  # fmt: skip
+        elif kind == 5:
+            attribute.i = odd
+            if attribute.ints:
+                attribute.ints[rng.randrange(len(attribute.ints))] = odd
+        elif kind == 6:
+            graph.node.add().CopyFrom(node) if rng.random() < 0.5 else graph.node.remove(node)
+            if not graph.node:
+                break
+        elif kind == 7 and node.input:
+            node.input[rng.randrange(len(node.input))] = rng.choice([*other.output, ""])
+        elif kind == 8 and node.output:
+            node.output[0] = rng.choice([*other.output, ""])
+        else:
+            inner = graph.node.add(op_type="If", name="deep").attribute.add(name="then_branch")
+            for _ in range(rng.choice((1, 5, 64))):
+                inner.type = onnx.AttributeProto.GRAPH
+                inner = inner.g.node.add(op_type="If").attribute.add(name="then_branch")
+    return bytes(model.SerializeToString())
+
+
+# readers
+
+
 def _hashed(*arrays: Any) -> str:
     found = hashlib.sha256()
     for array in arrays:
@@ -69,7 +389,9 @@ def _hashed(*arrays: Any) -> str:
 
 
 def read_images(path: Path) -> str:
-    """Images and labels whole; AssertionError where they are not what every reader promises."""
+    """Read images and labels; AssertionError where they are not what every reader promises."""
+    if path.suffix == ".h5":
+        hdf5.attributes(path)
     data = load_dataset(path)
     assert data.images.shape[1:] == (28, 28, 1) and len(data) > 0
     assert data.images.dtype == np.uint8 or -0.01 < data.images.min() <= data.images.max() < 1.01
@@ -78,153 +400,45 @@ def read_images(path: Path) -> str:
     return _hashed(data.images, data.labels)
 
 
-def read_hdf5_images(path: Path) -> str:
-    """Those of an HDF5 file, and its attributes."""
-    hdf5.attributes(path)
-    return read_images(path)
-
-
 def read_weights(path: Path) -> str:
-    """Every tensor; AssertionError where one has another shape or a number that is not finite."""
+    """Read every tensor; AssertionError where one has another shape or is not finite."""
     tensors = load_weights(path).tensors
     assert {name: tensor.shape for name, tensor in tensors.items()} == weight_shapes()
     assert all(np.isfinite(tensor).all() for tensor in tensors.values())
     return _hashed(*tensors.values())
 
 
-def _hdf5(write: Callable[[h5py.File], None], **how: Any) -> Entry:
-    made = io.BytesIO()
-    with h5py.File(made, "w", **how) as file:
-        write(file)
-    return mutations.described(made.getvalue())
+def read_picture(path: Path) -> str:
+    """Read grey and digit; AssertionError where they are not what the reader promises."""
+    grey, notes, size = read_grey(path)
+    assert grey.ndim == 2 and grey.size and grey.dtype == np.float32 and np.isfinite(grey).all()
+    assert grey.min() >= -0.01 and grey.max() <= 255.01, (grey.min(), grey.max())
+    said, found = [*notes, str(zlib.crc32(grey))], [as_it_is(grey, size)]
+    try:
+        found.append(as_mnist(grey))
+    except LenetError as error:
+        said.append(str(error))
+    for each in found:
+        assert each.pixels.shape == (28, 28) and each.pixels.dtype == np.uint8
+        said += [*each.notes, str(zlib.crc32(each.pixels))]
+    return " ".join(said)
 
 
-def hostile_files() -> list[Entry]:
-    """What tests/hostile_hdf5.py writes, as far as it is small; none where it is not there."""
-    if not HOSTILE.is_file():
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        made = str(Path(folder) / "made")
-        subprocess.run([sys.executable, str(HOSTILE), made], check=True, stdout=subprocess.PIPE)
-        files = [path for path in sorted(Path(folder).rglob("*.h5")) if path.is_file()]
-        small = [path.read_bytes() for path in files if path.stat().st_size < _SMALL]
-    return [Entry(data, [(0, 4096)]) for data in small]
-
-
-def image_files() -> list[Entry]:
-    """Contiguous, compact, chunked; each filter; both generations of the format."""
-    floats = DIGITS.astype(np.float32) / 255
-    zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True}
-
-    def labelled(x: Any, y: Any = LABELS, **how: Any) -> Callable[[h5py.File], None]:
-        def write(file: h5py.File) -> None:
-            file.attrs["title"] = "three digits"
-            file.create_dataset("x", data=x, track_times=False, **how)
-            file.create_dataset("y", data=y, track_times=False)
-
-        return write
-
-    def compact(file: h5py.File) -> None:
-        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_layout(h5py.h5d.COMPACT)
-        space, kind = h5py.h5s.create_simple(DIGITS.shape), h5py.h5t.NATIVE_UINT8
-        h5py.h5d.create(file.id, b"x", kind, space, plist).write(space, space, DIGITS)
-
-    one_hot = np.eye(10, dtype="f4")[LABELS]
-    return [
-        _hdf5(labelled(DIGITS)),
-        _hdf5(labelled(floats, LABELS.astype(">i8"))),
-        _hdf5(labelled(floats.astype(">f8")[..., None], one_hot, chunks=(1, 14, 28, 1), **zipped)),
-        _hdf5(labelled(DIGITS, one_hot, chunks=(1, 28, 28), compression="gzip")),
-        _hdf5(labelled(DIGITS, chunks=(2, 28, 28), maxshape=(None, 28, 28), **zipped)),
-        _hdf5(compact),
-        _hdf5(labelled(DIGITS, chunks=(1, 28, 28), **zipped), libver="latest"),
-        _hdf5(labelled(DIGITS, chunks=(1, 28, 28), maxshape=(9, 28, 28)), libver="latest"),
-        _hdf5(labelled(floats, chunks=(1, 28, 28), maxshape=(None, 28, 28)), libver="latest"),
-        _hdf5(labelled(DIGITS, chunks=(1, 28, 28), compression="gzip"), userblock_size=512),
-        _hdf5(labelled(DIGITS, chunks=(2, 28, 28)), libver="earliest"),
-        *hostile_files(),
-    ]
-
-
-def weight_files() -> list[Entry]:
-    """Contiguous, of both generations; compressed with checksums."""
-
-    def tensors(**how: Any) -> Callable[[h5py.File], None]:
-        def write(file: h5py.File) -> None:
-            for name, shape in weight_shapes().items():
-                data = np.resize(np.linspace(-0.1, 0.1, 64, dtype="f4"), shape)
-                file.create_dataset(name, data=data, track_times=False, **how)
-
-        return write
-
-    zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True}
-    return [
-        _hdf5(tensors()),
-        _hdf5(tensors(**zipped)),
-        _hdf5(tensors(chunks=True, **zipped), libver="latest"),
-    ]
-
-
-def packed_files() -> list[Entry]:
-    """With labels and without, as `data pack` writes them."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for labels in (True, False):
-            source, target = Path(folder) / "in.h5", Path(folder) / "out.h5"
-            with h5py.File(source, "w") as file:
-                file["x"] = np.resize(DIGITS, (300, 28, 28))
-                if labels:
-                    file["y"] = np.resize(LABELS, 300)
-            pack_data(source, target)
-            found.append(mutations.described(target.read_bytes()))
-    return found
-
-
-def _idx(magic: int, array: Any) -> bytes:
-    return np.array([magic, *array.shape], ">u4").tobytes() + array.tobytes()
-
-
-IDX, IDX_LABELS = _idx(2051, DIGITS), _idx(2049, LABELS)
-
-
-def _plain(*files: bytes, hot: int = 64) -> Callable[[], list[Entry]]:
-    return lambda: [Entry(data, [(0, hot)]) for data in files]
-
-
-def npy_files() -> list[Entry]:
-    """Of each type and shape that is taken, and a header of the second version."""
-    found = []
-    for array in (DIGITS, DIGITS[..., None] / 255.0, DIGITS[:, None].astype(">f4") / 255):
-        made = io.BytesIO()
-        np.save(made, array)
-        found.append(Entry(made.getvalue(), [(0, 128)]))
-    made = io.BytesIO()
-    np.lib.format.write_array(made, DIGITS, version=(2, 0))
-    return [*found, Entry(made.getvalue(), [(0, 128)])]
-
-
-def earlier_files() -> list[Entry]:
-    """Results of `compare` and `conv` as they are kept, of a few candidates."""
-    found = []
-    folder = MEASURED / "nvidia-h200"  # where read_earlier is
-    for path in sorted([*folder.glob("cells/*.json"), *folder.glob("conv/*.json")])[:6]:
-        document = json.loads(path.read_text())
-        for part in document.get("cases", [document]):
-            part["candidates"] = part["candidates"][:3]
-        if "cases" in document:
-            document["cases"] = document["cases"][:2]
-        found.append(Entry(json.dumps(document).encode()))
-    return found
+def read_line(path: Path) -> str:
+    """Read a convolution of benchdnn's or MIOpenDriver's line."""
+    line = path.read_bytes().decode("latin-1")
+    given = (miopen if "MIOpen" in line else benchdnn).read(line, True)
+    return f"{given} {given.asked and given.asked.conv}"
 
 
 def read_earlier(path: Path) -> str:
-    """What `--against` does with a file: it is read, compared, and looked at for regressions."""
+    """Do what `--against` does with a file: read it, compare it, look for regressions."""
     text = path.read_bytes()
     named = re.search(rb'"what": "(\w+)"', text)
     command = "conv" if b'"cases"' in text else "compare"
-    what = named[1].decode() if named and command == "compare" else None
-    earlier = load_earlier(path, command, what)
+    earlier = load_earlier(
+        path, command, named[1].decode() if named and command[2] == "m" else None
+    )
     now = {"device": "NVIDIA H200", "reference": earlier.get("reference"), "cold_l2": False}
     lost = regression.regressions(earlier, earlier, 3.0)
     if command == "conv":
@@ -233,29 +447,280 @@ def read_earlier(path: Path) -> str:
     return str(lost)
 
 
-def _of_images(name: str, file: str, seeds: Any, mutate: Mutation, **more: Any) -> Format:
-    return Format(name, file, seeds, mutate, read_images, **more)
+# valid files
+
+DIGITS = np.random.default_rng(0).integers(0, 256, (3, 28, 28)).astype(np.uint8) * (
+    np.random.default_rng(1).random((3, 28, 28)) < 0.2
+).astype(np.uint8)
+LABELS = np.array([3, 0, 9], np.uint8)
+TENSORS = {name: np.resize(np.linspace(-0.1, 0.1, 64, dtype="f4"), shape)
+           for name, shape in weight_shapes().items()}  # fmt: skip
 
 
-_X, _Y = "t-images-idx3-ubyte", "t-labels-idx1-ubyte"
-_SHORT, _GZ = {"hot": 16}, gzip.compress
-_ALL = (
-    Format("hdf5-images", "x.h5", image_files, mutations.of_hdf5, read_hdf5_images),
-    Format("hdf5-weights", "w.h5", weight_files, mutations.of_hdf5, read_weights),
-    _of_images("packed", "p.h5", packed_files, mutations.of_hdf5, summed=True),
-    _of_images("idx", _X, _plain(IDX, **_SHORT), mutations.of_bytes, beside={_Y: IDX_LABELS}),
-    replace(
-        _of_images("idx-labels", _Y, _plain(IDX_LABELS, hot=8), mutations.of_bytes),
-        beside={_X: IDX}, read=lambda path: read_images(path.with_name(_X)),
-    ),
-    _of_images("idx-gzip", f"{_X}.gz", _plain(_GZ(IDX, mtime=0), **_SHORT), mutations.of_gzip,
-               beside={_Y: IDX_LABELS}),
-    replace(
-        _of_images("idx-labels-gzip", f"{_Y}.gz", _plain(_GZ(IDX_LABELS, mtime=0), hot=8),
-                   mutations.of_gzip),
-        beside={_X: IDX}, read=lambda path: read_images(path.with_name(_X)),
-    ),
-    _of_images("npy", "x.npy", npy_files, mutations.of_npy),
-    Format("against", "a.json", earlier_files, mutations.of_json, read_earlier),
-)  # fmt: skip
-FORMATS = {entry.name: entry for entry in _ALL}
+def _plain(*files: bytes, hot: int = 64) -> Callable[[], list[Entry]]:
+    return lambda: [Entry(data, [(0, hot)]) for data in files]
+
+
+def hdf5_files(*ways: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> list[Entry]:
+    """Make a file of each (arrays by name, options of data sets, options of the file)."""
+    found = []
+    for arrays, how, whole in ways:
+        made = io.BytesIO()
+        with h5py.File(made, "w", **whole) as file:
+            file.attrs["title"] = "three digits"
+            for name, array in arrays.items():
+                options = how if array.ndim > 2 or "y" not in arrays else {}
+                file.create_dataset(name, data=array, track_times=False, **options)
+        found.append(described(made.getvalue()))
+    return found
+
+
+def image_files() -> list[Entry]:
+    """Make files contiguous and chunked, of each filter, of both generations of HDF5."""
+    floats, latest = DIGITS.astype(np.float32) / 255, {"libver": "latest"}
+    zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": (1, 28, 28)}
+    one_hot, plain = np.eye(10, dtype="f4")[LABELS], {"x": DIGITS, "y": LABELS}
+    return hdf5_files(
+        (plain, {}, {}), ({"x": floats, "y": LABELS.astype(">i8")}, {}, {}),
+        ({"x": floats.astype(">f8"), "y": one_hot}, zipped, {}),
+        (plain, {"chunks": (2, 28, 28), "maxshape": (None, 28, 28)}, {}), (plain, zipped, latest),
+        (plain, {"chunks": (1, 28, 28), "maxshape": (9, 28, 28)}, latest),
+        ({"x": floats}, {"chunks": (1, 28, 28), "maxshape": (None, 28, 28)}, latest),
+        (plain, zipped, {"userblock_size": 512}),
+    )  # fmt: skip
+
+
+def weight_files() -> list[Entry]:
+    """Make files contiguous and compressed, of both generations of HDF5."""
+    zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": True}
+    latest = {"libver": "latest"}
+    return hdf5_files((TENSORS, {}, {}), (TENSORS, zipped, {}), (TENSORS, zipped, latest))
+
+
+def model_files(form: str) -> list[Entry]:
+    """Make a file of weights in another's form."""
+    data = forms.written(Path("w"), form, TENSORS, {"who": "the fuzzer", "seed": 1})
+    spans = [(at, at + t.nbytes) for t in TENSORS.values() if (at := data.find(t.tobytes())) >= 0]
+    edges = [0, *(edge for span in sorted(spans) for edge in span), len(data)]
+    return [Entry(data, list(zip(edges[::2], edges[1::2], strict=True)))]
+
+
+def npy_files() -> list[Entry]:
+    """Make arrays of each type and shape that is taken, and a header of the second version."""
+    found = []
+    for array, version in ((DIGITS, (1, 0)), (DIGITS[..., None] / 255.0, (1, 0)), (DIGITS, (2, 0)),
+                           (DIGITS[:, None].astype(">f4") / 255, (1, 0))):  # fmt: skip
+        made = io.BytesIO()
+        np.lib.format.write_array(made, array, version=version)
+        found.append(Entry(made.getvalue(), [(0, 128)]))
+    return found
+
+
+def earlier_files() -> list[Entry]:
+    """Take kept results of `compare` and `conv`, of a few candidates each."""
+    found, folder = [], ROOT / "docs" / "measured" / "nvidia-h200"
+    for path in sorted([*folder.glob("cells/*.json"), *folder.glob("conv/*.json")])[:6]:
+        document = json.loads(path.read_text())
+        for part in document.get("cases", [document]):
+            part["candidates"] = part["candidates"][:3]
+        document |= {"cases": document["cases"][:2]} if "cases" in document else {}
+        found.append(Entry(json.dumps(document).encode()))
+    return found
+
+
+def picture_files(form: str) -> list[Entry]:
+    """Make pictures of a 7 in Pillow's `form`: of each mode, turned, of frames, packed."""
+    y, x = np.mgrid[:60, :44]
+    ink = ((abs(y - 12) < 3) & (x > 8) & (x < 35)) | (
+        (abs(32 - (y - 12) * 0.35 - x) < 3) & (y >= 12) & (y < 51)
+    )
+    grey = Image.fromarray(np.where(ink, 20, 235).astype(np.uint8))
+    exif, wide = Image.Exif(), np.asarray(grey)
+    exif[0x0112] = 6
+    images = [(grey.convert(mode), {}) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")]
+    images += [(Image.fromarray(wide.astype(np.uint16) * 257), {}), (grey, {"exif": exif}),
+               (Image.fromarray(wide.astype(np.float32) / 255), {}), (grey, {"progressive": True}),
+               (grey, {"save_all": True, "append_images": [grey.transpose(1)]}),
+               (grey.convert("RGBA"), {"lossless": True})]  # fmt: skip
+    ways = ("tiff_deflate", "tiff_lzw", "packbits", "jpeg") if form == "TIFF" else ()
+    images += [(grey, {"compression": way}) for way in ways]
+    images += [(grey.convert("1"), {"compression": "group4"})] if ways else []
+    found = [b"P2 3 2 255\n0 1 2\n3 4 255\n"] if form == "PPM" else []
+    for image, how in images:
+        made = io.BytesIO()
+        with contextlib.suppress(OSError, ValueError, KeyError):  # a form has not every mode
+            image.save(made, form, **how)
+            found.append(made.getvalue())
+    return [Entry(data, [(0, 256)]) for data in dict.fromkeys(found)]
+
+
+def convolution_models() -> list[Entry]:
+    """Make a model of two convolutions, with shapes that are worked out between them."""
+    node, tensor = onnx.helper.make_node, onnx.helper.make_tensor
+    nodes = [node("Conv", ["x", "w", "b"], ["a"], "a", pads=[1] * 4), node("Relu", ["a"], ["r"]),
+             node("Shape", ["r"], ["s"]), node("Gather", ["s", "i"], ["n"]),
+             node("Concat", ["n", "t"], ["c"], axis=0), node("Reshape", ["r", "c"], ["p"]),
+             node("Conv", ["p", "v"], ["y"], "y", auto_pad="SAME_UPPER")]  # fmt: skip
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, shape)
+            for name, shape in (("x", ("N", 3, 16, 16)), ("y", None)))  # fmt: skip
+    weights = [tensor("w", 1, [8, 3, 3, 3], bytes(864), raw=True), tensor("b", 1, [8], [0.0] * 8),
+               tensor("i", 7, [1], [0]), tensor("t", 7, [3], [32, 8, 8]),
+               tensor("v", 1, [4, 32, 1, 1], bytes(512), raw=True)]  # fmt: skip
+    graph = onnx.helper.make_graph(nodes, "net", [x], [y], weights)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    return [Entry(made.SerializeToString())]
+
+
+# what the cache folder keeps
+
+HOPPER = Gpu(0, "Some Hopper", 90)
+_CUBIN = b"\x7fELF" + bytes(range(256))
+_LOG = """ptxas info    : Compiling entry function 'argmax_thread' for 'sm_90a'
+ptxas info    : Function properties for argmax_thread
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 26 registers, used 0 barriers, 512 bytes smem
+"""
+_shipped = cache(lambda: load_weights(assets.default_weights()))
+_fp32 = cache(lambda: resolve("fp32", "cpu"))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the cache keeps of something that `ask` makes, reads, or makes anew.
+
+    `given` stands in for `name` of the module `owner`, which measures or compiles.
+    """
+
+    ask: Callable[[], object]
+    owner: Any
+    name: str
+    given: Callable[..., object]
+    suffix: str = entries.SUFFIX
+
+    def _asked(self, folder: str) -> str:
+        with (
+            mock.patch.dict(os.environ, {"LENETGPU_CACHE": folder}),
+            mock.patch.object(self.owner, self.name, self.given),
+        ):
+            return repr(self.ask()).replace(folder, "")
+
+    def seeds(self, whole: bool) -> list[Entry]:
+        """Return the files that are written where there were none; without digest, if not whole."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._asked(folder)
+            files = [path.read_bytes() for path in Path(folder).rglob(f"*{self.suffix}")]
+        return [Entry(data[0 if whole else data.index(b"{") :], [(0, 128)]) for data in files]
+
+    def read(self, whole: bool, path: Path) -> str:
+        """Return what is made of a damaged file, behind a digest of its own if not whole."""
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            self._asked(folder)
+            for place in Path(folder).rglob(f"*{self.suffix}"):
+                data = path.read_bytes()
+                kind = place.parent.name, place.stem
+                place.write_bytes(data if whole else entries.enclosed(*kind, data))
+            return self._asked(folder)
+
+
+def _ceilings() -> object:
+    found = roofline.ceilings("cpu", "a CPU")
+    return found, found.share(1e9, 1e6, 0.5, "fp32"), found.copy_gbs * 1.0
+
+
+def _fit() -> object:
+    found = fit.fit(_fp32(), _shipped(), "a CPU")
+    return found, found.error < 1.0, sorted(found.groups.items()), str(found)
+
+
+def _compiled() -> object:
+    source = ROOT / "lenetgpu" / "stages" / "argmax" / "scan.cu"
+    found = nvrtc.compile_kernel(nvrtc.Kernel(source, "argmax_thread"), "sm_90a")
+    return found.resources, len(found.log), hashlib.sha256(found.binary).hexdigest()
+
+
+def _chosen() -> object:
+    refused: list[str] = []
+    with (
+        mock.patch.object(auto, "plan_key", lambda *facts: "key"),
+        mock.patch.object(roofline, "load_on", lambda device: 0.0),
+    ):
+        found = auto.still_holds(HOPPER, "fp32", 1) or auto.measure(HOPPER, "fp32", 1)
+        return str(found), list(auto._ordered(HOPPER, "fp32", 1, refused)), refused
+
+
+def _scheduled() -> object:
+    found = costs.costs_of(_fp32(), _shipped(), HOPPER, "uint8")
+    return found, [best_schedule(images, found) for images in (1, 20_000, 1_000_000)]
+
+
+_KERNEL = code.Emitted("plus_three", 2, lambda v, x, y: v.store(v.add(v.load(x), v.all(3.0)), y))
+
+
+def _native() -> object:
+    emitted.native.cache_clear()
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    emitted.native(_KERNEL)(*emitted.addresses(x, y))
+    return float(y[0])
+
+
+_BUILT = (_compiled, nvrtc, "_run_nvrtc", lambda *rest: (_CUBIN, _LOG))
+RECORDS = {
+    "ceilings": Record(_ceilings, roofline, "_measured", lambda device, name: roofline.Ceilings(
+        device=name, copy_gbs=10.0, fma_tflops=1.0, tensor_tflops=0.0, date=roofline._today(),
+        **roofline._facts("cpu"))),
+    "fit": Record(_fit, fit, "measure", lambda plan, *rest: fit.Fit(
+        plan.name, plan.precision, 1e-7, {"digits": 1e-7})),
+    "verified": Record(lambda: verify.verify_once(_fp32(), "a CPU"), verify, "verify",
+                       lambda *rest: None),
+    "kernel": Record(*_BUILT),
+    "auto": Record(_chosen, auto, "_measured", lambda *given: auto.Choice(
+        HOPPER.name, "fp32", 1, "sgemm", {"sgemm": 1.0, "fp32": 2.0}, {"fp16x3": "is wrong"})),
+    "schedule": Record(_scheduled, costs, "measure_costs", lambda *given: Costs(
+        50.0, 5.0, 9.0, 20.0, 9.0, 9.0, 784, 20.0, 9.0, 20.0, 9.0, 9.0)),
+}  # fmt: skip
+WHOLE = {
+    "fit": RECORDS["fit"],
+    "cubin": Record(*_BUILT, entries.CUBIN),
+    "cpu": Record(_native, code, "machine_code", cache(code.machine_code)),
+}
+
+
+def _formats() -> Iterator[Format]:
+    x, y = "t-images-idx3-ubyte", "t-labels-idx1-ubyte"
+    idx, labels = (np.array([magic, *array.shape], ">u4").tobytes() + array.tobytes()
+                   for magic, array in ((2051, DIGITS), (2049, LABELS)))  # fmt: skip
+    packed, beside = partial(gzip.compress, mtime=0), {y: labels}
+    yield Format("hdf5-images", "x.h5", image_files, of_hdf5, read_images)
+    yield Format("hdf5-weights", "w.h5", weight_files, of_hdf5, read_weights)
+    yield Format("idx", x, _plain(idx, hot=16), of_bytes, read_images, beside)
+    yield Format("idx-gzip", f"{x}.gz", _plain(packed(idx)), of_gzip, read_images, beside)
+    read_beside = lambda path: read_images(path.with_name(x))  # noqa: E731
+    yield Format("idx-labels", y, _plain(labels, hot=8), of_bytes, read_beside, {x: idx})
+    yield Format("idx-labels-gzip", f"{y}.gz", _plain(packed(labels)), of_gzip, read_beside,
+                 {x: idx})  # fmt: skip
+    yield Format("npy", "x.npy", npy_files, of_npy, read_images)
+    yield Format("against", "a.json", earlier_files, of_json, read_earlier)
+    for form in ("PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP", "PPM"):
+        mutate = of_png if form == "PNG" else of_bytes
+        yield Format(f"picture-{form.lower()}", "x", partial(picture_files, form), mutate,
+                     read_picture)  # fmt: skip
+    for form, mutate in ((forms.SAFETENSORS, of_safetensors), (forms.NPZ, of_npz),
+                         (forms.ONNX, of_onnx)):  # fmt: skip
+        yield Format(f"weights-{form.strip('.').lower()}", "w", partial(model_files, form), mutate,
+                     read_weights)  # fmt: skip
+    yield Format("convs-onnx", "net.onnx", convolution_models, of_onnx,
+                 lambda path: str(onnx_convs.read(path, None, True)))  # fmt: skip
+    lines = (
+        b'--mb=4 --dir=FWD_B g2mb1ic8ih9oc4oh9kh3sh1dh0ph1n"a"',
+        b"./bin/MIOpenDriver conv -n 2 -c 8 -H 9 -W 9 -k 4 --pad_h 1 -q 1 -F 1 -b 1",
+    )
+    yield Format("convs-lines", "line", _plain(*lines), of_bytes, read_line)
+    for name, record in RECORDS.items():
+        yield Format(f"record-{name}", "r.json", partial(record.seeds, False), of_json,
+                     partial(record.read, False))  # fmt: skip
+    for name, record in WHOLE.items():
+        yield Format(f"entry-{name}", "e", partial(record.seeds, True), of_bytes,
+                     partial(record.read, True), summed=True)  # fmt: skip
+
+
+FORMATS = {one.name: one for one in _formats()}

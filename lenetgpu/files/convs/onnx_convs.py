@@ -65,7 +65,7 @@ class _Graph:
     def __init__(self, path: Path, model: Any, batch: int | None, epilogue: bool) -> None:
         self._path, self._model, self._graph = path, model, model.graph
         self._made_by = onnx_parse.producers(path, model.graph)
-        self._values = onnx_parse.inferred(model, batch or 1)
+        self._values = onnx_parse.inferred(path, model, batch or 1)
         self._followed = _read_by_relu(model.graph) if epilogue else None
         weights = {tensor.name for tensor in model.graph.initializer}
         shapes = [v.type.tensor_type.shape.dim for v in model.graph.input if v.name not in weights]

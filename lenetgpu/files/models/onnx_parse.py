@@ -16,7 +16,8 @@ from lenetgpu.files.models.forms import damaged
 FLOAT, UINT8, INT32, INT64, FLOAT16, DOUBLE, BFLOAT16 = 1, 2, 6, 7, 10, 11, 16
 OWN = ("", "ai.onnx")
 """Names of the domain of ONNX's own operators."""
-_DEEPEST = 12
+_DEEPEST, _LONGEST = 12, 1 << 17
+"""Graphs within graphs; numbers of a list, each of which ONNX takes for a size."""
 _VARINT, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
 _SIZES = {_LONG: 8, _SHORT: 4}
 _MODEL, _GRAPH, _NODE, _TENSOR, _ATTRIBUTE = "model", "graph", "node", "tensor", "attribute"
@@ -168,11 +169,12 @@ def producers(path: Path, graph: Any) -> dict[str, Any]:
     return found
 
 
-def inferred(model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
+def inferred(path: Path, model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
     """Return the element type and dimensions of each value, as ONNX infers them.
 
     An open first dimension of an input is `batch`; None is a dimension that stays open. What the
-    file itself says of values that nodes make is not believed.
+    file itself says of values that nodes make is not believed, and what branches and functions
+    make stays open. LenetError of a list of numbers that ONNX would take for ever to go through.
     """
     import onnx
     from onnx import shape_inference
@@ -186,6 +188,15 @@ def inferred(model: Any, batch: int) -> dict[str, tuple[int, list[int | None]]]:
             dims[0].dim_value = batch
     for value in whole.graph.output:
         value.ClearField("type")
+    whole.ClearField("functions")
+    tensors = list(whole.graph.initializer)
+    for attribute in (one for node in whole.graph.node for one in node.attribute):
+        attribute.ClearField("g")
+        attribute.ClearField("graphs")
+        tensors.append(attribute.t)
+    lists = [one for one in tensors if len(one.dims) == 1 and one.data_type in (INT32, INT64)]
+    if any(one.dims[0] > _LONGEST for one in lists):
+        raise damaged(path, "ONNX", f"a list of more than {_LONGEST:,} numbers")
     known = {one.domain for one in whole.opset_import}
     for domain in {node.domain for node in whole.graph.node} - known - set(OWN):
         whole.opset_import.add(domain=domain, version=1)

@@ -130,7 +130,7 @@ class _Walk:
                 f"{path}: expected images of floats or bytes, found ONNX's type {kind}"
             )
         self._steps = len(graph.node)
-        self._shapes = onnx_parse.inferred(model, _OPEN_BATCH)
+        self._shapes = onnx_parse.inferred(path, model, _OPEN_BATCH)
 
     def initializers(self) -> dict[str, Array]:
         """Return all initializers by name."""
