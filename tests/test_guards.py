@@ -24,7 +24,7 @@ from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets, output, reading
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import array
+from lenetgpu.files.hdf5 import stored
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
@@ -64,9 +64,9 @@ def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
 
 
 def test_weights_may_have_as_many_bytes_as_is_said(weight_file, monkeypatch):
-    monkeypatch.setattr(array, "MAX_DATASET_BYTES", 4 * 1024 * 128)
+    monkeypatch.setattr(stored, "MAX_DATASET_BYTES", 4 * 1024 * 128)
     load_weights(weight_file)
-    monkeypatch.setattr(array, "MAX_DATASET_BYTES", 4 * 1024 * 128 - 1)
+    monkeypatch.setattr(stored, "MAX_DATASET_BYTES", 4 * 1024 * 128 - 1)
     with pytest.raises(LenetError, match="/fc1 .*found 524,288 bytes, more than 524,287"):
         load_weights(weight_file)
 
@@ -145,7 +145,7 @@ def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
     ("module", "keep"),
     [
         ("check.verify", lambda m, plan: m.verify_once(plan, "this one")),
-        ("streaming.costs", lambda m, plan: m.costs_of(plan, None, Gpu(0, "g", 90), "uint8")),
+        ("net.streaming.costs", lambda m, plan: m.costs_of(plan, None, Gpu(0, "g", 90), "uint8")),
         ("gpu.compiler", lambda m, plan: m._remember(m.Compiler((13, 0), ()), [["x", 1, 1]])),
         ("measure.roofline", lambda m, plan: m.ceilings("cpu", "this one")),
     ],

@@ -24,7 +24,7 @@ from stored import idx_file, npy
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5, regular
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import guard, opened, trees
+from lenetgpu.files.hdf5 import opened, trees
 from lenetgpu.files.hdf5.trees import require_trees
 from lenetgpu.files.weights import load_weights
 
@@ -347,11 +347,11 @@ def test_a_link_in_the_middle_of_a_path_is_refused(tmp_path):
         file["real/x"] = np.zeros(3)
         file["soft"] = h5py.SoftLink("/real")
     with h5py.File(tmp_path / "x.h5") as file:
-        assert guard.linked(file.id, "real/x", LenetError)[1] == b"x"
-        assert guard.linked(file.id, "real/x/y", LenetError) is None
-        assert guard.linked(file.id, "nothing/x", LenetError) is None
+        assert opened.linked(file.id, "real/x", LenetError)[1] == b"x"
+        assert opened.linked(file.id, "real/x/y", LenetError) is None
+        assert opened.linked(file.id, "nothing/x", LenetError) is None
         with pytest.raises(LenetError, match="a soft link at /soft"):
-            guard.linked(file.id, "soft/x", LenetError)
+            opened.linked(file.id, "soft/x", LenetError)
 
 
 def test_whole_reads_are_bounded_by_free_memory(tmp_path, monkeypatch, weight_file):

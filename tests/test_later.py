@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from lenetgpu.files.hdf5 import later as module
-from lenetgpu.files.hdf5.later import later
+from lenetgpu.files.hdf5 import new as module
+from lenetgpu.files.hdf5.new import later
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from itertools import pairwise, product
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -16,15 +15,14 @@ from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums, hdf5
 from lenetgpu.files.disk import RawSource, narrowed
-from lenetgpu.files.hdf5.chunks import Chunks
 from lenetgpu.files.packed.source import ATTRIBUTE, PackedSource
 from lenetgpu.files.reading import (
-    BLOCK,
     Source,
     check_floats,
     class_numbers,
     require_room,
     selected,
+    spans,
 )
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
@@ -79,11 +77,9 @@ def _open(path: Path, file: hdf5.Untrusted, skip: int, limit: int | None) -> Sou
         hdf5.require_written(item)
     blocks = checksums.blocks(item, sums)
     labels = _labels(file, item.shape[0], chosen, sums) if file.holds("y") else None
+    if item.offset is None:
+        return ChunkedSource(item, labels, chosen, blocks)
     where = f"{path}: expected dataset /x"
-    if item.chunks:
-        return ChunkedSource(item, where, labels, chosen, blocks)
-    if item.offset is None or not item.plain:
-        return _RowsSource(item, where, labels, chosen)
     source = RawSource(file.bytes(), where, item.offset, item.dtype, labels, chosen)
     file.close()
     return source
@@ -103,7 +99,9 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: checksums.Sum
     require_room(f"{item.path}: {item.where}", length, file.size if item.filters else None)
     labels = np.empty(len(chosen), np.int64)
     found = checksums.Sum(item.dtype, item.shape)
-    for lo, hi in _spans(range(count) if "y" in sums else chosen, _step(item, _LABELS_AT_ONCE)):
+    for lo, hi in spans(
+        range(count) if "y" in sums else chosen, item.whole_chunks(_LABELS_AT_ONCE)
+    ):
         part = hdf5.read_rows(item, lo, hi)
         file.check_size()
         if "y" in sums:
@@ -117,63 +115,28 @@ def _labels(file: hdf5.Untrusted, count: int, chosen: range, sums: checksums.Sum
     return labels
 
 
-def _step(item: hdf5.Stored, least: int) -> int:
-    """At least so many rows, in whole chunks."""
-    rows: int = item.chunks[0] if item.chunks else 1
-    return -(-least // rows) * rows
+class ChunkedSource(Source):
+    """Images in chunks of any shape, read raw and decoded by as many threads as there are cores.
 
-
-def _spans(rows: range, step: int) -> list[tuple[int, int]]:
-    """`rows` cut at multiples of `step`."""
-    edges = [rows.start, *range((rows.start // step + 1) * step, rows.stop, step), rows.stop]
-    return list(pairwise(edges))
-
-
-class _DatasetSource(Source):
-    """Images of a dataset whose file stays open until `close`."""
-
-    def __init__(self, item: hdf5.Stored, where: str, labels: Array | None, chosen: range) -> None:
-        dtype = "uint8" if item.dtype.kind == "u" else "float32"
-        super().__init__(str(item.path), dtype, labels, chosen)
-        self._item, self._where = item, where
-
-    def close(self) -> None:
-        """Close the file."""
-        self._item.file.close()
-
-
-class _RowsSource(_DatasetSource):
-    """Images of floats that NumPy has not, or within an object's header."""
-
-    def _fill(self, first: int, out: Array) -> None:
-        for lo, hi in _spans(range(first, first + len(out)), BLOCK):
-            part = out[lo - first : hi - first]
-            narrowed(hdf5.read_rows(self._item, lo, hi), part)
-            self._item.file.check_size()
-            if self.dtype == "float32":
-                check_floats(part, lo, self._where)
-
-
-class ChunkedSource(_DatasetSource):
-    """Images in chunks of any shape, read raw and decoded by as many threads as there are cores."""
+    The file stays open until `close`.
+    """
 
     def __init__(
         self,
         item: hdf5.Stored,
-        where: str,
         labels: Array | None,
         chosen: range,
         blocks: checksums.Blocks | None = None,
     ) -> None:
-        super().__init__(item, where, labels, chosen)
-        self._blocks = blocks
+        dtype = "uint8" if item.dtype.kind == "u" else "float32"
+        super().__init__(str(item.path), dtype, labels, chosen)
+        self._item, self._blocks = item, blocks
+        self._where = f"{item.path}: expected {item.where}"
         if item.filters:
             self.inflated_from = item.file.size
-        self._shape = item.shape
-        self._chunks = Chunks(self._item, self._where)
         room = max(_SMALL_BYTES, 2 * item.file.size)
-        self._threads = max(1, min(core_count(), room // self._chunks.bytes))
-        self._most_kept = max(1, min(KEPT_BYTES, room) // self._chunks.bytes)
+        self._threads = max(1, min(core_count(), room // item.piece_bytes))
+        self._most_kept = max(1, min(KEPT_BYTES, room) // item.piece_bytes)
         self._begin()
 
     def _begin(self) -> None:
@@ -188,44 +151,32 @@ class ChunkedSource(_DatasetSource):
     def _fill(self, first: int, out: Array) -> None:
         if self._process != os.getpid():
             self._begin()
-        images = out.reshape(len(out), *self._shape[1:])
-        rows = self._chunks.shape[0]
-        corners = list(range(first // rows * rows, first + len(out), rows))
-        step = -(-len(corners) // (_MANY * self._threads))
-        parts = [corners[at : at + step] for at in range(0, len(corners), step)]
+        images = out.reshape(len(out), *self._item.shape[1:])
+        rows = self._item.piece[0]
+        step = -(-len(out) // (_MANY * self._threads * rows)) * rows
+        parts = spans(range(first, first + len(out)), step)
         if len(parts) == 1:
-            self._rows(parts[0], first, images)
+            self._rows(*parts[0], images)
         else:
-            jobs = [self._pool.submit(self._rows, part, first, images) for part in parts]
+            jobs = [self._pool.submit(self._rows, a, z, images[a - first : z - first])
+                    for a, z in parts]  # fmt: skip
             errors = [error for job in jobs if (error := job.exception()) is not None]
             if errors:
                 raise errors[0]
 
-    def _rows(self, corners: list[int], first: int, images: Array) -> None:
-        """Fill `images` from the chunks that begin at these images."""
-        tails = [
-            range(0, n, c) for n, c in zip(self._shape[1:], self._chunks.shape[1:], strict=True)
-        ]
-        last, rows = first + len(images), self._chunks.shape[0]
-        for corner in corners:
-            lo, hi = max(corner, first), min(corner + rows, last)
-            whole = hi - lo == min(rows, self._shape[0] - corner)
-            part = images[lo - first : hi - first]
-            for tail in product(*tails):
-                place = (corner, *tail)
-                chunk = self._chunks_read(place) if whole else self._remembered(place)
-                to = tuple(
-                    slice(t, t + c) for t, c in zip(tail, self._chunks.shape[1:], strict=True)
-                )
-                target = part[(slice(None), *to)]
-                held = tuple(slice(n) for n in target.shape[1:])
-                narrowed(chunk[(slice(lo - corner, hi - corner), *held)], target)
-            if self.dtype == "float32":
-                check_floats(part.reshape(-1, *IMAGE_SHAPE), lo, self._where)
+    def _rows(self, lo: int, hi: int, images: Array) -> None:
+        """Fill `images` with those from `lo` to `hi`."""
+        rows, count = self._item.piece[0], self._item.shape[0]
+        for corner, to, held in self._item.cuts(lo, hi):
+            whole = held[0] == slice(0, min(rows, count - corner[0]))
+            chunk = self._decoded(corner) if whole else self._remembered(corner)
+            narrowed(chunk[held], images[to])
+        if self.dtype == "float32":
+            check_floats(images.reshape(-1, *IMAGE_SHAPE), lo, self._where)
 
-    def _chunks_read(self, corner: tuple[int, ...]) -> Array:
+    def _decoded(self, corner: tuple[int, ...]) -> Array:
         with hdf5.readable(self._item.path):
-            chunk = self._chunks.read(corner)
+            chunk = self._item.read_piece(corner)
         if self._blocks is not None:
             self._blocks.require(corner[0], chunk)
         return chunk
@@ -243,7 +194,7 @@ class ChunkedSource(_DatasetSource):
                     self._kept.popitem(last=False)
         if mine:
             try:
-                found.set_result(self._chunks_read(corner))
+                found.set_result(self._decoded(corner))
             except BaseException as error:
                 found.set_exception(error)
         return found.result()
@@ -251,4 +202,4 @@ class ChunkedSource(_DatasetSource):
     def close(self) -> None:
         """Close the file, when no chunk is being decoded any more."""
         self._pool.shutdown()
-        super().close()
+        self._item.file.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.memory import free_bytes
@@ -83,6 +84,12 @@ def selected(path: object, count: int, skip: int, limit: int | None) -> range:
     if skip >= count:
         raise LenetError(f"{path}: expected more images than the {skip:,} to skip, found {count:,}")
     return range(skip, count if limit is None else min(count, skip + limit))
+
+
+def spans(rows: range, step: int) -> list[tuple[int, int]]:
+    """Return `rows` cut at multiples of `step`."""
+    edges = [rows.start, *range((rows.start // step + 1) * step, rows.stop, step), rows.stop]
+    return list(pairwise(edges))
 
 
 class Source(ABC):

@@ -1,48 +1,24 @@
 """The one place that opens HDF5 files, which are untrusted input.
 
 HDF5 finds things; it reads no data but those of some bytes in an object's header. What is there is
-looked at first (`guard`), then its bytes are read where they lie (`array`, `chunks`).
+looked at first (`trees`, `opened`), then its bytes are read where they lie (`stored`).
 """
 
-from lenetgpu.files.hdf5.array import read_array, read_rows
-from lenetgpu.files.hdf5.guard import attribute, attribute_names
-from lenetgpu.files.hdf5.new import new_hdf5, set_text
-from lenetgpu.files.hdf5.opened import (
-    MAGIC,
-    Untrusted,
-    attributes,
-    begins_later,
-    open_file,
-    open_hdf5,
-    readable,
-    unread_attributes,
-)
-from lenetgpu.files.hdf5.stored import (
-    MAX_CHUNK_BYTES,
-    MAX_DATASET_BYTES,
-    Stored,
-    find,
-    require_written,
-)
-
-__all__ = [
-    "MAGIC",
-    "MAX_CHUNK_BYTES",
-    "MAX_DATASET_BYTES",
-    "Stored",
-    "Untrusted",
-    "attribute",
-    "attribute_names",
-    "attributes",
-    "begins_later",
-    "find",
-    "new_hdf5",
-    "open_file",
-    "open_hdf5",
-    "read_array",
-    "read_rows",
-    "readable",
-    "require_written",
-    "set_text",
-    "unread_attributes",
-]
+from lenetgpu.files.hdf5.new import new_hdf5 as new_hdf5
+from lenetgpu.files.hdf5.new import set_text as set_text
+from lenetgpu.files.hdf5.opened import MAGIC as MAGIC
+from lenetgpu.files.hdf5.opened import Untrusted as Untrusted
+from lenetgpu.files.hdf5.opened import attribute as attribute
+from lenetgpu.files.hdf5.opened import attribute_names as attribute_names
+from lenetgpu.files.hdf5.opened import attributes as attributes
+from lenetgpu.files.hdf5.opened import begins_later as begins_later
+from lenetgpu.files.hdf5.opened import open_file as open_file
+from lenetgpu.files.hdf5.opened import open_hdf5 as open_hdf5
+from lenetgpu.files.hdf5.opened import readable as readable
+from lenetgpu.files.hdf5.opened import unread_attributes as unread_attributes
+from lenetgpu.files.hdf5.stored import MAX_DATASET_BYTES as MAX_DATASET_BYTES
+from lenetgpu.files.hdf5.stored import Stored as Stored
+from lenetgpu.files.hdf5.stored import find as find
+from lenetgpu.files.hdf5.stored import read_array as read_array
+from lenetgpu.files.hdf5.stored import read_rows as read_rows
+from lenetgpu.files.hdf5.stored import require_written as require_written

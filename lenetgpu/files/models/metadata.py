@@ -1,6 +1,6 @@
 """Checksums and provenance as the text that safetensors, ONNX and a zip's comment have room for.
 
-`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as `files/checksums/sums.py` makes it, and
+`lenetgpu.sha256.NAME` is a stored tensor's SHA-256, as `files/checksums.py` makes it, and
 `lenetgpu.sha256` one over all other entries, so that what is renamed, dropped or described
 otherwise is noticed. Other entries are provenance and kept as they are.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums
-from lenetgpu.files.hdf5.guard import MAX_ATTRIBUTES, MAX_TEXT_BYTES
+from lenetgpu.files.hdf5.opened import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

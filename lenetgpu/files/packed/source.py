@@ -69,7 +69,7 @@ def _place(file: Untrusted, name: str, size: int) -> _Place:
     stored = np.dtype(_TYPES[name])
     expected = f"one row of {stored.name} in one piece, as of packed images"
     item = find(file, name, expected, lambda shape: len(shape) == 1, stored.kind)
-    if item.dtype != stored or not item.plain:
+    if item.dtype != stored:
         raise item.refuse(f"type {item.dtype}")
     if item.chunks is not None:
         raise item.refuse("chunks")

@@ -1,0 +1,402 @@
+"""SHA-256 of what an HDF5 file holds, kept in its attributes: written here, compared here.
+
+A data set's attribute `lenetgpu_sha256` is over a line with its type and shape ("<f4 5x5x1x32\\n"),
+then its elements, little-endian, in C order. The root group's is over the names, types, shapes and
+attributes of all data sets that have one, and the root group's other attributes, so that what is
+renamed, dropped, reshaped or described otherwise is noticed. Images that are read by parts have a
+second data set beside them (`/x_sha256`): such a sum of each block of rows, a chunk each. Every
+data set in chunks has HDF5's own Fletcher checksum too. Sums keep out accidents, and nobody who
+writes new ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.errors import LenetError
+from lenetgpu.files import hdf5
+from lenetgpu.files.hdf5.opened import MAX_TEXT_BYTES
+from lenetgpu.files.reading import spans
+
+if TYPE_CHECKING:
+    import h5py
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+ATTRIBUTE = "lenetgpu_sha256"
+BEFORE = "sha256"
+"""What the attribute was called at first, which others call theirs too."""
+OF_BLOCKS = "_sha256"
+"""What the name of a data set of blocks' sums ends in."""
+NONE = "has no checksums: cannot tell damage"
+_MOST = 64
+"""Data sets that a file with sums may have."""
+_MOST_FACTS = 2 << 20
+"""Characters of all attributes together, in hex."""
+_BYTES = 32
+_SHOWN, _NAMED = 12, 8
+_AT_ONCE = 8 << 20
+_NUMBERS = "a data set of numbers"
+_DIGITS = re.compile(r"[0-9a-f]{64}")
+
+
+class Sum:
+    """The SHA-256 of an array of this type and shape, given part by part."""
+
+    def __init__(self, dtype: np.dtype[Any], shape: Iterable[int]) -> None:
+        self._stored = dtype.newbyteorder("<")
+        self._found = hashlib.sha256(f"{_described(dtype, shape)}\n".encode())
+
+    def add(self, part: Array) -> None:
+        """The next elements, in C order."""
+        import numpy as np
+
+        self._found.update(np.ascontiguousarray(part, self._stored).data.cast("B"))
+
+    def hex(self) -> str:
+        """64 hexadecimal digits."""
+        return self._found.hexdigest()
+
+
+def _described(dtype: np.dtype[Any], shape: Iterable[int]) -> str:
+    """Type and shape as a sum has them: "<f4 5x5x1x32"."""
+    return f"{dtype.newbyteorder('<').str} {'x'.join(map(str, shape))}"
+
+
+def sum_of(array: Array) -> str:
+    """The SHA-256 of an array, its type and shape, as hex."""
+    whole = Sum(array.dtype, array.shape)
+    whole.add(array)
+    return whole.hex()
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a file says of its data sets: SHA-256 as hex by name; of none, where it has no sums.
+
+    `without` are the names in the root group that have none, and `whole` is whether names, shapes
+    and attributes had one, and were compared. `where` and `noun` are what messages call a data set.
+    """
+
+    path: str
+    stated: Mapping[str, str]
+    without: tuple[str, ...] = ()
+    whole: bool = True
+    where: str = "dataset /"
+    noun: str = "data set"
+
+    def __bool__(self) -> bool:
+        return bool(self.stated)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.stated
+
+    def require(self, name: str, array: Array) -> None:
+        """LenetError where data set `name`, read whole as `array`, is not what was written."""
+        if name in self:
+            self.compare(name, sum_of(array))
+
+    def compare(self, name: str, found: str) -> None:
+        """LenetError where `found` is not data set `name`'s sum."""
+        compare(f"{self.path}: expected {self.where}{name}", self.stated[name], found)
+
+    @property
+    def said(self) -> str:
+        """What is told of a file whose data sets were compared, as far as they have sums."""
+        if not self:
+            return NONE
+        count = sum(not name.endswith(OF_BLOCKS) for name in self.stated)
+        said = f"checksums right ({count} {self.noun}{'s' * (count > 1)})"
+        if self.without:
+            named = ", ".join(f"/{name}" for name in self.without[:_NAMED])
+            more = len(self.without) - _NAMED
+            named += f" and {more} more" * (more > 0)
+            said += f"; {named} {'have' if self.without[1:] else 'has'} none: cannot tell damage"
+        if not self.whole:
+            said += "; names and attributes have none"
+        return said
+
+
+def compare(what: str, expected: str, found: str) -> None:
+    """LenetError where two sums differ."""
+    if found != expected:
+        raise LenetError(
+            f"{what} to have the SHA-256 {expected[:_SHOWN]}, "
+            f"found {found[:_SHOWN]}: the file is damaged, or was changed since"
+        )
+
+
+class Blocks:
+    """Sums of a data set's blocks of rows, to compare them in any order, by any thread."""
+
+    def __init__(self, item: hdf5.Stored, rows: int, table: Array) -> None:
+        self._what = f"{item.path}: expected {item.where}"
+        self._count, self.rows, self._table = item.shape[0], rows, table
+
+    def require(self, first: int, block: Array) -> None:
+        """LenetError where rows `first` on are not as written; `block` may go past the last."""
+        rows = block[: self._count - first]
+        expected = self._table[first // self.rows].tobytes().hex()
+        what = f"{self._what}, rows {first:,} to {first + len(rows) - 1:,},"
+        compare(what, expected, sum_of(rows))
+
+
+class Rows:
+    """A new data set of `file`, written from its first row to its last, `rows` at a time.
+
+    With `by_blocks` the sums of its blocks come beside it. `options` are h5py's of a data set.
+    """
+
+    def __init__(
+        self,
+        file: h5py.File,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        rows: int,
+        by_blocks: bool = False,
+        **options: Any,
+    ) -> None:
+        chunks = (max(1, min(rows, shape[0])), *shape[1:])
+        self._file, self._name, self._by_blocks, self.rows = file, name, by_blocks, chunks[0]
+        self._item = file.create_dataset(
+            name, shape, dtype, chunks=chunks, fletcher32=True, track_times=False, **options
+        )
+        self._sum, self._of_blocks, self._done = Sum(self._item.dtype, shape), b"", 0
+
+    def add(self, part: Array) -> None:
+        """The next `rows` rows, or the last ones, which may be fewer; the last part ends it."""
+        import numpy as np
+
+        self._item[self._done : self._done + len(part)] = part
+        self._sum.add(part)
+        if self._by_blocks:
+            self._of_blocks += bytes.fromhex(sum_of(part.astype(self._item.dtype, copy=False)))
+        self._done += len(part)
+        if self._done == len(self._item):
+            state(self._item, self._sum.hex())
+            if self._by_blocks:
+                table = np.frombuffer(self._of_blocks, np.uint8).reshape(-1, _BYTES)
+                write(self._file, self._name + OF_BLOCKS, table)
+
+
+def write(file: h5py.File, name: str, array: Array, **options: Any) -> None:
+    """A new data set of one chunk, with its sum; `options` are h5py's of a data set."""
+    Rows(file, name, array.shape, array.dtype, len(array), **options).add(array)
+
+
+def state(owner: h5py.File | h5py.Dataset, digits: str) -> None:
+    """Write a sum, 64 hexadecimal digits, into an attribute of what it is of."""
+    import numpy as np
+
+    owner.attrs[ATTRIBUTE] = np.bytes_(digits)
+
+
+def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
+    """Write attributes such that they can be summed, text in a fixed length; sums are left out."""
+    for name, value in found.items():
+        text = value.decode() if isinstance(value, bytes) else value
+        if is_ours(name, text):
+            continue
+        if isinstance(text, str):
+            hdf5.set_text(owner, name, text)
+        else:
+            owner.attrs[name] = value
+
+
+def sum_up(file: h5py.File) -> None:
+    """The sum over names, types, shapes and attributes, when everything is written."""
+    items = {name: file[name] for name in file}
+    state(file, _sum_of_facts(file, items, "a new file", ATTRIBUTE))
+
+
+def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str, but: str) -> str:
+    """Of an open file and data sets of it, being read or written; `but` the root's attribute `but`.
+
+    LenetError where there are more attributes than fit a file with sums, or others.
+    """
+    facts = _facts(file, "", _MOST_FACTS, path, but)
+    for name, item in items.items():
+        left = _MOST_FACTS - sum(len(value) for _, _, value in facts)
+        facts.append((name, "", _described(item.dtype, item.shape)))
+        facts += _facts(item, name, left, path, None)
+    return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
+
+
+def _facts(
+    holder: Any, where: str, most: int, path: str, but: str | None
+) -> list[tuple[str, str, str]]:
+    """(object, attribute, value) of all attributes but one.
+
+    LenetError where their values are longer than `most` together.
+    """
+    found: list[tuple[str, str, str]] = []
+    for name in hdf5.attribute_names(holder):
+        if name != but:
+            found.append((where, name, _value(holder.id, name, path)))
+            most -= len(found[-1][2])
+        if most < 0:
+            raise LenetError(
+                f"{path}: expected attributes of at most {_MOST_FACTS // 2:,} bytes beside "
+                "checksums, found more"
+            )
+    return found
+
+
+def _value(holder: Any, name: str, path: str) -> str:
+    """An attribute's type, shape and bytes as they lie in the file."""
+    import h5py
+    import numpy as np
+
+    opened = h5py.h5a.open(holder, name.encode())
+    kind, space = opened.get_type(), opened.get_space()
+    code, items = kind.get_class(), space.get_simple_extent_npoints()
+    plain = code in (h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM)
+    fixed = code == h5py.h5t.STRING and not kind.is_variable_str()
+    if not (plain or fixed) or not 0 < items * kind.get_size() <= MAX_TEXT_BYTES:
+        raise LenetError(
+            f"{path}: expected attribute {name} to be numbers or text of fixed length beside a "
+            f"checksum, found another type, or more than {MAX_TEXT_BYTES:,} bytes: the file was "
+            "changed since it got its checksums"
+        )
+    raw = np.zeros(space.get_simple_extent_dims(), f"V{kind.get_size()}")
+    opened.read(raw, mtype=kind)
+    return f"{_described(kind.dtype, raw.shape)} {raw.tobytes().hex()}"
+
+
+def stated(file: hdf5.Untrusted) -> Sums:
+    """The sums of an open file, whose names, types, shapes and attributes were compared.
+
+    Nothing of its data has been read. LenetError where the file is not as it was written: what a
+    root group's sum knows cannot lose its own. What came beside it has none.
+    """
+    path, names = str(file.path), file.names(_MOST + 1)
+    called = _called(file, names)
+    if called is None:
+        return Sums(path, {}, tuple(names), whole=False)
+    if len(names) > _MOST:
+        raise LenetError(
+            f"{path}: expected at most {_MOST} data sets beside checksums, found more: the file is "
+            "damaged, or was changed since"
+        )
+    items = _having(file, names, called)
+    whole = _sum_said(file, called)
+    if whole is not None:
+        what = f"{path}: expected names and attributes"
+        compare(what, whole, _sum_of_facts(file, items, path, called))
+    sums = {name: str(_sum_said(item, called)) for name, item in items.items()}
+    return Sums(path, sums, tuple(name for name in names if name not in sums), whole is not None)
+
+
+def is_ours(name: str, value: object) -> bool:
+    """Whether an attribute of that name and value is a sum."""
+    return name == ATTRIBUTE or (name == BEFORE and _is_digits(value))
+
+
+def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
+    """The sums of the blocks of a data set that is read by parts; None where the file has none.
+
+    Where it has a sum and its blocks have none, all of it is read now and compared.
+    """
+    if item.name not in sums:
+        return None
+    name = item.name + OF_BLOCKS
+    if name not in sums:
+        _require_whole(item, sums, None)
+        return None
+    rows = item.chunks[0] if item.chunks and item.chunks[1:] == item.shape[1:] else 0
+    shape = (-(-item.shape[0] // max(1, rows)), _BYTES)
+    if not rows:
+        raise item.refuse(f"chunks {item.chunks}, beside a checksum, where none holds whole rows")
+    expected = f"bytes of shape {shape}, the sums of /{item.name}"
+    table = hdf5.read_array(item.file, name, expected, shape.__eq__, "u")
+    sums.require(name, table)
+    return Blocks(item, rows, table)
+
+
+def verify(path: Path) -> Sums:
+    """Read all of an HDF5 file that has sums and compare it with them, which are returned.
+
+    LenetError where it is damaged. What has no sum is not read.
+    """
+    with hdf5.open_hdf5(path) as file:
+        sums = stated(file)
+        for name in sums.stated:
+            item = hdf5.find(file, name, _NUMBERS, _is_some, "fiu")
+            parts = blocks(item, sums) if name + OF_BLOCKS in sums else None
+            _require_whole(item, sums, parts)
+    return sums
+
+
+def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
+    """LenetError where a data set, or a block of it, is not as its sum says."""
+    hdf5.require_written(item)
+    found = Sum(item.dtype, item.shape)
+    row = max(1, item.bytes // item.shape[0])
+    rows_at_once = item.whole_chunks(_AT_ONCE // row)
+    for lo, hi in spans(range(item.shape[0]), rows_at_once):
+        rows = hdf5.read_rows(item, lo, hi)
+        found.add(rows)
+        if parts is not None:
+            for at in range(0, len(rows), parts.rows):
+                parts.require(lo + at, rows[at : at + parts.rows])
+    sums.compare(item.name, found.hex())
+
+
+def _is_some(shape: tuple[int, ...]) -> bool:
+    """Whether there is a number in it, in rows."""
+    return bool(shape) and 0 not in shape
+
+
+def _called(file: hdf5.Untrusted, names: list[str]) -> str | None:
+    """What the attributes are called that hold the file's sums; None where it has none.
+
+    The name that others use too counts where all of it looks as this package wrote it: a sum's
+    digits at the root group and at every data set, or such that the root group's is right.
+    """
+    if file.holds_attribute(ATTRIBUTE) or any(_has(file, name, ATTRIBUTE) for name in names):
+        return ATTRIBUTE
+    if len(names) > _MOST or not file.holds_attribute(BEFORE):
+        return None
+    try:
+        whole, items = _sum_said(file, BEFORE), _having(file, names, BEFORE)
+        sums = [whole, *(_sum_said(item, BEFORE) for item in items.values())]
+        if not items or not all(map(_is_digits, sums)):
+            return None
+        if len(items) == len(names):
+            return BEFORE
+        right = _sum_of_facts(file, items, str(file.path), BEFORE) == whole
+    except LenetError:
+        return None  # another's, of another type
+    return BEFORE if right else None
+
+
+def _having(file: hdf5.Untrusted, names: list[str], called: str) -> Mapping[str, hdf5.Stored]:
+    """The data sets that have a sum, looked at."""
+    having = [name for name in names if _has(file, name, called)]
+    return {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in having}
+
+
+def _has(file: hdf5.Untrusted, name: str, called: str) -> bool:
+    """Whether what a hard link of the root group leads to has a sum; no other link has."""
+    import h5py
+
+    link = name.encode("utf-8", "surrogateescape")
+    hard = file.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
+    return bool(hard and h5py.h5a.exists(file.id, called.encode(), obj_name=link))
+
+
+def _sum_said(holder: hdf5.Untrusted | hdf5.Stored, called: str) -> str | None:
+    found = hdf5.attribute(holder, called)
+    return None if found is None else str(found)
+
+
+def _is_digits(text: object) -> bool:
+    return isinstance(text, str) and _DIGITS.fullmatch(text) is not None
