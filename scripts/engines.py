@@ -10,9 +10,10 @@ from typing import Any
 
 from measured import GPU, how_sure, load, there, where
 
-from lenetgpu.lab.show.engines import STEP_COLUMNS, figure
-from lenetgpu.lab.show.shares import of_the_plain_kernel
-from lenetgpu.lab.show.tables import as_markdown
+from lenetgpu.lab.conv.engines import STEP_COLUMNS
+from lenetgpu.lab.conv.engines import rounded as figure
+from lenetgpu.lab.conv.shares import of_the_plain_kernel
+from lenetgpu.lab.render import Table
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import (
     CLAIMS,
@@ -148,7 +149,7 @@ def filter_sentence() -> str:
 
 def steps_table() -> str:
     """Cycles of each step, and where a warp's go."""
-    return as_markdown(STEP_COLUMNS, step_rows(TABLE_1, TABLE_1_BATCH)).rstrip()
+    return Table(STEP_COLUMNS, step_rows(TABLE_1, TABLE_1_BATCH)).markdown().rstrip()
 
 
 def lines_table() -> str:

@@ -43,7 +43,7 @@ from lenetgpu.files.models import forms
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.earlier import load_earlier
+from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure import regression, roofline
 from lenetgpu.net.streaming import costs
 from lenetgpu.net.streaming.schedule import Costs, best_schedule

@@ -20,9 +20,9 @@ from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import LOAD_LATENCY
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.lab.show.page.provenance import changed
-from lenetgpu.lab.show.page.provenance import device_name as device_name
-from lenetgpu.lab.show.page.provenance import where as where
+from lenetgpu.lab.page.blocks import changed
+from lenetgpu.lab.page.blocks import device_name as device_name
+from lenetgpu.lab.page.blocks import where as where
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH

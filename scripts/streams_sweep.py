@@ -25,7 +25,7 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu.device import Gpu, activate, require_gpu
 from lenetgpu.gpu.graph import Graph
-from lenetgpu.lab.show.plots import plot_streams
+from lenetgpu.lab import charts
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.sampling.calls import Replays
@@ -245,9 +245,9 @@ def main(plans: str, rounds: int, many: bool, target: Path | None, picture: Path
         target.write_text(json.dumps(document, indent=1) + "\n")
     if picture is not None:
         drawn = [s for s in document["sweeps"] if s["dtype"] == "uint8" and s["images"] == IMAGES]
-        plot_streams(
-            picture, drawn, f"{gpu.name}, {document['date']}: page-locked images to labels"
-        )
+        panes = {f"{s['plan']}, {s['dtype']}: ms": charts.sweep(s["rows"]) for s in drawn}
+        title = f"{gpu.name}, {document['date']}: page-locked images to labels"
+        charts.save(picture, title, panes, columns=len(panes))
 
 
 if __name__ == "__main__":

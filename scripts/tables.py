@@ -559,7 +559,7 @@ def which_algorithm() -> str:
 
 def shares_parts() -> str:
     """Return Table 1's kernels: their parts, the paper's computation, the model's, and waiting."""
-    from lenetgpu.lab.show.shares import SAME_PROGRAM, of_the_plain_kernel
+    from lenetgpu.lab.conv.shares import SAME_PROGRAM, of_the_plain_kernel
     from lenetgpu.papers.convnet2_shares import PARTS
 
     document = load(GPU, "shares.json")
@@ -590,7 +590,7 @@ def shares_parts() -> str:
 
 def shares_tiles() -> str:
     """Return the two fastest tiles of each shape, Table 1's, and the fastest of figures 5 and 6."""
-    from lenetgpu.lab.show.shares import tile_rows
+    from lenetgpu.lab.conv.shares import tile_rows
 
     document = load(GPU, "shares.json")
     rows = []
@@ -615,7 +615,7 @@ def shares_tiles() -> str:
 def shares_instructions() -> str:
     """Return the clocks of each instruction beside the paper's lines."""
     from lenetgpu.gpu.instructions import INSTRUCTIONS
-    from lenetgpu.lab.show.shares import between
+    from lenetgpu.lab.conv.shares import between
 
     document = load(GPU, "shares.json")
     remarks = {one.ptx: one.remark for one in INSTRUCTIONS}

@@ -27,12 +27,12 @@ from measured import GPU, ROOT, Document, load, there
 from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
-from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H200
+from lenetgpu.lab import charts
 from lenetgpu.lab.conv.compared import run_conv
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.lab.show.plots import save
 from lenetgpu.measure.document import head
 from lenetgpu.net.device import choose_device
 from lenetgpu.problems import Conv
@@ -173,75 +173,53 @@ def measured_here() -> Document | None:
     return load(GPU, FILE) if there(GPU, FILE) else None
 
 
-def _pane(axes: Any, name: str, cells: list[Cell]) -> None:
-    import matplotlib.patches as patches
-
-    across = sorted({cell.images for cell in cells})
-    up = sorted({cell.channels for cell in cells})
-    for cell in cells:
-        x, y = across.index(cell.images), up.index(cell.channels)
-        axes.add_patch(
-            patches.Rectangle(
-                (x - 0.5, y - 0.5), 1, 1, facecolor=COLOURS[cell.winner], linewidth=0.8,
-                alpha=1.0 if cell.measured else _PALE, edgecolor="white",
-            )
-        )  # fmt: skip
-        if cell.ring is None:
-            axes.text(x, y, f"{cell.margin:.1f}", ha="center", va="center", fontsize=7,
-                      color="white" if cell.measured else _DARK)  # fmt: skip
-        else:
-            axes.plot(x, y, "o", markersize=9, markeredgecolor=_DARK, markeredgewidth=1.5,
-                      markerfacecolor=COLOURS[cell.ring])  # fmt: skip
-    axes.set_xlim(-0.5, len(across) - 0.5)
-    axes.set_ylim(-0.5, len(up) - 0.5)
-    axes.set_xticks(range(len(across)), [f"{n:,}" for n in across], fontsize=8)
-    axes.set_yticks(range(len(up)), [f"{n:,}" for n in up], fontsize=8)
-    axes.set_xlabel("images", fontsize=8)
-    axes.set_ylabel("channels in and out", fontsize=8)
-    axes.set_title(f"maps of {name}", loc="left", fontsize=10)
-
-
-def _keys(cells: list[Cell]) -> list[Any]:
-    """The legend: colours of who is there, and what a ring is."""
-    import matplotlib.lines as lines
-    import matplotlib.patches as patches
-
-    shown = {cell.winner for cell in cells} | {cell.ring for cell in cells}
-    keys: list[Any] = [patches.Patch(color=c, label=n) for n, c in COLOURS.items() if n in shown]
-    if any(cell.ring for cell in cells):
-        keys.append(lines.Line2D([], [], marker="o", linestyle="", markerfacecolor="white",
-                                 markeredgecolor=_DARK, markeredgewidth=1.5,
-                                 label="ring: measured, without padding"))  # fmt: skip
-    return keys
+def _pane(cells: list[Cell], shown: list[str]) -> charts.Spec:
+    """A map size: images by channels, coloured by the winner, the margin or a ring in a cell."""
+    rows = [
+        {
+            "images": cell.images,
+            "channels": cell.channels,
+            "winner": cell.winner,
+            "pale": 1.0 if cell.measured else _PALE,
+            "ring": cell.ring,
+            "margin": "" if cell.ring else f"{cell.margin:.1f}",
+            "ink": "white" if cell.measured else _DARK,
+        }
+        for cell in cells
+    ]
+    rings = [row for row in rows if row["ring"]]
+    axis = {"labelAngle": 0}
+    x = {"field": "images", "type": "ordinal", "title": "images", "axis": axis}
+    y = {"field": "channels", "type": "ordinal", "title": "channels in and out"}
+    y["sort"] = "descending"
+    tint = charts.colour("winner", list(COLOURS))
+    tint["scale"]["range"] = list(COLOURS.values())
+    tint["legend"] = {"values": shown}
+    pale = {"field": "pale", "type": "quantitative", "scale": None}
+    ink = {"field": "ink", "type": "nominal", "scale": None}
+    ring = {"type": "point", "filled": True, "size": 90, "stroke": _DARK, "strokeWidth": 1.5}
+    layers = [
+        charts.layer(None, {"type": "rect", "stroke": "white"}, color=tint, opacity=pale),
+        charts.layer(None, {"type": "text", "fontSize": 9}, text={"field": "margin"}, color=ink),
+        charts.layer(rings, ring, color=tint | {"field": "ring"}),
+    ]
+    return charts.spec(rows, 24 * len(CHANNELS), encoding={"x": x, "y": y}, layer=layers)
 
 
 def draw(path: Path, document: Document | None) -> None:
-    """A pane a map size, images by channels, coloured by the winner, the margin written in.
-
-    LenetError where matplotlib is not there.
-    """
-    require_extra("winners", "matplotlib", "plot")
-    import matplotlib
-
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
+    """A pane a map size, images by channels, coloured by the winner, the margin written in."""
     found = panes(document)
-    rows = -(-(len(found) + 1) // _COLUMNS)
-    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
-    figure, grid_of = plt.subplots(
-        rows, _COLUMNS, figsize=(3.2 * _COLUMNS, 0.4 + 2.9 * rows), layout="constrained"
-    )
-    axes = [*grid_of.flat]
-    for pane, (name, cells) in zip(axes, found.items(), strict=False):
-        _pane(pane, name, cells)
-    for pane in axes[len(found) :]:
-        pane.axis("off")
+    told = [
+        f"3x3, padding 1: {title(document, found)}",
+        "in a cell: the next's time over the fastest's; ring: measured, without padding",
+    ]
     every = [cell for cells in found.values() for cell in cells]
-    axes[-1].legend(handles=_keys(every), loc="center", fontsize=9, frameon=False,
-                    title="in a cell: the next's time\nover the fastest's")  # fmt: skip
-    figure.suptitle(f"3x3, padding 1: {title(document, found)}", x=0.01, ha="left", fontsize=11)
-    save(figure, path, {"Comment": digest(document)})
+    named = {cell.winner for cell in every} | {cell.ring for cell in every}
+    shown = [name for name in COLOURS if name in named]
+    drawn = {
+        f"maps of {name}": _pane(cells, shown) | {"width": 300} for name, cells in found.items()
+    }
+    charts.save(path, told, drawn, {"Comment": digest(document)}, columns=_COLUMNS, apart=False)
 
 
 @click.command()

@@ -2,8 +2,9 @@
 
 Covered are the kernels, each with the headers it includes, and the Python that packs, plans and
 launches: every file that speaks to a GPU (it lies in gpu/ or stages/, or imports CuPy or CUDA's
-bindings) and everything of the package that these import, directly or not. Only cli/ and lab/show/,
-which ask and print, are left out whoever imports them: they change no result.
+bindings) and everything of the package that these import, directly or not. Only cli/, lab/page/
+and the modules of lab/ that print, `_TALKERS`, are left out whoever imports them: they change no
+result.
 
 Of a kernel every byte counts. Of Python the syntax tree without docstrings does, so that prose,
 comments and layout void nothing.
@@ -33,7 +34,10 @@ ROOT = Path(__file__).resolve().parent.parent
 RECEIPT = ROOT / "tests" / "gpu-receipt.json"
 _SPEAKS = {"cupy", "cupyx", "cuda"}
 _SPEAKERS = {"gpu", "stages", "dispatch"}
-_TALKERS = {"cli", "lab/show"}
+_TALKERS = {
+    "cli", "lab/page", "lab/rows", "lab/render", "lab/console", "lab/charts", "lab/summary",
+    "lab/listing",
+}  # fmt: skip
 _OF_NO_EFFECT = {"ctx", "kind", "type_comment"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.gpu.machines import H200
-from lenetgpu.lab.show.conv_document import summary_json
+from lenetgpu.lab.conv.document import summary_json
 from lenetgpu.network import stage
 from lenetgpu.papers.contents import SECTION, TABLE, cited, course
 from lenetgpu.papers.shapes import SUITES

@@ -13,7 +13,7 @@ import pytest
 
 from lenetgpu import __main__, cli
 from lenetgpu.lab import infer
-from lenetgpu.lab.show.console import Console
+from lenetgpu.lab.console import Console
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import summarise
 from lenetgpu.stages import registry
@@ -99,7 +99,7 @@ def test_infer_leaves_alone_what_it_does_not_need(plan):
     assert ("numba" in loaded) == (plan == "serial")
     assert ("numpy.ma" in loaded) == (plan == "serial")  # Numba's
     unused = {"lenetgpu.measure.rounds", "lenetgpu.measure.bench", "lenetgpu.gpu.software",
-              "lenetgpu.measure.roofline", "lenetgpu.lab.show.tables"}  # fmt: skip
+              "lenetgpu.measure.roofline", "lenetgpu.lab.render"}  # fmt: skip
     assert loaded & unused == set()
 
 
@@ -133,9 +133,9 @@ def test_lines_are_printed_without_rich(monkeypatch, terminal, bold):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setitem(sys.modules, "rich.console", None)  # an import of it fails
     console = Console()
-    console.print("a [thing] is 7", highlight=False, soft_wrap=True)
-    console.print("right", style="bold", highlight=False)
-    console.print("[bold]took 3[/] (once)", markup=True, highlight=False)
+    console.print("a [thing] is 7")
+    console.print("", bold="right")
+    console.print(" (once)", bold="took 3")
     want = ["a [thing] is 7", bold.format("right"), bold.format("took 3") + " (once)"]
     assert stream.getvalue().splitlines() == want
 

@@ -15,10 +15,9 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv import compared as convolution
 from lenetgpu.lab.conv.compared import chosen_variants
+from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.lab.conv.request import ConvRequest, rows_asked
-from lenetgpu.lab.show.conv_document import geometric_mean, shape_text
-from lenetgpu.lab.show.tables import LAUNCH_COLUMNS, STAGE_COLUMNS, fitting, used
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure import torch_peer as conv_peer
@@ -265,11 +264,6 @@ def test_a_suite_ends_with_a_summary(without_torch):
     assert row["least"] <= row["geomean"] <= row["most"]
 
 
-def test_geometric_mean():
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4)
-    assert geometric_mean([]) is None
-
-
 def broken(run_):
     return make_variant(
         run_, kind="conv", family="broken", reads="NHWC", writes="NHWC", needs=cpu()
@@ -396,7 +390,7 @@ def test_pytorch_is_given_each_format_with_its_own_strides():
 
 
 def test_a_picture_of_a_shape_and_of_a_suite(tmp_path, without_torch):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     for arguments in (("1,8,8,4,3",), ("--suite", "lenet", "--batch", 1)):
         target = tmp_path / f"{len(arguments)}.png"
         result = run(*arguments, "--device", "cpu", "--seconds", 0.02, "--only", "tiled,unrolled",
@@ -456,7 +450,7 @@ def test_finished_shapes_are_kept_where_a_later_one_ends_it(
 
 
 def test_a_picture_of_nothing_costs_no_results(monkeypatch, tmp_path, without_torch):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     monkeypatch.setattr(comparing, "_time", lambda *_: None)
     target = tmp_path / "kept.json"
     result = run("1,8,8,4,3", "--device", "cpu", "--only", "tiled", "--json", target,
@@ -472,11 +466,3 @@ def test_the_reference_is_measured_though_only_names_others(without_torch):
     assert result.exit_code == 0, result.output
     names = {e["name"] for e in json.loads(result.stdout)["cases"][0]["candidates"]}
     assert names == {"tiled.blocked", "unrolled.blas"}
-
-
-def test_a_narrow_terminal_loses_columns_and_no_digits():
-    rows = [{"name": "tiled.blocked", "median_ms": 12345.678, "grid": [1, 2], "registers": 40}]
-    columns = (*STAGE_COLUMNS, *LAUNCH_COLUMNS)
-    shown = fitting(used(columns, rows), rows, 30)
-    assert [column.key for column in shown] == ["name", "median_ms"]
-    assert fitting(used(columns, rows), rows, 200) == used(columns, rows)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.errors import err_all
+from lenetgpu.lab.conv.repeats import err_all
 from lenetgpu.measure import conv_bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench

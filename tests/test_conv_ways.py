@@ -20,7 +20,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given, as_line, require_countable
 from lenetgpu.lab.conv import compared
-from lenetgpu.lab.conv.again import command_of
+from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.given import (
     ALONE,
     AS_SAID,
@@ -31,8 +31,7 @@ from lenetgpu.lab.conv.given import (
     rows_of,
     taken,
 )
-from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.lab.conv.request import ConvRequest, command_of
 from lenetgpu.papers.networks import layers as networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab import counted
+from lenetgpu.lab import compare as shown
+from lenetgpu.lab import counters as counted
 from lenetgpu.lab import profile as profiling
-from lenetgpu.lab.show import compare as shown
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.counters import document
@@ -133,10 +133,10 @@ def test_profile_counts_its_plan_when_every_time_is_taken(pretended, monkeypatch
     counters = found.counters
     assert counters["source"] == "ncu" and counters["rows"][0]["stage"] == "conv1"
     assert json.loads(found.as_json())["counters"] == counters
-    rows = {row["name"]: row for row in csv.DictReader(found.as_csv().splitlines())}
+    rows = {row["name"]: row for row in csv.DictReader(found.table().csv().splitlines())}
     assert float(rows["conv1"]["counters.global_load_efficiency"]) == 0.125
     assert rows["input"]["counters.global_load_efficiency"] == ""
-    lines = found.as_markdown().splitlines()
+    lines = found.table().markdown().splitlines()
     at = [cell.strip() for cell in lines[0].split("|")].index("loads eff.")
     cells = {line.split("|")[1].strip(): line.split("|")[at].strip() for line in lines[2:]}
     assert (cells["conv1"], cells["input"]) == ("12.5%", "-")
@@ -189,10 +189,10 @@ def test_columns_of_counters_follow_those_of_times(pretended):
     held |= {"command": "compare", "reference_again": None}
     for entry in held["candidates"]:
         entry |= {"note": "", "median_ms": 1.0}
-    rows = list(csv.DictReader(shown.as_csv(held).splitlines()))
+    rows = list(csv.DictReader(shown.table(held).csv().splitlines()))
     assert [row["counters.occupancy"] for row in rows] == ["0.3114", "0.3114"]
     del held["counters"]
-    assert "counters" not in shown.as_csv(held)
+    assert "counters" not in shown.table(held).csv()
 
 
 def suite():

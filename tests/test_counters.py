@@ -22,7 +22,8 @@ from lenetgpu.check.truth import reference_stages
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.show import counters as shown
+from lenetgpu.lab import counters as shown
+from lenetgpu.lab.render import show
 from lenetgpu.measure.counters import child, counted, document, metrics, ncu, read
 from lenetgpu.measure.counters.metrics import (
     CAUSES,
@@ -243,7 +244,7 @@ def test_a_variant_that_counts_nothing_has_a_dash(monkeypatch):
 
 def printed(counters, kernels):
     console = Console(width=250, file=StringIO())
-    shown.print_counters(console, counters, counters["rows"], kernels)
+    show(console, shown.parts(counters, counters["rows"], kernels))
     return console.file.getvalue()
 
 

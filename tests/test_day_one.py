@@ -16,7 +16,7 @@ from lenetgpu.gpu import device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import infer as inference
 from lenetgpu.lab import listing
-from lenetgpu.lab.show.compare import suite_notes
+from lenetgpu.lab.compare import suite_notes
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.course import FIGURES
 

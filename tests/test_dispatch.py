@@ -24,11 +24,11 @@ from lenetgpu.dispatch.measured import HERE, NEAR, SHIPS, Measured, counted, ine
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import FULL_NAMES, H100, H200
-from lenetgpu.lab import asked
+from lenetgpu.lab import compare as asking
 from lenetgpu.lab.conv import compared, tuning
+from lenetgpu.lab.conv.document import tuned_line
 from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.lab.show.conv import tuned_line
 from lenetgpu.measure import document as documents
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.sampling.facts import Checked
@@ -844,7 +844,7 @@ def gpu(here, ships, monkeypatch):
     """A GPU that is pretended: what each algorithm takes on it, by the channels of a shape."""
     times = {}
     monkeypatch.setattr(tuning, "choose_device", lambda wanted: (HERE_IS, ""))
-    for module in (compared, asked):
+    for module in (compared, asking):
         monkeypatch.setattr(module, "choose_device", lambda wanted: (HERE_IS, ""))
     limits = Ceilings(HERE_IS.name, 1000.0, 10.0, 100.0)
     monkeypatch.setattr(compared, "open_device", lambda wanted, say: (HERE_IS, limits))

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.lab import earlier as reading
-from lenetgpu.lab.asked import gate_note
-from lenetgpu.lab.earlier import load_earlier
+from lenetgpu.lab import documents as reading
+from lenetgpu.lab.compare import gate_note
+from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 MUTANTS = 3_000
@@ -195,7 +195,7 @@ def test_an_interval_inside_out_is_refused(tmp_path):
     document = whole("compare", random.Random(1))
     document["candidates"][1]["ratio"] = {"median": 1.0, "low": 2.0, "high": 0.5}
     path.write_text(json.dumps(document))
-    with pytest.raises(LenetError, match=r"candidate 1: ratio: expected 1.0 between its ends"):
+    with pytest.raises(LenetError, match=r"candidates 1: ratio: expected 1.0 between its ends"):
         load_earlier(path, "compare", "fc2")
 
 

@@ -10,9 +10,9 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.lab.charts import check_plot
+from lenetgpu.lab.mistakes import check_errors
 from lenetgpu.lab.report import ReportRequest
-from lenetgpu.lab.show.mistakes.files import check_errors
-from lenetgpu.lab.show.plots import check_plot
 
 MEASURED = ROOT / "docs" / "measured" / "nvidia-h200" / "cold.json"
 
@@ -21,7 +21,7 @@ def test_what_checks_a_name_takes_upper_case(tmp_path):
     check_errors(tmp_path / "e.CSV")
     write_labels(tmp_path / "l.CSV", np.array([7], np.int32))
     assert (tmp_path / "l.CSV").read_text() == "index,label\n0,7\n"
-    pytest.importorskip("matplotlib", reason="needs matplotlib: extra plot")
+    pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
     check_errors(tmp_path / "e.PNG")
     check_plot(tmp_path / "p.SVG")
 

@@ -17,8 +17,8 @@ from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.lab import console as progress
 from lenetgpu.lab import infer as job
-from lenetgpu.lab.show import progress
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise

@@ -16,8 +16,8 @@ from test_infer import CPU, run, weights_were_checked
 
 from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.lab import console as progress
 from lenetgpu.lab import infer as job
-from lenetgpu.lab.show import progress
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.pipeline import CPU_CHUNK

@@ -228,7 +228,7 @@ def test_compare_on_a_cpu(what, tmp_path):
 
 
 def test_compare_plans_with_a_picture(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     path = tmp_path / "plans.png"
     result = run("compare", "plans", "--batch", 8, "--device", "cpu", "--seconds", 0.2,
                  "--plot", path)  # fmt: skip
@@ -239,7 +239,7 @@ def test_compare_plans_with_a_picture(tmp_path):
 
 
 def test_roofline_picture(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     path = tmp_path / "roof.svg"
     result = run("compare", "fc1", "--batch", 64, "--device", "cpu", "--seconds", 0.2,
                  "--plot", path)  # fmt: skip
@@ -248,7 +248,7 @@ def test_roofline_picture(tmp_path):
 
 
 def test_the_suite_runs_without_a_gpu(tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
     result = run("compare", "--suite", "report", "--batch", 16, "--device", "cpu",
                  "--json", out, "--plot", picture)  # fmt: skip

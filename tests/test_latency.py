@@ -12,7 +12,7 @@ from test_kernels_on_a_cpu import argument, compiled, extents, folder, pytestmar
 from lenetgpu.gpu import latency, machines
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY, Latency, chain
 from lenetgpu.gpu.machines import GTX_1080_TI, H200
-from lenetgpu.lab.show.explain import latency_json
+from lenetgpu.lab.conv.explain import latency_json
 
 
 def run(kernel, args, folder):  # noqa: F811

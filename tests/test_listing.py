@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from itertools import groupby
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 from terminal import in_terminal, without_escapes
 
 from lenetgpu.cli import main
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab import listing
-from lenetgpu.lab.show.listing import print_variants, variant_lines
+from lenetgpu.lab.listing import variant_lines
 from lenetgpu.stages import variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 
@@ -24,7 +22,7 @@ ROW = re.compile(r"([* ]) (\S+\.\S+) +(cpu|cuda \d+\.\d(?: only)?) +(\w+)(?:  .*
 
 
 def lines_at(width, stage=None):
-    return [line for _, line in variant_lines(*listing.table_rows(stage), width)]
+    return [text for [(text, _)] in variant_lines(*listing.table_rows(stage), width)]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -44,14 +42,15 @@ def test_every_variant_is_a_row_that_fits(width):
 def test_no_width_breaks_a_word():
     rows, machine = listing.table_rows()
     for width in range(60, 161):
-        words = " ".join(" ".join(line for _, line in variant_lines(rows, machine, width)).split())
+        words = " ".join(
+            " ".join(text for [(text, _)] in variant_lines(rows, machine, width)).split()
+        )
         assert not [row["variant"] for row in rows if row["description"] not in words], width
 
 
 def test_a_console_too_narrow_for_a_name_folds_no_row():
-    written = io.StringIO()
-    print_variants(Console(file=written, width=20), *listing.table_rows("argmax"))
-    assert written.getvalue().splitlines() == lines_at(20, "argmax")
+    plain = without_escapes(in_terminal(20, "variants", "argmax"))
+    assert plain.splitlines() == lines_at(20, "argmax")
 
 
 def test_what_it_does_stands_beside_where_there_is_room():

@@ -18,7 +18,7 @@ from lenetgpu.check.truth import random_input, reference, reference_scores
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import blas
-from lenetgpu.lab.show.matrix import GREEN, RED, matrix_lines
+from lenetgpu.lab.listing import GREEN, RED, matrix_lines
 from lenetgpu.network import STAGE_NAMES, stage
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve

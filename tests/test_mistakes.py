@@ -26,8 +26,8 @@ from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.lab import infer as job
-from lenetgpu.lab.show.mistakes import files
-from lenetgpu.lab.show.mistakes.lines import bounded, lead, lines, probability, share, title
+from lenetgpu.lab import mistakes as files
+from lenetgpu.lab.mistakes import bounded, lead, lines, probability, share, title
 from lenetgpu.measure.document import infer_json
 from lenetgpu.measure.outcome import Request
 
@@ -352,7 +352,7 @@ def test_a_list_imports_nothing_that_draws(data, tmp_path):
     code = (
         "import sys; from lenetgpu.cli import main\n"
         "main(sys.argv[1:], standalone_mode=False)\n"
-        "print({'PIL', 'jinja2', 'matplotlib'} & sys.modules.keys())"
+        "print({'PIL', 'jinja2', 'vl_convert'} & sys.modules.keys())"
     )
     words = ["infer", data, *CPU, "--errors", tmp_path / "wrong.csv"]
     done = subprocess.run(
@@ -396,14 +396,12 @@ def test_other_endings_are_refused_at_once(tmp_path, monkeypatch, name, found):
     refused(run("infer", *CPU, "--errors", name), words)
 
 
-@pytest.mark.parametrize(
-    ("ending", "module", "extra"), [(".png", "matplotlib", "plot"), (".html", "jinja2", "report")]
-)
-def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch, ending, module, extra):
+def test_an_extra_that_is_missing_is_named_at_once(tmp_path, monkeypatch):
+    module, ending = "vl_convert", ".png"
     found = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda n: None if n == module else found(n))
     monkeypatch.setattr("lenetgpu.lab.infer.infer", lambda *_: pytest.fail("computed"))
-    words = f"--errors: expected {module}, found it not installed; pip install 'lenetgpu[{extra}]'"
+    words = f"--errors: expected {module}, found it not installed; pip install 'lenetgpu[report]'"
     refused(run("infer", *CPU, "--errors", tmp_path / f"wrong{ending}"), words)
     files.check_errors(tmp_path / "wrong.csv")
 
@@ -437,7 +435,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(data, tmp_path, req
     outcome.mistakes = mistakes.Gallery(rows, outcome.mistakes.worst, outcome.mistakes.images)
     target = tmp_path / f"wrong{ending}"
     if ending != ".csv":
-        pytest.importorskip(files._EXTRAS[ending][0])
+        pytest.importorskip("vl_convert")
         files.write_errors(tmp_path / f"first{ending}", outcome)  # fonts are found, and kept
     target.write_text("old")
     before = {path.name for path in tmp_path.iterdir()}

@@ -11,40 +11,18 @@ import pytest
 from rich.console import Console as Rich
 from terminal import in_terminal, surroundings
 
-from lenetgpu.lab.show import conv, progress
-from lenetgpu.lab.show.compare import (
-    COMPARE_COLUMNS,
-    COUNTED_COLUMNS,
-    LADDER_COLUMNS,
-    LAYOUT_COLUMNS,
-    SUITE_COLUMNS,
-)
-from lenetgpu.lab.show.console import Console, folded
-from lenetgpu.lab.show.matrix import matrix_lines
-from lenetgpu.lab.show.tables import (
-    LAUNCH_COLUMNS,
-    MACHINE_COLUMNS,
-    STAGE_COLUMNS,
-    _in_lines,
-    as_rich,
-    dimensions,
-    fitting,
-    words,
-)
+from lenetgpu.lab import console as progress
+from lenetgpu.lab.compare import Compared, CountedRow, CourseRow, LayoutRow, StepRow
+from lenetgpu.lab.console import Console, folded
+from lenetgpu.lab.conv.document import Convolved, Explained, Step, Summed
+from lenetgpu.lab.listing import matrix_lines
+from lenetgpu.lab.render import Table, in_lines
+from lenetgpu.lab.rows import Stage, dimensions, listed
 from lenetgpu.stages.matrix import cells
 
-TABLES = {
-    "stages": (*STAGE_COLUMNS, *LAUNCH_COLUMNS, *MACHINE_COLUMNS),
-    "compare": COMPARE_COLUMNS,
-    "suite": SUITE_COLUMNS,
-    "layouts": LAYOUT_COLUMNS,
-    "counted": COUNTED_COLUMNS,
-    "course ladder": LADDER_COLUMNS,
-    "conv": conv.COLUMNS,
-    "summary": conv.SUMMARY_COLUMNS,
-    "ladder": conv.LADDER_COLUMNS,
-    "explanation": conv.EXPLANATION_COLUMNS,
-}
+TYPES = (
+    Stage, Compared, CourseRow, LayoutRow, CountedRow, StepRow, Convolved, Summed, Step, Explained,
+)  # fmt: skip
 NARROW = {
     "infer": ["infer", "--limit", "20", "--timing", "--device", "cpu", "--plan", "tiled"],
     "compare": ["compare", "pool2", "--batch", "20", "--rounds", "5", "--device", "cpu"],
@@ -61,41 +39,41 @@ def row_of(columns):
         value = 12345.678 + index if column.numeric else f"winograd.part_{index} of it"
         if column.write is dimensions:
             value = [10, 20 + index]
-        if column.write is words:
+        if column.write is listed:
             value = ["power"]
         inner = row.setdefault(parts[0], {}) if len(parts) > 1 else row
         inner[parts[-1]] = value
     return row
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_no_width_breaks_a_number(name):
-    columns = TABLES[name]
-    row = row_of(columns)
-    for width in (30, 36, 40, 48, 60, 79, 100, 160):
-        shown = fitting(columns, [row], width)
+@pytest.mark.parametrize("kind", TYPES)
+def test_no_width_breaks_a_number(kind):
+    table = Table(kind, [row_of(kind.columns())], "a table")
+    for width in (30, 40, 60, 100):
+        shown = table.fitting(width)
         written = io.StringIO()
-        Rich(file=written, width=width).print(as_rich(columns, [row], "a table", width=width))
+        Rich(file=written, width=width).print(table.rich(width))
         lines = written.getvalue().splitlines()
         assert max(map(len, lines)) <= width
         head = next(at for at, line in enumerate(lines) if "\u2500" in line)
         assert "\u2026" not in written.getvalue()
         told = [word for line in lines[head:] for word in line.split()]
-        assert [c.cell(row) for c in shown if c.numeric and c.cell(row) not in told] == []
+        cells = [c.cell(table.rows[0]) for c in shown if c.numeric]
+        assert [cell for cell in cells if cell not in told] == []
         assert len(shown) >= 2
 
 
 def test_a_name_is_broken_behind_a_joint():
-    assert _in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
-    assert _in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
-    assert _in_lines("a 0.14 M", 4) == "a\n0.14\nM"
+    assert in_lines("conv1+pool1+conv2", 12) == "conv1+pool1+\nconv2"
+    assert in_lines("unrolled.image_layout", 15) == "unrolled.image_\nlayout"
+    assert in_lines("a 0.14 M", 4) == "a\n0.14\nM"
 
 
 def test_a_verdict_stays_where_words_can_be_folded():
-    row = row_of(COMPARE_COLUMNS) | {"name": "fused.rows", "check": "WRONG", "median_ms": 1.0}
+    row = row_of(Compared.columns()) | {"name": "fused.rows", "check": "WRONG", "median_ms": 1.0}
+    table = Table(Compared, [row])
     for width in range(30, 250):
-        kept = [column.key for column in fitting(COMPARE_COLUMNS, [row], width)]
-        assert kept[:2] == ["name", "check"], width
+        assert [column.key for column in table.fitting(width)][:2] == ["name", "check"], width
 
 
 @pytest.mark.parametrize("width", [24, 40, 60])
@@ -180,7 +158,7 @@ def test_forced_lines_are_bold_too(monkeypatch, capsys):
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    Console().print("[bold]a[/] b", markup=True, highlight=False)
+    Console().print(" b", bold="a")
     assert capsys.readouterr().out == "\x1b[1ma\x1b[0m b\n"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from browser import DESK, PHONE, browser
 
-from lenetgpu.lab.show.page import base
-from lenetgpu.lab.show.page.digits import png_uri, sheet
+from lenetgpu.lab.page import base
+from lenetgpu.lab.page.base import png_uri, sheet
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 

@@ -19,7 +19,7 @@ KERNEL, HEADER, LAUNCHER, PLANNER, TABLES = (
     "lenetgpu/gpu/math.cuh",
     "lenetgpu/stages/conv.py",
     "lenetgpu/plan.py",
-    "lenetgpu/lab/show/tables.py",
+    "lenetgpu/lab/render.py",
 )
 TREE = {
     KERNEL: '#include "gpu/math.cuh"\n#include "stages/near.cuh"\nvoid conv() {}\n',
@@ -27,7 +27,7 @@ TREE = {
     "lenetgpu/stages/near.cuh": "// nothing\n",
     "lenetgpu/stages/pool.cu": "void pool() {}\n",
     LAUNCHER: '"""Launch it."""\nimport cupy\nfrom lenetgpu.plan import best\nB = 32  # a warp\n',
-    PLANNER: "from lenetgpu import layouts\nfrom lenetgpu.lab.show import tables\n\n\n"
+    PLANNER: "from lenetgpu import layouts\nfrom lenetgpu.lab import render\n\n\n"
     'def best(n):\n    """The best."""\n    return n\n',
     "lenetgpu/layouts.py": "NHWC = 1\n",
     TABLES: "WIDTH = 80\n",
@@ -51,7 +51,9 @@ def test_what_is_covered():
         "files/weights", "__init__",
     ):  # fmt: skip
         assert f"lenetgpu/{name}.py" in found
-    assert not [name for name in found if name.split("/")[1] == "cli" or "lab/show/" in name]
+    assert not [
+        name for name in found if "/cli/" in name or "lab/page/" in name or "lab/render" in name
+    ]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.cli.options import write_json
 from lenetgpu.errors import LenetError
-from lenetgpu.lab.earlier import load_earlier
+from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
 
 SHAPE = "1,8,8,4,3,1,0"
@@ -150,7 +150,8 @@ def test_json_has_no_nan_and_is_read_again(tmp_path):
     document = conv(case(a=2.0))
     document["cases"][0]["candidates"][1] |= {"relative_error": math.nan, "all": (math.inf, 1.0)}
     write_json(path, document)
-    found = load_earlier(path, "conv", None)["cases"][0]["candidates"][1]
+    assert load_earlier(path, "conv", None)["cases"][0]["candidates"][1]["name"] == "a"
+    found = json.loads(path.read_text())["cases"][0]["candidates"][1]
     assert (found["relative_error"], found["all"]) == (None, [None, 1.0])
 
 

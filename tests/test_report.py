@@ -18,11 +18,11 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab import report as command
-from lenetgpu.lab.report_shapes import MOST_ROWS, checked
-from lenetgpu.lab.show.page import report as pages
-from lenetgpu.lab.show.page.blocks import Table
-from lenetgpu.lab.show.page.provenance import changed, where
-from lenetgpu.lab.show.tables import Column
+from lenetgpu.lab.documents import MOST_ROWS, checked
+from lenetgpu.lab.page import report as pages
+from lenetgpu.lab.page.blocks import changed, where
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Column
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 pytest.importorskip("vl_convert", reason="needs vl-convert-python: extra report")
@@ -86,7 +86,7 @@ def test_every_section_is_there_and_nothing_leads_outside(file):
     inside = [link.removeprefix("#") for link in page.links]
     assert inside and set(inside) <= set(page.ids)
     assert "Not in these files: A pass as it ran." in html
-    assert "nvidia-h200/run.json" in html
+    assert "nvidia-h200/sanitize.json" in html
     assert len(html.encode()) <= pages.MOST_BYTES
 
 
@@ -411,7 +411,7 @@ def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
         (("out.html", H200 / "peers.json", "--seconds", "60"), "found --seconds beside files"),
         (("out.html", "gone.json"), "no such file"),
         (("out.html", "empty"), "expected a folder with JSON files, found none"),
-        (("out.html", H200 / "run.json"), "expected JSON with figures to draw, found none"),
+        (("out.html", H200 / "sanitize.json"), "expected JSON with figures to draw, found none"),
         (("out.html", "--seconds", "nan"), "--seconds: expected a finite time"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -548,9 +548,9 @@ def test_a_long_table_is_gone_through_once():
             return super().value(row)
 
     rows = [{"a": number} for number in range(5_000)]
-    table = Table("", (Counted("a", "a"), Counted("none", "b")), rows)
+    table = Table((Counted("a", "a"), Counted("none", "b")), rows)
     cells = [table.cells(row) for row in rows]
-    assert [cell[0].key for cell in cells] == list(map(float, range(5_000)))
+    assert [cell[0][1] for cell in cells] == list(map(float, range(5_000)))
     assert {len(cell) for cell in cells} == {1}
     assert len(looked) <= 4 * len(rows)
 

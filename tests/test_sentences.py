@@ -22,9 +22,9 @@ from lenetgpu import __main__ as entry
 from lenetgpu.cli import ending, main
 from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files import assets
-from lenetgpu.lab.show.console import Console
-from lenetgpu.lab.show.progress import status_line
-from lenetgpu.lab.show.tables import Column, as_csv, as_markdown, as_rich
+from lenetgpu.lab.console import Console, status_line
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Column
 
 HOSTILE = {
     "escape": "a\x1b[31mred\x1b]0;title\x07",
@@ -156,17 +156,17 @@ def test_the_environment_is_escaped(text, tmp_path, monkeypatch):
 def test_tables_and_lines_are_escaped(text, capsys):
     columns = Column("name", "name", numeric=False), Column("why", "why"), Column("ms", "ms")
     rows = [{"name": text, "why": [text, "b"], "ms": 1.5}]
-    Console().print(as_rich(columns, rows, title=text))
-    Console().print(text, highlight=False)
-    Console().print(f"[bold]{text}[/]", highlight=False, markup=True)
+    Console().print(Table(columns, rows, text).rich())
+    Console().print(text)
+    Console().print("", bold=text)
     assert safe(capsys.readouterr().out)
-    assert safe(as_csv(columns, rows)) and safe(as_markdown(columns, rows))
-    assert ",1.5\n" in as_csv(columns, rows)
+    assert safe(Table(columns, rows).csv()) and safe(Table(columns, rows).markdown())
+    assert ",1.5\n" in Table(columns, rows).csv()
 
 
 def test_markup_is_printed_as_it_is(capsys):
-    Console().print("[/b] [bold]a[/bold]", highlight=False)
-    Console().print(as_rich((Column("x", "x"),), [{"x": "[/b] and more"}], title="[/a]"))
+    Console().print("[/b] [bold]a[/bold]")
+    Console().print(Table([Column("x", "x")], [{"x": "[/b] and more"}], "[/a]").rich())
     printed = capsys.readouterr().out
     assert "[/b] [bold]a[/bold]\n" in printed and "[/a]" in printed
     assert printed.count("[/b]") == 2
@@ -178,7 +178,7 @@ def test_a_table_into_a_broken_pipe_raises_as_a_line_does(monkeypatch):
     stream = open(writes, "w", encoding="utf-8")  # noqa: SIM115
     monkeypatch.setattr(sys, "stdout", stream)
     with pytest.raises(BrokenPipeError):
-        Console().print(as_rich((Column("x", "x"),), [{"x": "1"}]))
+        Console().print(Table([Column("x", "x")], [{"x": "1"}]).rich())
     with suppress(BrokenPipeError):
         stream.close()
 

@@ -30,10 +30,10 @@ from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instructio
 from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
+from lenetgpu.lab import charts
 from lenetgpu.lab.conv import shares as command
+from lenetgpu.lab.conv import shares as shown
 from lenetgpu.lab.conv.shares import instruction_rows, latency_row
-from lenetgpu.lab.show import plots
-from lenetgpu.lab.show import shares as shown
 from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_shares, convnet2_tiles
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
@@ -468,28 +468,23 @@ def test_what_needs_more_memory_is_left_out(pretended):
     assert result.exit_code == 0 and "left out, needs more memory: no room" in result.stderr
 
 
-def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib")
-    kept, real = [], plots.save
-    monkeypatch.setattr(
-        plots, "save", lambda figure, path: (kept.append(figure), real(figure, path))
-    )
+def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path):
     document = made_up(made_up_case(), made_up_case("two", wrong=True))
-    plots.plot_shares(tmp_path / "s.png", document)
-    first, second = kept[0].axes
-    assert len(first.patches) == 4 * len(SHOWN) and len(second.patches) == 4 * (len(SHOWN) - 1)
-    widths = [bar.get_width() for bar in first.patches[:4]]
-    assert widths == pytest.approx([6.0, 3.0, 90.0, 1.0])
-    ends = [bar.get_x() + bar.get_width() for bar in first.patches[3::4]]
-    assert ends == pytest.approx([100.0] * len(SHOWN))
-    assert "the paper: compute 97" in [text.get_text() for text in first.texts]
+    first, second = (charts.parted(case, told=True) for case in document["cases"])
+    rows = first["data"]["values"]
+    assert len(rows) == 4 * len(SHOWN)
+    assert len(second["data"]["values"]) == 4 * (len(SHOWN) - 1)
+    assert [row["share"] for row in rows[:4]] == pytest.approx([0.06, 0.03, 0.9, 0.01])
+    ends = [sum(row["share"] for row in rows[at : at + 4]) for at in range(0, len(rows), 4)]
+    assert ends == pytest.approx([1.0] * len(SHOWN))
+    assert "the paper: compute 97%" in rows[0]["kernel"]
     with pytest.raises(LenetError, match="found none"):
-        plots.plot_shares(tmp_path / "t.png", made_up())
+        charts.parted({"kernels": []}, told=True)
 
 
 def test_markdown_has_a_row_a_kernel_and_a_tile():
     case = made_up_case()
-    rows = shown.as_markdown(made_up(case)).strip().splitlines()
+    rows = shown.table(made_up(case)).markdown().strip().splitlines()
     assert len(rows) == 2 + len(case["kernels"]) + len(case["tiles"])
 
 

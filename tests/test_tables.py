@@ -1,15 +1,71 @@
-"""Tables: figures that keep what counts, intervals with both ends or none, words under them."""
+"""Rows know their columns; tables keep what counts, whatever the width, and in every form."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
-from lenetgpu.lab.show.compare import COMPARE_COLUMNS
-from lenetgpu.lab.show.tables import fitting, legend, significant
+from lenetgpu.lab.compare import Compared, legend
+from lenetgpu.lab.render import Table, show
+from lenetgpu.lab.rows import Machine, Row, column, fixed, part, significant
+
+
+@dataclass(frozen=True)
+class Timed(Row):
+    name: str = column("candidate")
+    median_ms: float | None = column("median ms", fixed(3))
+    machine: Machine = part(Machine, "machine")
+    grid: list[int] | None = column("grid", lambda value: "x".join(map(str, value)))
+    note: str | None = column("note")
+    status: str = ""
+
+
+ENTRY = {"name": "a|\x1b", "median_ms": 0.12349, "grid": [3, 2], "machine": {"power_w": 312.5},
+         "status": "right", "else": 1}  # fmt: skip
+
+
+def test_a_row_reads_an_object_of_json_and_every_form_shows_it():
+    row = Timed.of(ENTRY, note="said")
+    assert (row.status, row.machine.power_w, row.note) == ("right", 312.5, "said")
+    table = Table(Timed, [row, Timed.of({"name": "b"})], "a title")
+    assert [one.key for one in table.columns] == [
+        "name", "median_ms", "machine.power_w", "grid", "note",
+    ]  # fmt: skip
+    assert table.markdown().splitlines() == [
+        "| candidate | median ms | W | grid | note |",
+        "|---|---:|---:|---:|---|",
+        "| a|\\x1b | 0.123 | 312 | 3x2 | said |",
+        "| b |  |  |  |  |",
+    ]
+    first, second = csv.DictReader(io.StringIO(table.csv()))
+    assert first == {"name": "a|\\x1b", "median_ms": "0.12349", "machine.power_w": "312.5",
+                     "grid": "3x2", "note": "said"}  # fmt: skip
+    assert second["median_ms"] == ""
+    assert table.cells(row)[:2] == [("a|\\x1b", None), ("0.123", 0.12349)]
+    objects = Table(Timed, [{**ENTRY, "note": "said"}, {"name": "b"}])
+    assert objects.csv() == table.csv()
+
+
+def test_a_note_without_a_place_stands_below():
+    rows = [
+        Timed.of({"name": "a", "median_ms": 1.0, "note": "a sentence"}),
+        Timed.of({"name": "b"}),
+    ]
+    table, printed = Table(Timed, rows, below="note"), []
+
+    class Narrow:
+        width = 12
+        print = staticmethod(printed.append)
+
+    show(Narrow, [table, "a line"])
+    assert printed[1:] == ["a: a sentence", "a line"]
+    assert table.notes(80) == []
 
 
 @pytest.mark.parametrize(
@@ -22,12 +78,12 @@ def test_three_digits_count_whatever_the_size(value, text):
 
 
 def test_an_interval_has_both_its_ends_or_none():
-    row = {column.key: 1.0 for column in COMPARE_COLUMNS if column.numeric}
-    row |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
-    row |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}
-    seen = set()
+    entry = {column.key: 1.0 for column in Compared.columns() if column.numeric}
+    entry |= {"name": "fused.rows, again", "check": "PASS", "verdict": "undecided"}
+    entry |= {"grid": [1, 1, 1], "block": [1, 1, 1], "label_flips": 0}
+    table, seen = Table(Compared, [Compared.of(entry)]), set()
     for width in range(40, 260):
-        shown = {column.key for column in fitting(COMPARE_COLUMNS, [row], width)}
+        shown = {column.key for column in table.fitting(width)}
         assert ("low" in shown) == ("high" in shown)
         seen.add("low" in shown)
     assert seen == {True, False}
@@ -41,7 +97,7 @@ def test_single_samples_claim_no_interval():
     assert "holds 1 and reaches further, or one of the two has fewer than 5 samples" in words
 
 
-@pytest.mark.parametrize("command", [["variants"], ["doctor"], ["infer", "--limit", "10"]])
+@pytest.mark.parametrize("command", [["variants"], ["infer", "--limit", "10"]])
 def test_a_closed_stdout_is_one_sentence(command):
     code = f"exec {sys.executable} -m lenetgpu {' '.join(command)} >&-"
     done = subprocess.run(["sh", "-c", code], stderr=subprocess.PIPE, text=True, env=os.environ)

@@ -14,7 +14,8 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.lab.show.tables import MACHINE_COLUMNS, as_csv, fitting, used
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Machine
 from lenetgpu.measure import power
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import candidate_json, stage_rows
@@ -119,15 +120,16 @@ def test_json_and_columns():
         "watched_s": 2.003, "readings": 98,
     }  # fmt: skip
     calm = {"machine": entry["machine"] | {"throttle": []}}
-    assert [c.heading for c in MACHINE_COLUMNS] == HEADINGS
-    assert [c.cell(entry) for c in MACHINE_COLUMNS] == ["1,755", "312", "41", "power cap", "12.25"]
-    assert MACHINE_COLUMNS[3].cell(calm) == "no"
-    assert used(MACHINE_COLUMNS, [{"machine": None}, {}]) == ()
-    assert as_csv(MACHINE_COLUMNS, [entry, calm, {}]).splitlines()[1:] == [
+    columns = [replace(one, key=f"machine.{one.key}") for one in Machine.columns()]
+    assert [one.title for one in columns] == HEADINGS
+    assert [one.cell(entry) for one in columns] == ["1,755", "312", "41", "power cap", "12.25"]
+    assert columns[3].cell(calm) == "no"
+    assert Table(columns, [{"machine": None}, {}]).columns == ()
+    assert Table(columns, [entry, calm, {}]).csv().splitlines()[1:] == [
         "1755.0,312.5,41.0,power cap,12.25", "1755.0,312.5,41.0,no,12.25", ",,,,",
     ]  # fmt: skip
     for width, first_gone in ((39, 0), (35, 1), (30, 2)):
-        shown = [c.heading for c in fitting(MACHINE_COLUMNS, [entry], width)]
+        shown = [one.title for one in Table(columns, [entry]).fitting(width)]
         assert shown == [h for h in HEADINGS if h not in ("C", "W")[:first_gone]]
 
 

@@ -100,7 +100,7 @@ def pixels(image, path, colour, alpha=1.0):
 
 
 def test_the_picture_is_pale_where_nothing_was_measured(winners, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("vl_convert")
     image = pytest.importorskip("PIL.Image")
     paths = {}
     for name, found in (("none", None), ("one", PLANTED)):

@@ -97,10 +97,10 @@ def classify(
     Each shard's labels get a file in the folder, and a line in its manifest when that is whole.
     """
     from lenetgpu.files.output import require_targets
+    from lenetgpu.lab.classified import lines, print_predicted
     from lenetgpu.lab.classify import ClassifyRequest, require_outside
     from lenetgpu.lab.classify import classify as job
-    from lenetgpu.lab.show.classify import lines, print_predicted
-    from lenetgpu.lab.show.progress import status_line
+    from lenetgpu.lab.console import status_line
 
     require_targets(json_file, sources=(*options["sources"], options["weights"]))
     require_outside(options["out"], json_file)

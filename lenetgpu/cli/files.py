@@ -31,7 +31,7 @@ def data_info(file: Path | None) -> None:
 
     out = console()
     for what, found in listing.data_rows(file or assets.default_digits()):
-        out.print(f"{what:13} {found}", highlight=False)
+        out.print(f"{what:13} {found}")
 
 
 @data.command("verify")
@@ -39,7 +39,7 @@ def data_info(file: Path | None) -> None:
 def data_verify(file: Path | None) -> None:
     """Compare a file with its checksums; the exit code is 2 where it is damaged."""
     from lenetgpu.files import assets
-    from lenetgpu.lab.verified import verified
+    from lenetgpu.lab.listing import verified
 
     path = file or assets.default_digits()
     say(f"{path}: {verified(path)}")
@@ -65,7 +65,7 @@ def data_pack(source: Path, target: Path) -> None:
     Every command takes the packed file like any other; docs/packed.md says what is in it.
     """
     from lenetgpu.files.packed.write import pack_data
-    from lenetgpu.lab.show.progress import progress_bar
+    from lenetgpu.lab.console import progress_bar
 
     with progress_bar(True, "images packed") as progress:
         packed = pack_data(source, target, progress)
@@ -102,7 +102,7 @@ def weights_info(file: Path | None) -> None:
 
     out = console()
     for what, found in listing.weight_rows(file or assets.default_weights()):
-        out.print(f"{what:13} {found}", highlight=False)
+        out.print(f"{what:13} {found}")
 
 
 @weights.command("verify")
@@ -115,7 +115,7 @@ def weights_verify(file: Path) -> None:
     """
     from lenetgpu.check.fit import truth
     from lenetgpu.files.weights import load_weights
-    from lenetgpu.lab.verified import verified
+    from lenetgpu.lab.listing import verified
 
     truth(load_weights(file), "uint8")
     say(f"{file}: right; {verified(file)}")

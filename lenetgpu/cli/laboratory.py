@@ -106,14 +106,14 @@ GATE = together(
 @click.pass_context
 def compare(ctx: click.Context, /, no_progress: bool, **options: Any) -> None:
     """Check, then time the variants of a stage or a span, whole plans, or a suite."""
-    from lenetgpu.lab.compare import CompareRequest, run_compare
-    from lenetgpu.lab.show.progress import status_line
+    from lenetgpu.lab import compare as results
+    from lenetgpu.lab.console import status_line
 
     targets = _targets(options)
-    asked = request(CompareRequest, options, outside=options["with_files"])
+    asked = request(results.CompareRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
-        outcome = run_compare(asked, say)
-    _show(outcome, targets)
+        outcome = results.run_compare(asked, say)
+    _show(targets, results, outcome.document)
     end(ctx, outcome)
 
 
@@ -128,22 +128,18 @@ def _targets(options: dict[str, Any]) -> tuple[Path | None, Path | None, Path | 
     return targets
 
 
-def _written(targets: tuple[Path | None, ...], results: Any, document: Any, *rows: Any) -> Any:
-    """The console to print to, once JSON, CSV and Markdown, of `rows` or all of it, are written."""
-    json_file, *texts = targets
+def _show(targets: tuple[Path | None, ...], results: Any, document: Any) -> None:
+    """Write JSON, CSV and Markdown of a document, and print it, as `results` has its parts."""
+    from lenetgpu.lab.render import show
+
+    json_file, csv_file, markdown = targets
     if json_file is not None:
         write_json(json_file, document)
-    for target, write in zip(texts, (results.as_csv, results.as_markdown), strict=True):
-        if target is not None:
-            write_text(target, write(*rows or (document,)))
-    return console(is_stdout(*targets))
-
-
-def _show(outcome: Any, targets: tuple[Path | None, ...]) -> None:
-    """Write and print a CompareOutcome."""
-    from lenetgpu.lab.show import compare as results
-
-    results.print_document(_written(targets, results, outcome.document), outcome.document)
+    if csv_file is not None:
+        write_text(csv_file, results.table(document).csv())
+    if markdown is not None:
+        write_text(markdown, results.table(document).markdown())
+    show(console(is_stdout(*targets)), results.parts(document))
 
 
 _FILES = {"json_file", "csv_file", "markdown", "no_progress"}
@@ -169,23 +165,20 @@ def _only_beside(ctx: click.Context, option: str, taken: set[str], words: str) -
 
 def _engines(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --engines`: nothing runs, so what says how to run is refused."""
-    from lenetgpu.lab.conv.engines import EnginesRequest, run_engines
-    from lenetgpu.lab.show import engines as results
-    from lenetgpu.lab.show.progress import status_line
+    from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.conv import engines as results
 
     _only_beside(ctx, "--engines", _SIMULATED, "SHAPE, --batch and where results go")
     targets = _targets(options)
     with status_line(enabled=not no_progress) as say:
-        document = run_engines(request(EnginesRequest, options), say)
-    results.print_engines(_written(targets, results, document), document)
+        document = results.run_engines(request(results.EnginesRequest, options), say)
+    _show(targets, results, document)
 
 
 def _list(ctx: click.Context, options: dict[str, Any]) -> None:
     """`conv --list`: nothing runs."""
-    from lenetgpu.lab.conv.listed import run_list
-    from lenetgpu.lab.conv.request import ConvRequest
-    from lenetgpu.lab.show import conv as results
-    from lenetgpu.lab.show import tables
+    from lenetgpu.lab.conv import document as results
+    from lenetgpu.lab.conv.request import ConvRequest, run_list
 
     _only_beside(
         ctx,
@@ -195,24 +188,21 @@ def _list(ctx: click.Context, options: dict[str, Any]) -> None:
         "convolution (--batch, --dtype) and where results go",
     )
     targets = _targets(options)
-    document = run_list(request(ConvRequest, options))
-    to = _written(targets, tables, document, *results.listed(document))
-    results.print_listed(to, document)
+    _show(targets, results, run_list(request(ConvRequest, options)))
 
 
 def _shares(ctx: click.Context, no_progress: bool, options: dict[str, Any]) -> None:
     """`conv --shares`: kernels with clocks inside, whose times no option of a comparison shapes."""
-    from lenetgpu.lab.conv.shares import SharesRequest, run_shares
-    from lenetgpu.lab.show import shares as results
-    from lenetgpu.lab.show.progress import status_line
+    from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.conv import shares as results
 
     _only_beside(
         ctx, "--shares", _CLOCKED, "SHAPE or --suite, --batch, --device and where results go"
     )
     targets = _targets(options)
     with status_line(enabled=not no_progress) as say:
-        outcome = run_shares(request(SharesRequest, options), say)
-    results.print_shares(_written(targets, results, outcome.document), outcome.document)
+        outcome = results.run_shares(request(results.SharesRequest, options), say)
+    _show(targets, results, outcome.document)
     end(ctx, outcome)
 
 
@@ -326,9 +316,10 @@ def conv(
     if engines or shares:
         (_engines if engines else _shares)(ctx, no_progress, options)
         return
+    from lenetgpu.lab.console import status_line
+    from lenetgpu.lab.conv import document as results
     from lenetgpu.lab.conv.compared import run_conv
     from lenetgpu.lab.conv.request import ConvRequest
-    from lenetgpu.lab.show.progress import status_line
 
     if options["tune"]:
         _only_beside(
@@ -342,5 +333,5 @@ def conv(
     asked = request(ConvRequest, options, outside=options["with_files"])
     with status_line(enabled=not no_progress) as say:
         outcome = run_conv(asked, say)
-    _show(outcome, targets)
+    _show(targets, results, outcome.document)
     end(ctx, outcome)

@@ -39,8 +39,6 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
         return
     from lenetgpu.gpu.software import software
     from lenetgpu.lab import listing
-    from lenetgpu.lab.show.listing import print_variants
-    from lenetgpu.lab.show.matrix import print_matrix
     from lenetgpu.stages.matrix import cells
 
     head = {"schema": 1, "command": "variants"}
@@ -48,12 +46,15 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
         found = [cell.as_json() for cell in cells(stage)]
         write_json(Path("-"), head | software(None) | {"matrix": found})
     elif matrix:
-        print_matrix(console(), cells(stage), listing.machine())
+        out = console()
+        listing.print_lines(out, listing.matrix_lines(cells(stage), out.width))
+        out.print(f"on this machine: {listing.machine()}")
     elif as_json:
         rows = listing.variant_rows(stage)
         write_json(Path("-"), head | software(None) | {"variants": rows})
     else:
-        print_variants(console(), *listing.table_rows(stage))
+        out = console()
+        listing.print_lines(out, listing.variant_lines(*listing.table_rows(stage), out.width))
 
 
 def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
@@ -87,7 +88,7 @@ def doctor(repair: bool, as_json: bool) -> None:
         return
     out = console()
     for what, found in checkup.findings():
-        out.print(f"{what:13} {found}", highlight=False)
+        out.print(f"{what:13} {found}")
 
 
 @click.command(cls=Command)

@@ -170,7 +170,7 @@ result_options = together(
 
 def console(stderr: bool = False) -> Any:
     """Where results for people go: lines at once, tables by Rich, which they import."""
-    from lenetgpu.lab.show.console import Console
+    from lenetgpu.lab.console import Console
 
     return Console(stderr)
 

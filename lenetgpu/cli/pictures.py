@@ -11,8 +11,8 @@ from lenetgpu.cli.ending import say
 from lenetgpu.files.kinds import require_pictures
 
 if TYPE_CHECKING:
+    from lenetgpu.lab.console import Console
     from lenetgpu.lab.pictures import Classified
-    from lenetgpu.lab.show.console import Console
     from lenetgpu.measure.outcome import Outcome, Progress, Request
     from lenetgpu.pictures.given import Gathered
 
@@ -44,8 +44,8 @@ class Given:
         """Read and prepare the pictures; what is bad is a line each, where others go on."""
         if not self.several:
             return
+        from lenetgpu.lab.console import progress_bar
         from lenetgpu.lab.pictures import gathered
-        from lenetgpu.lab.show.progress import progress_bar
 
         with progress_bar(progress, "pictures read") as told:
             self.found = gathered(request, self.paths, self.bad, self.as_is, told)
@@ -80,16 +80,16 @@ class Given:
 
         Of many images that have labels there is nothing: their accuracy is said.
         """
-        if self.done is not None:
-            from lenetgpu.lab.show.pictures import print_pictures
+        if self.done is not None or outcome.truth is None:
+            from lenetgpu.lab import pictures
+            from lenetgpu.lab.render import show
 
-            print_pictures(console, self.done.rows(), self.done.images)
-        elif outcome.truth is None:
-            from lenetgpu.lab.show.pictures import print_counts
-
-            print_counts(console, outcome.labels.tolist())
+            if self.done is None:
+                show(console, [pictures.counts(outcome.labels.tolist())])
+            else:
+                show(console, pictures.parts(self.done.rows(), self.done.images, console.width))
         for note in self.notes:
-            console.print(f"note     {note}", soft_wrap=True, highlight=False)
+            console.print(f"note     {note}")
 
 
 def given(arguments: Sequence[str], as_is: bool, output: Path | None) -> Given:

@@ -52,8 +52,8 @@ def report(ctx: click.Context, /, out: Path, no_progress: bool, **options: Any) 
 
     The page is one file that loads nothing: open it in any browser.
     """
+    from lenetgpu.lab.console import status_line
     from lenetgpu.lab.report import ReportRequest, run_report
-    from lenetgpu.lab.show.progress import status_line
 
     given = tuple(str(option.name) for option in ctx.command.params
                   if isinstance(option, click.Option) and option.name in options

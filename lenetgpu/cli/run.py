@@ -83,9 +83,9 @@ def infer(
     from lenetgpu.cli.pictures import given
     from lenetgpu.files import output as files
     from lenetgpu.lab import infer as job
-    from lenetgpu.lab.show.infer import print_infer
-    from lenetgpu.lab.show.mistakes.files import check_errors, write_errors
-    from lenetgpu.lab.show.progress import progress_bar
+    from lenetgpu.lab.console import progress_bar
+    from lenetgpu.lab.mistakes import check_errors, write_errors
+    from lenetgpu.lab.summary import print_infer
     from lenetgpu.measure.document import infer_json
     from lenetgpu.measure.outcome import Request
 
@@ -116,7 +116,7 @@ def infer(
     pictures.print(shown, outcome)
     print_infer(shown, outcome, import_ms)
     if options["scores"] and output is None:
-        from lenetgpu.lab.show.scores import print_scores
+        from lenetgpu.lab.summary import print_scores
 
         print_scores(shown, outcome)
     if outcome.interrupted:
@@ -167,7 +167,8 @@ def profile(
     """Time a plan stage by stage: rates, roofline, launches, occupancy, residual."""
     from lenetgpu.files import output as files
     from lenetgpu.lab import profile as job
-    from lenetgpu.lab.show.progress import progress_bar
+    from lenetgpu.lab.console import progress_bar
+    from lenetgpu.lab.render import show
     from lenetgpu.measure.outcome import Request
 
     read = options["data"], options["weights"]
@@ -185,15 +186,15 @@ def profile(
     left = []
     for target, write, there in (
         (json_file, found.as_json, True),
-        (csv_file, found.as_csv, bool(found.rows)),
-        (markdown, found.as_markdown, bool(found.rows)),
+        (csv_file, found.table().csv, bool(found.rows)),
+        (markdown, found.table().markdown, bool(found.rows)),
         (trace, found.as_trace, bool(found.outcome.trace)),
     ):
         if target is not None and there:
             write_text(target, write())
         elif target is not None:
             left.append(f"; {target} is not written, there is nothing for it")
-    found.print(console(stderr=is_stdout(json_file, csv_file, markdown, trace)))
+    show(console(stderr=is_stdout(json_file, csv_file, markdown, trace)), found.parts())
     if found.outcome.interrupted:
         say(found.outcome.sentence() + found.passes() + "".join(left), err=True)
         ctx.exit(INTERRUPTED)

@@ -24,7 +24,7 @@ from lenetgpu.jobs.manifest import Row
 from lenetgpu.jobs.outcome import ClassifyOutcome
 from lenetgpu.jobs.pictures import LIST, keep
 from lenetgpu.jobs.pictures import require_same as same_pictures
-from lenetgpu.lab.show.progress import Say
+from lenetgpu.lab.console import Say
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
 from lenetgpu.plan import AUTO

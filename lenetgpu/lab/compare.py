@@ -1,8 +1,9 @@
-"""The compare command: what is loaded, compared and drawn."""
+"""`lenetgpu compare`: what is loaded, compared, drawn and shown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -28,12 +29,24 @@ from lenetgpu.files.reading import require_room
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.asked import check_effort, check_gate, gate_note, guests
-from lenetgpu.lab.counted import check_counted, count_candidates, count_suite
-from lenetgpu.lab.earlier import load_earlier
-from lenetgpu.lab.show import plots
+from lenetgpu.lab import charts, counters
+from lenetgpu.lab.documents import load_earlier
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import (
+    STATUS_WORDS,
+    Launch,
+    Machine,
+    Row,
+    column,
+    dimensions,
+    fixed,
+    part,
+    percent,
+    short_error,
+    significant,
+)
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.measure.comparison import Candidate, Comparison
+from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
 from lenetgpu.measure.counters.document import require_gpu
 from lenetgpu.measure.counters.work import Images
 from lenetgpu.measure.document import (
@@ -50,12 +63,220 @@ from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.sampling.facts import Truth, truth
-from lenetgpu.measure.timing import profile
+from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
+from lenetgpu.measure.timing import hold_events, profile
 from lenetgpu.net.device import choose_device
+from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counted import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.papers.course_layouts import layout_rows
-from lenetgpu.stages import Variant
+from lenetgpu.stages import Variant, outside
+
+LONGEST_S = 1e9
+"""Of what a comparison may be given: sums and shares of it are finite."""
+INTERRUPTED = "interrupted: what was measured until then"
+
+
+@dataclass(frozen=True)
+class Compared(Row):
+    """A candidate: its check, its times, its ratio to the baseline and what it launched."""
+
+    name: str = column("candidate")
+    check: str | None = column("check")
+    relative_error: float | None = column("error", short_error)
+    label_flips: int | None = column("flips")
+    median_ms: float | None = column("median ms", fixed(3))
+    p05_ms: float | None = column("p05 ms", fixed(3))
+    p95_ms: float | None = column("p95 ms", fixed(3))
+    p99_ms: float | None = column("p99 ms", fixed(3))
+    ratio: float | None = column("ratio", fixed(3))
+    low: float | None = column("95 % from", fixed(3))
+    high: float | None = column("to", fixed(3))
+    verdict: str | None = column("verdict")
+    tflops: float | None = column("TFLOP/s", significant(3))
+    gbs: float | None = column("GB/s", fixed(1))
+    roofline: float | None = column("of the roof", percent)
+    bound: str | None = column("bound by")
+    images_per_second: float | None = column("images/s", fixed(0))
+    launch: Launch = part(Launch)
+    machine: Machine = part(Machine, "machine")
+    method: str | None = column("timed by")
+    note: str | None = column("note")
+    counters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class CourseRow(Row):
+    """A figure of the course's report beside this device's."""
+
+    table: str = column("table")
+    label: str = column("what")
+    stage: str = column("stage")
+    variant: str = column("variant")
+    check: str | None = column("check")
+    report: float | None = column("course ms")
+    median_ms: float | None = column("here ms", fixed(3))
+    speedup: float | None = column("course/here", fixed(1))
+    explanation: str | None = column("why")
+    note: str | None = column("note")
+    counters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class LayoutRow(Row):
+    """An activation's shape in the report's table 10 and here."""
+
+    table: str = column("table")
+    stage: str = column("stage")
+    end: str = column("end")
+    report_before: list[int] = column("course before", dimensions)
+    report_after: list[int] = column("course after", dimensions)
+    layout: str = column("layout here")
+    after: list[int] = column("after here", dimensions)
+
+
+@dataclass(frozen=True)
+class CountedRow(Row):
+    """Efficiencies of the report's figures 4 to 6 beside those counted from addresses."""
+
+    figure: str = column("figure")
+    stage: str = column("stage")
+    variant: str = column("variant")
+    report_loads: float | None = column("loads % there", fixed(1))
+    loads: float | None = column("counted", fixed(1))
+    report_stores: float | None = column("stores % there", fixed(1))
+    stores: float | None = column("counted here", fixed(1))
+    note: str | None = column("note")
+
+
+@dataclass(frozen=True)
+class StepRow(Row):
+    """A step of the course's ladder: what it gained there, and gains here."""
+
+    stage: str = column("stage")
+    step: str = column("the course's step")
+    report_gain: float | None = column("gain there", fixed(2))
+    gain: float = column("gain here", fixed(2))
+    verdict: str | None = column("today")
+    why: str | None = column("measured")
+
+
+def judged(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a candidate of a document with its status as a word and its ratio's ends apart.
+
+    Its note says too where its time is scaled from, and what its samples warn of.
+    """
+    ratio = entry.get("ratio") or {}
+    few, images = entry.get("scaled_from") or 0, entry.get("images") or 0
+    scaled = f"scaled from {few} images" if 0 < few < images else None
+    note = "; ".join(filter(None, [entry.get("note"), scaled, *(entry.get("warnings") or ())]))
+    return {
+        **entry,
+        "check": STATUS_WORDS.get(entry["status"], entry["status"]),
+        "ratio": ratio.get("median"),
+        "low": ratio.get("low"),
+        "high": ratio.get("high"),
+        "note": note or None,
+    }
+
+
+def legend(reference: str, rounds: int) -> str:
+    """Return what the ratios, intervals and verdicts of a comparison rest on."""
+    if rounds < LEAST:
+        return f"ratio: time over {reference}, of single samples: no verdict"
+    return (
+        f"ratio: time over {reference}'s of the same round, median of {rounds:,} rounds (not one "
+        "median over the other). The interval is where a second run's ratio lies 19 times of 20, "
+        f"{SYSTEMATIC:.0%} on either side of it for what differs between processes. same: all of "
+        f"it is within {MARGIN:.0%} of 1; undecided: it holds 1 and reaches further, "
+        f"or one of the two has fewer than {LEAST} samples."
+    )
+
+
+def fastest_first(rows: list[Row]) -> list[Row]:
+    """Return rows by their times, those without times last."""
+    return sorted(rows, key=lambda row: getattr(row, "median_ms", None) or inf)
+
+
+def compared_rows(document: Mapping[str, Any]) -> list[Row]:
+    """Return the document's candidates, and the baseline's second run, fastest first."""
+    rows: list[Row] = []
+    again = document["reference_again"]
+    for entry in [*document["candidates"], *([again] if again else [])]:
+        shown = judged(entry)
+        if entry["status"] == "wrong":
+            stage, tolerance = entry["first_bad_stage"], entry["tolerance"]
+            where = f"first bad stage {stage}, tolerance {tolerance:.0e}"
+            shown["note"] = "; ".join(filter(None, [shown["note"], where]))
+        rows.append(Compared.of(shown))
+    return fastest_first(rows)
+
+
+def course_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the suite's rows, the report's figure and the check as words."""
+    found: list[Row] = []
+    for row in rows:
+        figure = None
+        if row.get("report_ms") is not None:
+            figure = (">" if row.get("at_least") else "") + f"{row['report_ms']:,.2f}"
+        check = STATUS_WORDS.get(row["status"], row["status"])
+        found.append(CourseRow.of(row, check=check, report=figure))
+    return found
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Return the document's rows as one table, with their counters where they were taken."""
+    more = counters.nested(document.get("counters"))
+    if "rows" in document:
+        return Table([*CourseRow.columns(), *more], course_rows(document["rows"]))
+    return Table([*Compared.columns(), *more], compared_rows(document))
+
+
+def parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield what is shown of a comparison or a suite."""
+    yield from (_suite_parts if "rows" in document else _compared_parts)(document)
+    if document["interrupted"]:
+        yield INTERRUPTED
+
+
+def _compared_parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    cache = "cold L2" if document["cold_l2"] else "warm L2"
+    about = f"{document['images']:,} images, {document['device']['name']}, {cache}"
+    rows = compared_rows(document)
+    yield Table(Compared, rows, f"{document['what']}, {about}", below="note")
+    if document["rounds"]:
+        yield legend(document["reference"], document["rounds"])
+    yield from counters.of_entries(document, document["candidates"])
+
+
+def _suite_parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    title = f"suite course, {document['images']:,} images, {document['device']['name']}"
+    yield Table(CourseRow, course_rows(document["rows"]), title)
+    yield from suite_notes(document)
+    if document["ladder"]:
+        title = "the course's ladder: time of the step before over time of the step"
+        yield Table(StepRow, [StepRow.of(row) for row in document["ladder"]], title)
+    layouts = [LayoutRow.of(row) for row in document["layouts"]]
+    yield Table(LayoutRow, layouts, "table 10: activation shapes")
+    if found := document.get("counted"):
+        title = "global efficiency: figures 4 to 6 by NVVP, and counted from addresses"
+        yield Table(CountedRow, [CountedRow.of(row) for row in found], title)
+    yield from counters.of_entries(document, document["rows"])
+
+
+def suite_notes(document: Mapping[str, Any]) -> list[str]:
+    """Return what the table leaves out: ratios of another batch, rows without a GPU."""
+    notes, rows, n = [], document["rows"], document["images"]
+    if n != IMAGES:
+        notes.append(
+            f"The course's times are of {IMAGES:,} images, those here of {n:,}: no ratio is made "
+            f"of the two, since a stage's time does not grow in step with its images; "
+            f"--batch {IMAGES} gives course/here."
+        )
+    absent = sum(row["status"] == "absent" for row in rows)
+    if absent:
+        notes.append(f"{absent} of {len(rows)} rows are absent: they need a GPU.")
+    return notes
 
 
 @dataclass(frozen=True)
@@ -115,6 +336,51 @@ class CompareOutcome:
     def failed(self) -> bool:
         """Whether the exit code is 1."""
         return bool(self.wrong or self.lost)
+
+
+def check_effort(effort: Effort, watch: float) -> None:
+    """Raise LenetError unless rounds can be run by it, and candidates watched for `watch` s."""
+    if not 0 <= watch <= LONGEST_S:
+        raise LenetError(
+            f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {watch:g}"
+        )
+    if not 0 < effort.seconds <= LONGEST_S:
+        raise LenetError(
+            f"--seconds: expected a finite time above 0 and up to {LONGEST_S:g} s, "
+            f"found {effort.seconds:g}"
+        )
+    if effort.rounds is not None and effort.rounds < LEAST_ROUNDS:
+        raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {effort.rounds}")
+    if effort.warmup is not None and effort.warmup < 0:
+        raise LenetError(f"--warmup: expected at least 0 runs, found {effort.warmup}")
+
+
+@contextmanager
+def guests(files: tuple[Path, ...], device: str) -> Iterator[list[Variant]]:
+    """The variants of `files` from outside, loaded when CuPy's clocks are already held."""
+    if files and choose_device(device)[0] is not None:
+        hold_events()
+    with outside.loaded(files) as found:
+        yield found
+
+
+def check_gate(percent: float | None, against: Path | None) -> None:
+    """Raise LenetError unless both are there, and `percent` is one, or neither is."""
+    if percent is not None and not 0 <= percent < inf:
+        raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent:g}")
+    if (percent is None) != (against is None):
+        raise LenetError("--fail-on-regression PCT and --against FILE go together")
+
+
+def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
+    """What the gate went by, and how it ended."""
+    timed = sum(
+        "median_ms" in entry
+        for part in earlier.get("cases", [earlier])
+        for entry in part["candidates"]
+    )
+    found = f"{len(lost)} sentences follow" if lost else f"none lost more than {percent:g} %"
+    return f"gate: {timed} timed candidates of {earlier.get('date', 'an undated file')}, {found}"
 
 
 @dataclass(frozen=True)
@@ -184,13 +450,13 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
     check_gate(request.regression, request.against)
     if request.counters:
-        check_counted(request.what)
+        counters.check_counted(request.what)
         require_gpu(*choose_device(request.device))
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
         raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
     if request.plot is not None:
-        plots.check_plot(request.plot)
+        charts.check_plot(request.plot)
 
 
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
@@ -255,7 +521,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
     if request.counters and setting.gpu is not None:
-        count_candidates(comparison, document, request.counted, setting.gpu, own, say)
+        counters.count_candidates(comparison, document, request.counted, setting.gpu, own, say)
     lost = []
     if earlier is not None and request.regression is not None:
         lost = regressions(document, earlier, request.regression, request.only is not None)
@@ -275,7 +541,8 @@ def _plot(
     n, name = len(setting.images), document["device"]["name"]
     title = f"{comparison.what}, {n:,} images, {name}, {document['date']}"
     if comparison.what != PLANS:
-        plots.plot_roofline(path, document["candidates"], setting.limits, title)
+        drawn = charts.candidates(document["candidates"], ceilings_json(setting.limits))
+        charts.save(path, title, {"": drawn})
         return
     plans = {}
     for candidate in comparison.candidates:
@@ -286,7 +553,7 @@ def _plot(
             plans[candidate.name] = rows
     if plans:
         times = {entry["name"]: entry.get("median_ms") for entry in document["candidates"]}
-        plots.plot_plans(path, plans, times, title)
+        charts.save(path, title, {"": charts.plan_bars(plans, times)})
 
 
 def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
@@ -303,7 +570,7 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
         "counted": counted_rows(),
     }
     if request.counters and setting.gpu is not None:
-        count_suite(document, request.counted, setting.gpu, say)
+        counters.count_suite(document, request.counted, setting.gpu, say)
     document["ladder"] = step_rows(run.rows)
     title = (
         f"the course's variants, {len(setting.images):,} images, "
@@ -312,7 +579,7 @@ def _run_suite(request: CompareRequest, say: Say) -> CompareOutcome:
 
     def draw() -> None:
         if request.plot is not None:
-            plots.plot_ladder(request.plot, run.rows, title)
+            charts.save(request.plot, title, charts.ladder(run.rows))
 
     wrong = [f"{r['stage']} {r['variant']}" for r in run.rows if r["status"] == "wrong"]
     return CompareOutcome(document, list(dict.fromkeys(wrong)), draw=draw)

@@ -113,11 +113,12 @@ class Console:
         self._write(line.replace(_ON, on).replace(_OFF, off))
 
     def _print_rich(self, what: Any) -> None:
+        how = {"highlight": False, "soft_wrap": hasattr(what, "plain")}  # a text is no table
         if self._stream.isatty():
-            self._rich.print(what, highlight=False)
+            self._rich.print(what, **how)
             return
         with self._rich.capture() as kept:
-            self._rich.print(what, highlight=False)
+            self._rich.print(what, **how)
         for line in kept.get().splitlines():
             self._write(line.rstrip())
 

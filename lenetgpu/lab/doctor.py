@@ -14,7 +14,7 @@ from lenetgpu.gpu import device, nvml, nvrtc
 from lenetgpu.gpu.compiler import CUPY, installed
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.software import commit, software
-from lenetgpu.lab.verified import shipped
+from lenetgpu.lab.listing import shipped
 from lenetgpu.plan import AUTO, AUTO_PLANS, auto_plans, resolve, runnable_plans
 from lenetgpu.store.entries import place, repair, survey
 
@@ -102,7 +102,7 @@ def findings() -> list[tuple[str, str]]:
         ("driver", nvml.driver_version() or "none found"),
         ("nvml", _nvml_line()),
         ("torch", f"{_version('torch')}, beside which `conv` measures"),
-        ("matplotlib", f"{_version('matplotlib')}, which --plot draws with"),
+        ("vl-convert", f"{_version('vl-convert-python')}, which --plot and report draw with"),
         *cache_rows(),
         *shipped(),
     ]

@@ -9,7 +9,7 @@ from lenetgpu.jobs.crew import crew
 from lenetgpu.jobs.outcome import Predicted
 from lenetgpu.jobs.pictures import keep
 from lenetgpu.lab.classify import ClassifyRequest, job_of, look
-from lenetgpu.lab.show.progress import Say
+from lenetgpu.lab.console import Say
 
 
 def foresee(request: ClassifyRequest, say: Say) -> Predicted:

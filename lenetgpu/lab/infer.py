@@ -16,8 +16,8 @@ from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
 from lenetgpu.files.source import MemorySource, Source, open_source
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.noting import Noting
-from lenetgpu.lab.show.progress import Tally
+from lenetgpu.lab.console import Tally
+from lenetgpu.lab.mistakes import Noting
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import (
     MOST,

@@ -1,21 +1,49 @@
-"""What can be switched and what files hold, for people and for programs."""
+"""What can be switched and what files hold: `variants`, `data info`, `weights info`, `verify`."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, choose
+from lenetgpu.files import assets, checksums
+from lenetgpu.files.inflate import GZIP_MAGIC
+from lenetgpu.files.models import forms
 from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
+from lenetgpu.files.regular import open_regular
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.net.device import choose_device
-from lenetgpu.network import SPANS, STAGES
+from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS, Needs
+
+if TYPE_CHECKING:
+    from lenetgpu.lab.console import Console
+    from lenetgpu.stages.matrix import Cell
+
+MARK = "*"
+HEADING, NAME, TEXT, GREEN, RED = "bold", "", "dim", "green", "red"
+_LEAST_BESIDE, _INDENT = 40, 4
+_GAP = "  "
+_AT_ONCE = 4096
+_WITHOUT = b"\0\0\x08", b"\x93NUMPY"
+"""How IDX and .npy files begin, which have no place for a checksum."""
+Line = list[tuple[str, str]]
+"""Texts, each with its style."""
+
+
+def print_lines(console: Console, lines: Iterable[Line]) -> None:
+    """Print lines of texts with styles."""
+    from rich.text import Text
+
+    for line in lines:
+        console.print(Text.assemble(*line))
 
 
 def variant_rows(stage: str | None = None) -> list[dict[str, Any]]:
@@ -95,6 +123,128 @@ def _row(v: Variant, gpu: Gpu | None) -> dict[str, Any]:
     }
 
 
+def variant_lines(rows: list[dict[str, Any]], machine: str, width: int) -> list[Line]:
+    """Return lines of at most `width` characters: a heading a kind, a paragraph a family.
+
+    What a variant does stands beside its name where there is room for it, else below; where it
+    comes from only beside. `machine` says what the marked rows run on.
+    """
+    names, needs, precisions = (
+        max(len(row[key]) for row in rows) for key in ("variant", "needs", "precision")
+    )
+    lines: list[Line] = []
+    for row, before in zip(rows, [None, *rows], strict=False):
+        if before is not None and _group(row) != _group(before):
+            lines.append([("", NAME)])
+        if before is None or row["kind"] != before["kind"]:
+            lines.append([(_heading(row), HEADING)])
+        mark = MARK if row["here"] else " "
+        head = (
+            f"{mark} {row['variant']:{names}}  {row['needs']:{needs}}  "
+            f"{row['precision']:{precisions}}  "
+        )
+        if width - len(head) >= _LEAST_BESIDE:
+            indent, first = " " * len(head), head
+            style, text = NAME, _text(row, with_source=True)
+        else:
+            lines.append([(head.rstrip(), NAME)])
+            indent = first = " " * _INDENT
+            style, text = TEXT, _text(row, with_source=False)
+        wrapped = textwrap.wrap(
+            text, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False
+        )
+        lines += [[(line, style)] for line in wrapped]
+    legend = textwrap.wrap(f"{MARK} runs on this machine: {machine}", width, subsequent_indent="  ")
+    return [*lines, [("", NAME)], *([(line, NAME)] for line in legend)]
+
+
+def _group(row: dict[str, Any]) -> tuple[str, str]:
+    return row["kind"], row["variant"].split(".")[0]
+
+
+def _heading(row: dict[str, Any]) -> str:
+    stages = ", ".join(row["stages"])
+    return stages if stages == row["kind"] else f"{row['kind']}: {stages}"
+
+
+def _text(row: dict[str, Any], with_source: bool) -> str:
+    """What a variant does, its other names and, where asked, where it comes from."""
+    also = f" Also {', '.join(row['also'])}." if row["also"] else ""
+    source = f" ({row['paper']})" if row["paper"] and with_source else ""
+    return f"{row['description']}{also}{source}"
+
+
+def matrix_lines(cells: list[Cell], width: int) -> list[Line]:
+    """Lines of (text, style): a table a device, rows stages, columns families, then the notes.
+
+    A cell is its variant's name in that family, or `refused`; notes are at most `width` wide.
+    """
+    lines: list[Line] = []
+    for device in dict.fromkeys(cell.device for cell in cells):
+        here = [cell for cell in cells if cell.device == device]
+        table = _cells(device, here)
+        if max(sum(len(text) for text, _ in line) for line in table) > width:
+            table = _list(device, here)
+        lines += [*table, []]
+    for note in _notes(cells):
+        lines += [[(line, "")] for line in textwrap.wrap(note, width, subsequent_indent="  ")]
+    return lines
+
+
+def _cells(device: str, cells: list[Cell]) -> list[Line]:
+    families = list(dict.fromkeys(cell.family for cell in cells))
+    stages = list(dict.fromkeys(cell.stage for cell in cells))
+    by = {(cell.stage, cell.family): cell for cell in cells}
+    first = max(map(len, (device, *stages)))
+    wide = {f: max(len(f), *(len(_name(by[s, f])) for s in stages)) for f in families}
+    lines = [[(_line(device, first, [f"{f:{wide[f]}}" for f in families]), HEADING)]]
+    for stage in stages:
+        line: Line = [(f"{stage:{first}}", "")]
+        for family in families:
+            cell = by[stage, family]
+            style = GREEN if cell.variant is not None else RED
+            line += [(_GAP, ""), (f"{_name(cell):{wide[family]}}", style)]
+        line[-1] = (line[-1][0].rstrip(), line[-1][1])
+        lines.append(line)
+    return lines
+
+
+def _list(device: str, cells: list[Cell]) -> list[Line]:
+    """A cell a line, stage by stage: what a terminal gets that is too narrow for the table."""
+    lines: list[Line] = []
+    for stage in dict.fromkeys(cell.stage for cell in cells):
+        lines.append([(f"{device} {stage}", HEADING)])
+        for cell in cells:
+            if cell.stage == stage:
+                style = GREEN if cell.variant is not None else RED
+                lines.append([(f"  {cell.family:9}", ""), (_name(cell), style)])
+    return lines
+
+
+def _line(head: str, first: int, rest: list[str]) -> str:
+    return _GAP.join([f"{head:{first}}", *rest]).rstrip()
+
+
+def _name(cell: Cell) -> str:
+    if cell.name is None:
+        return "refused"
+    return cell.name.partition(".")[2] + ("*" if cell.copies else "")
+
+
+def _notes(cells: list[Cell]) -> list[str]:
+    """What a star means, and a sentence a reason with the cells that it refuses."""
+    notes = []
+    if any(cell.copies for cell in cells):
+        notes.append("* the CPU's, with copies")
+    reasons: dict[tuple[str, str, str], list[str]] = {}
+    for cell in cells:
+        if cell.refused is not None:
+            reasons.setdefault((cell.stage, cell.family, cell.refused), []).append(cell.device)
+    for (stage, family, reason), devices in reasons.items():
+        notes.append(f"{stage} by {family} on {' and '.join(devices)}: {reason}")
+    return notes
+
+
 def data_rows(path: Path) -> list[tuple[str, str]]:
     """(what, found) rows of an image file."""
     with open_source(path) as source:
@@ -134,3 +284,41 @@ def weight_rows(path: Path) -> list[tuple[str, str]]:
         names = ", ".join(said.unread)
         rows.append(("not read", f"{names} (text of variable length, or no one value)"))
     return rows
+
+
+def verified(path: Path) -> str:
+    """Read all of an image, weight or label file; what its checksums say, in words.
+
+    LenetError where they say that it is damaged.
+    """
+    with open_regular(path, "a file of images, weights or labels") as file:
+        start = file.read(forms.START)
+    plain = start.startswith(_WITHOUT)
+    if forms.form_of(start) is not None:
+        return about(path).sums.said
+    if not plain and not start.startswith(GZIP_MAGIC):
+        return checksums.verify(path).said
+    _read(path)
+    return checksums.NONE if plain else "gzip's checksum right"
+
+
+def _read(path: Path) -> None:
+    import numpy as np
+
+    with open_source(path) as source:
+        part = np.empty((_AT_ONCE, *IMAGE_SHAPE), source.dtype)
+        for lo in range(0, len(source), _AT_ONCE):
+            source.read(lo, part[: len(source) - lo])
+
+
+def shipped() -> list[tuple[str, str]]:
+    """(what, found) rows of the weights and the digits that ship."""
+
+    def row(find: Callable[[], Path]) -> str:
+        try:
+            path = find()
+            return f"{path}, {verified(path)}"
+        except LenetError as error:
+            return str(error)
+
+    return [("weights", row(assets.default_weights)), ("digits", row(assets.default_digits))]

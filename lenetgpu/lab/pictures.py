@@ -1,19 +1,31 @@
-"""`lenetgpu infer` of a person's pictures: which they are, their labels, what is said of each."""
+"""`lenetgpu infer` of a person's pictures: which they are, their labels, and how they are shown."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.probability import probabilities
-from lenetgpu.errors import LenetError
+from lenetgpu.errors import LenetError, one_line
 from lenetgpu.files.output import open_labels
 from lenetgpu.lab.infer import infer
-from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.lab.mistakes import probability
+from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
 from lenetgpu.measure.timing import Phases
+from lenetgpu.network import CLASSES, PIXEL_SCALE
 from lenetgpu.pictures.given import Gathered, gather
+
+if TYPE_CHECKING:
+    from lenetgpu.lab.render import Part, Table
+
+_GAP = 2
+_BRAILLE, _DOTS = 0x2800, ((0, 1, 2, 6), (3, 4, 5, 7))
+_SHADES = " .:*#"
+_LEAST_NAME, _NARROW, _REST = 12, 70, 48
+"""Characters of a name at least, of a narrow terminal, of the table beside name and notes."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +121,141 @@ def _nothing(bad: Sequence[str], skip: int) -> str:
     if not bad:
         return f"--skip {skip}: expected more images than are skipped, found fewer"
     return f"pictures: expected one that can be classified, found {len(bad):,} that cannot"
+
+
+def parts(rows: Sequence[dict[str, Any]], images: Any, width: int) -> Iterator[Part]:
+    """Yield up to FEW rows as a table, with `images` (N, 28, 28, 1) drawn; more as counts."""
+    from lenetgpu.lab.render import Table
+    from lenetgpu.lab.rows import Column, words
+
+    if len(rows) > FEW:
+        yield counts([row["label"] for row in rows], [row["probability"] for row in rows])
+        return
+    shown = [
+        row
+        | {
+            "number": number,
+            "file": _shortened(row["file"], max(_LEAST_NAME, width - _REST)),
+            "second": f"{row['runner_up']['label']} {probability(row['runner_up']['probability'])}",
+            "note": "; ".join(row["notes"]) or None,
+        }
+        for number, row in enumerate(rows, 1)
+    ]
+    likely, second = ("prob.", "next") if width < _NARROW else ("probability", "runner-up")
+    columns = [
+        Column("", "number"),
+        words("file", "file"),
+        Column("digit", "label"),
+        Column(likely, "probability", probability),
+        Column(second, "second"),
+        words("note", "note"),
+    ]
+    table = Table(columns, shown)
+    below = table.columns[-1].key == "note" and table.fitting(width)[-1].key != "note"
+    yield Table(columns[:-1], shown) if below else table
+    if below:
+        yield from [*_notes(rows), ""]
+    yield from drawn(images, [row["label"] for row in rows], width, _encodes(_BRAILLE))
+
+
+def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each note, with the numbers of the rows that have it."""
+    having: dict[str, list[int]] = {}
+    for number, row in enumerate(rows, 1):
+        for note in row["notes"]:
+            having.setdefault(note, []).append(number)
+    return [f"note     {_numbers(numbers)}: {note}" for note, numbers in having.items()]
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Ascending numbers as 1-3, 5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def counts(labels: Sequence[int], likely: Sequence[float] = ()) -> Table:
+    """Return how many images are each digit, and the least of their probabilities where known."""
+    from lenetgpu.lab.render import Table
+    from lenetgpu.lab.rows import Column, count
+
+    shown = []
+    for digit in range(CLASSES):
+        if digit in labels:
+            of = [one for label, one in zip(labels, likely, strict=False) if label == digit]
+            images = list(labels).count(digit)
+            shown.append({"digit": digit, "images": images, "least": min(of, default=None)})
+    columns = [
+        Column("digit", "digit"),
+        Column("images", "images", count),
+        Column("least sure", "least", probability),
+    ]
+    return Table(columns, shown)
+
+
+def drawn(images: Any, labels: Sequence[int], width: int, braille: bool) -> list[str]:
+    """Lines of at most `width` characters: `images` (N, 28, 28, 1) beside each other, numbered.
+
+    Each is 14 characters by 7: a dot a pixel in braille, else a shade for each 2x4 pixels. Images
+    behind those that have labels are not drawn.
+    """
+    import numpy as np
+
+    pixels = np.asarray(images[: len(labels)], np.float32).reshape(-1, *images.shape[1:3])
+    if images.dtype == np.uint8:
+        pixels = pixels / np.float32(PIXEL_SCALE)
+    across = images.shape[2] // 2
+    at_once = max(1, (width + _GAP) // (across + _GAP))
+    lines = []
+    for first in range(0, len(labels), at_once):
+        part = range(first, min(len(labels), first + at_once))
+        heads = [f"{number + 1}: {labels[number]}".ljust(across) for number in part]
+        pictures = [_characters(pixels[number], braille) for number in part]
+        for pieces in (heads, *zip(*pictures, strict=True)):
+            lines.append((" " * _GAP).join(pieces)[:width].rstrip())
+        lines.append("")
+    return lines
+
+
+def _characters(pixels: Any, braille: bool) -> list[str]:
+    """One image (28, 28) of floats from 0 to 1 as rows of characters."""
+    height, width = pixels.shape
+    cells = pixels.reshape(height // 4, 4, width // 2, 2).transpose(0, 2, 3, 1)
+    if not braille:
+        shades = (
+            (cells.mean(axis=(2, 3)) * len(_SHADES) * 1.3).astype(int).clip(0, len(_SHADES) - 1)
+        )
+        return ["".join(_SHADES[shade] for shade in row) for row in shades]
+    dots = cells >= 0.5
+    lines = []
+    for row in dots:
+        codes = [
+            sum(
+                1 << bit
+                for side, bits in enumerate(_DOTS)
+                for y, bit in enumerate(bits)
+                if cell[side][y]
+            )
+            for cell in row.tolist()
+        ]
+        lines.append("".join(chr(_BRAILLE + code) for code in codes))
+    return lines
+
+
+def _encodes(code: int) -> bool:
+    """Whether stdout takes the character of this code."""
+    try:
+        chr(code).encode(getattr(sys.stdout, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _shortened(name: str, most: int) -> str:
+    """`name` as a terminal may have it, of at most so many characters; its end is what counts."""
+    shown = one_line(name)
+    return shown if len(shown) <= most else "..." + shown[3 - most :]

@@ -1,18 +1,134 @@
-"""The profile command: a plan's stages measured."""
+"""`lenetgpu profile`: a plan's stages measured, and written in every form."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.files import assets
+from lenetgpu.lab import counters as hardware
 from lenetgpu.lab.infer import infer
-from lenetgpu.lab.show.profile import Profile
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import Stage
+from lenetgpu.lab.summary import describe_device, stage_parts
 from lenetgpu.measure.counters import document as counters_of
 from lenetgpu.measure.counters.work import Images, Work
-from lenetgpu.measure.document import stage_rows
+from lenetgpu.measure.document import ceilings_json, head, infer_json, stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
+from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
 from lenetgpu.net.device import choose_device
+from lenetgpu.store import json_text
+
+
+def _beside_model(outcome: Outcome) -> str:
+    """What the schedule's model says of a pass, and what it took."""
+    assert outcome.model is not None and outcome.chunk is not None
+    how = ", zero-copy" if outcome.zero_copy else ""
+    return (
+        f"chunks of up to {outcome.chunk:,} images, streams {outcome.streams}{how}, host to host: "
+        f"{outcome.end_to_end.median:.3f} ms, by the model {outcome.model['predicted']:.3f} ms, "
+        f"the bare copy {outcome.model['bare_copy']:.3f} ms"
+    )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An outcome with its stage rows, and the counters of its kernels where they were asked for."""
+
+    outcome: Outcome
+    rows: list[dict[str, Any]]
+    counters: dict[str, Any] | None = None
+
+    @property
+    def residual_ms(self) -> float | None:
+        """The unprofiled pass less the sum of the stages; None where one of the two is missing."""
+        if not self.rows or not self.outcome.compute.samples:
+            return None
+        total: float = sum(row["median_ms"] for row in self.rows)
+        return self.outcome.compute.median - total
+
+    def hint(self) -> str | None:
+        """Return where the time goes and what to try; None where no stage was timed."""
+        if not self.rows:
+            return None
+        heaviest = max(self.rows, key=lambda row: float(row["median_ms"]))
+        said = f"hint: {heaviest['name']} ({heaviest['variant']}) takes {heaviest['share']:.0%}"
+        if heaviest["roofline"] is not None:
+            said += f" at {heaviest['roofline']:.0%} of the {heaviest['bound']} roof"
+        if heaviest["stages"]:
+            return said + f"; `lenetgpu compare {heaviest['name']}` ranks its variants"
+        return said + "; a plan whose stages agree on device and layout has no such row"
+
+    def document(self) -> dict[str, Any]:
+        """Schema 1, as infer's, with the residual, the ceilings and the hint."""
+        limits = self.outcome.limits
+        document = infer_json(self.outcome, 0.0) | {
+            "command": "profile",
+            "residual_ms": self.residual_ms,
+            "hint": self.hint(),
+            **self.outcome.ended(),
+            "counters": self.counters,
+        }
+        if limits is not None:
+            document["ceilings"] = ceilings_json(limits)
+        return document
+
+    def as_json(self) -> str:
+        """The document as text."""
+        return json_text(self.document(), indent=1) + "\n"
+
+    def passes(self) -> str:
+        """How many passes were timed stage by stage, as the end of a sentence."""
+        timings = self.outcome.rows
+        return f", stages timed in {len(timings[0].samples) if timings else 0} passes"
+
+    def table(self) -> Table:
+        """Return the rows, with the counters of all kernels of each behind them."""
+        if self.counters is None:
+            return Table(Stage, self.rows)
+        own = {(row["stage"], row["variant"]): row for row in self.counters["rows"]}
+        rows = [row | {"counters": own.get((row["name"], row["variant"]))} for row in self.rows]
+        return Table([*Stage.columns(), *hardware.nested(self.counters)], rows)
+
+    def as_trace(self) -> str:
+        """The traced pass for chrome://tracing or Perfetto, with what it was made on."""
+        outcome = self.outcome
+        where = outcome.gpu.name if outcome.gpu else cpu_name()
+        title = f"lenetgpu profile --plan {outcome.plan.name} on {where}"
+        lane = "all cores" if outcome.gpu is None else "stream {}"
+        trace = json.loads(chrome_trace(outcome.trace, title, lane, outcome.interrupted))
+        trace["otherData"]["made"] = head("profile", outcome.gpu)
+        return json_text(trace)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the table, the ceilings it is judged by, and the hint."""
+        outcome, limits = self.outcome, self.outcome.limits
+        yield f"device  {describe_device(outcome)}"
+        if limits is not None:
+            tensor = f", tensor cores {limits.tensor_tflops:,.0f} TFLOP/s"
+            yield (
+                f"roof    copy {limits.copy_gbs:,.0f} GB/s, multiply-adds "
+                f"{limits.fma_tflops:.3g} TFLOP/s{tensor if limits.tensor_tflops else ''} "
+                f"(measured {limits.date})"
+            )
+        yield from (f"note    {note}" for note in outcome.notes)
+        if outcome.model is not None:
+            yield f"bus     {_beside_model(outcome)}"
+        if self.rows:
+            yield from stage_parts(outcome)
+        if self.counters is not None:
+            yield from hardware.parts(self.counters, self.counters["rows"], kernels=True)
+        if outcome.trace and outcome.gpu is not None:
+            total, hidden = copies_under_kernels(outcome.trace)
+            yield (
+                f"trace   {total:.3f} ms of copies, {hidden:.3f} ms of them under other streams' "
+                "stages"
+            )
+        if self.rows:
+            yield self.hint()
 
 
 def profile(request: Request, progress: Progress | None = None, counters: bool = False) -> Profile:

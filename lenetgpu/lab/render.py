@@ -136,8 +136,10 @@ class Table:
         every = {one.key: one for one in self.columns}
         if self.below not in every:
             return []
-        found = [(self.columns[0].cell(row), every[self.below].cell(row)) for row in self.rows]
-        return [f"{name}: {said}" for name, said in found if said]
+        one = every[self.below]
+        word = "" if one.title == "note" else f"{one.title}: "
+        found = [(self.columns[0].cell(row), one.cell(row)) for row in self.rows]
+        return [f"{name}: {word}{said}" for name, said in found if said]
 
     def _needed(self, one: Column, fold: bool = False) -> int:
         """Return the characters a column takes with two behind it; `fold`: in many lines."""

@@ -16,15 +16,12 @@ from lenetgpu.files import assets
 from lenetgpu.files.output import require_targets
 from lenetgpu.files.source import open_source
 from lenetgpu.lab.compare import CompareRequest, run_compare
-from lenetgpu.lab.earlier import not_json, parsed
-from lenetgpu.lab.profile import profile
-from lenetgpu.lab.report_shapes import TRACED, UNDRAWN, checked
-from lenetgpu.lab.show.page.base import write_page
-from lenetgpu.lab.show.page.blocks import Block, Document, Drawing
-from lenetgpu.lab.show.page.mistakes import section
-from lenetgpu.lab.show.page.provenance import source
-from lenetgpu.lab.show.page.report import page, require_charts
-from lenetgpu.lab.show.profile import Profile
+from lenetgpu.lab.documents import TRACED, UNDRAWN, checked, read
+from lenetgpu.lab.page.base import write_page
+from lenetgpu.lab.page.blocks import Block, Document, Drawing, source
+from lenetgpu.lab.page.mistakes import section
+from lenetgpu.lab.page.report import page, require_charts
+from lenetgpu.lab.profile import Profile, profile
 from lenetgpu.measure.outcome import Outcome, Request
 from lenetgpu.measure.rounds import UNCHECKED, Say
 from lenetgpu.measure.timing import clock
@@ -132,12 +129,7 @@ def json_files(paths: Iterable[Path]) -> list[Path]:
 
 def load_document(path: Path) -> Document:
     """What a page draws of a JSON file; LenetError where it is none of ours, or damaged."""
-    what = "JSON of a command of lenetgpu"
-    try:
-        document = checked(parsed(path, what))
-    except (OSError, ValueError, RecursionError) as error:
-        raise LenetError(f"{path}: expected {what}, found another document ({not_json(error)})"
-                         ) from error  # fmt: skip
+    document = read(path, "JSON of a command of lenetgpu", checked)
     return _labelled(document, f"{path.absolute().parent.name}/{path.name}", path.stem)
 
 

@@ -47,10 +47,9 @@ class Column:
 
     def value(self, row: Any) -> Any:
         """Return what a Row or an object of JSON holds under the key, None where nothing."""
-        if isinstance(row, Mapping):
-            return _within(row, self.key)
-        for name in self.path or self.key.split("."):
-            row = getattr(row, name, None)
+        names = self.key.split(".") if isinstance(row, Mapping) else self.path
+        for name in names or self.key.split("."):
+            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name, None)
         return row
 
     def cell(self, row: Any) -> str:
@@ -87,7 +86,7 @@ class Row:
             if kind is not None:
                 found[one.name] = kind.of((values.get(within) or {}) if within else values)
             else:
-                found[one.name] = _within(values, _key(one))
+                found[one.name] = _at(values, _key(one))
         return cls(**found)
 
     @classmethod
@@ -118,12 +117,10 @@ def _key(one: Any) -> str:
     return str(one.metadata.get("how", ("", "", ""))[1] or one.name)
 
 
-def _within(row: Mapping[str, Any], key: str) -> Any:
-    """Return what lies under "machine.power_w", within objects, or under the whole key."""
-    found: Any = row
-    for name in [key] if key in row else key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+def _at(row: Any, key: str) -> Any:
+    for name in key.split("."):
+        row = row.get(name) if isinstance(row, Mapping) else None
+    return row
 
 
 def fixed(digits: int) -> Write:

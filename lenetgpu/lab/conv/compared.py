@@ -8,24 +8,27 @@ from typing import Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.asked import gate_note, guests
-from lenetgpu.lab.compare import CompareOutcome, open_device
-from lenetgpu.lab.conv.again import add_commands, command_of
-from lenetgpu.lab.conv.beside import explained, has_ladder, ladder, named
-from lenetgpu.lab.conv.errors import err_all
-from lenetgpu.lab.conv.kernels import compile_all
-from lenetgpu.lab.conv.repeats import repeat_all
-from lenetgpu.lab.conv.request import ConvRequest, require_checkable, rows_to_run
-from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
-from lenetgpu.lab.earlier import load_earlier
-from lenetgpu.lab.show import plots
-from lenetgpu.lab.show.conv_document import (
+from lenetgpu.gpu.nvrtc import Kernel
+from lenetgpu.lab import charts
+from lenetgpu.lab.compare import CompareOutcome, gate_note, guests, open_device
+from lenetgpu.lab.conv.document import (
     about_suite,
     case_json,
     network_json,
     shape_text,
     summary_json,
 )
+from lenetgpu.lab.conv.explain import explained, has_ladder, ladder, named
+from lenetgpu.lab.conv.repeats import err_all, repeat_all
+from lenetgpu.lab.conv.request import (
+    ConvRequest,
+    add_commands,
+    command_of,
+    require_checkable,
+    rows_to_run,
+)
+from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
+from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
@@ -199,7 +202,7 @@ def _run_rows(
     )
     if gpu is not None:
         ready = [v for v in chosen if v.needs.met_by(gpu) and v not in own]
-        compile_all(shapes, lambda shape: ready + tilings(request, shape), say)
+        _compile_all(request, shapes, ready, say)
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
@@ -216,13 +219,39 @@ def _run_rows(
         if document["interrupted"]:
             lost.append("interrupted before every candidate was compared")
         notes = [*notes, gate_note(earlier, request.regression, lost)]
-    return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document, limits))
+    return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 
-def _draw(request: ConvRequest, document: dict[str, Any], limits: Ceilings) -> None:
-    """The picture that was asked for, if any."""
-    if request.plot is not None:
-        plots.plot_conv(request.plot, document, limits)
+def _compile_all(request: ConvRequest, shapes: list[Shape], ready: list[Variant], say: Say) -> None:
+    """Compile every kernel that the variants say they will launch, by as many threads as help."""
+    from lenetgpu.gpu.device import current_arch
+    from lenetgpu.gpu.nvrtc import compile_together
+
+    arch = current_arch()
+    wanted: dict[Kernel, None] = {}
+    for shape in shapes:
+        for variant in ready + tilings(request, shape):
+            problem = laid_out(variant, shape.problem)
+            if not isinstance(problem, str) and variant.kernels is not None:
+                found = variant.kernels(problem, shape.batch)
+                wanted |= dict.fromkeys(one for one in found if one.meant_for(arch))
+    say(f"compiling {len(wanted)} kernels")
+    compile_together([*wanted], arch)  # what fails is said, and listed, where it is built
+
+
+def _draw(request: ConvRequest, document: dict[str, Any]) -> None:
+    """Draw the picture that was asked for, if any: a shape under its roofs, or a suite."""
+    if request.plot is None:
+        return
+    where = f"{document['device']['name']}, {document['date']}"
+    if document["suite"] is not None:
+        drawn = {"": charts.speedups(document)}
+        charts.save(request.plot, f"suite {document['suite']}, {where}", drawn)
+        return
+    for case in document["cases"]:
+        title = f"conv {case['shape']}, batch {case['images']:,}, {where}"
+        drawn = {"": charts.candidates(case["candidates"], document["ceilings"])}
+        charts.save(request.plot, title, drawn)
 
 
 def _check_setting(

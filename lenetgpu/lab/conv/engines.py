@@ -2,19 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.errors import LenetError
+from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import Column, Row, column, words
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import claim_rows
 from lenetgpu.papers.convnet2_engines import CHANGED, STEPS, step_rows
-from lenetgpu.papers.convnet2_listings import GTX_480
+from lenetgpu.papers.convnet2_listings import GTX_480, PARTS
 from lenetgpu.stages.wants import untaken
+
+
+def rounded(value: float) -> str:
+    """Write cycles whole, shares and times with three digits."""
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
+
+
+STEP_COLUMNS = (
+    words("section", "section"),
+    words("step", "step"),
+    Column("cycles", "cycles", rounded),
+    *(Column(part, part, rounded) for part in PARTS),
+)
+
+
+@dataclass(frozen=True)
+class Figure(Row):
+    """A figure of the paper beside the model's."""
+
+    section: str = column("section")
+    figure: str = column("figure")
+    paper: float = column("the paper", rounded)
+    model: float = column("model", rounded)
+    agrees: bool = column("agrees", lambda agrees: "yes" if agrees else "no")
+    changed: Mapping[str, float] | None = None
+    remark: str | None = None
+
+
+_CHANGES = [Column(change.name, f"changed.{change.name}", rounded) for change in CHANGED]
 
 
 @dataclass(frozen=True)
@@ -53,3 +85,24 @@ def run_engines(request: EnginesRequest, say: Say) -> dict[str, Any]:
         "figures": figures,
         "changes": {change.name: change.what for change in CHANGED},
     }
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Return the paper's figures, the model's, and those under each change."""
+    every = [*Figure.columns(), *_CHANGES, words("remark", "remark")]
+    return Table(every, [Figure.of(row) for row in document["figures"]])
+
+
+def parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield the steps' cycles, then the paper's figures beside the model's, and each change."""
+    rows = [Figure.of(row) for row in document["figures"]]
+    title = (
+        f"{document['simulated']}, simulated: {document['shape']}, batch {document['images']:,}; "
+        "cycles, and a warp's mean cycles in each part"
+    )
+    yield Table(STEP_COLUMNS, document["steps"], title)
+    yield Table(Figure, rows, "the paper's figures, the model's")
+    title = "the model's figures with one assumption changed"
+    yield Table([Figure.columns()[1], *_CHANGES], rows, title)
+    for name, what in document["changes"].items():
+        yield f"{name}: {what}"

@@ -11,7 +11,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files.convs import benchdnn, miopen
 from lenetgpu.files.convs.described import Described, Given
 from lenetgpu.files.regular import read_whole
-from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.papers.shapes import Row, Shape, Suite, images_of, row_of
 from lenetgpu.problems import Conv, outputs
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import shlex
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
+from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.convs.described import require_countable
 from lenetgpu.gpu import machines
-from lenetgpu.lab.asked import check_effort, check_gate
+from lenetgpu.lab import charts
+from lenetgpu.lab.compare import check_effort, check_gate
+from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
 from lenetgpu.lab.conv.given import (
     SHAPE,
     Wish,
@@ -18,8 +23,7 @@ from lenetgpu.lab.conv.given import (
     parse_shape,
     rows_of,
 )
-from lenetgpu.lab.show import plots
-from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.measure.document import SCHEMA
 from lenetgpu.measure.power import WATCHED_S
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES
@@ -30,6 +34,9 @@ _WIDEST = 256
 """Of a filter: the check's float64 sum goes over its places one by one."""
 _MOST_CHECKED = 2 * 10**12
 """Operations of the check on a CPU, some minutes of them."""
+
+_KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise", "reference")
+"""What of a request says how a shape is measured, and not where its results go."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     check_effort(Effort(request.seconds, request.rounds, request.warmup), request.watch)
     check_gate(request.regression, request.against)
     if request.plot is not None:
-        plots.check_plot(request.plot)
+        charts.check_plot(request.plot)
     if request.machine is not None:
         machines.known(request.machine)
     if request.machine is not None and not request.explain:
@@ -170,3 +177,67 @@ def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
             f"{more}"
         )
     return suite, rows
+
+
+def command_of(request: ConvRequest, row: Row, only: str | None = None) -> str | None:
+    """The command line of a row; None where it is not taken."""
+    if not isinstance(row, Shape):
+        return None
+    words = [*shape_text(row.problem).split(), "--batch", str(row.batch)]
+    plain = {field.name: field.default for field in fields(ConvRequest)}
+    tunes = request.tune and only is None
+    for name in _KEPT:
+        value = plain[name] if tunes and name == "watch" else getattr(request, name)
+        if value != plain[name]:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [f"{value}"])]
+    for path in request.outside:
+        words += ["--with", str(path)]
+    if tunes:
+        return shlex.join(["lenetgpu", "conv", *words, "--tune"])
+    only = only or request.only
+    return shlex.join(["lenetgpu", "conv", *words, *(["--only", only] if only else [])])
+
+
+def add_commands(
+    case: dict[str, Any], request: ConvRequest, shape: Shape, peer: str | None
+) -> None:
+    """Give a case, and each of its candidates, the command that repeats it alone.
+
+    That of a candidate names what its ratio is over, where that is not PyTorch's; that of a tiling
+    that `--tune` tries is the case's.
+    """
+    case["command"] = command_of(request, shape)
+    beside = replace(request, reference=request.reference or case["reference"])
+    for entry in case["candidates"]:
+        only = None if entry["name"] == peer else entry["name"]
+        own = only is None or case["reference"] in (peer, only)
+        entry["command"] = command_of(request if own else beside, shape, only)
+        if TILED in entry["name"]:
+            entry["command"] = case["command"]
+
+
+def run_list(request: ConvRequest) -> dict[str, Any]:
+    """The document: a row a suite, or a row a convolution; LenetError for bad input.
+
+    Nothing is run, and no device is looked for.
+    """
+    asked = (request.shape, request.suite, request.lines, request.model)
+    if all(way is None for way in asked) and request.batch is None:
+        suites = [_listed(suite) for suite in SUITES.values()]
+        return {"schema": SCHEMA, "command": "suites", "suites": suites}
+    suite, rows = rows_asked(request)
+    commands = [command_of(request, row) for row in rows]
+    network = network_json(rows, commands, [])
+    return {"schema": SCHEMA, "command": "shapes", **about_suite(suite), "network": network}
+
+
+def _listed(suite: Suite) -> dict[str, Any]:
+    return {
+        "name": suite.name,
+        "title": suite.title,
+        "shapes": len(suite.rows),
+        "taken": len(suite.shapes),
+        "convolutions": sum(row.count for row in suite.rows),
+        "images": sorted({shape.batch for shape in suite.shapes}),
+        "source": suite.source or None,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,21 @@ from lenetgpu.gpu import instructions, latency, machines
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import compile_together
+from lenetgpu.lab import charts
 from lenetgpu.lab.compare import CompareOutcome
+from lenetgpu.lab.conv.document import shape_text
 from lenetgpu.lab.conv.request import ConvRequest, rows_to_run
-from lenetgpu.lab.show import plots
-from lenetgpu.lab.show.conv_document import shape_text
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import (
+    STATUS_WORDS,
+    Column,
+    Row,
+    column,
+    fixed,
+    percent,
+    short_error,
+    words,
+)
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
 from lenetgpu.net.device import choose_device
@@ -28,6 +40,61 @@ from lenetgpu.stages.conv.convnet2.layout import indexable
 from lenetgpu.stages.wants import untaken
 
 _SUITE = "convnet2"
+SAME_PROGRAM = (0.9, 1.1)
+"""Times with clocks over times without, between which shares are taken to be the plain kernel's."""
+
+
+def between(found: list[float]) -> str:
+    """Write a range of cycles, or the one that it is."""
+    return " to ".join(dict.fromkeys(f"{value:,.1f}" for value in found))
+
+
+KERNEL_COLUMNS = (
+    words("figure", "figure"),
+    words("kernel", "kernel"),
+    words("check", "check"),
+    *(Column(part, f"shares.{part}", percent) for part in convnet2_shares.PARTS),
+    Column("compute, the paper", "paper", percent),
+    Column("compute, the model", "model.compute", percent),
+    Column("of it waiting for loads", "waits.waiting for loads", percent),
+    Column("waiting for sums", "waits.waiting for sums", percent),
+    Column("us", "median_us", fixed(2)),
+    Column("with clocks", "slowed", fixed(2)),
+)
+
+
+@dataclass(frozen=True)
+class Tile(Row):
+    """A tile of the unrolled kernel: what it takes, and how long."""
+
+    figure: str | None = column("figure")
+    threads: str = column("threads")
+    images_per_thread: int = column("images")
+    filters_per_thread: int = column("filters")
+    cached_pixels: int = column("pixels")
+    tile_bytes: float | None = column("shared B by (1)", fixed(0))
+    shared_bytes: float | None = column("compiled", fixed(0))
+    registers: int | None = column("regs")
+    blocks: float | None = column("blocks (5)", fixed(0))
+    blocks_per_sm: int | None = column("at once (4)")
+    limited_by: str | None = column("limited by")
+    waves: float | None = column("waves", fixed(2))
+    check: str = column("check")
+    relative_error: float | None = column("error", short_error)
+    median_us: float | None = column("us", fixed(2))
+    ratio: float | None = column("over Table 1's", fixed(2))
+
+
+@dataclass(frozen=True)
+class Instruction(Row):
+    """An instruction's clocks, here and in the paper's figures."""
+
+    ptx: str = column("PTX")
+    sass: str = column("SASS")
+    clocks: float = column("clocks", fixed(1))
+    figure_9: list[float] | None = column("fig. 9", between)
+    figure_13: list[float] | None = column("fig. 13", between)
+    remark: str | None = column("remark")
 
 
 @dataclass(frozen=True)
@@ -73,7 +140,7 @@ def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
     """Part, sweep and clock what was asked for; LenetError for bad input or without a GPU."""
     shapes = _shapes(request)
     if request.plot is not None:
-        plots.check_plot(request.plot)
+        charts.check_plot(request.plot)
     gpu = _gpu(request.device)
     document = head("shares", gpu) | {"cases": [], "left_out": [], "interrupted": False}
     _compile(shapes, say)
@@ -94,7 +161,9 @@ def run_shares(request: SharesRequest, say: Say) -> CompareOutcome:
 
     def draw() -> None:
         if request.plot is not None:
-            plots.plot_shares(request.plot, document)
+            title = f"{document['device']['name']}, {document['date']}"
+            drawn = {case["label"]: charts.parted(case, told=True) for case in document["cases"]}
+            charts.save(request.plot, title, drawn, columns=len(drawn))
 
     notes = [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
     return CompareOutcome(document, _wrong(document), notes=notes, draw=draw)
@@ -169,3 +238,66 @@ def _wrong(document: dict[str, Any]) -> list[str]:
         for row in (*case["kernels"], *case["tiles"])
         if row["status"] == "wrong"
     ]
+
+
+def of_the_plain_kernel(row: dict[str, Any]) -> bool:
+    """Whether the clocked build took about as long as the kernel whose shares its clocks tell."""
+    least, most = SAME_PROGRAM
+    return bool(least <= row["slowed"] <= most)
+
+
+def kernel_rows(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row a kernel, its status as a word."""
+    label = case["label"]
+    return [row | {"check": STATUS_WORDS[row["status"]], "label": label} for row in case["kernels"]]
+
+
+def tile_rows(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row a tile with its threads as 16x4, fastest first, those without times last."""
+    rows = [
+        row
+        | {"check": STATUS_WORDS[row["status"]], "label": case["label"]}
+        | {"threads": f"{row['threads_x']}x{row['threads_y']}"}
+        for row in case["tiles"]
+    ]
+    return sorted(rows, key=lambda row: row["median_us"] or float("inf"))
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Return kernels, then tiles of every shape."""
+    rows = [row for case in document["cases"] for row in kernel_rows(case)]
+    rows += [row for case in document["cases"] for row in tile_rows(case)]
+    label, note = words("shape", "label"), words("note", "note")
+    found = {one.key: one for one in (label, *KERNEL_COLUMNS, *Tile.columns(), note)}
+    return Table([*found.values()], rows)
+
+
+def parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield a table of parts and one of tiles a shape, then the instructions' clocks."""
+    for case in document["cases"]:
+        where = f"{case['label']} ({case['shape']}, batch {case['images']:,})"
+        yield from _shown(KERNEL_COLUMNS, kernel_rows(case), f"{where}: parts of a warp's time")
+        title = f"{where}: tiles of the unrolled kernel"
+        yield from _shown(Tile.columns(), tile_rows(case), title)
+    rows = [Instruction.of(row) for row in document["instructions"]]
+    title = "clocks until the warp's next instruction, which waits for the result"
+    yield Table(Instruction, rows, title)
+    for what, why in document["not_measured"].items():
+        yield f"{what}: not measured, {why}"
+
+
+def _shown(columns: Sequence[Column], rows: list[dict[str, Any]], title: str) -> Iterator[Part]:
+    """Yield a table of what was not refused, and what is said of rows, each thing once."""
+    yield Table(columns, [row for row in rows if row["status"] != "refused"], title)
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        note = row.get("note") or row.get("remark")
+        if note:
+            word = "refused, " if row["status"] == "refused" else ""
+            name = row.get("kernel") or (
+                f"{row['threads']}, {row['images_per_thread']} x {row['filters_per_thread']} "
+                f"outputs, {row['cached_pixels']} pixels"
+            )
+            found.setdefault(word + note, []).append(name)
+    for note, names in found.items():
+        yield f"{', '.join(names)}: {note}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 from typing import Any
 
 from lenetgpu.dispatch.algorithms import ALGORITHMS
@@ -12,7 +13,6 @@ from lenetgpu.dispatch.measured import Measured, counted, inexact, keep
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import machines
 from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.lab.show.conv_document import geometric_mean
 from lenetgpu.measure.conv_bench import laid_out
 from lenetgpu.measure.roofline import load_on
 from lenetgpu.net.device import choose_device
@@ -96,5 +96,5 @@ def note(cases: list[dict[str, Any]]) -> str:
     if not off:
         return said
     worst = max(off, key=off.__getitem__)
-    mean = geometric_mean([*off.values()])
+    mean = geometric_mean(off.values())
     return f"{said}; the model's were {mean:.2f}x the fastest, {off[worst]:.2f}x at most ({worst})"

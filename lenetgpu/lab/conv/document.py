@@ -1,0 +1,522 @@
+"""The JSON document of convolutions, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import geometric_mean
+from typing import Any
+
+from lenetgpu.check.judge import PRECISE
+from lenetgpu.files.convs.described import as_line
+from lenetgpu.lab.compare import INTERRUPTED, fastest_first, judged, legend
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import (
+    STATUS_WORDS,
+    Launch,
+    Machine,
+    Row,
+    column,
+    fixed,
+    part,
+    percent,
+    short_error,
+    significant,
+)
+from lenetgpu.measure.comparison import Comparison
+from lenetgpu.measure.document import again_json, candidate_json
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.papers import shapes
+from lenetgpu.papers.shapes import Shape, Suite
+from lenetgpu.problems import Conv
+
+
+def some(counts: list[int]) -> str:
+    """Write one number, or the least and the most."""
+    found = {min(counts, default=0): "", max(counts, default=0): ""}
+    return " to ".join(f"{count:,}" for count in found)
+
+
+@dataclass(frozen=True)
+class Convolved(Row):
+    """A candidate on a shape: its check, its times, its ratio to the baseline, its launch."""
+
+    label: str = column("shape")
+    name: str = column("candidate")
+    precision: str | None = column("precision")
+    layout: str | None = column("layout")
+    check: str = column("check")
+    relative_error: float | None = column("error", short_error)
+    rms_error: float | None = column("rms error", short_error)
+    bits: str | None = column("bits")
+    median_us: float | None = column("median us", fixed(2))
+    p05_us: float | None = column("p05 us", fixed(2))
+    p95_us: float | None = column("p95 us", fixed(2))
+    p99_us: float | None = column("p99 us", fixed(2))
+    ratio: float | None = column("ratio", fixed(3))
+    low: float | None = column("95 % from", fixed(3))
+    high: float | None = column("to", fixed(3))
+    verdict: str | None = column("verdict")
+    speedup: float | None = column("speed-up", fixed(2))
+    tflops: float | None = column("TFLOP/s", significant(3))
+    gbs: float | None = column("GB/s", fixed(0))
+    roofline: float | None = column("of the roof", percent)
+    bound: str | None = column("bound by")
+    launch: Launch = part(Launch)
+    machine: Machine = part(Machine, "machine")
+    method: str | None = column("timed by")
+    note: str | None = column("note")
+    command: str | None = column("again")
+    status: str = ""
+    median_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Summed(Row):
+    """A candidate's speed-ups over a suite."""
+
+    name: str = column("candidate")
+    shapes: str | None = column("shapes")
+    geomean: float | None = column("geometric mean", fixed(2))
+    least: float | None = column("least", fixed(2))
+    most: float | None = column("most", fixed(2))
+    paper: str | None = column("the paper's")
+
+
+@dataclass(frozen=True)
+class Layer(Row):
+    """A distinct convolution of a network and its fastest variant."""
+
+    label: str = column("convolution")
+    shape: str | None = column("shape")
+    images: float | None = column("images", fixed(0))
+    count: int = column("times")
+    gflop: float | None = column("GFLOP each", significant(3))
+    name: str | None = column("fastest fp32")
+    us: float | None = column("us each", fixed(2))
+    share: float | None = column("of the sum", percent)
+    reference_us: float | None = column("reference us", fixed(2))
+    speedup: float | None = column("speed-up", fixed(2))
+    not_taken: str | None = column("not taken")
+    command: str | None = column("again")
+
+
+@dataclass(frozen=True)
+class Whole(Row):
+    """A network's convolutions together, by one variant."""
+
+    name: str = column("sum of")
+    taken: str | None = column("convolutions")
+    gflop_share: float | None = column("of the GFLOP", percent)
+    ms: float | None = column("ms", fixed(3))
+    reference_ms: float | None = column("reference ms", fixed(3))
+    speedup: float | None = column("speed-up", fixed(2))
+
+
+@dataclass(frozen=True)
+class Listed(Row):
+    """A suite of `conv --list`."""
+
+    name: str = column("suite")
+    title: str = column("what")
+    shapes: int = column("distinct")
+    taken: int = column("taken")
+    convolutions: int = column("convolutions")
+    images: list[int] = column("images", some)
+    source: str | None = column("source")
+
+
+@dataclass(frozen=True)
+class Step(Row):
+    """A step of the convnet2 paper's ladder, there and here."""
+
+    section: str | None = column("section")
+    step: str = column("the paper's step")
+    before: str | None = column("over")
+    check: str | None = column("check")
+    median_us: float | None = column("us", fixed(2))
+    whole_us: float | None = column("with relayouts", fixed(2))
+    cycles: float | None = column("cycles", fixed(0))
+    paper_cycles: float | None = column("there", fixed(0))
+    registers: int | None = column("regs/thread")
+    local_bytes: int | None = column("local B/thread")
+    shared_bytes: int | None = column("shared B/block")
+    instructions: float | None = column("instructions", fixed(0))
+    ratio: float | None = column("gain here", fixed(2))
+    paper_ratio: float | None = column("gain there", fixed(2))
+    total_ratio: float | None = column("since the first", fixed(2))
+    note: str | None = column("note")
+
+
+@dataclass(frozen=True)
+class Explained(Row):
+    """A line of `conv --explain`."""
+
+    about: str = column("about")
+    what: str = column("what")
+    found: str = column("found")
+
+
+_IN_THE_FILES_ONLY = ("label", "note", "blocks_per_sm", "limited_by")
+_IN_A_CASE = [one for one in Convolved.columns() if one.key not in _IN_THE_FILES_ONLY]
+
+
+def shape_text(problem: Conv) -> str:
+    """`problem` as the command takes it; filters that are not square as RxS.
+
+    What SHAPE has no place for makes it a line of benchdnn, what is no size options behind it.
+    """
+    k = str(problem.R) if problem.R == problem.S else f"{problem.R}x{problem.S}"
+    sizes = (problem.C, problem.H, problem.W, problem.M, k, problem.stride, problem.pad)
+    told = {"--bias": problem.bias, "--relu": problem.relu}
+    told[f"--dtype {problem.dtype}"] = problem.dtype != "fp32"
+    plain = problem.wants <= {"bias", "relu", problem.dtype}
+    words = ",".join(map(str, sizes)) if plain else as_line(problem)
+    return " ".join([words, *(option for option, said in told.items() if said)])
+
+
+def _ends_json(problem: Conv) -> dict[str, Any]:
+    """What happens at both ends of the sums, and how they are held."""
+    return {"bias": problem.bias, "relu": problem.relu, "dtype": problem.dtype}
+
+
+def _without(entry: dict[str, Any]) -> dict[str, Any]:
+    """`entry` without what a convolution does not have, or has too much of."""
+    unused = ("label_flips", "first_bad_stage", "samples_ms", "scaled_from")
+    return {key: value for key, value in entry.items() if key not in unused}
+
+
+def case_json(
+    shape: Shape, comparison: Comparison, limits: Ceilings, peer: str | None
+) -> dict[str, Any]:
+    """One entry of `cases`: the shape, its work, every candidate, and the fastest fp32 one."""
+    problem, n = shape.problem, shape.batch
+    flop, moved = problem.flop(n), problem.bytes(n)
+    entries = []
+    for candidate in comparison.candidates:
+        entry = _without(candidate_json(comparison, candidate, limits))
+        if entry.get("ratio"):
+            entry["speedup"] = 1 / entry["ratio"]["median"]
+        entries.append({key: value for key, value in entry.items() if value is not None})
+    own = [e for e in entries if e.get("median_ms") and e["name"] != peer]
+    own = [e for e in own if e["precision"] in PRECISE]
+    plain = [e for e in own if e["precision"] == "fp32"]
+    again = again_json(comparison, limits)
+    return {
+        "label": shape.label,
+        "shape": shape_text(problem),
+        **_ends_json(problem),
+        "images": n,
+        "count": shape.count,
+        "paper": shape.paper,
+        "gflop": flop / 1e9,
+        "mbytes": moved / 1e6,
+        "intensity": flop / moved,
+        "reference": comparison.reference,
+        "reference_again": again and _without(again),
+        "rounds": comparison.rounds,
+        "interrupted": comparison.interrupted,
+        "best": min(plain, key=lambda e: e["median_ms"])["name"] if plain else None,
+        "candidates": entries,
+    }
+
+
+def about_suite(suite: Suite | None) -> dict[str, Any]:
+    """What the document says of the suite, or of none."""
+    if suite is None:
+        return {"suite": None, "title": "", "claim": None, "notes": [], "source": None}
+    return {
+        "suite": suite.name or None,
+        "title": suite.title,
+        "claim": suite.says,
+        "notes": list(suite.notes),
+        "source": suite.source or None,
+    }
+
+
+def summary_json(cases: list[dict[str, Any]], suite: Suite) -> list[dict[str, Any]]:
+    """Speed-ups over the reference: of the fastest fp32 variant a shape, then of each variant."""
+    best = [
+        entry["speedup"]
+        for case in cases
+        for entry in case["candidates"]
+        if entry["name"] == case["best"] and "speedup" in entry
+    ]
+    rows = [_summary_row("fastest fp32 of each shape", best, len(cases), suite, "")]
+    named: dict[str, list[float]] = {}
+    for case in cases:
+        for entry in case["candidates"]:
+            if "speedup" in entry:
+                named.setdefault(entry["name"], []).append(entry["speedup"])
+    for name, found in named.items():
+        rows.append(_summary_row(name, found, len(cases), suite, name))
+    return sorted(rows, key=lambda row: -(row["geomean"] or 0.0))
+
+
+def _summary_row(
+    label: str, found: list[float], shapes: int, suite: Suite, name: str
+) -> dict[str, Any]:
+    return {
+        "name": label,
+        "shapes": f"{len(found)} of {shapes}",
+        "geomean": geometric_mean(found) if found else None,
+        "least": min(found, default=None),
+        "most": max(found, default=None),
+        "paper": suite.says if name in suite.literal else None,
+    }
+
+
+def network_json(
+    rows: list[shapes.Row], commands: list[str | None], cases: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A network's convolutions, a row each, and their times' sums, each as often as it is there.
+
+    `cases` are what was measured of them, by their labels; a sum says how many convolutions it is
+    over, for not every variant takes every one.
+    """
+    measured = {case["label"]: case for case in cases}
+    found = []
+    for row, command in zip(rows, commands, strict=True):
+        entry = row_json(row) | {"command": command}
+        entry |= _fastest(measured.get(row.label))
+        found.append({key: value for key, value in entry.items() if value is not None})
+    counted = {row.label: row.count for row in rows}
+    names = dict.fromkeys(e["name"] for case in cases for e in case["candidates"])
+    sums = [_sum(None, "fastest fp32 of each", cases, found)]
+    sums += [_sum(name, name, cases, found) for name in names]
+    return {
+        "convolutions": sum(counted.values()),
+        "taken": sum(row.count for row in rows if isinstance(row, Shape)),
+        "gflop": sum(entry["count"] * entry.get("gflop", 0.0) for entry in found),
+        "rows": found,
+        "sums": sorted((s for s in sums if s["over"]), key=lambda s: (-s["over"], s["ms"])),
+    }
+
+
+def row_json(row: shapes.Row) -> dict[str, Any]:
+    """A convolution as it was asked for: its shape, its work, and why it is not taken."""
+    problem: Conv | None = None
+    if isinstance(row, Shape):
+        problem, images, why = row.problem, row.batch, None
+    else:
+        why = row.given.why
+        if row.given.asked is not None:
+            problem, images = row.given.asked.conv, row.given.asked.images
+    sizes: dict[str, Any] = dict.fromkeys(("shape", "images", "gflop"))
+    if problem is not None:
+        sizes = {
+            "shape": shape_text(problem), "images": images, "gflop": problem.flop(images) / 1e9,
+            **_ends_json(problem),
+        }  # fmt: skip
+    return {"label": row.label, **sizes, "count": row.count, "not_taken": why}
+
+
+def _timed(case: dict[str, Any], name: str | None) -> dict[str, Any] | None:
+    """The candidate of that name where it was timed; of no name, the fastest fp32 one."""
+    wanted = case["best"] if name is None else name
+    every = case["candidates"]
+    return next((e for e in every if e["name"] == wanted and e.get("median_ms")), None)
+
+
+def _fastest(case: dict[str, Any] | None) -> dict[str, Any]:
+    best = None if case is None else _timed(case, None)
+    if case is None or best is None:
+        return {}
+    over = _timed(case, case["reference"])
+    return {
+        "name": best["name"],
+        "ms": best["median_ms"],
+        "reference_ms": over and over["median_ms"],
+        "speedup": over and over["median_ms"] / best["median_ms"],
+    }
+
+
+def _sum(
+    name: str | None, label: str, cases: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Over the convolutions that a candidate was timed on, and of the reference over the same."""
+    over, gflop, ms = 0, 0.0, 0.0
+    reference: float | None = 0.0
+    for case in cases:
+        timed, beside = _timed(case, name), _timed(case, case["reference"])
+        if timed is None:
+            continue
+        over += case["count"]
+        gflop += case["count"] * case["gflop"]
+        ms += case["count"] * timed["median_ms"]
+        if reference is not None:
+            reference = reference + case["count"] * beside["median_ms"] if beside else None
+    whole = sum(row["count"] * row.get("gflop", 0.0) for row in rows)
+    return {
+        "name": label,
+        "over": over,
+        "of": sum(row["count"] for row in rows),
+        "gflop_share": gflop / whole if whole else None,
+        "ms": ms,
+        "reference_ms": reference or None,
+        "speedup": reference / ms if reference and ms else None,
+    }
+
+
+def case_rows(case: Mapping[str, Any]) -> list[Row]:
+    """Return a shape's candidates as rows, fastest first, those without times last."""
+    rows: list[Row] = []
+    again = case.get("reference_again")
+    for entry in [*case["candidates"], *([again] if again and "name" in again else [])]:
+        shown = judged(entry) | {"label": case["label"]}
+        shown["rms_error"] = (entry.get("same_images") or {}).get("rms")
+        for key in ("median", "p05", "p95", "p99"):
+            ms = entry.get(f"{key}_ms")
+            shown[f"{key}_us"] = ms and 1e3 * ms
+        if entry.get("reads"):
+            shown["layout"] = " to ".join(dict.fromkeys([entry["reads"], entry["writes"]]))
+        if entry["status"] == "wrong" and not entry.get("note"):
+            error, tolerance = entry["relative_error"], entry["tolerance"]
+            said = f"error {error:.1e}, tolerance {tolerance:.0e}"
+            shown["note"] = "; ".join(filter(None, [said, shown["note"]]))
+        rows.append(Convolved.of(shown))
+    return fastest_first(rows)
+
+
+def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return steps with the paper's saving of time as a ratio, its remark where no note is."""
+    rows = []
+    for step in steps:
+        row = step | {"check": STATUS_WORDS[step["status"]]}
+        if step.get("paper_gain") is not None:
+            row["paper_ratio"] = 1 / (1 - step["paper_gain"])
+        row["note"] = step["note"] or step.get("what")
+        rows.append(row)
+    return rows
+
+
+def layers(network: Mapping[str, Any]) -> list[Row]:
+    """Return a network's convolutions as rows, with their shares of the sum of the fastest."""
+    rows: list[Row] = []
+    whole = sum(row["count"] * (row.get("ms") or 0.0) for row in network["rows"])
+    for row in network["rows"]:
+        ms, reference = row.get("ms"), row.get("reference_ms")
+        share = row["count"] * ms / whole if ms else None
+        us = {"us": ms and 1e3 * ms, "reference_us": reference and 1e3 * reference}
+        rows.append(Layer.of(row, share=share, **us))
+    return rows
+
+
+def wholes(network: Mapping[str, Any]) -> list[Row]:
+    """Return sums as rows, each with how many convolutions it is over."""
+    return [Whole.of(row, taken=f"{row['over']} of {row['of']}") for row in network["sums"]]
+
+
+def table(document: Mapping[str, Any]) -> Table:
+    """Return every shape's candidates in one table, or what `conv --list` found."""
+    if "suites" in document:
+        return Table(Listed, [Listed.of(row) for row in document["suites"]])
+    if "cases" not in document:
+        return Table(Layer, layers(document["network"]))
+    rows = [row for case in document["cases"] for row in case_rows(case)]
+    rows += [
+        Convolved.of(row, check="not taken", note=row["not_taken"])
+        for row in document.get("network", {}).get("rows", [])
+        if "not_taken" in row
+    ]
+    return Table(Convolved, rows)
+
+
+def parts(document: Mapping[str, Any]) -> Iterator[Part]:
+    """Yield what is shown of a document: a table a shape with its legend, and of a suite its sums.
+
+    Of one that nothing was run of, `conv --list`, the suites or the convolutions.
+    """
+    if "suites" in document:
+        rows = [Listed.of(row) for row in document["suites"]]
+        yield Table(Listed, rows, "lenetgpu conv --suite NAME")
+        return
+    listed = "cases" not in document
+    if not listed:
+        device, peer = document["device"]["name"], document["peer"] or "no PyTorch beside it"
+        named = f"suite {document['suite']}: " if document["suite"] else ""
+        heading = f"{named}{document['title']}, " if document["title"] else ""
+        yield f"{heading}{device}, {peer}, {'cold L2' if document['cold_l2'] else 'warm L2'}"
+    if document["claim"]:
+        yield f"the paper: {document['claim']}"
+    if document["source"]:
+        yield f"source: {document['source']}"
+    yield from document["notes"]
+    for case in document.get("cases", ()):
+        yield from _of_case(case, bool(document["title"]))
+    if document.get("summary"):
+        title = f"speed-up over {document['reference']}, all shapes"
+        yield Table(Summed, [Summed.of(row) for row in document["summary"]], title)
+    if document.get("network"):
+        yield from _of_network(document["network"], document.get("reference", ""))
+    if document.get("interrupted"):
+        yield INTERRUPTED
+
+
+def _of_network(network: Mapping[str, Any], reference: str) -> Iterator[Part]:
+    """Yield a row a distinct convolution, also of those not taken, and what they take together."""
+    of, taken, rows = network["convolutions"], network["taken"], layers(network)
+    over = f" beside {reference}" if reference else ""
+    title = f"{len(rows)} distinct of {of:,} convolutions{over}"
+    yield Table(Layer, rows, title, below="not_taken")
+    line = f"taken: {taken:,} of {of:,} convolutions"
+    if network["gflop"]:
+        every = (r for r in network["rows"] if not r.get("not_taken"))
+        held = sum(r["count"] * r.get("gflop", 0) for r in every)
+        line += f", {held / network['gflop']:.1%} of {network['gflop']:,.3g} GFLOP"
+    yield line
+    if sums := wholes(network):
+        yield Table(Whole, sums, "all of them, each as often as it is there")
+
+
+def tuned_line(tuned: Mapping[str, Any]) -> str:
+    """Return what `conv --tune` kept of a shape, and what the model would have taken."""
+    algorithm, model = tuned["algorithm"], tuned["model"]
+    if algorithm is None:
+        return f"best.fp32: nothing kept: {tuned['why']}"
+    line = f"best.fp32 takes {algorithm}, {tuned['us'][algorithm]:,.2f} us"
+    if tuned["load"]:
+        line += f", beside {tuned['load']:.0f} other processes"
+    if tuned["why"]:
+        line = f"best.fp32 would take {algorithm}, not kept: {tuned['why']}"
+    if tuned["before"] != algorithm:
+        line += f"; it took {tuned['before']}"
+    if model == algorithm:
+        return f"{line}; so does the model"
+    if tuned["off"] is None:
+        return f"{line}; the model takes {model}, not timed"
+    return f"{line}; the model takes {model}, {tuned['us'][model]:,.2f} us, {tuned['off']:.2f}x"
+
+
+def _of_case(case: Mapping[str, Any], in_suite: bool) -> Iterator[Part]:
+    rows = case_rows(case)
+    label = f"{case['label']}: " if in_suite else ""
+    title = (
+        f"{label}{case['shape']}, batch {case['images']:,}: {case['gflop']:,.3g} GFLOP, "
+        f"{case['mbytes']:,.3g} MB, {case['intensity']:,.3g} FLOP/byte"
+    )
+    if case["paper"]:
+        title += f"; the paper: {case['paper']}"
+    shown = [row for row in rows if getattr(row, "status", "") != "refused"]
+    yield from [Table(_IN_A_CASE, shown, title)] if shown else [title, "nothing to run here"]
+    for row in rows:
+        if isinstance(row, Convolved) and row.note:
+            word = "refused, " if row.status == "refused" else ""
+            yield f"{row.name}: {word}{row.note}"
+    if case.get("tuned"):
+        yield tuned_line(case["tuned"])
+    if in_suite:
+        yield f"again: {case['command']}"
+    if case["rounds"]:
+        yield legend(case["reference"], case["rounds"])
+    if case.get("ladder"):
+        steps = [Step.of(row) for row in ladder_rows(case["ladder"])]
+        title = f"the paper's ladder, {case['label']}: the convolution alone, steps interleaved"
+        yield Table(Step, steps, title)
+    if case.get("explanation"):
+        lines = [
+            Explained("" if index else section["about"], what, found)
+            for section in case["explanation"]
+            for index, (what, found) in enumerate(section["rows"])
+        ]
+        yield Table(Explained, lines, "explanation")

@@ -1,0 +1,172 @@
+"""Counters of comparisons and suites: taken when every time is, put to their rows, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from lenetgpu.dispatch.candidates import PLANS
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.render import Part, Table
+from lenetgpu.lab.rows import Column, Row, column, fixed, percent, significant
+from lenetgpu.measure.bench import StageBench
+from lenetgpu.measure.comparison import Comparison
+from lenetgpu.measure.counters import document as counters
+from lenetgpu.measure.counters import read
+from lenetgpu.measure.counters.work import Images, Place, Work
+from lenetgpu.measure.rounds import Say
+from lenetgpu.papers.course_counters import described, kernels_of_rows, places_of
+from lenetgpu.stages import Variant
+
+Key = TypeVar("Key", bound=Hashable)
+NONE = "-"
+_STALLS_SHOWN, _LEAST_SHARE, _NAME = 3, 0.05, 44
+
+
+def stalls(shares: dict[str, float]) -> str:
+    """Write the largest shares by cause: "long_scoreboard 61 %, wait 12 %"."""
+    found = [(cause, share) for cause, share in shares.items() if share >= _LEAST_SHARE]
+    return ", ".join(f"{cause} {share:.0%}" for cause, share in found[:_STALLS_SHOWN])
+
+
+@dataclass(frozen=True)
+class Counted(Row):
+    """A kernel, or all of a stage's, by the GPU's counters: the columns of NVVP's figures."""
+
+    stage: str = column("stage", empty=NONE)
+    variant: str = column("variant", empty=NONE)
+    kernel: str | None = column("kernel", lambda name: name[:_NAME], empty=NONE)
+    launches: int | None = column("launches", empty=NONE)
+    ms: float | None = column("ms alone", fixed(3), empty=NONE)
+    dram_read_gbs: float | None = column("DRAM read GB/s", significant(3), empty=NONE)
+    dram_write_gbs: float | None = column("written GB/s", significant(3), empty=NONE)
+    l2_gbs: float | None = column("L2 GB/s", significant(3), empty=NONE)
+    global_load_efficiency: float | None = column("loads eff.", percent, empty=NONE)
+    global_store_efficiency: float | None = column("stores eff.", percent, empty=NONE)
+    shared_efficiency: float | None = column("shared eff.", percent, empty=NONE)
+    occupancy: float | None = column("active warps", percent, empty=NONE)
+    stalls: str | None = column("warps stalled by", stalls, empty=NONE)
+
+
+_OF_A_KERNEL = ("kernel", "launches", "ms")
+_OF_ADDRESSES = ("stage", "variant", "global_load_efficiency", "global_store_efficiency")
+
+
+def columns(found: Mapping[str, Any], kernels: bool) -> list[Column]:
+    """Return the columns of a source: "counted" has efficiencies of global accesses only."""
+    every = Counted.columns()
+    if found["source"] != "ncu":
+        return [one for one in every if one.key in _OF_ADDRESSES]
+    return [one for one in every if kernels or one.key not in _OF_A_KERNEL]
+
+
+def nested(found: Mapping[str, Any] | None) -> list[Column]:
+    """Return the same as columns of rows that hold their counters under `counters`."""
+    own = [] if found is None else columns(found, False)[2:]
+    return [replace(one, key=f"counters.{one.key}", path=()) for one in own]
+
+
+def rows_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row a kernel, those of a stage one below the other; one where it has none."""
+    return [
+        {**entry, "stage": row["stage"], "variant": row["variant"], "error": row["error"]}
+        for row in rows
+        for entry in row["kernels"] or [row]
+    ]
+
+
+def parts(
+    found: Mapping[str, Any], rows: Sequence[dict[str, Any]], kernels: bool = False
+) -> Iterator[Part]:
+    """Yield a table of rows of stages, by `kernels` one by one, and where its figures come from."""
+    shown = rows_of(rows) if kernels else rows
+    yield Table(columns(found, kernels), shown, f"counters, {found['images']:,} images")
+    for row in rows:
+        if row["error"]:
+            yield f"{row['stage']} {row['variant']}: {row['error']}"
+    if found["source"] == "ncu":
+        yield (
+            f"counters measured by Nsight Compute {found['version']}, every kernel alone and "
+            "several times over: its milliseconds are none to compare"
+        )
+    else:
+        yield f"counters counted from addresses, not measured: {found['note']}"
+
+
+def of_entries(document: Mapping[str, Any], entries: Sequence[dict[str, Any]]) -> Iterator[Part]:
+    """Yield the counters of all entries that have them, each (stage, variant) once."""
+    if found := document.get("counters"):
+        rows = [entry["counters"] for entry in entries if entry.get("counters")]
+        once = {(row["stage"], row["variant"]): row for row in rows}
+        yield from parts(found, list(once.values()))
+
+
+def check_counted(what: str | None) -> None:
+    """Raise LenetError unless counters can be put to each row of `what`."""
+    if what == PLANS:
+        raise LenetError(
+            f"--counters: expected a stage, a span or --suite to compare, found {PLANS}; "
+            "`lenetgpu profile --counters --plan NAME` has a plan's"
+        )
+
+
+def _counted(
+    places: Mapping[Key, Place], document: dict[str, Any], images: Images, gpu: Gpu, say: Say
+) -> dict[Key, dict[str, Any]]:
+    """Return a row of counters a place, their head in `document`; of none, or interrupted, none.
+
+    Ctrl-C ends the counting, not what was timed before it.
+    """
+    if document["interrupted"] or not places:
+        return {}
+    say("counters, by Nsight Compute")
+    try:
+        found = counters.find([Work(document["what"], tuple(places.values()))], images, gpu)
+    except KeyboardInterrupt:
+        document["interrupted"] = True
+        return {}
+    document["counters"] = found.head
+    return dict(zip(places, found.rows[0], strict=True))
+
+
+def count_candidates(
+    comparison: Comparison,
+    document: dict[str, Any],
+    images: Images,
+    gpu: Gpu,
+    guests: Sequence[Variant],
+    say: Say,
+) -> None:
+    """Give `document`, a stage's comparison, its `counters`, and each right candidate its own.
+
+    Guests are not known to the process that counts: theirs are None. The benches are let go of,
+    the process needs their memory.
+    """
+    outside = {guest.full_name for guest in guests}
+    places = {}
+    for candidate in comparison.candidates:
+        if isinstance(candidate.bench, StageBench) and candidate.status == "right":
+            problem, name = candidate.bench.problem, candidate.name
+            if name not in outside:
+                places[name] = Place(comparison.what, name, problem.reads, problem.writes)
+        candidate.bench = None
+    if comparison.again is not None:
+        comparison.again.bench = None
+    rows = _counted(places, document, images, gpu, say)
+    for entry in document["candidates"]:
+        entry["counters"] = rows.get(entry["name"])
+
+
+def count_suite(document: dict[str, Any], images: Images, gpu: Gpu, say: Say) -> None:
+    """Give the course's suite its `counters`, and each row that is a variant's its own.
+
+    A row's explanation says what they are, where they are measured.
+    """
+    by_place = _counted(places_of(document["rows"]), document, images, gpu, say)
+    measured = document.get("counters", {}).get("source") == read.SOURCE
+    for row in document["rows"]:
+        row["counters"] = own = kernels_of_rows(row["stage"], row["variant"], by_place)
+        if own is not None and measured:
+            row["explanation"] = ", ".join(filter(None, [row.get("explanation"), described(own)]))

@@ -1,0 +1,198 @@
+"""Mistakes as a page, as a part of one, or as a picture: who was read as whom, the wrong images."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.check.mistakes import confusions, per_digit
+from lenetgpu.lab import charts
+from lenetgpu.lab.charts import Spec
+from lenetgpu.lab.mistakes import bounded, lead, probability, share, title
+from lenetgpu.lab.page import base
+from lenetgpu.lab.summary import shown
+from lenetgpu.measure.document import head
+
+if TYPE_CHECKING:
+    from lenetgpu.check.mistakes import Gallery
+    from lenetgpu.measure.outcome import Outcome
+
+_PAIRS = 8
+_INK, _SOFT, _RIGHT, _WRONG, _READ = "#1d1c1a", "#5d5a55", "#6fa8dc", "#f0a35e", "#a64b06"
+_ACROSS, _TILE, _SIDE = 12, (90, 108), 64
+"""Tiles a row; pixels of a tile with its words, and of its digit."""
+_LINE = 150
+
+
+def section(counts: Any, gallery: Gallery | None = None) -> Any:
+    """A part of a page, as Markup: sections with the matrix and, where there is one, the gallery.
+
+    `counts` (10, 10) as `confusion` or `counts_of` give them. What it looks like is in style.css.
+    """
+    digits = {row["digit"]: share(row["accuracy"]) for row in per_digit(counts)}
+    return base.fragment(
+        "mistakes.html.j2",
+        rows=_cells(counts),
+        digits=digits,
+        pairs=confusions(counts)[:_PAIRS],
+        wrong=int(counts.sum() - counts.trace()),
+        tiles=None if gallery is None else _tiles(gallery),
+        sheet=None if gallery is None else base.sheet(gallery.images),
+        bounded="" if gallery is None else bounded(len(gallery.worst), len(gallery.rows)),
+    )
+
+
+def _cells(counts: Any) -> list[list[dict[str, Any]]]:
+    """Return each cell's count and how deep its colour is: the root of its share of the most.
+
+    Right ones and wrong ones have a scale each, so that few mistakes show beside many that are
+    right.
+    """
+    rows = counts.tolist()
+    most = {"right": max(rows[digit][digit] for digit in range(len(rows)))}
+    most["wrong"] = max((pair["images"] for pair in confusions(counts)), default=1)
+    return [
+        [
+            {"images": images, "kind": kind, "level": round((images / (most[kind] or 1)) ** 0.5, 3)}
+            for predicted, images in enumerate(row)
+            for kind in ["right" if label == predicted else "wrong"]
+        ]
+        for label, row in enumerate(rows)
+    ]
+
+
+def _tiles(gallery: Gallery) -> list[dict[str, Any]]:
+    names = gallery.worst.dtype.names
+    return [
+        dict(zip(names, row, strict=True))
+        | {
+            "sure": probability(row[names.index("probability")]),
+            "second": probability(row[names.index("runner_up_probability")]),
+        }
+        for row in gallery.worst.tolist()
+    ]
+
+
+def told(outcome: Outcome) -> base.Head:
+    """Return the head of a page or picture about the mistakes of a run."""
+    said = head("infer", outcome.gpu)
+    facts = {
+        "data": shown(outcome.data),
+        "weights": shown(outcome.weights.source),
+        "plan": f"{outcome.plan.name}, {outcome.plan.precision}",
+    }
+    if outcome.done < outcome.asked:
+        facts["interrupted"] = f"{outcome.done:,} of {outcome.asked:,} images read"
+    return base.Head(
+        title=title(outcome.counts),
+        lead=lead(outcome.counts),
+        device=said["device"]["name"],
+        date=said["date"],
+        commit=said["commit"],
+        facts=facts,
+    )
+
+
+def write(path: Path, outcome: Outcome) -> None:
+    """The page of a run that kept its mistakes; LenetError where it cannot be written."""
+    content = section(outcome.counts, outcome.mistakes)
+    base.write_page(path, base.render("mistakes_page.html.j2", told(outcome), content=content))
+
+
+def draw(path: Path, outcome: Outcome) -> None:
+    """Write a picture of a run that kept its mistakes; LenetError where it cannot be written."""
+    assert outcome.mistakes is not None
+    said, found = told(outcome), outcome.mistakes
+    facts = ", ".join(f"{name} {value}" for name, value in said.shown.items())
+    drawn = {"Images by what they are (down) and were read as (across)": _matrix(outcome.counts)}
+    if confusions(outcome.counts):
+        drawn["Most frequent"] = _pairs(outcome.counts)
+    if len(found.worst):
+        words = bounded(len(found.worst), len(found.rows))
+        drawn[
+            f"The mistakes. {words} Under each: what was read, how probable; the second; "
+            "the image's number, from 0."
+        ] = _gallery(found)
+    lines = [said.title, said.lead, *textwrap.wrap(facts, _LINE, max_lines=3)]
+    charts.save(path, lines, drawn)
+
+
+def _text(rows: Any, field: str, colour: str = _INK, **encoding: Any) -> Spec:
+    return charts.layer(rows, {"type": "text", "color": colour}, text={"field": field}, **encoding)
+
+
+def _matrix(counts: Any) -> Spec:
+    """Return counts in cells, right ones and mistakes in colours of their own."""
+    rows = [
+        {
+            "is": label,
+            "read": read,
+            **cell,
+            "shown": f"{cell['images']:,}" if cell["images"] else "",
+        }
+        for label, row in enumerate(_cells(counts))
+        for read, cell in enumerate(row)
+    ]
+    right = [
+        {"is": row["digit"], "read": "right", "shown": share(row["accuracy"])}
+        for row in per_digit(counts)
+    ]
+    axis = {"orient": "top", "labelAngle": 0}
+    across = {"domain": [*range(len(counts)), "right"]}
+    x = charts.names("read") | {"axis": axis, "scale": across}
+    y = charts.names("is")
+    tint = charts.colour("kind", ("right", "wrong"))
+    tint["scale"]["range"], tint["legend"] = [_RIGHT, _WRONG], None
+    level: Spec = {"field": "level", "type": "quantitative", "legend": None}
+    level["scale"] = {"domain": [0, 1], "range": [0, 1]}
+    cells = charts.layer(None, {"type": "rect", "stroke": "#dedad3"}, color=tint, opacity=level)
+    layers = [cells, _text(None, "shown"), _text(right, "shown", _SOFT)]
+    return charts.spec(rows, 320, encoding={"x": x, "y": y}, layer=layers)
+
+
+def _pairs(counts: Any) -> Spec:
+    """Return the pairs that are confused most, as bars."""
+    rows = [
+        {"pair": f"{p['label']} read as {p['predicted']}", "images": p["images"]}
+        for p in confusions(counts)[:_PAIRS]
+    ]
+    x, bar = charts.quantity("images", None, axis=None), {"type": "bar", "color": _WRONG}
+    mark = {"type": "text", "align": "left", "dx": 4}
+    said = charts.layer(None, mark, x=x, text={"field": "images", "format": ","})
+    encoding = {"y": charts.names("pair")}
+    high = charts.bars_high(len(rows))
+    layers = [charts.layer(None, bar, x=x), said]
+    return charts.spec(rows, high, encoding=encoding, layer=layers) | {"width": 200}
+
+
+def _gallery(found: Gallery) -> Spec:
+    """Return the worst ones in rows, ink dark on light, with their words."""
+    wide, high = _TILE
+    rows = []
+    for place, (row, image) in enumerate(zip(found.worst, found.images, strict=True)):
+        down, across = divmod(place, _ACROSS)
+        rows.append(
+            {
+                "x": across * wide + _SIDE / 2,
+                "y": down * high + _SIDE / 2,
+                "image": base.png_uri(255 - image),
+                "read": f"{row['label']} read as {row['predicted']}",
+                "sure": f"{probability(row['probability'])}, then {row['runner_up']}",
+                "number": f"{row['index']:,}",
+            }
+        )
+    size = (_ACROSS * wide, -(-len(rows) // _ACROSS) * high)
+    ends = [{"domain": [0, size[0]]}, {"domain": [size[1], 0]}]
+    x, y = (
+        charts.quantity(field, None, axis=None, scale=scale | {"nice": False})
+        for field, scale in zip("xy", ends, strict=True)
+    )
+    picture = {"type": "image", "width": _SIDE, "height": _SIDE}
+    layers = [charts.layer(None, picture, url={"field": "image", "type": "nominal"})]
+    colours = {"read": _READ, "sure": _INK, "number": _SOFT}
+    for line, field in enumerate(colours):
+        text = _text(None, field, colours[field])
+        text["mark"] |= {"dy": _SIDE / 2 + 9 + 12 * line, "fontSize": 10}
+        layers.append(text)
+    return charts.spec(rows, size[1], encoding={"x": x, "y": y}, layer=layers) | {"width": size[0]}

@@ -1,0 +1,182 @@
+"""The page of a laboratory's figures: a chapter a device, its sections, the charts' program."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lenetgpu.errors import LenetError, require_extra
+from lenetgpu.lab.page import base, runs, studies
+from lenetgpu.lab.page.blocks import (
+    Block,
+    Chart,
+    Document,
+    Section,
+    device_name,
+    either,
+    short_commit,
+)
+
+MOST_BYTES = 6_000_000
+_PROGRAM = Path(__file__).parent / "report.js"
+_SECTIONS = (
+    runs.headline,
+    runs.machine,
+    runs.pipeline,
+    runs.plan_times,
+    runs.peers,
+    studies.roofline,
+    studies.ladder,
+    studies.comparisons,
+    studies.suites,
+    studies.shares,
+    runs.sweeps,
+    runs.traces,
+    runs.weights,
+    runs.counters,
+    runs.instrument,
+)
+_LABELS = 12
+"""The place of the labels among them."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A device's sections, and the names of those that its files have nothing for."""
+
+    name: str
+    anchor: str
+    sections: list[Section]
+    missing: list[str]
+
+
+def require_charts() -> None:
+    """Raise LenetError naming the extra, unless what the page is made with is installed."""
+    require_extra("report", "vl_convert", "report")
+
+
+def chapters(documents: Sequence[Document], mistakes: Block | None = None) -> list[Chapter]:
+    """The documents by device, in the order in which devices come first."""
+    devices: dict[str, list[Document]] = {}
+    for document in documents:
+        devices.setdefault(device_name(document), []).append(document)
+    made = []
+    for number, (name, found) in enumerate(devices.items(), 1):
+        sections = [make(found) for make in _SECTIONS]
+        sections.insert(_LABELS, runs.labels(found, mistakes if number == 1 else None))
+        for section in sections:
+            section.blocks = _drawn(section.blocks)
+            section.anchor = f"{section.anchor}-{number}" if number > 1 else section.anchor
+        missing = [section.title for section in sections if not section.blocks]
+        kept = [section for section in sections if section.blocks]
+        made.append(Chapter(name, f"device-{number}", kept, missing))
+    return made
+
+
+def _drawn(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks without charts that have nothing to draw, and those that this leaves."""
+    found = []
+    for block in blocks:
+        parts = [p for p in block.parts if not (isinstance(p, Chart) and p.empty)]
+        found += [replace(block, parts=parts)] if parts else []
+    return found
+
+
+def as_data(value: Any) -> str:
+    """JSON that may stand in a script element: nothing in it ends the element or a line."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for char in "<>&":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return text
+
+
+def _charts(made: Sequence[Chapter]) -> dict[str, dict[str, Any]]:
+    """Return every chart's specification by the name of its place in the page."""
+    blocks = [block for one in made for section in one.sections for block in section.blocks]
+    drawn = [part for block in blocks for part in block.parts if isinstance(part, Chart)]
+    return {place(part): part.spec | {"description": part.title} for part in drawn}
+
+
+def place(chart: Chart) -> str:
+    """The name of a chart's place: its own as long as the page is made."""
+    return f"c{id(chart):x}"
+
+
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one program that leaves no names of its own behind."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return "(()=>{" + bundle.replace("</script", "<\\/script") + "\n})();"
+
+
+def _allowed(program: str) -> str:
+    """What a content security policy calls an inline program by."""
+    digest = hashlib.sha256(program.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _head(
+    documents: Sequence[Document], undrawn: Sequence[str], left_out: Sequence[str]
+) -> base.Head:
+    dates = sorted({document["date"] for document in documents if document.get("date")})
+    commits = list(dict.fromkeys(short_commit(document.get("commit")) for document in documents))
+    fresh = any(document.get("fresh") for document in documents)
+    lead = (
+        "A run on this machine, every stage checked against float64 before it was timed."
+        if fresh
+        else "What was measured, read from files. Under each chart and table stands whose it is: "
+        "device, date, commit, and what has changed since."
+    )
+    late = {"not compared for time": ", ".join(left_out)} if left_out else {}
+    facts = late if fresh else {"files": f"{len(documents) + len(undrawn):,}"}
+    return base.Head(
+        title="Seven stages of LeNet",
+        lead=lead,
+        device=either(device_name(document) for document in documents),
+        date=" to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "not recorded",
+        commit=commits[0].removeprefix("commit ")
+        if len(commits) == 1
+        else f"{len(commits)} of them, under each chart",
+        facts=facts | {"page made": datetime.date.today().isoformat()},
+    )
+
+
+def page(
+    documents: Sequence[Document],
+    undrawn: Sequence[str] = (),
+    mistakes: Block | None = None,
+    left_out: Sequence[str] = (),
+) -> str:
+    """The page of the documents; LenetError where it would be larger than MOST_BYTES.
+
+    `undrawn` are files that are ours and of which nothing is drawn; `mistakes` are the digits that
+    a fresh run got wrong, `left_out` what it had no time to compare.
+    """
+    made = chapters(documents, mistakes)
+    library, program = _library(), _PROGRAM.read_text()
+    html = base.render(
+        "report.html.j2",
+        _head(documents, undrawn, left_out),
+        chapters=made,
+        place=place,
+        source_of="this run" if any(d.get("fresh") for d in documents) else "these files",
+        undrawn=list(undrawn),
+        data=as_data(_charts(made)),
+        library=library,
+        program=program,
+        allowed=f"{_allowed(library)} {_allowed(program)} 'unsafe-eval'",
+    )
+    size = len(html.encode(errors="backslashreplace"))
+    if size > MOST_BYTES:
+        raise LenetError(
+            f"report: expected files that make a page of at most {MOST_BYTES / 1e6:g} MB, "
+            f"found {size / 1e6:.1f} MB; name fewer of them"
+        )
+    return html

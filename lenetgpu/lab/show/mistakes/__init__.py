@@ -1,1 +1,0 @@
-"""Mistakes shown: lines of the summary, a list, a picture; the page is in show/page/."""

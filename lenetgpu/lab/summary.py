@@ -1,0 +1,183 @@
+"""What `lenetgpu infer` says in the end: device, data, plan, stages, accuracy, times and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.lab.mistakes import lines
+from lenetgpu.measure.document import PHASES, device_json
+from lenetgpu.measure.outcome import DEFAULT_BATCH
+
+if TYPE_CHECKING:
+    from lenetgpu.lab.console import Console
+    from lenetgpu.lab.render import Part
+    from lenetgpu.measure.outcome import Outcome
+    from lenetgpu.measure.timing import Summary
+
+_PHASE_NAMES = {"first": "pass"}
+MOST = 20
+"""Images whose scores are printed; a file takes those of all."""
+_LEAST_WIDTH = 100
+_EVERYWHERE = "--output FILE.csv writes"
+
+
+def shown(source: str) -> str:
+    """A path as the user would type it: relative where it lies below the working folder."""
+    path = Path(source)
+    try:
+        folder = Path.cwd()
+    except OSError:  # it was deleted
+        return source
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else source
+
+
+def describe_device(outcome: Outcome) -> str:
+    """One line: the device and why it was chosen."""
+    found = device_json(outcome.gpu)
+    detail = (
+        f"{found['cores']} cores"
+        if outcome.gpu is None
+        else f"compute capability {found['compute_capability']}"
+    )
+    return f"{found['name']} ({detail}; {outcome.why_device})"
+
+
+def stage_parts(outcome: Outcome) -> Iterator[Part]:
+    """Yield the per-stage table, which ends with the residual to the unprofiled pass.
+
+    Stages that are above the roof that they are judged by are named, with why that can be.
+    """
+    from lenetgpu.lab.render import Table
+    from lenetgpu.lab.rows import Stage
+    from lenetgpu.measure.document import stage_rows
+    from lenetgpu.measure.roofline import above
+
+    rows = stage_rows(outcome.rows, outcome.done, outcome.limits)
+    total = sum(row["median_ms"] for row in rows)
+    compute = outcome.compute.median
+    ends = {"sum": ("of the stages", total)}
+    if outcome.compute.samples:
+        ends["compute"] = ("unprofiled pass", compute)
+        ends["residual"] = ("compute less sum", compute - total)
+    shown = [Stage.of(row) for row in rows]
+    shown += [Stage.of({"name": n, "variant": v, "median_ms": ms}) for n, (v, ms) in ends.items()]
+    passes = len(outcome.rows[0].samples)
+    title = f"{_images(outcome)}, plan {outcome.plan.name}, medians of {passes} passes"
+    yield Table(Stage, shown, title)
+    names = above(rows)
+    if names and outcome.limits is not None:
+        verb = "is" if len(names) == 1 else "are"
+        yield (
+            f"note: {', '.join(names)} {verb} above a ceiling measured {outcome.limits.date}: "
+            "what lies in a cache moves faster than the copy that measures memory"
+        )
+
+
+def _images(outcome: Outcome) -> str:
+    """How many images, and how many at once where that is not all of them as asked."""
+    n, asked = outcome.done, outcome.request.batch or DEFAULT_BATCH
+    of = f" of {outcome.asked:,}" if n < outcome.asked else ""
+    whole = outcome.chunk is not None and outcome.chunk >= outcome.asked
+    if outcome.zero_copy and whole and not outcome.streamed:
+        return f"{n:,}{of} images, read by the kernels where they lie (zero-copy)"
+    if outcome.chunk is not None and outcome.chunk < outcome.asked:
+        streams = f"{outcome.streams} streams" if outcome.streams > 1 else "one stream"
+        return f"{n:,}{of} images in chunks of up to {outcome.chunk:,} on {streams}"
+    if outcome.batch < outcome.asked and outcome.chunk is None:
+        return f"{n:,}{of} images in batches of {outcome.batch:,}"
+    return f"{n:,}{of} {'image' if outcome.asked == 1 else 'images'}" + (
+        " in one batch" if asked > outcome.asked else ""
+    )
+
+
+def print_infer(console: Console, outcome: Outcome, import_ms: float) -> None:
+    """Print the lines that end `lenetgpu infer`."""
+    n = outcome.done
+    console.print(f"device   {describe_device(outcome)}")
+    console.print(f"data     {_images(outcome)}, {shown(outcome.data)}")
+    console.print(f"weights  {shown(outcome.weights.source)}")
+    ran = ", ".join(
+        f"{'+'.join(slot.stages)}={slot.variant.full_name}" for slot in outcome.plan.slots
+    )
+    console.print(f"plan     {outcome.plan.name}, {outcome.plan.precision}: {ran}")
+    for note in outcome.notes:
+        console.print(f"note     {note}")
+    if outcome.rows:
+        from lenetgpu.lab.render import show
+
+        show(console, stage_parts(outcome))
+    correct = outcome.correct
+    if correct is None:
+        console.print("accuracy unknown: the data has no labels")
+    else:
+        console.print("", bold=f"accuracy {correct:,}/{n:,} = {correct / n:.2%}")
+        for line in lines(outcome.counts, console.width):
+            console.print(line)
+    compute, whole = outcome.compute, outcome.end_to_end
+    own = outcome.gpu is not None and bool(compute.samples)
+    inner = f", {compute.median:,.2f} ms compute" if own else ""
+    ends = "file to labels" if outcome.streamed else "host to host"
+    console.print(
+        f" ({_passes(outcome)}), {outcome.images_per_second:,.0f} images/s",
+        bold=f"elapsed  {whole.median:,.2f} ms {ends}{inner}",
+    )
+    phases = {"import": import_ms} | {
+        name: outcome.phases[name] for name in PHASES if name in outcome.phases
+    }
+    phases["import"] = import_ms + outcome.phases.get("import", 0.0)
+    spent = ", ".join(f"{_PHASE_NAMES.get(name, name)} {ms:,.0f}" for name, ms in phases.items())
+    console.print(f"time     {spent} ms")
+
+
+def _passes(outcome: Outcome) -> str:
+    """What the times are of: the one pass, or of how many that were repeated the medians."""
+    if not outcome.repeated:
+        return "one pass"
+    whole, compute = len(outcome.end_to_end.samples), len(outcome.compute.samples)
+    if outcome.gpu is None:
+        return f"median of {whole} passes, {_spread(outcome.end_to_end)}"
+    return f"medians of {whole} and {compute} passes, {_spread(outcome.end_to_end)}"
+
+
+def _spread(summary: Summary) -> str:
+    return f"{summary.p05:,.2f} to {summary.p95:,.2f}"
+
+
+def score_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the first MOST images with their number in the data set, labels and scores."""
+    rows = []
+    for index in range(0 if outcome.scores is None else min(outcome.done, MOST)):
+        row = {"image": outcome.request.skip + index, "label": int(outcome.labels[index])}
+        if outcome.truth is not None:
+            row["truth"] = int(outcome.truth[index])
+        rows.append(row | {f"score {k}": float(s) for k, s in enumerate(outcome.scores[index])})
+    return rows
+
+
+def print_scores(console: Console, outcome: Outcome) -> None:
+    """Print a row an image, in a narrow terminal a paragraph, and how to have what is left out."""
+    from lenetgpu.lab.render import Table, show
+    from lenetgpu.lab.rows import Column, fixed
+
+    if outcome.scores is None:
+        console.print(
+            f"scores   none were kept of so many images: {_EVERYWHERE} them, --limit N prints the "
+            "first"
+        )
+        return
+    rows = score_rows(outcome)
+    if console.width >= _LEAST_WIDTH:
+        each = [Column(f"of {k}", f"score {k}", fixed(2)) for k in range(outcome.scores.shape[1])]
+        columns = [*(Column(name, name) for name in ("image", "label", "truth")), *each]
+        show(console, [Table(columns, rows, "scores")])
+    for row in rows if console.width < _LEAST_WIDTH else ():
+        truth = f" (truth {row['truth']})" if "truth" in row else ""
+        scores = [f"{key[6:]}={row[key]:.2f}" for key in row if key.startswith("score ")]
+        console.print(
+            f"image {row['image']}  label {row['label']}{truth}, scores {', '.join(scores)}"
+        )
+    left = outcome.done - len(rows)
+    if left:
+        console.print(f"scores   of {left:,} more images: {_EVERYWHERE} all, --skip N begins later")

@@ -1,0 +1,534 @@
+"""Bias, ReLU, fp16 and bf16 of a convolution: computed, held, judged, refused, found wrong."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from conftest import ROOT
+from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
+
+from lenetgpu.check.judge import TOLERANCE, check_variant, judge, rough
+from lenetgpu.check.truth import random_input
+from lenetgpu.cli import main
+from lenetgpu.cpu import memory
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.lab.conv import compared
+from lenetgpu.lab.conv.given import Wish, parse_shape
+from lenetgpu.lab.conv.repeats import differing
+from lenetgpu.layouts import narrowed, widened
+from lenetgpu.measure import torch_peer
+from lenetgpu.measure.conv_bench import Case, ConvBench
+from lenetgpu.papers.shapes import Shape
+from lenetgpu.problems import ITEM_BYTES, Conv
+from lenetgpu.stages import find
+from lenetgpu.stages.conv import unrolled
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.wants import lacking
+
+BITS = {"fp16": 11, "bf16": 8}
+PLAIN = Conv(6, 5, 3, 4, 3, 2, pad=1)
+WHOLE = Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3)
+DEPTHWISE = Conv(7, 6, 5, 10, 3, 3, pad=1, groups=5)
+ENDS = [
+    {"bias": bias, "relu": relu, "dtype": dtype}
+    for dtype in ITEM_BYTES
+    for bias in (False, True)
+    for relu in (False, True)
+]
+NAMES = ("serial.loops", "unrolled.blas")
+
+
+@pytest.fixture(params=[*NAMES, "direct.grouped"])
+def variant(request):
+    """Each that takes them; the GPU's launched on this CPU where there is a compiler for it."""
+    if request.param in NAMES:
+        return find("conv", request.param, "cpu")
+    if version() < 11:
+        pytest.skip("no g++ 11 to compile kernels for a CPU")
+    request.getfixturevalue("on_a_cpu")
+    return find("conv", request.param, "cuda")
+
+
+def computed(variant, problem, x, w):
+    """Its output in NHWC, as float32."""
+    state = variant.prepare(w, problem, len(x)) if variant.prepare else w
+    y = np.empty((len(x), *problem.out_shape), narrowed(np.zeros(1, "f"), problem.dtype).dtype)
+    Mounted.poison(y)
+    with np.errstate(invalid="ignore"):
+        variant.launch(x, state, y, problem)
+    return widened(y).astype(np.float32)
+
+
+def by_definition(values, dtype):
+    """Float64 `values` as the nearest of a dtype, of two as near the even one."""
+    bits, least, most = {"fp16": (11, -13, 15), "bf16": (8, -125, 127)}[dtype]
+    exponent = np.maximum(np.frexp(values)[1], least)
+    unit = np.ldexp(1.0, exponent - bits)
+    near = np.rint(values / unit) * unit
+    beyond = abs(near) > (2 - 2.0 ** (1 - bits)) * 2.0**most
+    near[beyond] = np.copysign(np.inf, near[beyond])
+    return near
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
+    every = np.arange(1 << 16, dtype=np.uint16)
+    held = every if dtype == "bf16" else every.view(np.float16)
+    values = widened(held).astype(np.float32)
+    again = narrowed(values, dtype)
+    numbers = ~np.isnan(values)
+    np.testing.assert_array_equal(again[numbers].view(np.uint16), every[numbers])
+    assert np.isnan(widened(again)[~numbers]).all() and not numbers.all()
+    odd = np.array([0x7F800001, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    assert np.isnan(widened(narrowed(odd, dtype))).all()
+    finite = values[np.isfinite(values) & (values >= 0)].astype("d")
+    beyond = 65536.0 if dtype == "fp16" else 2.0**128  # where the next one would be
+    between = (finite + np.append(finite[1:], beyond)) / 2
+    near = (
+        np.nextafter(between.astype("f"), np.float32(0)),
+        np.nextafter(between.astype("f"), np.inf),
+    )
+    drawn = rng.standard_normal(5000) * 10.0 ** rng.integers(-9, 6, 5000)
+    for numbers in (between, *near, drawn):
+        of = numbers.astype(np.float32)
+        of = of[np.isfinite(of)]
+        expected = by_definition(of.astype("d"), dtype)
+        np.testing.assert_array_equal(widened(narrowed(of, dtype)), expected.astype(np.float32))
+        np.testing.assert_array_equal(widened(narrowed(-of, dtype)), -expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
+    problem = replace(WHOLE, **ends)
+    x, w = random_input("conv", problem, 2, rng)
+    w, *bias = w if problem.bias else (w,)
+    held = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[problem.dtype]
+    assert {array.dtype for array in (x, w, *bias)} == {np.dtype(held)}
+    x, w, *bias = (widened(array).astype("d") for array in (x, w, *bias))
+    expected = reference(x, w, WHOLE)
+    for values in bias:
+        assert values.shape == (9,) and abs(values).max() > 1
+        expected = expected + values
+    expected = np.where(expected < 0, 0, expected) if problem.relu else expected
+    found = reference(*given_again(problem, x, w, bias), problem)
+    np.testing.assert_array_equal(found, expected)
+    assert problem.bytes(3) == ITEM_BYTES[problem.dtype] * (
+        3 * (x[0].size + expected[0].size) + w.size + 9 * problem.bias
+    )
+    assert problem.flop(3) == WHOLE.flop(3)
+
+
+def given_again(problem, x, w, bias):
+    x, w, *bias = (narrowed(array.astype("f"), problem.dtype) for array in (x, w, *bias))
+    return x, (w, *bias) if problem.bias else w
+
+
+@pytest.mark.parametrize("base", [PLAIN, WHOLE, DEPTHWISE], ids=["plain", "whole", "depthwise"])
+@pytest.mark.parametrize("name", NAMES)
+def test_both_ends_are_right_in_chunks_and_on_fewer_images(name, base, rng, monkeypatch):
+    monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
+    variant = find("conv", name, "cpu")
+    for ends in ENDS:
+        problem = replace(base, **ends)
+        x, w = random_input("conv", problem, 7, rng)
+        verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
+        assert verdict.passed, f"{verdict} for {problem}"
+        mounted = Mounted(variant, problem, w if problem.bias else (w,), 7)
+        for images in (x, x[4:2:-1].copy()):
+            y = mounted.output(len(images))
+            mounted.run(images, y)
+            assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
+
+
+SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape, so that a kernel is compiled once a dtype
+
+
+def held(dtype, x, w, bias):
+    """Images of six pixels, three filters of one tap and three values, as `dtype` has them."""
+    of = (np.reshape(x, (-1, 1, 6, 1)), np.reshape(w, (1, 1, 1, 3)), np.asarray(bias))
+    x, w, bias = (narrowed(array.astype("f"), dtype) for array in of)
+    return x, (w, bias)
+
+
+def test_an_output_is_the_nearest_half_of_its_sum(variant, rng):
+    """Sums of few whole numbers are exact: the bits are known. Ties are among them."""
+    for dtype, bits in BITS.items():
+        problem, most = replace(SMALL, dtype=dtype), 2 ** (bits - 1)
+        x, w = held(dtype, rng.integers(-most, most, 600), [1, 3, -7], [0, 0.5, 1.5])
+        exact = reference(x, w, problem)
+        found = computed(variant, problem, x, w)
+        np.testing.assert_array_equal(found, by_definition(exact, dtype))
+        assert (found != exact).any()
+
+
+def test_no_number_stays_none_and_endless_stays_endless(variant):
+    """In an image, in a filter and in a bias; ReLU of NaN is NaN, and of -infinity zero."""
+    nan, inf = np.nan, np.inf
+    for dtype, relu in product(ITEM_BYTES, (False, True)):
+        problem = replace(SMALL, relu=relu, dtype=dtype)
+        for w, bias in (([1, -1, 2], [0, 0, 0]), ([1, -1, 2], [nan, inf, -inf]),
+                        ([nan, inf, -inf], [1, 1, 1])):  # fmt: skip
+            x, weights = held(dtype, [1, nan, inf, -inf, -2, 3], w, bias)
+            with np.errstate(invalid="ignore"):
+                sums = widened(x)[0, 0].astype("f") * np.array(w, "f") + np.array(bias, "f")
+                truth = reference(x, weights, problem)
+            expected = np.where(sums < 0, 0, sums) if relu else sums
+            found = computed(variant, problem, x, weights)
+            np.testing.assert_array_equal(found[0, 0], expected)
+            np.testing.assert_array_equal(truth[0, 0], expected)
+            verdict = judge(found, truth, "fp32")
+            assert not verdict.passed and "NaN" in str(verdict)
+
+
+def test_padding_is_zeros_that_endless_filters_make_no_numbers_of(variant, rng):
+    """As in the truth, whether a variant copies images amid zeros or looks where a tap falls."""
+    for dtype, groups in product(ITEM_BYTES, (1, 2)):
+        problem = Conv(4, 5, 2, 2, 3, 3, pads=(1, 0, 2, 1), groups=groups, dtype=dtype)
+        x = narrowed(rng.standard_normal((2, *problem.in_shape)).astype("f"), dtype)
+        w = np.ones(problem.weight_shape, "f")
+        w[0, 1, 0, 0], w[2, 2, 0, 1] = np.inf, np.nan
+        with np.errstate(invalid="ignore"):
+            truth = reference(x, narrowed(w, dtype), problem)
+            found = computed(variant, problem, x, narrowed(w, dtype))
+        assert np.isnan(truth[:, 0, :, 0]).all() and np.isinf(truth[:, 1:4, :, 0]).all()
+        for mark in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(mark(found), mark(truth))
+
+
+def test_what_is_beyond_the_end_of_a_half_is_endless(variant):
+    for dtype, largest, step in (("fp16", 65504.0, 16.0), ("bf16", 255 * 2.0**120, 2.0**119)):
+        for off, expected in ((0, largest), (0.5, largest), (1, np.inf), (1.5, np.inf)):
+            problem = replace(SMALL, dtype=dtype)
+            x, w = held(dtype, [largest, -largest] * 3, [1, 1, -1], [off * step, -off * step, 0])
+            found = computed(variant, problem, x, w)[0, 0]
+            assert (found[0, 0], found[1, 1], found[1, 2]) == (expected, -expected, largest), off
+            assert np.isfinite(found[1, 0])
+
+
+@pytest.mark.parametrize("dtype", BITS)
+def test_half_a_unit_is_no_error_and_the_tolerance_lies_beyond(dtype):
+    ulp = 2.0 ** (3 - BITS[dtype])  # of values from 4 up to 8
+    expected = np.array([5.0, -7.75, 0.0, 1e-30])
+    for off, error in ((0.49, 0.0), (0.5, 0.0), (0.5 + 1e-5, ulp * 1e-5 / 7.75),
+                       (1.0, ulp / 2 / 7.75)):  # fmt: skip
+        found = narrowed(np.array([5.0, -7.75, 0.0, 0.0], "f"), dtype)
+        verdict = judge(found, expected + np.array([off * ulp, 0, 0, 0]), "fp32")
+        assert verdict.error == pytest.approx(error, abs=1e-12), off
+        assert verdict.passed == (error < TOLERANCE["fp32"])
+        assert verdict.tolerance == TOLERANCE["fp32"]
+    small = narrowed(np.array([8.0, 0.0], "f"), dtype)
+    assert not judge(small, np.array([8.0, 1e-3]), "fp32").passed, "a unit is the value's own"
+    below = narrowed(np.array([1.0], "f"), dtype)  # of two units the larger one's half
+    assert judge(below, np.array([1.0 + 2.0 ** -BITS[dtype]]), "fp32").passed
+    assert judge(below, np.array([1.0 - 2.0 ** -BITS[dtype]]), "fp32").passed
+    tiny = narrowed(np.array([0.0], "f"), dtype)
+    least = {"fp16": 2.0**-24, "bf16": 2.0**-133}[dtype]
+    assert judge(tiny, np.array([least / 2]), "fp32").error == 0.0
+    assert judge(tiny, np.array([least]), "fp32").error == pytest.approx(0.5)
+    assert not judge(narrowed(np.array([np.nan], "f"), dtype), np.ones(1), "fp32").passed
+    assert not judge(narrowed(np.array([np.inf], "f"), dtype), np.ones(1), "fp32").passed
+    plain = np.array([8.0 + ulp / 2])
+    assert not judge(plain, np.array([8.0]), "fp32").passed, "of float32 nothing is forgiven"
+
+
+def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
+    """A bench of one's own checks: what is not written shows, and windows are as aligned."""
+    for dtype in ITEM_BYTES:
+        problem = replace(PLAIN, bias=True, relu=True, dtype=dtype)
+        case = Case(problem, 3, gpu=False)
+        bench = ConvBench(find("conv", "unrolled.blas", "cpu"), problem, case, 0.01)
+        assert bench.check().verdict.passed
+        assert bench.recheck().verdict.passed
+        first = bench.one_output()
+        assert first.itemsize == ITEM_BYTES[dtype] and differing(first, bench.one_output()) == 0
+        y = bench._feed.y
+        assert y.ctypes.data % 64 == case.slots("NHWC").images.ctypes.data % 64 == 0
+        for _ in range(3):
+            for window in bench._feed.whole():
+                assert window.ctypes.data % 64 == 0
+        Mounted.poison(y)
+        assert np.isnan(widened(y)).all()
+
+
+def test_halves_that_differ_are_counted_one_by_one():
+    first = np.arange(1, 6, dtype=np.float16)
+    again = first.copy()
+    again[[1, 2]] = -again[[1, 2]]
+    assert differing(first, first.copy()) == 0 and differing(first, again) == 2
+
+
+def test_room_for_halves_is_asked_of_the_free_memory_first(monkeypatch):
+    for name in NAMES:
+        problem = Conv(64, 64, 4, 4, 3, 3, dtype="fp16")
+        w = np.ones(problem.weight_shape, np.float16)
+        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
+        Mounted(find("conv", name, "cpu"), problem, [w], 1)
+        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
+        with pytest.raises(MemoryError, match="4,096 bytes free of the"):
+            Mounted(find("conv", name, "cpu"), problem, [w], 1)
+
+
+class Tensor(np.ndarray):
+    """An array as PyTorch has it."""
+
+    def permute(self, *axes):
+        return self.transpose(axes)
+
+
+def conv2d(x, w, bias, stride, padding, dilation, groups):
+    """By the reference, in float64, then rounded as the images are held."""
+    dtype = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}[str(x.dtype)]
+    assert padding == (1, 1) and (bias is None or bias.dtype == w.dtype == x.dtype)
+    _, c, h, width = x.shape
+    problem = Conv(h, width, c, w.shape[0], *w.shape[2:], strides=stride, pad=1, dilation=dilation,
+                   groups=groups, bias=bias is not None, dtype=dtype)  # fmt: skip
+    filters = w.transpose(2, 3, 1, 0)
+    y = reference(x.transpose(0, 2, 3, 1), (filters, bias) if problem.bias else filters, problem)
+    return narrowed(y.astype("f"), dtype).transpose(0, 3, 1, 2).view(Tensor)
+
+
+def relu_(y):
+    y[widened(y) < 0] = 0
+
+
+TORCH = SimpleNamespace(
+    no_grad=nullcontext, bfloat16="uint16", int16="int16", relu_=relu_,
+    nn=SimpleNamespace(functional=SimpleNamespace(conv2d=conv2d)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_the_peer_is_given_both_ends(ends, rng):
+    """A stand-in for PyTorch, which need not be here."""
+    problem = replace(DEPTHWISE, **ends)
+    x, w = random_input("conv", problem, 2, rng)
+    bench = object.__new__(torch_peer.TorchBench)
+    bench.problem, bench._torch = problem, TORCH
+    bench._case = SimpleNamespace(arrays=SimpleNamespace(from_dlpack=np.asarray))
+    x, *w = (bench._tensor(np.asarray, one) for one in (x, *(w if problem.bias else (w,))))
+    bench._x, bench._w, bench._bias = x.transpose(0, 3, 1, 2), w[0].transpose(3, 2, 0, 1), None
+    bench._bias = w[1] if problem.bias else None
+    bench._call()
+    expected = reference(x, tuple(w) if problem.bias else w[0], problem)
+    assert judge(bench._found(), expected, "fp32").passed
+    assert ("bias" in bench._ends, "ReLU" in bench._ends) == (problem.bias, problem.relu)
+
+
+def test_a_peer_may_round_halves_once_more():
+    assert rough("fp32") == TOLERANCE["fp16"]
+    assert [rough(dtype) - rough("fp32") for dtype in BITS] == [
+        pytest.approx(2.0**-bits) for bits in BITS.values()
+    ]
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
+def test_pytorch_computes_them_too(ends):
+    for base in (PLAIN, DEPTHWISE):
+        problem = replace(base, **ends)
+        bench = torch_peer.TorchBench(problem, Case(problem, 2, gpu=False), 0.05)
+        assert bench.check().verdict.passed
+        assert bench.recheck().verdict.passed
+        kinds = {str(of.dtype) for of in (bench._x, bench._w, bench._y)}
+        assert kinds == {{"fp32": "torch.float32", "fp16": "torch.float16",
+                          "bf16": "torch.bfloat16"}[problem.dtype]}  # fmt: skip
+
+
+def test_a_gpu_without_bf16_says_so(monkeypatch):
+    """For every candidate, PyTorch's too; other rows of the same command run."""
+    problem = replace(PLAIN, dtype="bf16")
+    assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
+    assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
+    gpu = Gpu(0, "T4", 75)
+    setting = compared._Setting(gpu, None, "PyTorch", [find("conv", "direct.grouped", "cuda")], [])
+    case = SimpleNamespace(images=1)
+    for dtype, statuses in (("bf16", ["refused"] * 2), ("fp16", ["waiting"] * 2)):
+        found = compared._candidates(Shape("", replace(PLAIN, dtype=dtype)), case, setting, 1.0)
+        assert [candidate.name for candidate in found] == ["direct.grouped", "torch cudnn"]
+        assert [candidate.status for candidate in found] == statuses
+        assert {candidate.note for candidate in found} == (
+            {"bf16 needs cuda 8.0, found 7.5"} if dtype == "bf16" else {""}
+        )
+
+
+def ran(monkeypatch, *words):
+    """`conv` on a CPU: (exit code, its document, what it says)."""
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+    quick = ("--device", "cpu", "--seconds", "0.02", "--rounds", "5", "--watch", "0")
+    words = ["conv", *quick, "--json", "-", *words]
+    done = CliRunner().invoke(main, [*map(str, words)])
+    return done.exit_code, json.loads(done.stdout), done.stderr
+
+
+WRONG = ("no_bias", "one_bias", "relu_first", "towards_zero", "rounded_twice")
+
+
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_what_gets_one_of_them_wrong_is_found(monkeypatch, dtype):
+    """Of fp32 nothing is cut off and nothing rounded but as it is computed."""
+    beside = ROOT / "tests" / "broken" / "epilogue.py"
+    words = ("3,9,8,8,3,1,1", "--bias", "--relu", "--dtype", dtype, "--batch", 3)
+    code, document, _ = ran(monkeypatch, *words, "--with", beside, "--only", "serial")
+    (case,) = document["cases"]
+    rows = {row["name"]: row["status"] for row in case["candidates"]}
+    right = ("towards_zero", "rounded_twice") if dtype == "fp32" else ()
+    if dtype == "fp32":
+        del rows["ends.towards_zero"], rows["ends.rounded_twice"]
+    assert code == 1
+    assert rows == {
+        "serial.loops": "right", "twin.as_it_is": "right",
+        **{f"ends.{name}": "wrong" for name in WRONG if name not in right},
+    }  # fmt: skip
+
+
+def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
+    words = ("g2ic4ih6oc4oh6kh3ph1", "--batch", 2, "--bias", "--relu", "--dtype", "bf16")
+    code, document, _ = ran(monkeypatch, *words, "--only", "serial,unrolled,tiled", "--bitwise")
+    (case,) = document["cases"]
+    text = "g2ic4oc4_ih6oh6kh3ph1 --bias --relu --dtype bf16"
+    assert (code, case["shape"], case["label"]) == (0, text, text)
+    assert (case["bias"], case["relu"], case["dtype"]) == (True, True, "bf16")
+    rows = {row["name"]: row for row in case["candidates"]}
+    assert rows["tiled.blocked"]["note"] == "supports one group, not 2"
+    assert {rows[name]["bits"] for name in NAMES} == {"same"}
+    command = shlex.split(rows["unrolled.blas"]["command"])
+    at = command.index("--bias")
+    assert command[at : at + 4] == ["--bias", "--relu", "--dtype", "bf16"]
+    again = CliRunner().invoke(main, [*command[1:], "--json", "-"])
+    assert again.exit_code == 0, again.output
+    (found,) = json.loads(again.stdout)["cases"]
+    assert (found["shape"], found["images"]) == (text, 2)
+    _, document, _ = ran(monkeypatch, "4,6,6,4,3", "--only", "tiled")
+    assert document["cases"][0]["shape"] == "4,6,6,4,3,1,0"
+
+
+def test_a_file_of_fp32_is_not_held_against_one_of_halves(tmp_path, monkeypatch):
+    earlier, words = tmp_path / "then.json", ("4,6,6,4,3", "--only", "unrolled")
+    _, document, _ = ran(monkeypatch, *words)
+    earlier.write_text(json.dumps(document))
+    against = ("--fail-on-regression", "5", "--against", str(earlier))
+    done = CliRunner().invoke(
+        main, ["conv", *words, "--device", "cpu", "--dtype", "fp16", *against]
+    )
+    assert done.exit_code == 2 and "--dtype fp16" in done.output, done.output
+
+
+GUEST = """
+from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.registry import cpu, variant
+
+
+@variant(kind="conv", family="own", reads="NHWC", writes="NHWC", needs=cpu(){takes})
+def guest(x, w, y, problem):
+    y[...] = reference(x, w, problem)
+"""
+
+
+@pytest.mark.parametrize(
+    ("takes", "status", "note"),
+    [("", "refused", "supports sums as they are, not with a bias"),
+     (', takes="bias relu"', "refused", "supports fp32 in and out, not fp16"),
+     (', takes="bias relu fp16"', "right", "")],
+)  # fmt: skip
+def test_a_guest_refuses_unless_it_says_that_it_knows(tmp_path, monkeypatch, takes, status, note):
+    path = tmp_path / "own.py"
+    path.write_text(GUEST.format(takes=takes))
+    words = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16", "--only", "unrolled")
+    code, document, _ = ran(monkeypatch, *words, "--with", path)
+    rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
+    assert (code, rows["own.guest"]["status"]) == (0, status)
+    assert rows["own.guest"].get("note", "") == note
+
+
+MIOPEN = "./bin/MIOpenDriver"
+
+
+@pytest.mark.parametrize(
+    ("line", "alone", "whole"),
+    [
+        ("ic8ih8oc8kh3", {}, {"bias": True}),
+        ("--dir=FWD_B ic8ih8oc8kh3", {}, {"bias": True}),
+        ("--dir=FWD_D ic8ih8oc8kh3", {}, {}),
+        ("--dir=FWD_I --dt=f16 ic8ih8oc8kh3", {"dtype": "fp16"}, {"dtype": "fp16"}),
+        ("--dt=bf16:bf16:bf16 --dir=FWD_D ic8ih8oc8kh3", {"dtype": "bf16"}, {"dtype": "bf16"}),
+        ("--cfg=bf16bf16bf16 --dir=FWD_D ic8ih8oc8kh3", {"dtype": "bf16"}, {"dtype": "bf16"}),
+        ("--attr-post-ops=relu ic8ih8oc8kh3", {"relu": True}, {"relu": True, "bias": True}),
+        ("--attr-post-ops='relu:0.0' --dir=FWD_D ic8ih8oc8kh3", {"relu": True}, {"relu": True}),
+        ("--attr-post-ops= --dir=FWD_D ic8ih8oc8kh3", {}, {}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8", {}, {}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 -b 1", {}, {"bias": True}),
+        (f"{MIOPEN} conv -n 2 -c 8 -H 8 -W 8 -k 8 --bias 0", {}, {}),
+        (f"{MIOPEN} convfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "fp16"}, {"dtype": "fp16"}),
+        (f"{MIOPEN} convbfp16 -n 2 -c 8 -H 8 -W 8 -k 8", {"dtype": "bf16"}, {"dtype": "bf16"}),
+    ],
+)
+def test_lines_say_what_happens_at_both_ends(line, alone, whole):
+    """A bias, which benchdnn has where nothing is said, is taken where that is asked for."""
+    plain = Conv(8, 8, 8, 8, 3, 3)
+    for epilogue, ends in ((False, alone), (True, whole)):
+        given = parse_shape(line, epilogue)
+        assert given.asked.conv == replace(plain, **ends) and not given.others
+
+
+def test_what_is_said_of_every_convolution_is_said_of_lines_and_suites(tmp_path, monkeypatch):
+    path = tmp_path / "lines.txt"
+    path.write_text("ic8ih8oc8kh3\n--dt=f16 mb3ic8ih8oc8kh3\n4,5,5,2,3\n")
+    listed = ("--from", path, "--list")
+
+    def rows(*words):
+        done = CliRunner().invoke(main, ["conv", *map(str, words), "--json", "-"])
+        assert done.exit_code == 0, done.output
+        document = json.loads(done.stdout)
+        return [row["shape"] for row in document["network"]["rows"]], document["notes"][0]
+
+    assert rows(*listed)[0] == ["8,8,8,8,3,1,0", "8,8,8,8,3,1,0 --dtype fp16", "4,5,5,2,3,1,0"]
+    assert "alone: without its bias" in rows(*listed)[1]
+    found, note = rows(*listed, "--epilogue")
+    assert found == ["8,8,8,8,3,1,0 --bias", "8,8,8,8,3,1,0 --bias --dtype fp16", "4,5,5,2,3,1,0"]
+    assert "with its bias" in note
+    assert rows(*listed, "--dtype", "fp32")[0] == ["8,8,8,8,3,1,0"] * 2 + ["4,5,5,2,3,1,0"]
+    assert rows(*listed, "--dtype", "fp32", "--batch", "2")[0] == ["8,8,8,8,3,1,0", "4,5,5,2,3,1,0"]
+    every, _ = rows("--suite", "vgg16", "--list", "--relu", "--bias", "--dtype", "bf16")
+    assert len(every) == 9 and all(row.endswith("--bias --relu --dtype bf16") for row in every)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("4,5,5,2,3", "--dtype", "fp64"), "dtype 'fp64' does not exist"),
+        (("4,5,5,2,3", "--dtype", "float16"), "dtype 'float16' does not exist"),
+        (
+            ("--suite", "vgg16", "--epilogue"),
+            "a file of lines or a model, which may have one, found",
+        ),
+        (("4,5,5,2,3", "--epilogue"), "which may have one, found 4,5,5,2,3; --bias and --relu"),
+        (("4,5,5,2,3", "--engines", "--relu"), "--engines: expected SHAPE"),
+        (("--shares", "--dtype", "fp16"), "--shares: expected SHAPE"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, said):
+    done = CliRunner().invoke(main, ["conv", *words])
+    assert done.exit_code == 2 and said in done.output, done.output
+    assert len(done.output.strip().splitlines()) == 1
+
+
+def test_nothing_that_clocks_its_kernels_takes_them():
+    for option in ("--engines", "--shares"):
+        done = CliRunner().invoke(main, ["conv", option, "--", "--dt=f16 ic4ih8oc16oh8kh3ph1"])
+        assert done.exit_code == 2 and "supports fp32 in and out, not fp16" in done.output
+
+
+def test_a_wish_leaves_what_is_not_said():
+    given = parse_shape("--dt=f16 --attr-post-ops=relu mb3ic8ih8oc8kh3")
+    assert Wish().of(given) == given
+    changed = Wish(batch=5, bias=True, dtype="bf16").of(given).asked
+    assert (changed.images, changed.bias, changed.relu, changed.dtype) == (5, True, True, "bf16")
