@@ -1,17 +1,23 @@
-"""Break CUDA code on purpose, one place at a time, and see that a test notices.
+"""Break the package on purpose, one place at a time, and see that a test notices.
 
-tests/mutants.json lists the changes: a text of one file, its replacement, and pytest's arguments
-for the tests that must fail. Each is applied to a copy of the checkout. Python's mutants are
-mutmut's (CONTRIBUTING.md).
+CUDA's mutants are a short list, tests/mutants.json: a text of one file, its replacement, and
+pytest's arguments for the tests that must fail. Python's are cosmic-ray's: a random sample of its
+changes to check/, measure/, files/ and net/, each met by the fast tests that name the module. Each
+is applied to a copy of the checkout.
 
-    python scripts/mutants.py          # those that a CPU can notice
-    python scripts/mutants.py --gpu    # the others, on a GPU
+\b
+    python scripts/mutants.py                       # CUDA, those that a CPU can notice
+    python scripts/mutants.py --gpu                 # CUDA, the others
+    python scripts/mutants.py --sample 200 --seed 1 # Python
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import random
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "mutants.json"
 FOLDERS = ("lenetgpu", "tests", "scripts", "weights", "data", "pyproject.toml")
 SECONDS = 600
+LEAST = 0.9  # of a sample of Python's
 
 
 def load() -> list[dict[str, Any]]:
@@ -56,7 +63,7 @@ def outcome(mutant: dict[str, Any] | None, tests: list[str]) -> str:
                 shutil.copy2(ROOT / entry, copy / entry)
         if mutant is not None:
             path = copy / mutant["file"]
-            path.write_text(applied(mutant, path.read_text()))
+            path.write_text(mutant.get("changed") or applied(mutant, path.read_text()))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         environment = os.environ | {"PYTHONPATH": str(copy)}
         try:
@@ -65,39 +72,116 @@ def outcome(mutant: dict[str, Any] | None, tests: list[str]) -> str:
             )
         except subprocess.TimeoutExpired:
             return "killed"
-    if done.returncode == 1:
+    if done.returncode in (1, 2, 3, 4) or done.returncode < 0:  # failed, or could not be imported
         return "killed"
     if done.returncode == 0 and " passed" in done.stdout:
         return "survived"
     return f"no test ran: {(done.stdout.strip().splitlines() or ['no output'])[-1]}"
 
 
+SAMPLED = ("check", "measure", "files", "net")
+
+
+def _annotations(tree: ast.Module) -> set[int]:
+    """Return the lines that hold annotations alone: what is changed there changes nothing."""
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            inner = getattr(node, name, None)
+            if isinstance(inner, ast.AST):
+                found |= {inner.lineno}
+    return found
+
+
+def python_mutants(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return a sample of cosmic-ray's changes, each of another place in the package."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
+    operators = [get_operator(n)() for n in operator_names() if not get_operator(n).arguments()]
+    places: dict[tuple[str, tuple[int, int]], list[tuple[Any, int]]] = {}
+    for folder in SAMPLED:
+        for path in sorted((ROOT / "lenetgpu" / folder).rglob("*.py")):
+            text = path.read_text()
+            skipped, nodes = _annotations(ast.parse(text)), list(ast_nodes(get_ast(text)))
+            for operator in operators:
+                starts = (start for n in nodes for start, _ in operator.mutation_positions(n))
+                for occurrence, start in enumerate(starts):
+                    if start[0] not in skipped:
+                        key = (str(path.relative_to(ROOT)), start)
+                        places.setdefault(key, []).append((operator, occurrence))
+    drawn = random.Random(seed)
+    found = []
+    for key in drawn.sample(sorted(places), min(count, len(places))):
+        operator, occurrence = drawn.choice(places[key])
+        text = (ROOT / key[0]).read_text()
+        changed = mutate_code(text, operator, occurrence)
+        if changed is None or changed == text:
+            continue
+        line = key[1][0]
+        found.append(
+            {
+                "name": f"{key[0]}:{line} {type(operator).__name__}",
+                "file": key[0],
+                "changed": changed,
+                "was": text.splitlines()[line - 1].strip(),
+                "now": (changed.splitlines() + [""] * line)[line - 1].strip(),
+                "gpu": False,
+                "tests": tests_of(key[0]),
+            }
+        )
+    return found
+
+
+def tests_of(file: str) -> list[str]:
+    """Return pytest's arguments for the fast tests that name a module, or the names it defines."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    parent, _, last = module.rpartition(".")
+    own = re.compile(
+        rf"{re.escape(module)}\b|from {re.escape(parent)} import [^\n]*\b{last}\b"
+        rf"|from {re.escape(parent)} import \([^)]*\b{last}\b"
+    )
+    files = sorted((ROOT / "tests").glob("test_*.py"), key=lambda path: path.stat().st_size)
+    found = [f"tests/{path.name}" for path in files if own.search(path.read_text())]
+    always = ["tests/test_infer.py", "tests/test_cli.py"]
+    wanted = list(dict.fromkeys([*found, *always]))
+    return ["-m", "not slow and not gpu", *(name for name in wanted if (ROOT / name).is_file())]
+
+
 def judged(mutant: dict[str, Any]) -> str:
     """Return what became of a mutant whose tests pass without it."""
-    unbroken = outcome(None, mutant["tests"])
-    if unbroken != "survived":
-        return f"its tests do not pass unbroken ({unbroken})"
-    return outcome(mutant, mutant["tests"])
+    found = outcome(mutant, mutant["tests"])
+    if found == "killed":
+        unbroken = outcome(None, mutant["tests"])
+        if unbroken != "survived":
+            return f"its tests do not pass unbroken ({unbroken})"
+    return found
 
 
 @click.command()
 @click.option("--gpu", is_flag=True, help="those that only a GPU can notice")
+@click.option("--sample", type=int, help="so many random changes to Python instead")
+@click.option("--seed", default=1, show_default=True, help="of the sample")
 @click.option("--jobs", default=2, show_default=True, help="how many at once")
 @click.argument("names", nargs=-1)
-def main(gpu: bool, jobs: int, names: tuple[str, ...]) -> None:
-    """Apply each mutant of tests/mutants.json and run the tests that must notice it."""
-    chosen = [m for m in load() if m["gpu"] == gpu and (not names or m["name"] in names)]
+def main(gpu: bool, sample: int | None, seed: int, jobs: int, names: tuple[str, ...]) -> None:
+    """Apply mutants and run the tests that must notice them."""
+    every = load() if sample is None else python_mutants(sample, seed)
+    chosen = [m for m in every if m["gpu"] == gpu and (not names or m["name"] in names)]
     if not chosen:
         raise click.UsageError("no mutant has that name on this device")
+    judge = judged if sample is None else lambda mutant: outcome(mutant, mutant["tests"])
+    found = []
     with ThreadPoolExecutor(jobs) as pool:
-        results = pool.map(judged, chosen)
-        found = []
-        for mutant, result in zip(chosen, results, strict=True):
+        for mutant, result in zip(chosen, pool.map(judge, chosen), strict=True):
             click.echo(f"{result:10} {mutant['name']}")
+            if result != "killed" and "was" in mutant:
+                click.echo(f"    {mutant['was']}\n    {mutant['now']}")
             found.append(result)
     killed = found.count("killed")
     click.echo(f"{killed} of {len(found)} killed")
-    sys.exit(killed != len(found))
+    sys.exit(killed < (1.0 if sample is None else LEAST) * len(found))
 
 
 if __name__ == "__main__":
