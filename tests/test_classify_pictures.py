@@ -9,9 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-import warnings
 
 import h5py
 import numpy as np
@@ -28,7 +26,7 @@ from lenetgpu.files.source import open_source
 from lenetgpu.jobs import inputs, manifest, pictures, worker
 from lenetgpu.jobs.inputs import gather
 from lenetgpu.jobs.pictures import LIST, Listing, PictureSource, difference, digest
-from lenetgpu.pictures import given, read, read_digit
+from lenetgpu.pictures import given, read
 from lenetgpu.pictures.given import meant
 
 CPU = ("--device", "cpu", "--plan", "fp32", "--no-progress")
@@ -554,27 +552,6 @@ def test_what_a_worker_costs(tmp_path, scans):
     costs = json.loads(found.read_text())["costs"]
     assert 0 < 4 * costs["read"] < costs["read_all"] and costs["opening"] > 0
     assert sorted(tmp_path.iterdir()) == sorted([*before, found])
-
-
-def test_pillow_is_quiet_until_the_last_thread_is_out(scans):
-    before, inside, out = list(warnings.filters), threading.Event(), threading.Event()
-
-    def first():
-        with read._QUIET:
-            inside.set()
-            assert out.wait(60)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert inside.wait(60)
-    with read._QUIET:
-        out.set()
-        thread.join()
-        with warnings.catch_warnings(record=True) as said:
-            warnings.warn("a bomb", Image.DecompressionBombWarning, stacklevel=1)
-        assert not said
-    assert warnings.filters == before
-    assert read_digit(scans / "01.png").pixels.any()
 
 
 # one meaning of folders and patterns

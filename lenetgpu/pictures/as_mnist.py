@@ -82,7 +82,6 @@ def _made(found: Found, notes: list[str]) -> Prepared:
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
     notes += digits[0].said
-    assert digits[0].mask is not None
     whole = filled_outline(digits[0].mask) if digits[0].width <= _HOLLOW else None
     if whole is not None:
         ink, digits[0].mask = np.maximum(ink, whole), whole
@@ -132,7 +131,6 @@ def _on_sheet(grey: Array, standing: Found) -> Found | None:
     LenetError where it is whole, solid and empty.
     """
     digit = standing.digits[0]
-    assert digit.mask is not None
     sheet = sheet_of(digit.mask)
     if sheet is None:
         return None
@@ -144,7 +142,6 @@ def _on_sheet(grey: Array, standing: Found) -> Found | None:
             return None
         raise LenetError("expected a digit, found a solid shape or an empty sheet") from error
     inner = found.digits[0]
-    assert inner.mask is not None
     shadow = digit.cut and found.depth == standing.depth + 1
     crossed = shadow and (inner.mask & ~eroded(sheet[box], 2)).any()
     return None if inner.doubtful or crossed else found
@@ -166,7 +163,6 @@ def as_it_is(grey: Array, size: tuple[int, int]) -> Prepared:
 
 def _cropped(ink: Array, digit: Digit) -> Array:
     """The digit's ink and what blurs around it, with nothing else, thickened if it is thin."""
-    assert digit.mask is not None
     top, bottom, left, right = digit.box
     height, width = bottom - top, right - left
     length = max(height, width)

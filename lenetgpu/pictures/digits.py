@@ -122,20 +122,13 @@ class Digit:
     """Islands that make a digit, their box, and of the one that is taken the mask (H, W)."""
 
     parts: list[Island]
-    mask: Array | None = None
+    mask: Array = field(default_factory=lambda: np.zeros((0, 0), bool))
     said: list[str] = field(default_factory=list)
     """What was left out beside it, in words."""
 
     @property
-    def edges(self) -> int:
-        """Sides of its pixels at which it ends."""
-        assert self.mask is not None
-        return edges_of(self.mask)
-
-    @property
     def stroke(self) -> float:
         """About how many pixels wide its strokes are."""
-        assert self.mask is not None
         return stroke_of(self.mask)
 
     @property
@@ -159,14 +152,12 @@ class Digit:
     @property
     def along(self) -> float:
         """How much of the picture's border its ink covers: a shadow's much, a digit's little."""
-        assert self.mask is not None
         sides = (self.mask[0], self.mask[-1], self.mask[:, 0], self.mask[:, -1])
         return float(sum(side.sum() for side in sides)) / (2 * sum(self.mask.shape))
 
     @property
     def cut(self) -> int:
         """How many of the picture's borders it touches."""
-        assert self.mask is not None
         top, bottom, left, right = self.box
         height, width = self.mask.shape
         return int((top == 0) + (left == 0) + (bottom == height) + (right == width))
@@ -214,7 +205,7 @@ def digits_of(ink: Array, sheet: Array | None = None, lines: bool = False) -> li
         raise LenetError(f"expected a digit, found ink in {len(parts):,} places")
     chosen = np.isin(numbers, [part.number for part in digits[0].parts])
     digits[0].mask, digits[0].said = chosen, said
-    if digits[0].edges > _JAGGED * max(largest, MANY):
+    if edges_of(digits[0].mask) > _JAGGED * max(largest, MANY):
         raise LenetError("expected a digit, found only noise")
     return digits
 

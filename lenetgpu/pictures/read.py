@@ -54,6 +54,7 @@ _PLAIN, _SEEN = 12.0, 128
 _LIBTIFF = re.compile(rb"(\w+: [^\r\n\x1b]*)\.\n")
 _STDERR, _ONE = 2, Lock()
 logging.getLogger("PIL").addHandler(logging.NullHandler())
+warnings.filterwarnings("ignore", module=r"PIL\.")  # of bombs and odd tags: they are refused
 
 
 class RefusedError(Exception):
@@ -105,32 +106,6 @@ def unknown(data: bytes) -> str:
     return f"one in {kind} form" if kind else f"{len(data):,} bytes of another form"
 
 
-class _Quiet:
-    """A block in which nobody prints warnings, of all threads together.
-
-    Filters are the process': the first thread that comes in changes them, the last to go undoes it.
-    """
-
-    def __init__(self) -> None:
-        self._turn, self._inside, self._before = Lock(), 0, ExitStack()
-
-    def __enter__(self) -> None:
-        with self._turn:
-            if not self._inside:
-                self._before.enter_context(warnings.catch_warnings())
-                warnings.simplefilter("ignore")
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._turn:
-            self._inside -= 1
-            if not self._inside:
-                self._before.close()
-
-
-_QUIET = _Quiet()
-
-
 @contextmanager
 def _without_libtiff() -> Iterator[None]:
     """A block whose lines on stderr are libtiff's errors: RefusedError of the first.
@@ -169,7 +144,7 @@ def _decoded(
     if ImageFile.LOAD_TRUNCATED_IMAGES:
         raise RefusedError("Pillow told to take what is cut off")
     try:
-        with _QUIET, ExitStack() as files:
+        with ExitStack() as files:
             image = files.enter_context(Image.open(io.BytesIO(data), formats=[form]))
             _require_decodable(image, form, data)
             if form == "PNG":

@@ -29,20 +29,29 @@ from lenetgpu.files.models.onnx_parse import (
     attributes,
     node_text,
 )
-from lenetgpu.network import CLASSES, FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, STAGES, weight_shapes
+from lenetgpu.network import FEATURE_COUNT, IMAGE_SHAPE, PIXEL_SCALE, weight_shapes
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
-OPSET = 17
-_IR = 8
-"""The version of the form that came with the opset."""
 FIRST_OPSET = 7
 """Before it, operators broadcast otherwise."""
-IMAGES, SCORES, BATCH = "images", "scores", "batch"
 _SAYS = "A LeNet of 28x28 digits: images (batch, 1, 28, 28) of floats in 0..1, ten scores each."
+_WRITTEN = """<ir_version: 8, opset_import: ["" : 17]>
+lenet (float[batch, 1, 28, 28] images) => (float[batch, 10] scores) {
+    sums1 = Conv <kernel_shape = [5, 5]> (images, conv1)
+    maps1 = Relu (sums1)
+    pool1 = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (maps1)
+    sums2 = Conv <kernel_shape = [5, 5]> (pool1, conv2)
+    maps2 = Relu (sums2)
+    pool2 = AveragePool <kernel_shape = [2, 2], strides = [2, 2]> (maps2)
+    features = Flatten (pool2)
+    sums3 = Gemm <transB = 1> (features, fc1)
+    hidden = Relu (sums3)
+    scores = Gemm <transB = 1> (hidden, fc2)
+}"""
 _EXTERNAL = 1
 _DEEPEST = 16
 """Nodes between a constant and its use."""
@@ -357,53 +366,16 @@ class _Walk:
 
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
     """Return a model of float32 tensors, with checksums; the same bytes every time."""
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper, numpy_helper, parser
 
     stored = layouts.to_torch(tensors)
-    height, width, channels = IMAGE_SHAPE
-    shapes: dict[str, list[str | int | None]] = {
-        IMAGES: [BATCH, channels, height, width],
-        SCORES: [BATCH, CLASSES],
-    }
-    images, scores = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in shapes.items()
-    )
-    graph = helper.make_graph(
-        _nodes(), "lenet", [images], [scores],
-        [numpy_helper.from_array(tensor.astype("<f4"), name) for name, tensor in stored.items()],
-    )  # fmt: skip
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR,
-        producer_name="lenetgpu", producer_version=__version__, doc_string=_SAYS,
-    )  # fmt: skip
+    model = parser.parse_model(_WRITTEN)
+    for node in model.graph.node:
+        node.name = node.output[0]
+        node.input[:] = [name + layouts.SUFFIX if name in tensors else name for name in node.input]
+    for name, tensor in stored.items():
+        model.graph.initializer.append(numpy_helper.from_array(tensor.astype("<f4"), name))
+    model.producer_name, model.producer_version = "lenetgpu", __version__
+    model.doc_string = _SAYS
     helper.set_model_props(model, metadata.stated(stored, facts))
     return bytes(model.SerializeToString(deterministic=True))
-
-
-def _nodes() -> list[Any]:
-    """A node a stage but argmax, with ReLU and flatten."""
-    from onnx import helper
-
-    made, at = [], IMAGES
-
-    def add(kind: str, name: str, *inputs: str, **attributes: Any) -> None:
-        nonlocal at
-        out = SCORES if name == "fc2" else f"{name}.out"
-        made.append(helper.make_node(kind, [at, *inputs], [out], name, **attributes))
-        at = out
-
-    for stage in STAGES:
-        weight = (stage.name + layouts.SUFFIX,) if stage.weight else ()
-        if stage.kind == "conv":
-            add("Conv", stage.name, *weight, kernel_shape=[5, 5])
-            add("Relu", f"{stage.name}.relu")
-        elif stage.kind == "pool":
-            add("AveragePool", stage.name, kernel_shape=[2, 2], strides=[2, 2])
-        elif stage.kind == "fc":
-            if stage.name == "fc1":
-                add("Flatten", "flatten")
-            add("Gemm", stage.name, *weight, transB=1)
-            if stage.name == "fc1":
-                add("Relu", "fc1.relu")
-    return made
