@@ -17,15 +17,19 @@ import pytest
 import test_kernels_on_a_cpu as emulator
 from conftest import ROOT
 from problems import ODD, in_layouts
+from test_kernels_compile import pytestmark as nvrtc_here
 from test_kernels_on_a_cpu import argument, compiled, extents, folder
 from test_launch_geometry import launches, run
 
 from lenetgpu import stages
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, reference
+from lenetgpu.gpu import compiler, nvrtc
 from lenetgpu.gpu import launch as launching
+from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import H200
-from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
+from lenetgpu.gpu.nvrtc import INCLUDE_ROOT, compile_kernel
+from lenetgpu.gpu.occupancy import Demand, residency
 from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, to_nhwc
 from lenetgpu.network import stage
 from lenetgpu.papers import course_passes
@@ -279,6 +283,20 @@ def one_map(problem, tile, block):
     return counts.direct_counts(problem, tile, block, (1, 1), False, True)
 
 
+def often(cases, names):
+    """Cases of which those of `names` are in every run, the others in long ones."""
+    return [pytest.param(*case, id="-".join(str(getattr(one, "in_shape", one)) for one in case[:2]),
+                         marks=() if names(case) else pytest.mark.slow)
+            for case in cases]  # fmt: skip
+
+
+def traced_often(case):
+    """One of each count."""
+    return case[0] in ("direct.two_maps", "unrolled.image_naive", "unrolled.naive") or (
+        case[0] in ("unrolled.image_layout", "layout.quad", "tiled.relu_apart")
+    )
+
+
 NARROW = replace(CONV2, C=4)
 # kernel's variant, problem, blocks of it that the count is of, loads and stores counted
 TRACED = [
@@ -308,9 +326,7 @@ TRACED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "problem", "blocks", "count"), TRACED, ids=[f"{c[0]}-{c[1].in_shape}" for c in TRACED]
-)
+@pytest.mark.parametrize(("name", "problem", "blocks", "count"), often(TRACED, traced_often))
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 def test_the_count_is_of_the_addresses_that_the_kernel_asks_for(
     asked, name, problem, blocks, count, rng
@@ -373,7 +389,11 @@ RIGHT += [
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "bases"), RIGHT, ids=[f"{c[0]}-{c[1]}" for c in RIGHT])
+FIRST = {"direct.two_maps", "unrolled.image_constant", "unrolled.image_layout", "basic.in_place"}
+FIRST |= {"thread.wide_blocks", "tiled.relu_apart"}
+
+
+@pytest.mark.parametrize(("kind", "name", "bases"), often(RIGHT, lambda case: case[1] in FIRST))
 @pytest.mark.skipif(emulator.version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 def test_right_and_nothing_beside(kind, name, bases, on_a_cpu, rng):
     variant = REGISTRY[kind, name]
@@ -407,3 +427,90 @@ def test_the_passes_of_a_pool_are_checked_before_they_are_timed(name, on_a_cpu, 
     monkeypatch.setattr(looped, "relu_in_place", lambda x, problem: None)
     monkeypatch.setattr(looped, "mean_alone", lambda x, y, problem: None)
     assert course_passes.passed(bench, name, None)["status"] == "wrong"
+
+
+LITERAL = sorted({(kind, name) for _, kind, name, *_ in GEOMETRY if kind != "argmax"})
+
+
+class AsPtx:
+    """NVRTC's functions, with PTX where a cubin is asked for."""
+
+    def __init__(self):
+        self._real = compiler.library()
+
+    def __getattr__(self, name):
+        return getattr(self._real, name.replace("GetCUBIN", "GetPTX"))
+
+
+@pytest.fixture
+def ptx(monkeypatch):
+    """A kernel's PTX, a line an instruction or label."""
+
+    def made(kernel):
+        _, options = nvrtc._place(kernel, "compute_90a")
+        library = AsPtx()
+        with monkeypatch.context() as patch:
+            patch.setattr(compiler, "library", lambda: library)
+            text, _ = nvrtc._run_nvrtc(kernel, "compute_90a", options)
+        return text.decode().splitlines()
+
+    return made
+
+
+def problems_of(variant):
+    found = [problem for _, kind, name, problem, *_ in GEOMETRY
+             if (kind, name) == (variant.kind, variant.full_name)]  # fmt: skip
+    return [variant.laid_out(problem) for problem in found]
+
+
+@nvrtc_here
+@pytest.mark.parametrize(("kind", "name"), LITERAL)
+def test_the_compiler_takes_no_load_of_w_out_of_a_loop(ptx, kind, name):
+    """By `__restrict__` pointers it would: NVVP lists loads by plain ones (ld.global, not .nc)."""
+    variant = REGISTRY[kind, name]
+    for problem in problems_of(variant):
+        for kernel in variant.kernels(problem, 10_000):
+            lines = ptx(kernel)
+            assert any("ld.global" in line for line in lines)
+            assert not [line for line in lines if "ld.global.nc" in line]
+
+
+def held(name, problem=CONV1):
+    """Blocks of a direct kernel that a multiprocessor holds, and its threads."""
+    variant = REGISTRY["conv", name]
+    (kernel,) = variant.kernels(variant.laid_out(problem), 1)
+    sizes, used = dict(kernel.defines), compile_kernel(kernel, "sm_90a").resources
+    threads = sizes["BLOCK_W"] * sizes["BLOCK_H"]
+    demand = Demand(used.registers, threads, used.shared_bytes)
+    return residency(demand, H200.limits).blocks, threads, sizes["RESIDENT"]
+
+
+@nvrtc_here
+def test_two_rungs_of_the_ladder_differ_in_no_launch_bound():
+    assert held("direct.shared_constant") == held("direct.whole_warps") == (2, 784, 2)
+    wide = Conv(64, 64, 1, 3, 1, 1)
+    assert held("direct.shared_constant", wide)[1:] == (1024, 1)
+    assert held("direct.whole_warps", wide)[1:] == (1024, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "together", "side"),
+    [("basic", 1, None), ("tight", 1, None), ("shared_constant", 1, 28), ("whole_warps", 1, 28),
+     ("two_maps", 2, 8), ("quadrants", 4, 8)],
+)  # fmt: skip
+def test_what_a_grid_has_no_room_for_is_refused(name, together, side):
+    variant = REGISTRY["conv", f"direct.{name}"]
+    most = (1 << 16) - 1
+
+    def refusal(problem):
+        found = variant.laid_out(problem)
+        return found if isinstance(found, str) else None
+
+    assert refusal(Conv(5, 5, 1, most * together, 5, 5)) is None
+    more = most * together + 1
+    assert f"across the maps, needs {most + 1}" in refusal(Conv(5, 5, 1, more, 5, 5))
+    if side is None:
+        return
+    rows = side * blocks_for(most, 16) + 4
+    assert refusal(Conv(rows, side * 15 + 4, 1, 1, 5, 5)) is None
+    assert "blocks a map, needs" in refusal(Conv(rows, side * 18 + 4, 1, 1, 5, 5))

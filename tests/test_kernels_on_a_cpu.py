@@ -233,9 +233,19 @@ CASES = [
 ]
 
 
+# In every run a kernel of each source; the rest of shapes and dtypes in long ones.
+OFTEN = ("fused.relu_in_mean", "layout.quad", "unrolled.windows", "thread.per_image",
+         "reduction.list", "cuda.pixels", "cuda.gather", "direct.basic", "direct.four_maps",
+         "unrolled.tiled")  # fmt: skip
+LONG = [c for c in CASES if c[1] not in OFTEN and c[2] not in (EVERYTHING, Fc(33, 31, relu=True))]
+
+
 @pytest.mark.parametrize(
-    ("kind", "name", "base", "n"), CASES, ids=[f"{c[0]}-{c[1]}-{c[2].out_shape}" for c in CASES]
-)
+    ("kind", "name", "base", "n"),
+    [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2].out_shape}",
+                  marks=pytest.mark.slow if case in LONG else ())
+     for case in CASES],
+)  # fmt: skip
 def test_right_and_nothing_beside(kind, name, base, n, on_a_cpu, rng):
     variant = REGISTRY[kind, name]
     laid_out = in_layouts(variant, base)

@@ -1,50 +1,95 @@
-"""Limits and costs that planners decide by, against cases worked out by hand."""
+"""Plans of our own convolutions, by hand: exact transforms, legal tiles, costs; without a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
+from itertools import product as pairs
 
+import numpy as np
 import pytest
+from problems import ODD, in_layouts
 
-from lenetgpu.gpu.machines import GTX_1080_TI, H200
+from lenetgpu.check.judge import check_variant
+from lenetgpu.check.truth import random_input, reference
+from lenetgpu.dispatch.choose import choices
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.papers.course_ladder import step_rows
+from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, plan_multi
-from lenetgpu.stages.conv.prefetch.single_plan import SingleTile
+from lenetgpu.stages import find
+from lenetgpu.stages.conv.texture import Tiling, tiling_for, tilings
+from lenetgpu.stages.conv.tuned import direct as tuned
+from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.conv.tuned.clocks import product_clocks, single_clocks, transform_clocks
-from lenetgpu.stages.conv.tuned.product import TILES, Product
+from lenetgpu.stages.conv.tuned.one_channel import Tile, filters_a_block, tiles
+from lenetgpu.stages.conv.tuned.one_channel import tile as tile_of
+from lenetgpu.stages.conv.tuned.product import SPLITS, TILES, Product
+
+MAPS = {"reads": "NCHW", "writes": "NCHW"}
+SMALLEST_SHARED_BYTES = 64 << 10  # of sm_75
+SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
+TEXTURE = [find("conv", f"texture.{name}", "cuda") for name in ("direct", "split")]
+OVERFEAT_6 = Conv(15, 15, 1024, 1024, 3, 3, 1, 1, reads="NCHW", writes="NCHW")
 
 
-@pytest.mark.parametrize(
-    ("latency", "filters", "fits"), [(5_000, 640, True), (8_000, 1_024, False)]
-)
-def test_two_data_sets_have_to_fit_shared_memory(latency, filters, fits):
-    """One is used while the next arrives: each may take half of 96 KiB."""
-    plan = plan_multi(Conv(112, 112, 64, 64, 3, 3), replace(GTX_1080_TI, latency=latency))
-    assert plan.filters == filters  # latency * 128 * 2 * 4 / (64 * 128), in warps
-    assert plan.data_set == 64 * filters + 6 * 128 * 4
-    assert plan.data_set < GTX_1080_TI.shared_bytes
-    assert (plan.data_set <= 48 << 10) == fits
-    assert plan.fits == fits
+def square(size: int, channels: int, taps: int, **more: int) -> Conv:
+    return Conv(size, size, channels, channels, taps, taps, **more, **MAPS)
 
 
-def test_what_streams_is_held_twice():
-    problem = Conv(28, 28, 1, 64, 5, 5)
-    held = SingleTile(1, 4, 16, 1, 6, 4, 2, 1, 4, 128)
-    # 8 lines of 28 and 25 taps of 16 filters
-    assert held.shared(problem) == 4 * (8 * 28 + 25 * 16)
-    assert replace(held, pieces=2).shared(problem) == 4 * (2 * 8 * 28 + 25 * 16)
-    assert replace(held, pieces=2, method=2).shared(problem) == 4 * (8 * 28 + 2 * 25 * 16)
+@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
+def test_transforms_are_exact(outputs, taps):
+    to_output, from_filter, from_input = winograd.transforms(outputs, taps)
+    g = [Fraction(3 * i + 1, 7) for i in range(taps)]
+    d = [Fraction((5 * i * i) % 11 - 4, 3) for i in range(outputs + taps - 1)]
+    u = [sum(a * b for a, b in zip(row, g, strict=True)) for row in from_filter]
+    v = [sum(a * b for a, b in zip(row, d, strict=True)) for row in from_input]
+    products = [a * b for a, b in zip(u, v, strict=True)]
+    y = [sum(a * b for a, b in zip(row, products, strict=True)) for row in to_output]
+    assert y == [sum(g[k] * d[i + k] for k in range(taps)) for i in range(outputs)]
 
 
-def test_a_tile_of_many_channels_covers_its_outputs():
-    tile = MultiTile(8, 4, 2, 2, 2, 2, 1, 2)
-    problem = Conv(20, 17, 8, 10, 3, 3)
-    # 18 x 15 outputs in tiles of 4 x 8, 10 maps in fours
-    assert tile.blocks(problem) == 5 * 2 * 3
-    assert tile.lines(problem) == 6
-    assert tile.threads == 32  # 4 * 2 / 2 strips x 2 groups, in whole warps
+@pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (2, 5), (4, 5)])
+def test_coefficients_have_short_binary_fractions(outputs, taps):
+    to_output, _, from_input = winograd.transforms(outputs, taps)
+    for row in (*to_output, *from_input):
+        for value in row:
+            assert Fraction(float(value)) == value and value.denominator <= 1 << 12
+            assert abs(value.numerator) < 1 << 24
+
+
+def test_tiles_are_legal():
+    for tile in TILES:
+        assert tile.threads <= 1024
+        assert tile.bk % (tile.threads // (tile.bm // 4)) == 0  # a pass of copies is whole rows
+        for columns in (tile.bn, tile.bn // 4):
+            assert tile.threads % columns == 0 and tile.bk % (tile.threads // columns) == 0
+        for split in SPLITS:
+            assert tile.shared(split) <= SMALLEST_SHARED_BYTES
+            assert Product(tile, split).resident(H200) >= 1
+
+
+def test_small_maps_split_the_depth():
+    for taps in (3, 5):
+        plan = tuned.plan(square(7, 512, taps), 1)
+        assert plan.split * plan.tile.warps_k >= 8
+    assert tuned.plan(square(224, 64, 3), 8).split == 1
+
+
+def test_more_work_never_costs_less():
+    problem = square(28, 64, 3)
+    for tile, split in pairs(TILES, SPLITS):
+        product = Product(tile, split)
+        clocks = [product_clocks(product, problem, n, 1, H200) for n in (1, 2, 16, 256)]
+        assert clocks == sorted(clocks)
+
+
+def test_every_odd_shape_has_a_plan():
+    for problem in (base for base in ODD["conv"] if not base.wants):
+        for batch in (1, 5, 10_000):
+            assert choices(problem, batch)[0].clocks > 0
 
 
 @pytest.mark.parametrize(
@@ -104,3 +149,114 @@ def test_a_workspace_holds_whole_images_and_at_least_one():
     assert images_within(11, 101, 1_000) == 9
     assert images_within(11, 5_000, 1_000) == 1
     assert images_within(10_000, 1 << 20) == 1024
+
+
+def test_the_papers_shapes_are_whole_vectors_and_fill_the_gpu():
+    for problem in SINGLE:
+        shape = tile_of(problem, 1, 132)
+        assert problem.OW % shape.columns == 0
+        assert shape.columns == (2 if problem.R == 3 else 4)
+        threads = -(-problem.OH // shape.rows) * problem.OW // shape.columns
+        blocks = -(-threads // 128)
+        group = filters_a_block(problem, blocks, 132)
+        assert 1 <= group <= 64
+        assert blocks * -(-problem.M // group) >= 250
+
+
+def test_tiles_of_odd_shapes_fit_into_registers():
+    for problem in (
+        Conv(1, 1, 1, 1, 1, 1),
+        Conv(40, 37, 1, 3, 5, 3, stride=3),
+        Conv(33, 31, 1, 5, 8, 8, stride=2, pad=3),
+        Conv(100, 100, 1, 3, 2, 2, stride=50),
+    ):
+        for shape in tiles(problem):
+            assert problem.OW % shape.columns == 0
+            rows = (shape.rows - 1) * problem.stride + problem.R
+            columns = (shape.columns - 1) * problem.stride + problem.S
+            assert rows * columns <= 96
+            assert shape.rows <= problem.OH
+    assert tiles(Conv(1, 1, 1, 1, 1, 1)) == (Tile(1, 1),)
+
+
+def test_many_taps_get_more_rows_where_blocks_are_enough():
+    def rows(side, maps, n=1):
+        return tile_of(Conv(side, side, 1, maps, 5, 5), n, 132).rows
+
+    assert [rows(28, 512), rows(224, 64), rows(512, 64), rows(1024, 32)] == [2, 2, 4, 8]
+    assert rows(28, 32, 10_000) == 8
+
+
+def test_large_maps_are_written_few_at_a_time():
+    large = Conv(1024, 1024, 1, 32, 3, 3)
+    assert filters_a_block(large, 4080, 132) == 4
+    assert filters_a_block(Conv(1024, 1024, 1, 32, 1, 1), 4096, 132) == 64
+    assert filters_a_block(Conv(1, 1, 1, 2, 1, 1), 1, 132) == 1
+
+
+def test_it_refuses_channels_and_large_filters():
+    variant = find("conv", "direct.tuned_single", "cuda")
+    assert variant.refusal(Conv(9, 9, 1, 3, 8, 8)) is None
+    assert "one-channel maps, not 2 channels" in variant.refusal(Conv(9, 9, 2, 3, 3, 3))
+    assert "up to 64 taps, not 81" in variant.refusal(Conv(9, 9, 1, 3, 9, 9))
+
+
+def test_the_papers_tile_covers_the_papers_map():
+    paper = Tiling(OVERFEAT_6, (5, 8), maps=1, tiles=(3, 2))
+    assert paper.threads == 32 * 6
+    assert paper.footprint == (17, 18)
+    assert paper.blocks(1) == 1024 // 32
+    assert (paper.filter_rows, paper.set_channels, paper.taps) == (3, 4, 36)
+
+
+@pytest.mark.parametrize("slides", [True, False])
+@pytest.mark.parametrize("base", [*ODD["conv"], OVERFEAT_6])
+def test_tilings_divide_what_the_kernel_must_divide(base, slides):
+    for problem in in_layouts(TEXTURE[0], base):
+        for tiling in tilings(problem, slides):
+            assert not slides or tiling.maps == tiling.split == 1
+            assert problem.C % (tiling.stage * tiling.split) == 0
+            assert tiling.stage % tiling.set_channels == 0
+            assert problem.R % tiling.filter_rows == 0
+            assert tiling.tile[1] % 4 == 0
+            assert tiling.unit >= tiling.images * np.prod(tiling.tiles) * 32 // tiling.maps
+            assert tiling.unit == 32 or tiling.split == 1
+
+
+def test_more_images_change_the_tiling():
+    few, many = tilings(OVERFEAT_6)
+    assert tiling_for(OVERFEAT_6, 1, H200) == few
+    assert tiling_for(OVERFEAT_6, 1000, H200) == many
+    assert few.split > many.split == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (Conv(2, 20_000, 1, 1, 1, 1), "up to 16384"),
+        (Conv(4, 4, 20_000, 1, 1, 1), "up to 16384"),
+        (Conv(64, 200, 1, 1, 3, 150), "row of coefficients"),
+    ],
+)
+def test_a_texture_refuses(problem, why):
+    for variant in TEXTURE:
+        assert why in variant.refusal(problem)
+
+
+@pytest.mark.gpu
+def test_a_texture_too_deep_is_refused():
+    from lenetgpu.gpu.texture import Texture3D
+
+    with pytest.raises(LenetError, match="8x8x1000000"):
+        Texture3D(8, 8, 1_000_000)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("variant", TEXTURE, ids=lambda v: v.full_name)
+def test_a_batch_in_parts(variant, n, rng):
+    """Images that fill the array's planes alone: every one is a part of its own."""
+    problem = Conv(3, 4, 9000, 5, 1, 2, 1, 1, reads="NCHW", writes="NCHW")
+    x, w = random_input("conv", problem, n, rng)
+    verdict = check_variant(variant, problem, x, w, reference("conv", x, w, problem))
+    assert verdict.passed, str(verdict)

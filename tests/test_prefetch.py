@@ -1,29 +1,397 @@
-"""The Pascal paper's kernels with tiles that their planner picks on other devices or shapes."""
+"""The Pascal paper's planners, by hand, and its kernels with tiles of other devices and shapes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+
 import numpy as np
 import pytest
+from test_kernels_on_a_cpu import folder, on_a_cpu, version  # noqa: F401
 
-from lenetgpu.check.judge import judge
+from lenetgpu.check.judge import check_variant, judge
 from lenetgpu.check.truth import random_input, reference
-from lenetgpu.layouts import from_nhwc, to_nhwc
+from lenetgpu.gpu.device import current_arch
+from lenetgpu.gpu.machines import GTX_1080_TI, GTX_TITAN_X, H200, KNOWN
+from lenetgpu.gpu.nvrtc import compile_together
+from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
+from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.prefetch import multi as prefetch_multi
-from lenetgpu.stages.conv.prefetch import single as prefetch_single
-from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile
-from lenetgpu.stages.conv.prefetch.single_plan import SingleTile
+from lenetgpu.stages import find, variants
+from lenetgpu.stages.conv.prefetch import multi, single_strict, strict
+from lenetgpu.stages.conv.prefetch import single as single_
+from lenetgpu.stages.conv.prefetch.explain import explain_multi, explain_single
+from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, plan_multi
+from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, plan_single
+from lenetgpu.stages.conv.prefetch.single_strict_plan import (
+    StrictParts,
+    divisions,
+    parts_rows,
+    strict_single,
+)
+from lenetgpu.stages.conv.prefetch.strict import Choice
+from lenetgpu.stages.conv.prefetch.strict_plan import (
+    StrictPlan,
+    StrictTile,
+    filled,
+    plan_rows,
+    strict_plan,
+)
+from lenetgpu.stages.conv.reference import reference as conv_reference
+from lenetgpu.stages.mounted import Fenced, Mounted
+
+on_this_cpu = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
+STRICT = [v for v in variants("conv", "cuda") if v.full_name.startswith("prefetch.s")]
+MULTI = [shape.problem for shape in SUITES["pascal-multi"].shapes]
+SINGLE = [shape.problem for shape in SUITES["pascal-single"].shapes]
+
+
+def single(side: int, filters: int, k: int) -> Conv:
+    return Conv(side, side, 1, filters, k, k)
+
+
+def test_table_1():
+    facts = GTX_1080_TI
+    assert facts.bytes_per_clock == 327
+    assert facts.n_fma == 66_048
+    assert facts.data_requirement == 84_366
+    assert facts.threads == 768
+    assert facts.threads // 32 == 24
+    assert facts.threads * 4 == 3072
+    assert facts.v_s == 86_016
+
+
+def test_a_small_map_is_loaded_at_once():
+    # 28x28, 512 filters, K = 1: ceil(512 / 28) = 19 filters, one line a multiprocessor
+    plan = plan_single(single(28, 512, 1), GTX_1080_TI)
+    assert plan.p_bounds == (1, 0)  # 19 * 28 * 28 / 66048 = 0.23
+    assert plan.q_bounds == (1, 0)  # 512 * 1 * 28 / 66048 = 0.22
+    assert (plan.p, plan.q) == (1, 1)
+    assert plan.d1 == 4 * (19 + 28 * 28) == 3212
+    assert plan.d2 == 4 * (512 + 28) == 2160
+    assert plan.th1 == 19 * 28 * 28
+    assert plan.th2 == 512 * 28
+    assert plan.division == 2
+    assert not plan.hides
+
+
+def test_many_filters_are_divided():
+    # 28x28, 512 filters, K = 5
+    plan = plan_single(single(28, 512, 5), GTX_1080_TI)
+    assert plan.p_bounds == (1, 5)  # 25 * 19 * 784 / 66048 = 5.6
+    assert plan.d1 == 4 * (25 * 19 + (28 + 4) * 28) == 5484
+    assert plan.d2 == 4 * (25 * 512 + (1 + 4) * 28) == 51_760
+    assert plan.division == 1
+    assert plan.th1 == 25 * 19 * 28 * 28 == 372_400
+    assert plan.hides
+
+
+def test_a_map_too_large_for_shared_memory_is_cut_into_p_pieces():
+    # 512x512, 64 filters, K = 3: ceil(64 / 28) = 3 filters, ceil(512 / 28) = 19 lines
+    plan = plan_single(single(512, 64, 3), GTX_1080_TI)
+    # 4 * 512 * 512 / (98304 - 4 * 9 * 3 - 2 * 4 * 512) = 1048576 / 94100 = 11.1
+    # 9 * 3 * 512 * 512 / 66048 = 107.2
+    assert plan.p_bounds == (12, 107)
+    assert plan.q_bounds == (1, 64)  # 9 * 64 * 19 * 512 / 66048 = 84.8, and at most M
+    assert plan.p == 12
+    assert plan.d1 == 4 * (27 + (43 + 2) * 512) == 92_268  # ceil(512 / 12) = 43
+    assert plan.d2 == 4 * (576 + (19 + 2) * 512) == 45_312
+    assert plan.division == 2
+
+
+def test_the_first_method_streams_the_map():
+    # 1024x1024, 32 filters, K = 5: its 37 lines a multiprocessor leave no room for filters
+    plan = plan_single(single(1024, 32, 5), GTX_1080_TI)
+    assert plan.q_bounds[0] is None  # 98304 - 4 * 1024 * (37 + 4) < 0
+    # 4194304 / (98304 - 4 * 25 * 2 - 4 * 4 * 1024) = 51.3; 25 * 2 * 1048576 / 66048 = 793.8
+    assert plan.p_bounds == (52, 793)
+    assert plan.p == 52
+    assert plan.division == 1
+    assert plan.d1 == 4 * (50 + (20 + 4) * 1024) == 98_504
+    assert plan.th1 == 25 * 2 * 20 * 1024
+
+
+def test_the_papers_multi_channel_values():
+    for k, lines in ((1, 16), (3, 6), (5, 4)):
+        plan = plan_multi(Conv(112, 112, 64, 64, k, k), GTX_1080_TI)
+        # 66048 * 4 / (32 * 128) = 64.5 filters at S = 32, 32.25 at S = 64
+        assert (plan.segment, plan.columns, plan.least_filters) == (64, 128, 33)
+        assert plan.filters == 64
+        assert plan.lines == lines
+        assert plan.data_set == 64 * 64 + lines * 128 * 4
+        assert plan.fits
+
+
+@pytest.mark.parametrize(
+    ("latency", "filters", "fits"), [(5_000, 640, True), (8_000, 1_024, False)]
+)
+def test_two_data_sets_have_to_fit_shared_memory(latency, filters, fits):
+    """One is used while the next arrives: each may take half of 96 KiB."""
+    plan = plan_multi(Conv(112, 112, 64, 64, 3, 3), replace(GTX_1080_TI, latency=latency))
+    assert plan.filters == filters  # latency * 128 * 2 * 4 / (64 * 128), in warps
+    assert plan.data_set == 64 * filters + 6 * 128 * 4
+    assert plan.data_set < GTX_1080_TI.shared_bytes
+    assert (plan.data_set <= 48 << 10) == fits
+    assert plan.fits == fits
+
+
+def test_what_streams_is_held_twice():
+    problem = Conv(28, 28, 1, 64, 5, 5)
+    held = SingleTile(1, 4, 16, 1, 6, 4, 2, 1, 4, 128)
+    # 8 lines of 28 and 25 taps of 16 filters
+    assert held.shared(problem) == 4 * (8 * 28 + 25 * 16)
+    assert replace(held, pieces=2).shared(problem) == 4 * (2 * 8 * 28 + 25 * 16)
+    assert replace(held, pieces=2, method=2).shared(problem) == 4 * (8 * 28 + 2 * 25 * 16)
+
+
+def test_a_tile_of_many_channels_covers_its_outputs():
+    tile = MultiTile(8, 4, 2, 2, 2, 2, 1, 2)
+    problem = Conv(20, 17, 8, 10, 3, 3)
+    # 18 x 15 outputs in tiles of 4 x 8, 10 maps in fours
+    assert tile.blocks(problem) == 5 * 2 * 3
+    assert tile.lines(problem) == 6
+    assert tile.threads == 32  # 4 * 2 / 2 strips x 2 groups, in whole warps
+
+
+def test_the_papers_choice_of_64_filters_and_128_pixels():
+    plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI)
+    tile = plan.tile
+    assert (4 * tile.taps, tile.columns, tile.filters) == (64, 128, 64)
+    assert plan.least_filters == 33  # 66048 * 4 / (64 * 128) = 32.25
+    assert plan.data_set == 64 * 64 + 6 * 128 * 4 == 7168  # W'y = ceil(64 / 12) = 6
+    assert plan.data_set <= 96 * 1024 // 2
+    assert (tile.multiprocessors * tile.each, tile.threads) == (56, 512)
+    assert (tile.groups, tile.sums) == (4, 16)  # 512 / 128, 64 / 4
+    assert plan.violated() == []
+
+
+def test_its_64_filters_are_one_too_few_with_segments_of_32_bytes():
+    plan = strict_plan(Conv(112, 112, 64, 64, 3, 3), GTX_1080_TI, segment=32)
+    # 66048 * 4 / (32 * 128) = 64.5: of 64 filters there are too few, so W'x is doubled
+    papers = StrictPlan(plan.problem, GTX_1080_TI, StrictTile("both", 8, 128, 64, 28))
+    assert papers.least_filters == 65 and papers.violated() == ["M'"]
+    assert (plan.tile.columns, plan.least_filters, plan.violated()) == (256, 33, [])
+
+
+def test_an_h200_asks_for_88_filters():
+    assert H200.n_fma == 700 * 128 * 2 == 179_200
+    for problem in MULTI:
+        plan = strict_plan(problem, H200)
+        assert plan.violated() == [], problem
+        if plan.tile.columns == 128:
+            assert plan.least_filters == 88 <= plan.tile.filters  # 179200 * 4 / (64 * 128) = 87.5
+        else:
+            assert (problem.M, plan.tile.columns, plan.least_filters) == (64, 256, 44)
+
+
+def test_every_shape_of_the_paper_meets_its_constraints_on_its_gpus():
+    for machine in (GTX_1080_TI, GTX_TITAN_X):
+        assert [p for p in MULTI if strict_plan(p, machine).violated()] == []
+
+
+def test_chens_segment_is_no_multiple_of_32_bytes():
+    plan = strict_plan(Conv(56, 56, 64, 64, 3, 3), GTX_1080_TI, segment=36)
+    assert (plan.tile.taps, plan.tile.lines(plan.problem)) == (9, 3)
+    assert plan.violated() == ["segments"]
+    plan = strict_plan(Conv(56, 56, 64, 64, 1, 1), H200, segment=4)
+    assert plan.violated() == ["M'", "segments"]  # 1,400 filters of 4 bytes
+    odd = strict_plan(Conv(9, 9, 3, 64, 3, 3), GTX_1080_TI)
+    assert odd.violated() == ["segments"]  # filters of 108 bytes begin anywhere
+
+
+def test_a_data_set_larger_than_half_is_seen():
+    small = replace(GTX_1080_TI, shared_bytes=14_000)
+    plan = StrictPlan(Conv(112, 112, 64, 64, 3, 3), small, StrictTile("both", 16, 128, 64, 28))
+    assert plan.data_set == 7168 > 7000
+    assert plan.violated() == ["data set"]
+    assert "NOT met" in dict(plan_rows(plan))["S x M' + 4 x W'y x W'x <= S_shared / 2"]
+
+
+def test_what_shared_memory_holds():
+    tile, problem = StrictTile("both", 16, 128, 64, 28), Conv(112, 112, 64, 64, 3, 3)
+    assert tile.pitch(problem) == 132  # 128 pixels, 2 more, up to 16 bytes
+    assert tile.shared(problem) == 4 * (2 * 16 * 64 + (2 * 6 + 1) * 132)
+    kept = replace(tile, division="filters", cached=True)
+    assert kept.rounds(problem) == 36  # 64 * 9 / 16
+    assert kept.shared(problem) == 4 * (36 * 16 * 64 + 13 * 132)
+    assert replace(kept, division="maps").shared(problem) == 4 * (2 * 16 * 64 + 64 * 3 * 132)
+
+
+def test_divisions_share_out_what_they_name():
+    problem = Conv(56, 56, 256, 256, 3, 3)
+    channels = strict_plan(problem, GTX_1080_TI, "channels").tile
+    assert channels.channels(problem) == 10  # C' = ceil(256 / 28)
+    assert channels.rounds(problem) == 6  # ceil(10 * 9 / 16)
+    filters = strict_plan(problem, GTX_1080_TI, "filters").tile
+    assert filters.filters >= 10 and filters.filters * 28 >= 256  # M' = ceil(256 / 28)
+    maps = strict_plan(problem, GTX_1080_TI, "maps").tile
+    assert maps.part_lines(problem) == 2  # ceil(56 / 28)
+    assert maps.segments(problem) == 1 and maps.columns == 128  # 2 * 56 pixels
+    assert maps.tiles(problem) == 27 * -(-256 // maps.filters)  # 54 lines of outputs, two each
+    assert strict_plan(problem, GTX_1080_TI).tile.tiles(problem) == 24 * 4  # 3022 pixels by 128
+
+
+def test_filters_are_kept_where_the_paper_says_that_they_can_be():
+    small = Conv(56, 56, 128, 128, 1, 1)  # 65,536 bytes in all: less than 28 x 96 KiB
+    assert strict_plan(small, GTX_1080_TI, "filters").tile.cached
+    large = Conv(28, 28, 512, 512, 5, 5)  # 26 MB
+    assert not strict_plan(large, GTX_1080_TI, "filters").tile.cached
+
+
+def test_the_last_departure_gives_every_block_a_tile():
+    plan = strict_plan(Conv(14, 14, 512, 512, 3, 3), H200)
+    assert plan.tile.tiles(plan.problem) < 264
+    small = filled(plan)
+    assert small.violated() == ["M'"] and small.tile.sums < plan.tile.sums
+    assert small.tile.tiles(plan.problem) > plan.tile.tiles(plan.problem)
+
+
+def test_each_departure_changes_one_thing():
+    problem = Conv(14, 14, 512, 512, 3, 3)
+    tiles = [Choice(departures=k).plan(problem, H200).tile for k in range(5)]
+    changed = [
+        {name for name in vars(a) if getattr(a, name) != getattr(b, name)}
+        for a, b in pairwise(tiles)
+    ]
+    assert changed == [{"asynchronous"}, {"packed"}, {"spread"}, {"columns", "filters"}]
+    assert Choice(segment=0).plan(problem, H200).tile.taps == 9
+    assert Choice(segment=128).plan(problem, H200).tile.taps == 32
+    assert Choice("maps").plan(problem, H200).tile.division == "maps"
+
+
+def test_a_small_map_is_divided_again_until_v_s_is_met():
+    # 28x28, 512 filters, K = 1: D2 = 2,160 < D1 = 3,212, but 28 x 2,160 = 60,480 < V_s = 86,016
+    found = strict_single(single(28, 512, 1), GTX_1080_TI)
+    assert found.plan.division == 2 and not found.plan.hides
+    parts = found.parts
+    assert found.redivided and (parts.row_parts, parts.filter_parts) == (1, 27)
+    # 19 filters each: 27 multiprocessors have some
+    assert (parts.busy(single(28, 512, 1)), parts.data(single(28, 512, 1))) == (27, 3212)
+    assert parts.moved(single(28, 512, 1)) == 27 * 3212 == 86_724 >= GTX_1080_TI.v_s
+
+
+def test_a_part_with_enough_operations_is_left_as_it_is():
+    found = strict_single(single(28, 512, 5), GTX_1080_TI)
+    assert found.plan.division == 1 and found.plan.hides and not found.redivided
+    parts = found.parts
+    assert (parts.row_parts, parts.filter_parts, parts.pieces) == (1, 28, 1)
+    assert parts.data(single(28, 512, 5)) == found.plan.d1 == 5484
+    assert parts.operations(single(28, 512, 5)) == found.plan.th1 == 372_400
+
+
+def test_v_s_is_out_of_reach_on_an_h200():
+    problem = single(28, 512, 1)
+    found = strict_single(problem, H200)
+    most = max(parts.moved(problem) for parts in divisions(problem, H200))
+    assert H200.v_s == 3232 * 4 * 132 and found.most == most < H200.v_s
+    assert not found.redivided and not found.plan.hides
+    assert "V_s is NOT met" in dict(parts_rows(found, problem, H200))["approach (section 2.2)"]
+
+
+def test_its_p_of_52_overflows_shared_memory_by_rounding():
+    # P >= 51.3, but ceil(1024 / 52) = 20 lines and 4 more are 98,304 bytes without any filter
+    problem = single(1024, 32, 5)
+    found = strict_single(problem, GTX_1080_TI)
+    assert found.plan.p == 52 and found.plan.d1 == 98_504 > GTX_1080_TI.shared_bytes
+    parts = found.parts
+    assert parts.streams == "lines" and parts.pieces > 52
+    assert parts.fits(problem, GTX_1080_TI)
+    assert not replace(parts, pieces=52).fits(problem, GTX_1080_TI)
+    rows = dict(parts_rows(found, problem, GTX_1080_TI))
+    assert "NOT met" in rows["D1 <= S_shared"]
+    assert rows["P that two blocks hold"] == str(parts.pieces)
+
+
+def test_a_prefetched_piece_fits_a_threads_registers():
+    parts = StrictParts(1, 28, "lines", 54, 28)
+    # ceil(1024 / 54) = 19 lines, 10 a block and 4 more: 14 * 1024 / 512 = 28 floats a thread
+    assert parts.held(single(1024, 32, 5)) == 28
+    assert replace(parts, pieces=1).held(single(1024, 32, 5)) == 0
+    assert not replace(parts, pieces=54).fits(single(1024, 32, 9), GTX_1080_TI)  # 81 taps
+
+
+@pytest.mark.parametrize("machine", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("both", [False, True])
+def test_parts_cover_the_problem(machine, both):
+    for problem in [*SINGLE, single(5, 3, 3), Conv(9, 30, 1, 7, 4, 2, pad=2)]:
+        found = strict_single(problem, machine, both)
+        if found is None:
+            assert both, problem
+            continue
+        parts = found.parts
+        assert parts.row_parts * parts.filter_parts <= machine.multiprocessors
+        assert parts.row_parts * parts.part_lines(problem) >= problem.OH
+        assert parts.filter_parts * parts.part_filters(problem) >= problem.M
+        assert parts.each * parts.shared(problem) <= machine.shared_bytes
+
+
+@pytest.mark.parametrize("machine", KNOWN.values(), ids=KNOWN)
+@pytest.mark.parametrize("division", ["channels", "filters", "maps", "both"])
+def test_tiles_cover_the_problem(machine, division):
+    for problem in [*MULTI, Conv(7, 9, 3, 5, 2, 3, pad=1), Conv(1, 1, 1, 1, 1, 1)]:
+        tile = strict_plan(problem, machine, division).tile
+        assert tile.filters % tile.groups == 0 and tile.fits(problem, machine)
+        lines, width = tile.part_lines(problem), problem.W + 2 * problem.pad
+        if division == "maps":
+            assert lines * machine.multiprocessors >= problem.OH
+        most = min(lines * width, tile.positions(problem))
+        assert tile.segments(problem) * tile.columns >= most
+        if division == "filters":
+            assert tile.filters * machine.multiprocessors >= problem.M
+        if division == "channels":
+            assert tile.channels(problem) * machine.multiprocessors >= problem.C
+
+
+def test_refusals():
+    strict, one = (
+        find("conv", "prefetch.strict", "cuda"),
+        find("conv", "prefetch.single_strict", "cuda"),
+    )
+    assert "stride 1" in strict.refusal(Conv(9, 9, 2, 2, 3, 3, stride=2))
+    plane = find("conv", "prefetch.strict_plane", "cuda")
+    assert "two blocks hold, found 30x30" in plane.refusal(Conv(64, 64, 2, 9, 30, 30))
+    assert "two blocks hold, found 2x700" in strict.refusal(Conv(9, 900, 2, 9, 2, 700))
+    assert "stride 1" in one.refusal(Conv(9, 9, 1, 2, 3, 3, stride=2))
+    assert "one input channel" in one.refusal(Conv(9, 9, 2, 2, 3, 3))
+    assert "two blocks" in one.refusal(single(64, 2, 60))
+
+
+@pytest.mark.parametrize("machine", KNOWN.values(), ids=KNOWN)
+def test_every_plan_is_explained_for_any_machine(machine):
+    one = Conv(28, 28, 1, 64, 3, 3, reads="NCHW", writes="NCHW")
+    for variant in variants("conv", "cuda"):
+        if variant.family == "prefetch":
+            problem = one if "single" in variant.full_name else replace(one, C=64)
+            rows = variant.explain(problem, 1, machine)
+            assert len({label for label, _ in rows}) == len(rows) > 5
+            assert machine.name in dict(rows)["device"]
+    assert {"D1", "D2", "Th1", "Th2", "P", "Q"} <= dict(explain_single(one, 1, machine)).keys()
+    assert {"S", "W'x", "M'", "W'y"} <= dict(explain_multi(replace(one, C=64), 1, machine)).keys()
+
+
+def test_filters_are_packed_segment_by_segment(rng):
+    problem, tile = Conv(9, 9, 5, 6, 3, 3), MultiTile(8, 1, 2, 1, 2, 2, 2, 2)
+    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
+    packed = multi.pack(w, problem, tile)
+    assert packed.shape == (2, 2, 32, 4)  # 3 channels x 9 taps in 4 segments of 8
+    for m, c, r, s in [(0, 0, 0, 0), (5, 4, 2, 1), (3, 3, 1, 2)]:
+        split, channel = divmod(c, 3)
+        assert packed[m // 4, split, channel * 9 + r * 3 + s, m % 4] == w[r, s, c, m]
+    assert not packed[1, :, :, 2:].any()  # six filters in two blocks of four
+    assert not packed[:, 1, 18:].any()  # the second part has two channels
+
 
 ONE = [
     Conv(23, 20, 1, 13, 3, 3, 1, 1, "NCHW", "NCHW"),
     Conv(31, 17, 1, 9, 5, 4, 2, 2, "NCHW", "NCHW"),
 ]
-MANY = [
+SEVERAL = [
     Conv(11, 13, 3, 7, 3, 2, 2, 1, "NCHW", "NCHW"),
     Conv(20, 16, 37, 19, 3, 3, 1, 1, "NCHW", "NCHW"),
     Conv(14, 14, 20, 10, 5, 5, 1, 0, "NCHW", "NCHW"),
 ]
-TILES = [
+MULTI_TILES = [
     MultiTile(8, 1, 2, 2, 2, 2, 1, 2),
     MultiTile(16, 2, 2, 1, 4, 2, 2, 2),
     MultiTile(8, 3, 1, 2, 1, 4, 3, 3),
@@ -38,7 +406,7 @@ def streamed(problem: Conv, method: int, pieces: int) -> SingleTile:
     return SingleTile(method, rows, filters, pieces, row_parts, filter_parts, 2, 1, 4, 128)
 
 
-def assert_right(problem, n, rng, launch):
+def assert_right_on_a_gpu(problem, n, rng, launch):
     import cupy
 
     x, w = random_input("conv", problem, n, rng)
@@ -57,34 +425,191 @@ def test_pieces_are_streamed(problem, method, pieces, rng):
     import cupy
 
     tile = streamed(problem, method, pieces)
-    assert_right(
+    assert_right_on_a_gpu(
         problem,
         3,
         rng,
-        lambda x, w, y: prefetch_single.launch_tile(x, cupy.asarray(w), y, problem, tile),
+        lambda x, w, y: single_.launch_tile(x, cupy.asarray(w), y, problem, tile),
     )
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("problem", MANY)
+@pytest.mark.parametrize("tile", MULTI_TILES)
+@pytest.mark.parametrize("problem", SEVERAL)
 def test_segments_and_splits(problem, tile, rng):
     import cupy
 
     def launch(x, w, y):
-        packed = cupy.asarray(prefetch_multi.pack(w, problem, tile))
-        prefetch_multi.launch_tile(x, packed, y, problem, tile)
+        packed = cupy.asarray(multi.pack(w, problem, tile))
+        multi.launch_tile(x, packed, y, problem, tile)
 
-    assert_right(problem, 2, rng, launch)
+    assert_right_on_a_gpu(problem, 2, rng, launch)
 
 
-def test_filters_are_packed_segment_by_segment(rng):
-    problem, tile = Conv(9, 9, 5, 6, 3, 3), MultiTile(8, 1, 2, 1, 2, 2, 2, 2)
-    w = rng.standard_normal(problem.weight_shape).astype(np.float32)
-    packed = prefetch_multi.pack(w, problem, tile)
-    assert packed.shape == (2, 2, 32, 4)  # 3 channels x 9 taps in 4 segments of 8
-    for m, c, r, s in [(0, 0, 0, 0), (5, 4, 2, 1), (3, 3, 1, 2)]:
-        split, channel = divmod(c, 3)
-        assert packed[m // 4, split, channel * 9 + r * 3 + s, m % 4] == w[r, s, c, m]
-    assert not packed[1, :, :, 2:].any()  # six filters in two blocks of four
-    assert not packed[:, 1, 18:].any()  # the second part has two channels
+MANY = {
+    "taps across channels": Conv(7, 9, 5, 11, 3, 3),
+    "one tap": Conv(6, 8, 10, 9, 1, 1),
+    "padded": Conv(6, 7, 3, 5, 3, 2, pad=1),
+}
+
+
+TILES = {
+    "both": StrictTile("both", 8, 32, 4, 3, threads=64),
+    "both, wide": StrictTile("both", 8, 128, 5, 2, threads=64),
+    "both, a plane": StrictTile("both", 3, 32, 6, 3, threads=64),
+    "both, past the registers": StrictTile("both", 8, 32, 4, 3, threads=64, asynchronous=True),
+    "both, packed": StrictTile("both", 16, 32, 4, 3, threads=64, asynchronous=True, packed=True),
+    "both, spread": StrictTile("both", 8, 64, 4, 3, threads=64, spread=True),
+    "channels": StrictTile("channels", 8, 32, 4, 3, threads=64),
+    "filters": StrictTile("filters", 8, 32, 4, 3, threads=64),
+    "filters, kept": StrictTile("filters", 8, 32, 4, 3, threads=64, cached=True),
+    "maps": StrictTile("maps", 8, 32, 4, 3, threads=64),
+    "maps, kept": StrictTile("maps", 8, 64, 4, 3, threads=64, cached=True),
+}
+
+
+# Stands for gpu/ptx/async.cuh: copies that land at once, as early as they may.
+COPIES = """
+namespace ptx {
+inline void copy4_or_zero(float* to, const float* from, bool there) { *to = there ? *from : 0; }
+inline void copy_commit() {}
+template <int> void copy_wait() {}
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def copies(folder):  # noqa: F811
+    (folder / "gpu" / "ptx").mkdir(parents=True)
+    (folder / "gpu" / "ptx" / "async.cuh").write_text(COPIES)
+
+
+def assert_right(problem, n, rng, w, launch):
+    problem = replace(problem, reads="NCHW", writes="NCHW")
+    x, filters = random_input("conv", problem, n, rng)
+    held = Fenced(np, physical_shape("NCHW", n, problem.in_shape), "float32")
+    held.array[...] = from_nhwc(x, "NCHW")
+    y = Fenced(np, physical_shape("NCHW", n, problem.out_shape), "float32")
+    Mounted.poison(y.array)
+    launch(held.array, w(filters, problem), y.array, problem)
+    found = to_nhwc(y.array, "NCHW", problem.out_shape)
+    verdict = judge(found, reference("conv", x, filters, problem), "fp32")
+    assert verdict.passed, str(verdict)
+    assert y.intact
+
+
+def long(cases, fast):
+    """Parameters of `cases`, those of `fast` in every run, the others in long ones."""
+    return [pytest.param(case, id=name, marks=() if name in fast else pytest.mark.slow)
+            for name, case in cases.items()]  # fmt: skip
+
+
+OFTEN = ("both", "both, packed", "channels", "filters, kept", "maps, kept")
+
+
+@on_this_cpu
+@pytest.mark.parametrize("tile", long(TILES, OFTEN))
+@pytest.mark.parametrize("problem", long(MANY, ("taps across channels",)))
+def test_every_division_and_segment(problem, tile, copies, on_a_cpu, rng):  # noqa: F811
+    if tile.division == "filters":
+        tile = replace(tile, filters=2 * ceil(ceil(problem.M / 3) / 2))
+    if tile.cached and tile.division == "maps" and tile.segments(problem) > 1:
+        pytest.skip("several runs of pixels are not kept")
+    assert_right(
+        problem,
+        4,
+        rng,
+        lambda w, p: strict.pack(w, p, tile),
+        lambda x, w, y, p: strict.launch_tile(x, w, y, p, tile),
+    )
+
+
+PARTS = {
+    "method 1": StrictParts(1, 3, "lines", 1, 3, threads=32),
+    "method 1, P = 3": StrictParts(1, 3, "lines", 3, 3, threads=32),
+    "method 2": StrictParts(4, 1, "filters", 1, 4, threads=32),
+    "method 2, Q = 3": StrictParts(4, 1, "filters", 3, 4, threads=32),
+    "both": StrictParts(2, 2, "lines", 1, 5, threads=32),
+    "both, filters shared": StrictParts(3, 2, "filters", 1, 6, threads=32),
+}
+
+
+@on_this_cpu
+@pytest.mark.parametrize("parts", long(PARTS, ("method 1, P = 3", "method 2, Q = 3")))
+@pytest.mark.parametrize("problem", [Conv(9, 7, 1, 10, 3, 3), Conv(8, 11, 1, 5, 2, 4, pad=1)])
+def test_every_method_and_piece(problem, parts, copies, on_a_cpu, rng):  # noqa: F811
+    assert_right(
+        problem,
+        3,
+        rng,
+        lambda w, p: np.ascontiguousarray(w.transpose(3, 2, 0, 1)),
+        lambda x, w, y, p: single_strict.launch_parts(x, w, y, p, parts),
+    )
+
+
+LITERAL = [
+    variant
+    for variant in variants("conv", "cuda")
+    if variant.full_name.startswith(("prefetch.single_strict", "prefetch.strict"))
+    or variant.full_name == "texture.slides"
+]
+
+
+CHOSEN = {
+    "pascal-single": ("28x512 K1", "28x512 K5", "112x128 K3", "224x64 K5"),
+    "pascal-multi": ("7x512 K5", "14x512 K3", "28x256 K1", "56x128 K3", "112x64 K5"),
+    "overfeat": ("layer 1", "layer 3"),
+}
+
+
+SHAPES = {
+    f"{suite}, {shape.label}": shape.problem
+    for suite, labels in CHOSEN.items()
+    for shape in SUITES[suite].shapes
+    if shape.label in labels
+}
+
+
+MORE = {
+    "wide lines, one channel": Conv(9, 3000, 1, 5, 3, 3),
+    "more filters than sums": Conv(5, 6, 3, 700, 2, 2),
+    "padded beyond the filter": Conv(4, 5, 7, 9, 1, 1, pad=2),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", LITERAL, ids=lambda v: v.full_name)
+@pytest.mark.parametrize("n", [1, 2])
+def test_on_the_papers_shapes(variant, n, rng):
+    import cupy
+
+    laid_out = {
+        label: replace(base, reads="NCHW", writes="NCHW") for label, base in (SHAPES | MORE).items()
+    }
+    taken = {at: problem for at, problem in laid_out.items() if variant.refusal(problem) is None}
+    kernels = [kernel for problem in taken.values() for kernel in variant.kernels(problem, n)]
+    compile_together(kernels, current_arch())
+    for label, problem in taken.items():
+        x, w = random_input("conv", problem, n, rng)
+        verdict = check_variant(variant, problem, x, w, conv_reference(x, w, problem, cupy).get())
+        assert verdict.passed, f"{verdict} for {label}"
+    assert len(taken) >= 5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streams", ["lines", "filters"])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_pieces_are_prefetched(streams, pieces, rng):
+    """What no shape of the paper needs on a large GPU."""
+    import cupy
+
+    problem = Conv(60, 50, 1, 70, 3, 5, pad=1, reads="NCHW", writes="NCHW")
+    divided = (1, 7) if streams == "lines" else (7, 1)
+    parts = StrictParts(*divided, streams, pieces, 9)
+    x, w = random_input("conv", problem, 3, rng)
+    y = cupy.full((3, *problem.out_shape[2:], *problem.out_shape[:2]), cupy.nan, cupy.float32)
+    held = cupy.asarray(np.ascontiguousarray(from_nhwc(x, "NCHW")))
+    single_strict.launch_parts(held, single_strict.prepare(w, problem, 3), y, problem, parts)
+    found = to_nhwc(y.get(), "NCHW", problem.out_shape)
+    verdict = judge(found, conv_reference(x, w, problem, cupy).get(), "fp32")
+    assert verdict.passed, str(verdict)

@@ -41,7 +41,7 @@ TEXT = Text(
         Item(FIGURE, "5", "Performance, many channels", (_MULTI_TABLE,)),
         Item(
             TABLE, "1", "Parameters of a GTX 1080Ti",
-            ("gpu/machines.py:GTX_1080_TI", "tests/test_pascal_plan.py"),
+            ("gpu/machines.py:GTX_1080_TI", "tests/test_prefetch.py"),
         ),
         Item(EQUATION, "1", "Convolution of many channels", ("stages/conv/reference.py",)),
         Item(EQUATION, "2", "Convolution of one", ("stages/conv/reference.py",)),
