@@ -182,75 +182,62 @@ class Csv(Form):
         """Nothing: it has no place to say more."""
 
 
-class Json(Form):
-    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted.
-
-    Where labels may be lacking, these are null, and `errors` says why; it is null for the others.
-    """
-
-    def __init__(self, file: IO[bytes], told: Announced) -> None:
-        super().__init__(file, told)
-        self._opening = b"{"
-        self.file.write(self._opening + b'"labels": [')
-        folder = os.path.dirname(file.name)
-        self._scores = tempfile.TemporaryFile(dir=folder) if told.with_scores else None  # noqa: SIM115
-
-    def add(self, labels: Array, scores: Array | None) -> None:
-        """Labels into the file; scores, which come after all of them, beside it."""
-        comma = ", " if self.done else ""
-        found: list[int | None] = labels.tolist()
-        if self.lacking is not None:
-            found = [None if label == NO_LABEL else label for label in found]
-        self.file.write((comma + json.dumps(found)[1:-1]).encode())
-        if self._scores is not None and scores is not None:
-            rows = json_text(scores.astype(float).tolist())[1:-1]
-            self._scores.write((comma + rows).encode())
-
-    def finish(self, asked: int | None) -> None:
-        """Append the scores; with `asked`, move everything to make room for saying so."""
-        self.file.write(b"]")
-        if self._scores is not None:
-            self.file.write(b', "scores": [')
-            self._scores.seek(0)
-            shutil.copyfileobj(self._scores, self.file, _COPY_BYTES)
-            self.file.write(b"]")
-        if self.names is not None:
-            self.file.write(b', "files": ' + json.dumps(list(self.names[: self.done])).encode())
-        if self.lacking is not None:
-            errors = [self.lacking.get(number) for number in range(self.done)]
-            self.file.write(b', "errors": ' + json.dumps(errors).encode())
-        self.file.write(b"}")
-        if asked is not None:
-            said = {"interrupted": True, "images_asked": asked}
-            self._insert(json.dumps(said)[1:-1].encode() + b", ")
-
-    def _insert(self, text: bytes) -> None:
-        """Put `text` behind the opening brace."""
-        with tempfile.TemporaryFile(dir=os.path.dirname(self.file.name)) as rest:
-            self.file.seek(len(self._opening))
-            shutil.copyfileobj(self.file, rest, _COPY_BYTES)
-            rest.seek(0)
-            self.file.seek(len(self._opening))
-            self.file.write(text)
-            shutil.copyfileobj(rest, self.file, _COPY_BYTES)
-
-    def close(self) -> None:
-        """Drop the scores' own file."""
-        if self._scores is not None:
-            self._scores.close()
-
-
-class H5(Form):
-    """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
-
-    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. Parts are kept in
-    files of their own; HDF5 has a part in them only in the end.
-    """
+class _Parts(Form):
+    """Labels and scores that are kept beside the file, which is put together in the end."""
 
     def __init__(self, file: IO[bytes], told: Announced) -> None:
         super().__init__(file, told)
         folder, wanted = os.path.dirname(file.name), _H5[: 1 + told.with_scores]
         self._kept = {name: tempfile.TemporaryFile(dir=folder) for name, *_ in wanted}  # noqa: SIM115
+
+    def close(self) -> None:
+        """Drop the parts' own files."""
+        for kept in self._kept.values():
+            kept.close()
+
+
+class Json(_Parts):
+    """One object: `labels`, then `scores` and `files`; before them whether it was interrupted.
+
+    Where labels may be lacking, these are null, and `errors` says why; it is null for the others.
+    """
+
+    def add(self, labels: Array, scores: Array | None) -> None:
+        """Their text."""
+        comma = b", " if self.done else b""
+        found: list[int | None] = labels.tolist()
+        if self.lacking is not None:
+            found = [None if label == NO_LABEL else label for label in found]
+        self._kept["labels"].write(comma + json.dumps(found)[1:-1].encode())
+        if scores is not None:
+            rows = json_text(scores.astype(float).tolist())[1:-1]
+            self._kept["scores"].write(comma + rows.encode())
+
+    def finish(self, asked: int | None) -> None:
+        """All of it; with `asked`, that it was interrupted first."""
+        said = {} if asked is None else {"interrupted": True, "images_asked": asked}
+        self.file.write(json.dumps(said)[:-1].encode())
+        comma = b", " if said else b""
+        for name, kept in self._kept.items():
+            self.file.write(comma + json.dumps(name).encode() + b": [")
+            kept.seek(0)
+            shutil.copyfileobj(kept, self.file, _COPY_BYTES)
+            self.file.write(b"]")
+            comma = b", "
+        rest: dict[str, list[Any]] = {}
+        if self.names is not None:
+            rest["files"] = list(self.names[: self.done])
+        if self.lacking is not None:
+            rest["errors"] = [self.lacking.get(number) for number in range(self.done)]
+        self.file.write((", " if rest else "").encode() + json.dumps(rest)[1:].encode())
+
+
+class H5(_Parts):
+    """Datasets /labels and /scores with checksums, and whether it was interrupted as attributes.
+
+    Names are /files, rows of UTF-8 as long as the longest, ended by zeros. Parts are kept in
+    files of their own; HDF5 has a part in them only in the end.
+    """
 
     def add(self, labels: Array, scores: Array | None) -> None:
         """Each dataset's part to those before."""
@@ -277,11 +264,6 @@ class H5(Form):
             if asked is not None:
                 file.attrs.update({"interrupted": True, "images_asked": asked})
             checksums.sum_up(file)
-
-    def close(self) -> None:
-        """Drop the parts' own files."""
-        for kept in self._kept.values():
-            kept.close()
 
 
 class Parquet(Form):

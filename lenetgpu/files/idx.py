@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.disk import PIXELS, OpenFile, RawSource
-from lenetgpu.files.inflate import MOST_RATIO, broken, is_gzip, unpacking
-from lenetgpu.files.reading import Source, class_numbers, selected
-from lenetgpu.files.regular import open_regular
+from lenetgpu.files.reading import Source, class_numbers, require_room, selected
+from lenetgpu.files.regular import MOST_RATIO, broken, is_gzip, open_regular, unpacking
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -201,10 +200,9 @@ def label_file(images: Path) -> Path | None:
 
 
 def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
-    """The labels (n,) int64 of the images chosen; there must be `count` in all."""
+    """Return the labels (n,) int64 of the images chosen; there must be `count` in all."""
     import numpy as np
 
-    done = -chosen.start
     try:
         with open_regular(path, "an IDX file of labels") as opened:
             gzipped, file = is_gzip(opened), unpacking(opened)
@@ -216,24 +214,18 @@ def _read_labels(path: Path, images: Path, count: int, chosen: range) -> Array:
             size = os.fstat(opened.fileno()).st_size
             if gzipped:
                 header.check_held(path, size)
+                require_room(str(path), count, size)
             else:
                 header.check_length(path, size - header.length)
-                file.seek(chosen.start, 1)
-                done = 0
-            labels = np.empty(len(chosen), np.int64)
-            while done < len(chosen):
-                part = file.read(min(len(chosen) - done if done >= 0 else -done, _STEP))
-                if not part:
-                    raise header.refuse(path, chosen.start + done)
-                if done >= 0:
-                    numbers = np.frombuffer(part, np.uint8)
-                    labels[done : done + len(part)] = class_numbers(numbers, path, "the labels")
-                done += len(part)
-            if chosen.stop == count and file.read(1):
-                raise header.refuse(path, None)
+            held, left = bytearray(), chosen.stop + (chosen.stop == count)
+            while part := file.read(min(left - len(held), _STEP)):
+                held += part
     except broken() as error:
         raise _damaged(path, "labels", error) from error
-    return labels
+    if len(held) < chosen.stop or len(held) > count:
+        raise header.refuse(path, None if len(held) > count else len(held))
+    found = np.frombuffer(held, np.uint8)[chosen.start : chosen.stop]
+    return class_numbers(found, path, "the labels")
 
 
 def npy_header(file: BinaryIO, what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

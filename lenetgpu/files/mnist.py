@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
+import io
 import threading
 import urllib.request
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from time import monotonic
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.inflate import GZIP_MAGIC
 from lenetgpu.store import write_atomically
 
 MIRRORS = (
@@ -41,8 +41,6 @@ _SILENT_S = 30
 """Seconds without a byte after which a server is given up."""
 _ATTEMPT_S = 300.0
 """Seconds that a file may take from a mirror, however steadily it comes."""
-_TOTAL_S = 900.0
-"""Seconds that all files may take from all mirrors."""
 _PIECE = 1 << 20
 _BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
@@ -59,81 +57,59 @@ def _opener() -> urllib.request.OpenerDirector:
     return opener
 
 
-def _download(url: str, end: float) -> bytes:
-    """What `url` gives before the clock says `end`; ValueError where its length is wrong."""
+def _download(url: str) -> bytes:
+    """Return what `url` gives; ValueError where its length is wrong."""
     with _opener().open(url, timeout=_SILENT_S) as reply:
         declared = reply.length
-        if declared is not None and declared > MAX_BYTES:
-            raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {declared:,} announced")
-        data = bytearray()
-        while piece := reply.read1(_PIECE):
-            data += piece
-            if len(data) > MAX_BYTES:
-                raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found more")
-            if monotonic() > end:
-                raise TimeoutError("too late")
+        data: bytes = reply.read(MAX_BYTES + 1)
+    if max(declared or 0, len(data)) > MAX_BYTES:
+        raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {declared or 'more'}")
     if declared is not None and len(data) != declared:
         raise ValueError(f"expected {declared:,} bytes as announced, found {len(data):,}")
-    return bytes(data)
+    return data
 
 
-def _in_time(url: str, seconds: float) -> bytes:
-    """`_download` within `seconds`; TimeoutError where it takes longer, in whatever part of it.
+def _in_time(url: str) -> bytes:
+    """Return what `url` gives within _ATTEMPT_S; TimeoutError where it takes longer.
 
     It runs in a thread, which is left behind then: a name server, a handshake or a header that
     comes byte by byte asks for no clock.
     """
-    answers: SimpleQueue[bytes | Exception] = SimpleQueue()
-    end = monotonic() + seconds
+    answer: Future[bytes] = Future()
 
     def work() -> None:
         try:
-            answers.put(_download(url, end))
+            answer.set_result(_download(url))
         except Exception as error:
-            answers.put(error)
+            answer.set_exception(error)
 
     threading.Thread(target=work, daemon=True, name="lenetgpu-download").start()
-    late = TimeoutError(f"expected it within {seconds:,.0f} s, found it not whole")
     try:
-        answer = answers.get(timeout=max(seconds, 0))
-    except Empty:
-        raise late from None
-    if isinstance(answer, TimeoutError) and monotonic() > end:
-        raise late
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+        return answer.result(_ATTEMPT_S)
+    except LateError as error:
+        if answer.done():
+            raise
+        late = f"expected it within {_ATTEMPT_S:,.0f} s, found it not whole"
+        raise TimeoutError(late) from error
 
 
 def _digest(packed: bytes) -> str:
-    """SHA-256 of the unpacked file; ValueError, EOFError or zlib.error where it does not unpack.
+    """Return the SHA-256 of the unpacked file; one of _BROKEN where it does not unpack.
 
     No more than MAX_UNPACKED_BYTES are inflated, and a piece of them is in memory at a time.
     """
-    too_long = f"expected at most {MAX_UNPACKED_BYTES:,} bytes unpacked, found"
-    if packed[: len(GZIP_MAGIC)] != GZIP_MAGIC:
-        raise ValueError(f"expected a gzip file, found bytes that begin with {packed[:8]!r}")
-    declared = int.from_bytes(packed[-4:], "little")
-    if declared > MAX_UNPACKED_BYTES:
-        raise ValueError(f"{too_long} {declared:,} announced")
     digest, length = hashlib.sha256(), 0
-    while packed:
-        inflater = zlib.decompressobj(wbits=31)
-        while not inflater.eof:
-            piece = inflater.decompress(packed, _PIECE)
-            packed = inflater.unconsumed_tail
-            if not piece and not packed and not inflater.eof:
-                raise EOFError("expected a whole gzip file, found one that breaks off")
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        while piece := file.read(_PIECE):
             length += len(piece)
             if length > MAX_UNPACKED_BYTES:
-                raise ValueError(f"{too_long} more")
+                raise ValueError(f"expected at most {MAX_UNPACKED_BYTES:,} bytes unpacked")
             digest.update(piece)
-        packed = inflater.unused_data.lstrip(b"\0")  # padding
     return digest.hexdigest()
 
 
 def _fault(path: Path, pinned: str) -> str | None:
-    """What is wrong with the file that is there, "" if nothing; None where there is none."""
+    """Return what is wrong with the file that is there, "" if nothing; None where none is."""
     try:
         if not path.exists():
             return None
@@ -142,16 +118,16 @@ def _fault(path: Path, pinned: str) -> str | None:
         size = path.stat().st_size
         if size > MAX_BYTES:
             return f"expected at most {MAX_BYTES:,} bytes, found {size:,}"
-        return _other(_digest(path.read_bytes()), pinned)
+        return _other(path.read_bytes(), pinned)
     except _BROKEN as error:
         return str(error)
 
 
-def _other(digest: str, pinned: str) -> str:
-    """How a sum differs from the pinned one; "" where it does not."""
-    return (
-        "" if digest == pinned else f"SHA-256 {digest[:12]}... is not the pinned {pinned[:12]}..."
-    )
+def _other(packed: bytes, pinned: str) -> str:
+    """Return how a file's sum differs from the pinned one; "" where it does not."""
+    digest = _digest(packed)
+    said = f"SHA-256 {digest[:12]}... is not the pinned {pinned[:12]}..."
+    return "" if digest == pinned else said
 
 
 def fetch_mnist(
@@ -163,31 +139,13 @@ def fetch_mnist(
 
     Files already there with the right SHA-256 are kept, others said and fetched again. Raises
     LenetError where no mirror gives the pinned bytes. A download that fails or is interrupted
-    leaves no part of a file, and no folder that it made for nothing; a file that came whole and
-    right stays, and is not fetched again next time. It ends after _TOTAL_S seconds at the latest.
+    leaves no part of a file; one that came whole stays, and is not fetched again next time.
     """
-    made = _make(folder)
-    end = monotonic() + _TOTAL_S
-    try:
-        return [_fetch(folder / name, mirrors, end, say) for name in SHA256]
-    finally:
-        for empty in made:
-            with suppress(OSError):  # there is something in it
-                empty.rmdir()
+    return [_fetch(folder / name, mirrors, say) for name in SHA256]
 
 
-def _make(folder: Path) -> list[Path]:
-    """Make `folder`: the folders that this made, the innermost first."""
-    try:
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LenetError(f"{folder}: expected a folder, found: {error.strerror}") from error
-    return made
-
-
-def _fetch(path: Path, mirrors: tuple[str, ...], end: float, say: Callable[[str], None]) -> Path:
-    """One of the files, from the first mirror that has it before the clock says `end`."""
+def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
+    """Fetch one of the files, from the first mirror that has it."""
     name, pinned = path.name, SHA256[path.name]
     fault = _fault(path, pinned)
     if fault == "":
@@ -197,13 +155,9 @@ def _fetch(path: Path, mirrors: tuple[str, ...], end: float, say: Callable[[str]
         say(f"{name}: already here, but {fault}; fetching it again")
     reasons = []
     for mirror in mirrors:
-        left = end - monotonic()
-        if left <= 0:
-            reasons.append(f"{_TOTAL_S:,.0f} s gone before {mirror} was asked")
-            break
         try:
-            data = _in_time(mirror + name, min(_ATTEMPT_S, left))
-            different = _other(_digest(data), pinned)
+            data = _in_time(mirror + name)
+            different = _other(data, pinned)
         except _BROKEN as error:
             reasons.append(f"{mirror}: {str(error) or type(error).__name__}")
             continue

@@ -10,10 +10,9 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
 from lenetgpu.files.hdf5_source import open_images
 from lenetgpu.files.idx import open_idx, open_npy
-from lenetgpu.files.inflate import GZIP_MAGIC
 from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
-from lenetgpu.files.regular import open_regular
+from lenetgpu.files.regular import GZIP_MAGIC, open_regular
 
 __all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source"]
 

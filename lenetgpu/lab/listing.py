@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets, checksums
-from lenetgpu.files.inflate import GZIP_MAGIC
 from lenetgpu.files.models import forms
 from lenetgpu.files.packed.records import said_of
 from lenetgpu.files.packed.source import PackedSource
-from lenetgpu.files.regular import open_regular
+from lenetgpu.files.regular import GZIP_MAGIC, open_regular
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.gpu.device import Gpu

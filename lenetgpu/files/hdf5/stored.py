@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.files.hdf5.new import later
 from lenetgpu.files.hdf5.opened import CLASSES, Untrusted, linked, readable
-from lenetgpu.files.inflate import MOST_RATIO, broken, inflated
 from lenetgpu.files.reading import require_room
+from lenetgpu.files.regular import MOST_RATIO, broken, inflated
 
 if TYPE_CHECKING:
     import numpy as np
