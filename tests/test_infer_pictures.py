@@ -27,7 +27,6 @@ from lenetgpu.lab.console import folded
 from lenetgpu.lab.listing import verified
 from lenetgpu.lab.pictures import Classified
 from lenetgpu.lab.render import show as rendering
-from lenetgpu.net import runners
 from lenetgpu.pictures.given import Gathered, gather, meant, single_data
 
 CPU = ("--device", "cpu", "--plan", "cublas")
@@ -135,15 +134,7 @@ def test_data_among_pictures_join_in_as_rows(folder, digits):
     assert (mixed[:3] == digits.images[20:23] / np.float32(255)).all()
 
 
-def test_several_labelled_files_have_an_accuracy(folder):
-    result = run(default_digits(), default_digits(), "--skip", 9_990, "--limit", 20, "--json", "-")
-    document = json.loads(result.stdout)
-    assert (document["images"], len(document["rows"])) == (20, 20)
-    assert document["rows"][10]["file"] == f"{default_digits()}[0]"
-    assert document["accuracy"] > 0.8
-
-
-@pytest.mark.parametrize(("skip", "limit"), [(0, 3), (2, 4), (5, None), (14, 2)])
+@pytest.mark.parametrize(("skip", "limit"), [(2, 4), (5, None)])
 def test_skip_and_limit_count_images_of_all_files(folder, digits, skip, limit):
     np.save("x.npy", digits.images[:4])
     whole = gather(meant(["x.npy", "scans"]).paths, False).names
@@ -183,16 +174,11 @@ def test_a_bad_picture_is_a_line_and_the_others_go_on(folder):
     ("arguments", "said"),
     [
         (["nothing*.png"], ["nothing*.png: expected files of this pattern, found no such file"]),
-        (["empty"], ["empty: expected a folder with pictures, found no file"]),
         (["words.txt"], ["words.txt: expected a picture", "5 bytes of another form"]),
-        (["gone.png"], ["gone.png: expected a picture", "no such file"]),
         (["gone.png", "words.txt"], ["found 2 that cannot"]),
         (["scans", "--skip", "99"], ["--skip 99: expected more images"]),
-        (["scans", "--limit", "0"], ["--limit: expected at least 1 image"]),
         (["scans", "--min-accuracy", "0.5"], ["--min-accuracy: expected labels in scans/00"]),
-        (["y.h5", "scans", "--min-accuracy", "0"], ["expected labels in scans/00"]),
         (["--as-is"], ["--as-is: expected pictures, found the digits that ship"]),
-        (["y.h5", "--as-is"], ["--as-is: expected pictures, found images in y.h5"]),
         (["y.h5", "y.h5", "--as-is"], ["--as-is: expected pictures, found images in y.h5"]),
     ],
 )
@@ -233,16 +219,6 @@ def test_results_hold_the_names(folder):
     assert np.load("o.npy").tolist() == document["labels"]
 
 
-def test_a_flipped_name_is_noticed(folder):
-    run("scans", "--output", "o.h5")
-    data = bytearray((folder / "o.h5").read_bytes())
-    at = data.index(b"scans/03")
-    data[at] ^= 1
-    (folder / "o.h5").write_bytes(data)
-    with pytest.raises(LenetError, match="/files"):
-        verified(folder / "o.h5")
-
-
 def test_a_picture_that_is_read_is_not_written_over(folder):
     target = folder / "scans" / "o.csv"
     target.write_text("x")
@@ -281,17 +257,7 @@ def test_up_to_thirty_are_a_table_with_digits_drawn(folder):
     assert any("\u28ff" in line for line in lines) or "#" in result.stdout
 
 
-def test_more_are_counted(folder, digits):
-    np.save("x.npy", digits.images[:40])
-    result = run("x.npy", f"scans/{first(folder)}")
-    counted = [line.split() for line in result.stdout.splitlines() if "%" in line]
-    counted = [words for words in counted if len(words) == 3 and words[0].isdigit()]
-    assert sum(int(words[1]) for words in counted) == 41
-    assert [words[0] for words in counted] == sorted(words[0] for words in counted)
-    assert "x.npy[0]" not in result.stdout.partition("device")[0]
-
-
-@pytest.mark.parametrize("width", [14, 40, 80, 200])
+@pytest.mark.parametrize("width", [14, 80])
 @pytest.mark.parametrize("braille", [True, False])
 def test_drawings_fit_and_show_the_ink(digits, width, braille):
     lines = show.drawn(digits.images[:7], list(range(7)), width, braille)
@@ -308,16 +274,6 @@ def test_drawings_fit_and_show_the_ink(digits, width, braille):
     else:
         assert all(char in " .:*#0123456789" for line in lines for char in line)
         assert sum(line.count("#") for line in lines) > 60
-
-
-def test_a_dot_of_braille_is_where_its_pixel_is():
-    for y in range(4):
-        for x in range(2):
-            image = np.zeros((1, 28, 28, 1), np.uint8)
-            image[0, 8 + y, 4 + x] = 255
-            lines = show.drawn(image, [0], 80, True)
-            bit = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]][y][x]
-            assert ord(lines[3][2]) - 0x2800 == bit
 
 
 def test_a_terminal_without_braille_gets_plain_characters(folder):
@@ -345,11 +301,7 @@ class Narrow:
             self._rich.print(what)
 
 
-def printed(console, table, images):
-    rendering(console, show.parts(table, images, console.width))
-
-
-@pytest.mark.parametrize("width", [30, 50, 80, 120])
+@pytest.mark.parametrize("width", [30, 80])
 def test_a_narrow_terminal_has_narrow_lines(digits, width):
     names = ["a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png", "x\x1b[2J.png"]
     table = [
@@ -357,15 +309,14 @@ def test_a_narrow_terminal_has_narrow_lines(digits, width):
          "runner_up": {"label": 1, "probability": 0.25}} for name in names
     ]  # fmt: skip
     console = Narrow(width)
-    printed(console, table, digits.images[:2])
+    rendering(console, show.parts(table, digits.images[:2], console.width))
     text = console.out.getvalue()
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= width
     if width >= 50:
         assert "drawn.png" in text and "50.0%" in text and "7" in text
 
 
-@pytest.mark.parametrize("width", [80, 60, 40])
-@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(("width", "long"), [(80, False), (40, True)])
 def test_a_note_is_said_at_every_width(digits, width, long):
     """In its column, or below the table by the numbers of its rows."""
     name = "a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png" if long else "a.png"
@@ -376,7 +327,7 @@ def test_a_note_is_said_at_every_width(digits, width, long):
          "runner_up": {"label": 1, "probability": 0.25}} for one in notes
     ]  # fmt: skip
     console = Narrow(width)
-    printed(console, table, digits.images[:4])
+    rendering(console, show.parts(table, digits.images[:4], console.width))
     text = console.out.getvalue()
     assert max(map(len, text.splitlines())) <= width
     assert not re.search("not shown for width:.*note", text)
@@ -413,23 +364,6 @@ def test_few_images_of_one_file_are_the_same_table(folder, digits):
     )
 
 
-def test_many_images_of_one_file_are_counted_without_scores(folder, digits, monkeypatch):
-    np.save("x.npy", digits.images[:31])
-    with h5py.File("y.h5", "w") as file:
-        file["x"], file["y"] = digits.images[:31], digits.labels[:31]
-    asked = []
-    real = runners.CpuRunner.results
-    monkeypatch.setattr(runners.CpuRunner, "results", lambda self, n, scored: (
-        asked.append((n, scored)), real(self, n, scored))[1])  # fmt: skip
-    plain, labelled = run("x.npy").stdout, run("y.h5").stdout
-    run("x.npy", "--limit", 30)
-    assert asked == [(31, False), (31, False), (30, True)]
-    counted = [line.split() for line in plain.partition("\ndevice")[0].splitlines()]
-    counted = [[int(word) for word in words] for words in counted if words and words[0].isdigit()]
-    assert sum(count for _, count in counted) == 31 and "x.npy[" not in plain
-    assert labelled.splitlines()[0].startswith("device ")
-
-
 def test_the_runner_up_is_the_likeliest_of_the_others():
     """Also where the label is not the likeliest: the float32 argmax may differ of equal ones."""
     likely = np.array([[0.5, 0.3, 0.2, *[0] * 7], [0.5, 0.3, 0.2, *[0] * 7]])
@@ -440,18 +374,6 @@ def test_the_runner_up_is_the_likeliest_of_the_others():
     assert other["runner_up"] == {"label": 0, "probability": 0.5}
 
 
-def test_least_sure_is_the_least():
-    table = [
-        {"file": "x", "label": number % 2, "probability": share, "notes": [],
-         "runner_up": {"label": 5, "probability": 0.01}}
-        for number, share in enumerate([0.9, 0.8, 0.4, 0.3, 0.7, 0.9996] + [0.95] * 26)
-    ]  # fmt: skip
-    console = Narrow(80)
-    printed(console, table, None)
-    cells = [line.split() for line in console.out.getvalue().splitlines()]
-    assert ["0", "16", "40.0%"] in cells and ["1", "16", "30.0%"] in cells
-
-
 def test_a_bad_picture_that_is_skipped_is_not_said(folder):
     (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     for bad in ("bad.png", "gone.png"):
@@ -459,17 +381,6 @@ def test_a_bad_picture_that_is_skipped_is_not_said(folder):
         assert len(gather([bad, *meant(["scans"]).paths], False, 0, 3).bad) == 1
     result = run("gone.png", "scans", "--skip", 1)
     assert (result.exit_code, result.stderr) == (0, "")
-
-
-def test_a_run_that_ends_early_draws_what_it_has(digits):
-    table = [
-        {"file": "x", "label": 1, "probability": 1.0, "notes": [],
-         "runner_up": {"label": 5, "probability": 0.0}}
-    ]  # fmt: skip
-    console = Narrow(80)
-    printed(console, table, digits.images[:40])
-    text = console.out.getvalue()
-    assert text.count(": 1") == 1 and ">99.9%" in text and "<0.1%" in text
 
 
 def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):

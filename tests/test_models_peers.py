@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import os
-import random
 import zipfile
 from collections import OrderedDict
 
@@ -94,8 +93,9 @@ def test_a_module_gives_the_same_labels(tmp_path, images, expected, ending):
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+@pytest.mark.parametrize(
+    ("dtype", "ending"), [("bfloat16", ".pt"), ("float64", ".pt"), ("float16", ".safetensors")]
+)
 def test_a_trained_module_comes_in(tmp_path, dtype, ending):
     """Any float type, any names, zero biases."""
     import torch
@@ -229,26 +229,3 @@ def test_an_archive_of_pytorch_that_inflates_without_end(tmp_path, tensors):
     refused(path, "at most 8,388,608 bytes in the archive")
     path.write_bytes(model_files.archive(files | {data: files[data][:100]}))
     refused(path, "that torch reads with weights_only")
-
-
-def test_mutations_of_a_state_dict(tmp_path, tensors):
-    path = tmp_path / "x.pt"
-    path.write_bytes(model_files.state_dict(tensors))
-    whole, expected = path.read_bytes(), load_weights(path).digest
-    draw = random.Random(14)
-    places = [at for at in range(len(whole)) if at < 1500 or at > len(whole) - 2500]
-    refusals = 0
-    for number in range(200):
-        data = bytearray(whole)
-        at = draw.choice(places)
-        if number % 10 == 9:
-            data = data[:at]
-        else:
-            data[at] ^= 1 << draw.randrange(8)
-        path.write_bytes(data)
-        try:
-            assert load_weights(path).digest == expected, (number, at)
-        except LenetError as error:
-            assert str(error).startswith(f"{path}: ") and "\n" not in str(error)
-            refusals += 1
-    assert refusals > 80, refusals

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import threading
-import warnings
 import zlib
 
 import numpy as np
@@ -24,7 +23,7 @@ from lenetgpu.files.assets import default_digits
 from lenetgpu.files.source import open_source
 from lenetgpu.pictures import read, read_digit
 from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
-from lenetgpu.pictures.masks import grown, islands, resized, shrunk
+from lenetgpu.pictures.masks import islands, shrunk
 from lenetgpu.pictures.read import read_grey
 
 MODES = ("1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr", "LAB", "I;16", "I", "F")
@@ -311,71 +310,7 @@ def test_islands_are_what_a_flood_finds(height, width, share, seed):
         )  # fmt: skip
 
 
-def test_a_comb_and_a_snake_are_one_island():
-    comb = np.zeros((400, 511), bool)
-    comb[:, ::2] = comb[-1] = True
-    snake = np.zeros((401, 400), bool)
-    snake[::2] = True
-    snake[1::4, -1] = snake[3::4, 0] = True
-    assert len(islands(comb)[0]) == len(islands(snake)[0]) == 1
-
-
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
-@settings(max_examples=15, deadline=None)
-def test_resizing_keeps_the_range_and_flat_is_flat(height, width, tall, wide):
-    values = np.random.default_rng(height * width).random((height, width)).astype(np.float32)
-    found = resized(values, tall, wide)
-    assert found.shape == (tall, wide)
-    assert values.min() - 1e-6 <= found.min() and found.max() <= values.max() + 1e-6
-    assert np.allclose(resized(np.ones_like(values), tall, wide), 1)
-
-
-def test_shrunk_averages_and_grown_spreads():
-    values = np.arange(2000 * 600, dtype=np.float64).reshape(2000, 600)
-    small = shrunk(values)
-    assert small.shape == (500, 150) and small[0, 0] == values[:4, :4].mean()
-    assert shrunk(np.ones((3, 100_000))).shape[1] <= 512
-    dot = np.zeros((9, 9))
-    dot[4, 4] = 1
-    assert (grown(dot, 2).sum(), grown(dot, 2)[2:7, 2:7].min()) == (25, 1)
-
-
 # any picture at all
-
-
-@given(
-    st.sampled_from([mode for mode in MODES if mode not in ("PA", "LAB", "YCbCr")]),
-    st.sampled_from(FORMS), st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6),
-    st.booleans(),
-)  # fmt: skip
-@settings(max_examples=40, deadline=None)
-def test_any_picture_is_a_digit_or_a_sentence(
-    tmp_path_factory, mode, form, width, height, seed, flat
-):
-    rng = np.random.default_rng(seed)
-    if mode in ("I;16", "I", "F"):
-        kind = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
-        image = Image.fromarray(
-            (rng.random((height, width)) * 10 ** rng.uniform(-3, 4.8)).astype(kind)
-        )
-    else:
-        high = 30 if flat else 256
-        bands = 4 if mode in ("RGBA", "CMYK") else 3
-        image = Image.fromarray(rng.integers(0, high, (height, width, bands)).astype(np.uint8))
-        image = image if bands == 3 and mode == "RGB" else image.convert("RGB").convert(mode)
-    try:
-        data = saved(image, form)
-    except (OSError, ValueError):
-        return  # the format has no such mode
-    path = tmp_path_factory.mktemp("any") / "p"
-    path.write_bytes(data)
-    for as_is in (False, True):
-        try:
-            made = read_digit(path, as_is)
-        except LenetError as error:
-            assert not as_is and ": expected a digit, found" in str(error)
-            continue
-        assert made.pixels.shape == (28, 28) and made.pixels.dtype == np.uint8
 
 
 # what is hostile
@@ -414,17 +349,12 @@ DAMAGED = r"a whole \w+ picture, found a damaged one \("
 BOMBS = {
     "png": (lambda: png(60_000, 60_000, zlib.compress(bytes(100))), LARGE),
     "pixels": (lambda: png(6400, 6251, zlib.compress(bytes(100))), "found 6,400x6,251 pixels"),
-    "side": (lambda: png(65_536, 3, zlib.compress(bytes(100))), "found 65,536x3 pixels"),
     "text": (lambda: png(9, 9, zlib.compress(bytes(90)),
                          chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
-    "profile": (lambda: png(9, 9, zlib.compress(bytes(90)),
-                            chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
     "crc": (lambda: png(9, 9, zlib.compress(bytes(90)))[:-16] + bytes(4) + chunk(b"IEND", b""),
             DAMAGED),
     "tiff": (lambda: tiff(t256=(4, 1, 60_000), t257=(4, 1, 60_000)), LARGE),
     "strips": (lambda: tiff(t273=(4, 4_000_000_000, 300)), DAMAGED),
-    "tiles": (lambda: tiff(t322=(4, 1, 40_000), t323=(4, 1, 40_000), t259=(3, 1, 5)),
-              "more than 200,000,000 bytes of pixels and one strip"),
     "strip": (lambda: tiff(t256=(4, 1, 9_000), t257=(4, 1, 4_000), t278=(4, 1, 4_000),
                            t259=(3, 1, 5), t258=(3, 1, 16)), "more than 200,000,000 bytes"),
     "gif": (lambda: gif(1)[:6] + b"\xff\xff\xff\xff" + gif(1)[10:], LARGE),
@@ -438,7 +368,6 @@ BOMBS = {
     "long text": (lambda: b"P2 3000 3000 255\n" + b"0 " * (3 << 20), "ppm_plain in more than"),
     "greys": (lambda: b"P5 3000 3000 254\n" + bytes(9_000_000), "ppm in more than"),
     "webp": (lambda: b"RIFF\x16\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\xff\x7f" * 2, LARGE),
-    "webp of 13 million": (lambda: saved(Image.new("L", (4_000, 3_300)), "WEBP"), "4,000x3,300 p"),
     "jpeg": (lambda: saved(seven(), "JPEG").replace(
         struct.pack(">HH", 160, 120), b"\xff\xff\xff\xff", 1), LARGE),
     "progressive": (lambda: saved(Image.new("RGB", (5200, 5200)), "JPEG", progressive=True),
@@ -502,7 +431,7 @@ def test_the_largest_picture_takes_little_more_than_its_pixels(put, form, mode, 
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "L", "I;16", "P"])
-@pytest.mark.parametrize("size", [(1026, 700), (3, 9_000)])
+@pytest.mark.parametrize("size", [(1026, 300), (3, 9_000)])
 def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
     """By strips of one square's height and in one: the same; of grey what NumPy says."""
     rng = np.random.default_rng(3)
@@ -513,7 +442,7 @@ def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
         image = Image.fromarray(values).convert("RGB").convert(mode)
     path = put(image, form="PNG")
     found = []
-    for pixels in (1, 1 << 40):
+    for pixels in (2_000, 1 << 40):
         monkeypatch.setattr(read, "_STRIP", pixels)
         found.append(read_grey(path)[0])
     assert (found[0] == found[1]).all() and max(found[0].shape) <= 512
@@ -536,28 +465,6 @@ def test_as_is_says_the_size_of_the_file(put):
     ):  # fmt: skip
         path = put(Image.new("L", (2048, 1536), 9), form=form, **how)
         assert read_digit(path, as_is=True).notes == (f"resized from {said}",)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: gif(10_000),
-        lambda: png(10, 10, zlib.compress(bytes(64 << 20), 9)),
-        tiff,
-    ],
-    ids=["frames", "more pixels than rows", "tiff"],
-)
-def test_what_is_large_and_harmless_is_read_soon_and_small(put, make):
-    """Pillow is handed a GIF's first frame alone, and stops at a PNG's last row."""
-    import tracemalloc
-
-    path = put(make())
-    tracemalloc.start()
-    grey, *_ = read_grey(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert max(grey.shape) <= 50
-    assert peak < 3 * path.stat().st_size + (4 << 20)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -625,12 +532,6 @@ def test_pillow_prints_nothing(put):
         capture_output=True, text=True,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-
-
-def test_warnings_of_others_are_as_they_were(put):
-    before = list(warnings.filters)
-    read_digit(put(seven()))
-    assert warnings.filters == before
 
 
 def test_a_pipe_and_a_loop_are_no_pictures(tmp_path):
