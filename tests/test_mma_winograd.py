@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 from emulated import NAMES, roles_features
-from test_conv_tensor import argument, in_a_namespace
+from tensor_cores import argument, in_a_namespace
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets

@@ -1,4 +1,7 @@
-"""Bias, ReLU, fp16 and bf16 of a convolution: computed, held, judged, refused, found wrong."""
+"""What a convolution may want: strides, padding, dilation, groups, bias, ReLU, fp16 and bf16.
+
+Computed, held, judged, refused, found wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,39 @@ from lenetgpu.check.judge import TOLERANCE, check_variant, judge, rough
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.cpu import memory
+from lenetgpu.files.convs.described import as_line
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.given import Wish, parse_shape
 from lenetgpu.lab.conv.repeats import differing
+from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.layouts import narrowed, widened
-from lenetgpu.measure import torch_peer
+from lenetgpu.measure import conv_bench, torch_peer
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.papers.shapes import Shape
-from lenetgpu.problems import ITEM_BYTES, Conv
-from lenetgpu.stages import find
+from lenetgpu.problems import ITEM_BYTES, Conv, ConvPool
+from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv import unrolled
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.mounted import Mounted
-from lenetgpu.stages.wants import lacking
+from lenetgpu.stages.registry import cpu, make_variant
+from lenetgpu.stages.wants import WANTS, lacking
 
+TAKING = [v for v in variants("conv", "cpu") if v.takes]
+ASKS = {
+    "strides": (Conv(9, 8, 4, 6, 3, 3, strides=(2, 1)), "one stride, not 2x1"),
+    "pads": (Conv(9, 8, 4, 6, 3, 3, pads=(1, 0, 2, 1)), "alike on every side, not 1,0,2,1"),
+    "dilation": (Conv(9, 8, 4, 6, 3, 3, dilation=(1, 2)), "no dilation, not 1x2"),
+    "groups": (Conv(9, 8, 4, 6, 3, 3, groups=2), "one group, not 2"),
+    "bias": (Conv(9, 8, 4, 6, 3, 3, bias=True), "sums as they are, not with a bias"),
+    "relu": (Conv(9, 8, 4, 6, 3, 3, relu=True), "sums as they are, not through ReLU"),
+    "fp16": (Conv(9, 8, 4, 6, 3, 3, dtype="fp16"), "fp32 in and out, not fp16"),
+    "bf16": (Conv(9, 8, 4, 6, 3, 3, dtype="bf16"), "fp32 in and out, not bf16"),
+}
+SHAPES = ("strides", "pads", "dilation", "groups")
+TOGETHER = Conv(13, 12, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3)
 BITS = {"fp16": 11, "bf16": 8}
 PLAIN = Conv(6, 5, 3, 4, 3, 2, pad=1)
-WHOLE = Conv(9, 8, 6, 9, 3, 2, strides=(2, 1), pads=(1, 0, 2, 1), dilation=(1, 3), groups=3)
 DEPTHWISE = Conv(7, 6, 5, 10, 3, 3, pad=1, groups=5)
 ENDS = [
     {"bias": bias, "relu": relu, "dtype": dtype}
@@ -45,6 +63,252 @@ ENDS = [
     for relu in (False, True)
 ]
 NAMES = ("serial.loops", "unrolled.blas")
+
+
+def drawn(rng, wanted=SHAPES):
+    """A small convolution's numbers as they may be given, of which at least one output comes."""
+    while True:
+        groups = int(rng.integers(1, 5)) if "groups" in wanted else 1
+        numbers = {
+            "H": rng.integers(1, 12), "W": rng.integers(1, 12), "C": groups * rng.integers(1, 4),
+            "M": groups * rng.integers(1, 4), "R": rng.integers(1, 5), "S": rng.integers(1, 5),
+            "strides": rng.integers(1, 4, 2) if "strides" in wanted else (1, 1),
+            "pads": rng.integers(0, 4, 4) if "pads" in wanted else (0, 0, 0, 0),
+            "dilation": rng.integers(1, 4, 2) if "dilation" in wanted else (1, 1),
+            "groups": groups,
+        }  # fmt: skip
+        found = {
+            name: tuple(map(int, value)) if np.ndim(value) else int(value)
+            for name, value in numbers.items()
+        }
+        if 0 not in counted(**found):
+            return found
+
+
+def counted(H, W, R, S, strides, pads, dilation, **rest):
+    """Outputs of rows and columns: places of the first tap from which the last one is inside."""
+    above, left, below, right = pads
+    sides = ((H + above + below, R), (W + left + right, S))
+    return tuple(
+        len(range(0, size - (taps - 1) * far, by))
+        for (size, taps), by, far in zip(sides, strides, dilation, strict=True)
+    )
+
+
+def by_hand(x, w, strides, pads, dilation, groups, **sizes):
+    """The definition, a product at a time; the image ends where it ends."""
+    n, H, W, _ = x.shape
+    R, S, each, M = w.shape
+    OH, OW = counted(strides=strides, pads=pads, dilation=dilation, **sizes)
+    y = np.zeros((n, OH, OW, M))
+    for oy, ox, r, s in np.ndindex(OH, OW, R, S):
+        iy = oy * strides[0] - pads[0] + r * dilation[0]
+        ix = ox * strides[1] - pads[1] + s * dilation[1]
+        if 0 <= iy < H and 0 <= ix < W:
+            for m, c in np.ndindex(M, each):
+                group = m * groups // M
+                y[:, oy, ox, m] += x[:, iy, ix, group * each + c] * w[r, s, c, m]
+    return y
+
+
+def test_the_truth_is_what_a_loop_by_hand_makes_of_60_shapes(rng):
+    for number in range(60):
+        numbers = drawn(rng, SHAPES if number % 2 else (SHAPES[number // 2 % 4],))
+        problem = Conv(**numbers)
+        x, w = random_input("conv", problem, 2, rng)
+        expected = by_hand(x.astype("d"), w.astype("d"), **numbers)
+        assert expected.shape == (2, *problem.out_shape), numbers
+        assert np.allclose(reference(x, w, problem), expected, rtol=1e-12, atol=1e-12), numbers
+        products = expected.size * problem.R * problem.S * problem.C // problem.groups
+        assert problem.flop(2) == 2 * problem.flop(1) == 2 * products
+        values = problem.R * problem.S * problem.C // problem.groups * problem.M
+        moved = x[0].size + expected[0].size
+        assert problem.bytes(3) == 4 * (3 * moved + values) and w.size == values
+
+
+@pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
+def test_variants_that_take_a_want_are_right_on_drawn_shapes(variant, rng):
+    taken = tuple(name for name in SHAPES if name in variant.takes)
+    for number in range(40):
+        wanted = taken if number % 2 else (taken[number // 2 % len(taken)],)
+        problem = Conv(**drawn(rng, wanted))
+        x, w = random_input("conv", problem, 3, rng)
+        verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
+        assert verdict.passed, f"{verdict} for {problem}"
+
+
+@pytest.mark.parametrize("variant", TAKING, ids=lambda v: v.full_name)
+def test_every_want_is_right_in_chunks_and_on_fewer_images(variant, rng, monkeypatch):
+    monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
+    bases = [PLAIN, TOGETHER, DEPTHWISE, replace(TOGETHER, groups=2, M=12)]
+    bases = bases if "groups" in variant.takes else [PLAIN, replace(TOGETHER, groups=1)]
+    for base, ends in product(bases, ENDS if "bias" in variant.takes else [{}]):
+        problem = replace(base, **ends)
+        x, w = random_input("conv", problem, 7, rng)
+        verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
+        assert verdict.passed, f"{verdict} for {problem}"
+        mounted = Mounted(variant, problem, w if problem.bias else (w,), 7)
+        for images in (x, x[4:2:-1].copy()):
+            y = mounted.output(len(images))
+            mounted.run(images, y)
+            assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
+
+
+def made(variant, problem, x, w):
+    """What a variant makes of it; of None, the reference."""
+    if variant is None:
+        return reference(x, w, problem)
+    mounted = Mounted(variant, problem, [w], len(x))
+    y = mounted.output(len(x))
+    mounted.run(x, y)
+    return mounted.found(y)
+
+
+def same(found, expected):
+    """Of values about 1; what sees zeros alone is zero, or an FFT's rounding."""
+    return np.allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [None, *TAKING], ids=lambda v: v.full_name if v else "truth")
+def test_what_they_mean_in_plain_convolutions(variant, rng):
+    """Groups: a filter with zeros for the others. Dilation: zeros between. Pads: zeros around."""
+    for _ in range(5):
+        problem = Conv(**drawn(rng, ("groups",)))
+        x, w = random_input("conv", problem, 2, rng)
+        plain, (channels, maps) = replace(problem, groups=1), problem.each
+        if variant is None or "groups" in variant.takes:
+            dense = np.zeros(plain.weight_shape, np.float32)
+            for g in range(problem.groups):
+                of = slice(g * maps, g * maps + maps)
+                dense[:, :, g * channels : (g + 1) * channels, of] = w[..., of]
+            assert same(made(variant, problem, x, w), made(variant, plain, x, dense))
+
+        problem = Conv(**drawn(rng, ("dilation",)))
+        x, w = random_input("conv", problem, 2, rng)
+        (far, wide), (rows, columns) = problem.dilation, problem.span
+        spread = np.zeros((rows, columns, *w.shape[2:]), np.float32)
+        spread[::far, ::wide] = w
+        plain = replace(problem, R=rows, S=columns, dilation=(1, 1))
+        assert same(made(variant, problem, x, w), made(variant, plain, x, spread))
+
+        numbers = drawn(rng, ("pads", "strides"))
+        problem, (above, left, below, right) = Conv(**numbers), numbers["pads"]
+        by = numbers["strides"]
+        x, w = random_input("conv", problem, 2, rng)
+        held = np.pad(x, ((0, 0), (above, below), (left, right), (0, 0)))
+        _, rows, columns, _ = held.shape
+        plain = replace(problem, H=rows, W=columns, strides=by, pad=0, pads=None)
+        assert same(made(variant, problem, x, w), made(variant, plain, held, w))
+
+
+def test_forms_that_compute_the_same_are_one():
+    plain = Conv(9, 8, 4, 6, 3, 3, 2, 1)
+    forms = [
+        Conv(9, 8, 4, 6, 3, 3, strides=(2, 2), pads=(1, 1, 1, 1), dilation=(1, 1), groups=1),
+        Conv(9, 8, 4, 6, 3, 3, 7, 7, strides=(2, 2), pads=(1, 1, 1, 0)),
+        replace(plain, H=9),
+    ]
+    assert {*forms} == {plain} and not plain.wants
+    assert Conv(9, 8, 1, 1, 1, 3, dilation=(4, 2)) == Conv(9, 8, 1, 1, 1, 3, dilation=(1, 2))
+    assert Conv(9, 8, 1, 1, 1, 1, dilation=(4, 2)) == Conv(9, 8, 1, 1, 1, 1)
+    assert Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)).wants == {"pads"}
+    assert Conv(9, 9, 4, 6, 3, 3, 2, pads=(0, 0, 0, 1)) == Conv(9, 9, 4, 6, 3, 3, 2)
+    least, more = (Conv(9, 8, 4, 6, 3, 3, 2, pads=(0, 0, 0, right)) for right in (1, 2))
+    assert least == more and least.OW == 4
+    assert Conv(9, 8, 4, 6, 3, 3, pads=(0, 0, 1, 1)) != Conv(9, 8, 4, 6, 3, 3)
+    assert {name: problem.wants for name, (problem, _) in ASKS.items()} == {n: {n} for n in WANTS}
+    assert TOGETHER.wants == {*SHAPES} == ConvPool(TOGETHER).wants
+    every = replace(TOGETHER, bias=True, relu=True, dtype="bf16")
+    assert every.wants == {*WANTS} - {"fp16"} and every != TOGETHER
+
+
+def test_a_side_of_one_output_has_the_others_stride_where_it_stays_one(rng):
+    line = Conv(1, 20, 4, 4, 1, 3, strides=(1, 2))
+    assert line == Conv(1, 20, 4, 4, 1, 3, 2) and not line.wants and line.out_shape == (1, 9, 4)
+    assert Conv(5, 3, 2, 2, 3, 3, strides=(2, 1)) == Conv(5, 3, 2, 2, 3, 3, 2)
+    both = {Conv(3, 3, 1, 1, 3, 3, strides=strides) for strides in ((1, 2), (2, 1), (2, 2))}
+    assert both == {Conv(3, 3, 1, 1, 3, 3, 2)}
+    less = Conv(6, 3, 2, 2, 3, 4, strides=(1, 2), pads=(1, 1, 1, 1))
+    assert less == Conv(6, 3, 2, 2, 3, 4, 1, pads=(1, 1, 1, 0)) and less.out_shape == (6, 1, 2)
+    held = Conv(9, 9, 1, 1, 3, 3, strides=(9, 1))
+    assert held.wants == {"strides"} and held.out_shape == (1, 7, 1)
+    for _ in range(100):
+        numbers = drawn(rng)
+        fits, problem = counted(**numbers), Conv(**numbers)
+        again = replace(problem)
+        assert (problem.OH, problem.OW) == (again.OH, again.OW) == fits and again == problem
+        for given, taken, count in zip(numbers["strides"], problem.step, fits, strict=True):
+            assert given == taken or count == 1
+
+
+def test_a_variant_refuses_what_it_does_not_name():
+    for variant in variants("conv"):
+        layouts = [(reads, writes) for reads in variant.reads for writes in variant.writes]
+        for name, (problem, words) in ASKS.items():
+            found = [variant.refusal(replace(problem, reads=r, writes=w)) for r, w in layouts]
+            if name in variant.takes:
+                assert None in found, (variant.full_name, name, found)
+            else:
+                assert all(why and why.startswith("supports") and words in why for why in found)
+    for variant in variants("conv_pool"):
+        for name, (problem, words) in ASKS.items():
+            assert name not in variant.takes
+            assert words in (variant.refusal(ConvPool(problem)) or "")
+
+
+def test_one_kernel_and_the_truths_loops_take_everything():
+    everything = {v.full_name for v in variants("conv") if v.takes == {*WANTS}}
+    assert everything == {"serial.loops", "unrolled.blas", "direct.grouped"}
+    ends = {*WANTS} - {"strides", "pads", "dilation", "groups"}
+    taking = {v.full_name for v in variants("conv", "cuda") if v.takes == ends}
+    halves = {f"tensor.{name}" for name in ("fp16x3", "fp16", "wgmma_fp16x3", "wgmma_fp16")}
+    assert taking == {*halves, "best.fp32"}
+
+
+def test_wants_that_are_none_are_refused_where_a_variant_is_made():
+    with pytest.raises(ValueError, match=r"takes of strides, .*, bf16, found depth, group$"):
+        make_variant(print, kind="conv", family="own", needs=cpu(), takes="depth strides group")
+
+
+def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
+    monkeypatch.setattr(compared, "peer_version", lambda device: None)
+    asked = ConvRequest(LINE, device="cpu", only="direct,best", explain=True, machine="h200")
+    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
+    about = [section["about"] for section in case["explanation"]]
+    refused = ["direct.basic, planned for H200", "best.fp32, planned for H200"]
+    assert about == ["the shape", "direct.grouped, planned for H200", refused[1]]
+    why = "supports rows and columns of one stride, not 2x1"
+    assert case["explanation"][-1]["rows"] == [["refused", why]]
+    asked = replace(asked, only="direct.basic,direct.grouped,best.fp32")
+    (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
+    assert {section["about"] for section in case["explanation"]} == {*about, *refused}
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [(name, Conv(64, 64, 4, 4, 3, 3, dilation=(1, 31)))
+     for name in ("unrolled.blas", "tiled.blocked", "fft.pocketfft")]
+    + [(name, Conv(64, 64, 4, 4, 3, 3, dtype="fp16")) for name in NAMES],
+)  # fmt: skip
+def test_what_a_variant_makes_room_for_is_asked_of_the_free_memory_first(
+    name, problem, monkeypatch
+):
+    variant = find("conv", name, "cpu")
+    w = narrowed(np.ones(problem.weight_shape, np.float32), problem.dtype)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
+    Mounted(variant, problem, [w], 1)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
+    with pytest.raises(MemoryError, match="4,096 bytes free of the"):
+        Mounted(variant, problem, [w], 1)
+
+
+def test_the_rate_on_a_few_rows_is_asked_of_any_shape(rng, monkeypatch):
+    """Of dilated filters, and of those that reach over the image into its padding."""
+    monkeypatch.setattr(conv_bench, "_LONG_FLOP", 1)
+    variant = find("conv", "unrolled.blas", "cpu")
+    for numbers in [drawn(rng) for _ in range(10)]:
+        case = Case(Conv(**numbers), 1, gpu=False)
+        assert ConvBench(variant, case.problem, case, 0.01).check().verdict.passed
 
 
 @pytest.fixture(params=[*NAMES, "direct.grouped"])
@@ -108,13 +372,13 @@ def test_every_half_and_what_lies_between_is_held_as_the_nearest(dtype, rng):
 
 @pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
 def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
-    problem = replace(WHOLE, **ends)
+    problem = replace(TOGETHER, **ends)
     x, w = random_input("conv", problem, 2, rng)
     w, *bias = w if problem.bias else (w,)
     held = {"fp32": "float32", "fp16": "float16", "bf16": "uint16"}[problem.dtype]
     assert {array.dtype for array in (x, w, *bias)} == {np.dtype(held)}
     x, w, *bias = (widened(array).astype("d") for array in (x, w, *bias))
-    expected = reference(x, w, WHOLE)
+    expected = reference(x, w, TOGETHER)
     for values in bias:
         assert values.shape == (9,) and abs(values).max() > 1
         expected = expected + values
@@ -124,29 +388,12 @@ def test_the_truth_adds_a_bias_then_takes_relu_in_float64(ends, rng):
     assert problem.bytes(3) == ITEM_BYTES[problem.dtype] * (
         3 * (x[0].size + expected[0].size) + w.size + 9 * problem.bias
     )
-    assert problem.flop(3) == WHOLE.flop(3)
+    assert problem.flop(3) == TOGETHER.flop(3)
 
 
 def given_again(problem, x, w, bias):
     x, w, *bias = (narrowed(array.astype("f"), problem.dtype) for array in (x, w, *bias))
     return x, (w, *bias) if problem.bias else w
-
-
-@pytest.mark.parametrize("base", [PLAIN, WHOLE, DEPTHWISE], ids=["plain", "whole", "depthwise"])
-@pytest.mark.parametrize("name", NAMES)
-def test_both_ends_are_right_in_chunks_and_on_fewer_images(name, base, rng, monkeypatch):
-    monkeypatch.setattr(unrolled, "_CPU_WORKSPACE_BYTES", 20_000)
-    variant = find("conv", name, "cpu")
-    for ends in ENDS:
-        problem = replace(base, **ends)
-        x, w = random_input("conv", problem, 7, rng)
-        verdict = check_variant(variant, problem, x, w, reference(x, w, problem))
-        assert verdict.passed, f"{verdict} for {problem}"
-        mounted = Mounted(variant, problem, w if problem.bias else (w,), 7)
-        for images in (x, x[4:2:-1].copy()):
-            y = mounted.output(len(images))
-            mounted.run(images, y)
-            assert judge(mounted.found(y), reference(images, w, problem), "fp32").passed, problem
 
 
 SMALL = Conv(1, 6, 1, 3, 1, 1, bias=True)  # one shape, so that a kernel is compiled once a dtype
@@ -266,17 +513,6 @@ def test_halves_that_differ_are_counted_one_by_one():
     assert differing(first, first.copy()) == 0 and differing(first, again) == 2
 
 
-def test_room_for_halves_is_asked_of_the_free_memory_first(monkeypatch):
-    for name in NAMES:
-        problem = Conv(64, 64, 4, 4, 3, 3, dtype="fp16")
-        w = np.ones(problem.weight_shape, np.float16)
-        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 30)
-        Mounted(find("conv", name, "cpu"), problem, [w], 1)
-        monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 12)
-        with pytest.raises(MemoryError, match="4,096 bytes free of the"):
-            Mounted(find("conv", name, "cpu"), problem, [w], 1)
-
-
 class Tensor(np.ndarray):
     """An array as PyTorch has it."""
 
@@ -284,16 +520,26 @@ class Tensor(np.ndarray):
         return self.transpose(axes)
 
 
-def conv2d(x, w, bias, stride, padding, dilation, groups):
-    """By the reference, in float64, then rounded as the images are held."""
-    dtype = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}[str(x.dtype)]
-    assert padding == (1, 1) and (bias is None or bias.dtype == w.dtype == x.dtype)
-    _, c, h, width = x.shape
-    problem = Conv(h, width, c, w.shape[0], *w.shape[2:], strides=stride, pad=1, dilation=dilation,
-                   groups=groups, bias=bias is not None, dtype=dtype)  # fmt: skip
-    filters = w.transpose(2, 3, 1, 0)
-    y = reference(x.transpose(0, 2, 3, 1), (filters, bias) if problem.bias else filters, problem)
-    return narrowed(y.astype("f"), dtype).transpose(0, 3, 1, 2).view(Tensor)
+class Functional:
+    """`torch.nn.functional` of arrays (N, C, H, W) by the reference, rounded as they are held."""
+
+    @staticmethod
+    def pad(x, sides):
+        left, right, above, below = sides
+        return np.pad(x, ((0, 0), (0, 0), (above, below), (left, right)))
+
+    @staticmethod
+    def conv2d(x, w, bias, stride, padding, dilation, groups):
+        dtype = {"float32": "fp32", "float16": "fp16", "uint16": "bf16"}[str(x.dtype)]
+        assert bias is None or bias.dtype == w.dtype == x.dtype
+        _, c, h, width = x.shape
+        problem = Conv(h, width, c, w.shape[0], *w.shape[2:], strides=stride, dilation=dilation,
+                       pads=(*padding, *padding), groups=groups, bias=bias is not None,
+                       dtype=dtype)  # fmt: skip
+        filters = w.transpose(2, 3, 1, 0)
+        given = (filters, bias) if problem.bias else filters
+        y = reference(x.transpose(0, 2, 3, 1), given, problem)
+        return narrowed(y.astype("f"), dtype).transpose(0, 3, 1, 2).view(Tensor)
 
 
 def relu_(y):
@@ -302,25 +548,27 @@ def relu_(y):
 
 TORCH = SimpleNamespace(
     no_grad=nullcontext, bfloat16="uint16", int16="int16", relu_=relu_,
-    nn=SimpleNamespace(functional=SimpleNamespace(conv2d=conv2d)),
+    nn=SimpleNamespace(functional=Functional),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
-def test_the_peer_is_given_both_ends(ends, rng):
-    """A stand-in for PyTorch, which need not be here."""
-    problem = replace(DEPTHWISE, **ends)
-    x, w = random_input("conv", problem, 2, rng)
-    bench = object.__new__(torch_peer.TorchBench)
-    bench.problem, bench._torch = problem, TORCH
-    bench._case = SimpleNamespace(arrays=SimpleNamespace(from_dlpack=np.asarray))
-    x, *w = (bench._tensor(np.asarray, one) for one in (x, *(w if problem.bias else (w,))))
-    bench._x, bench._w, bench._bias = x.transpose(0, 3, 1, 2), w[0].transpose(3, 2, 0, 1), None
-    bench._bias = w[1] if problem.bias else None
-    bench._call()
-    expected = reference(x, tuple(w) if problem.bias else w[0], problem)
-    assert judge(bench._found(), expected, "fp32").passed
-    assert ("bias" in bench._ends, "ReLU" in bench._ends) == (problem.bias, problem.relu)
+def test_the_peer_is_asked_for_the_same_convolution(rng):
+    """A stand-in for PyTorch, which need not be here; padding is its own where it can be."""
+    problems = [*(ASKS[name][0] for name in SHAPES), TOGETHER, Conv(9, 8, 4, 6, 3, 3, 2, 1)]
+    for problem in problems + [replace(DEPTHWISE, **ends) for ends in ENDS]:
+        x, w = random_input("conv", problem, 2, rng)
+        bench = object.__new__(torch_peer.TorchBench)
+        bench.problem, bench._torch = problem, TORCH
+        bench._case = SimpleNamespace(arrays=SimpleNamespace(from_dlpack=np.asarray))
+        x, *w = (bench._tensor(np.asarray, one) for one in (x, *(w if problem.bias else (w,))))
+        bench._x, bench._w = x.transpose(0, 3, 1, 2), w[0].transpose(3, 2, 0, 1)
+        bench._bias = w[1] if problem.bias else None
+        bench._call()
+        expected = reference(x, tuple(w) if problem.bias else w[0], problem)
+        assert judge(bench._found(), expected, "fp32").passed
+        assert ("bias" in bench._ends, "ReLU" in bench._ends) == (problem.bias, problem.relu)
+        above, left, below, right = problem.around
+        assert bench._uneven == ((above, left) != (below, right))
 
 
 def test_a_peer_may_round_halves_once_more():
@@ -331,16 +579,15 @@ def test_a_peer_may_round_halves_once_more():
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("ends", ENDS, ids=lambda e: "-".join(map(str, e.values())))
-def test_pytorch_computes_them_too(ends):
-    for base in (PLAIN, DEPTHWISE):
-        problem = replace(base, **ends)
-        bench = torch_peer.TorchBench(problem, Case(problem, 2, gpu=False), 0.05)
-        assert bench.check().verdict.passed
-        assert bench.recheck().verdict.passed
+@pytest.mark.parametrize("problem", [*(p for p, _ in ASKS.values()), TOGETHER])
+def test_pytorch_computes_it_too(problem):
+    for asked in [problem] + [replace(DEPTHWISE, **ends) for ends in ENDS]:
+        bench = torch_peer.TorchBench(asked, Case(asked, 2, gpu=False), 0.05)
+        assert bench.check().verdict.passed and bench.recheck().verdict.passed
+        assert ("a copy padded in each call" in bench.note) == (asked.pads is not None)
         kinds = {str(of.dtype) for of in (bench._x, bench._w, bench._y)}
         assert kinds == {{"fp32": "torch.float32", "fp16": "torch.float16",
-                          "bf16": "torch.bfloat16"}[problem.dtype]}  # fmt: skip
+                          "bf16": "torch.bfloat16"}[asked.dtype]}  # fmt: skip
 
 
 def test_a_gpu_without_bf16_says_so(monkeypatch):
@@ -369,25 +616,34 @@ def ran(monkeypatch, *words):
     return done.exit_code, json.loads(done.stdout), done.stderr
 
 
-WRONG = ("no_bias", "one_bias", "relu_first", "towards_zero", "rounded_twice")
+def statuses(document):
+    (case,) = document["cases"]
+    return {row["name"]: row["status"] for row in case["candidates"]}
 
 
-@pytest.mark.parametrize("dtype", ITEM_BYTES)
-def test_what_gets_one_of_them_wrong_is_found(monkeypatch, dtype):
+def test_what_gets_a_shape_wrong_is_found(monkeypatch):
+    beside = ROOT / "tests" / "broken" / "shapes.py"
+    code, document, _ = ran(monkeypatch, LINE, "--with", beside, "--only", "serial")
+    wrong = ("first_group", "swapped_pads", "dilated_rows", "one_stride")
+    assert code == 1 and statuses(document) == {
+        "serial.loops": "right", "twin.plain_loops": "right",
+        **{f"shapes.{name}": "wrong" for name in wrong},
+    }  # fmt: skip
+    rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
+    assert "median_ms" not in rows["shapes.first_group"]
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_what_gets_an_end_wrong_is_found(monkeypatch, dtype):
     """Of fp32 nothing is cut off and nothing rounded but as it is computed."""
     beside = ROOT / "tests" / "broken" / "epilogue.py"
     words = ("3,9,8,8,3,1,1", "--bias", "--relu", "--dtype", dtype, "--batch", 3)
     code, document, _ = ran(monkeypatch, *words, "--with", beside, "--only", "serial")
-    (case,) = document["cases"]
-    rows = {row["name"]: row["status"] for row in case["candidates"]}
-    right = ("towards_zero", "rounded_twice") if dtype == "fp32" else ()
-    if dtype == "fp32":
-        del rows["ends.towards_zero"], rows["ends.rounded_twice"]
+    rows, cut = statuses(document), ("ends.towards_zero", "ends.rounded_twice")
+    wrong = {f"ends.{name}": "wrong" for name in ("no_bias", "one_bias", "relu_first")}
+    assert {rows.pop(name) for name in cut} == {"wrong"} or dtype == "fp32"
     assert code == 1
-    assert rows == {
-        "serial.loops": "right", "twin.as_it_is": "right",
-        **{f"ends.{name}": "wrong" for name in WRONG if name not in right},
-    }  # fmt: skip
+    assert rows == {"serial.loops": "right", "twin.as_it_is": "right"} | wrong
 
 
 def test_a_row_says_what_it_is_and_is_repeated_by_its_command(monkeypatch):
@@ -422,6 +678,7 @@ def test_a_file_of_fp32_is_not_held_against_one_of_halves(tmp_path, monkeypatch)
     assert done.exit_code == 2 and "--dtype fp16" in done.output, done.output
 
 
+LINE = as_line(TOGETHER)
 GUEST = """
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.registry import cpu, variant
@@ -433,20 +690,29 @@ def guest(x, w, y, problem):
 """
 
 
+ENDED = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16")
+
+
 @pytest.mark.parametrize(
-    ("takes", "status", "note"),
-    [("", "refused", "supports sums as they are, not with a bias"),
-     (', takes="bias relu"', "refused", "supports fp32 in and out, not fp16"),
-     (', takes="bias relu fp16"', "right", "")],
+    ("words", "takes", "status", "note"),
+    [((LINE,), "", "refused", "supports rows and columns of one stride, not 2x1"),
+     ((LINE,), "strides pads", "refused", "supports no dilation, not 1x3"),
+     ((LINE,), "strides pads dilation groups", "right", ""),
+     (ENDED, "bias relu", "refused", "supports fp32 in and out, not fp16"),
+     (ENDED, "bias relu fp16", "right", "")],
 )  # fmt: skip
-def test_a_guest_refuses_unless_it_says_that_it_knows(tmp_path, monkeypatch, takes, status, note):
+def test_a_guest_refuses_unless_it_says_that_it_knows(
+    tmp_path, monkeypatch, words, takes, status, note
+):
     path = tmp_path / "own.py"
-    path.write_text(GUEST.format(takes=takes))
-    words = ("2,9,8,3,3", "--bias", "--relu", "--dtype", "fp16", "--only", "unrolled")
-    code, document, _ = ran(monkeypatch, *words, "--with", path)
+    path.write_text(GUEST.format(takes=f', takes="{takes}"' if takes else ""))
+    code, document, said = ran(monkeypatch, *words, "--with", path, "--only", "tiled,unrolled")
     rows = {row["name"]: row for row in document["cases"][0]["candidates"]}
     assert (code, rows["own.guest"]["status"]) == (0, status)
+    assert rows["tiled.blocked"]["status"] == "refused"  # who is the baseline where it can be
+    assert rows["unrolled.blas"]["verdict"] == "reference"
     assert rows["own.guest"].get("note", "") == note
+    assert not note or f"own.guest: refused, {note}" in said
 
 
 MIOPEN = "./bin/MIOpenDriver"
