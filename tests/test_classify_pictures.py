@@ -259,14 +259,6 @@ def test_a_damaged_list_is_made_anew(tmp_path, scans):
     assert (parts(out), (out / LIST).read_bytes()) == (whole, listed)
 
 
-def test_a_list_without_a_manifest_is_a_job_that_never_began(tmp_path, scans):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / LIST).write_bytes(b"1 2 /x\0")
-    run(scans, "--out", out)
-    assert len(labels(out)) == 20
-
-
 def test_a_picture_that_changes_while_the_job_runs_sets_its_shard_aside(
     tmp_path, scans, monkeypatch
 ):
@@ -361,11 +353,6 @@ def test_bad_sources_are_a_sentence_each(tmp_path, scans, digits):
         said = run(*words, "--out", tmp_path / "out", code=2).stderr
         assert sentence in said and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_results_among_what_is_read_are_refused_at_once(tmp_path, scans):
-    said = run(scans, "--out", scans / "out", code=2).stderr
-    assert "outside" in said and not (scans / "out").exists()
 
 
 # many

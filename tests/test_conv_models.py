@@ -288,54 +288,6 @@ def test_weights_elsewhere_are_never_opened(tmp_path, monkeypatch):
     assert not any("passwd" in str(name) for name in opened)
 
 
-def test_every_cut_and_every_changed_byte_is_a_sentence_or_a_list(tmp_path):
-    weights = [W, numbers("s", [0, -1, 16, 16]), tensor("v", 4, 32, 1, 1)]
-    nodes = [conv("x", "w", "a", pads=[1] * 4, group=1), node("Relu", ["a"], "b"),
-             node("Reshape", ["b", "s"], "c"), conv("c", "v", "y")]  # fmt: skip
-    data = written(tmp_path, model(nodes, weights)).read_bytes()
-    path = tmp_path / "bad.onnx"
-    outcomes = set()
-    changed = [data[:at] for at in range(len(data))]
-    for at in range(0, len(data), 2):
-        for by in (0x01, 0x80):
-            changed.append(data[:at] + bytes([data[at] ^ by]) + data[at + 1 :])
-    for bad in changed:
-        path.write_bytes(bad)
-        try:
-            made = onnx_convs.read(path, None, True)
-        except LenetError as error:
-            assert str(error).startswith(f"{path}: ") and "expected" in str(error)
-            outcomes.add("sentence")
-        else:
-            assert made and all(given.asked or given.others for given in made)
-            outcomes.add("list")
-    assert outcomes == {"sentence", "list"}
-
-
-def test_a_part_that_ends_behind_its_whole_is_damage(tmp_path):
-    made = model([conv("x", "w", "y")], [W])
-    graph = made.graph.SerializeToString()
-    made.ClearField("graph")
-    head = made.SerializeToString()
-    assert len(graph) < 128
-    path = written(tmp_path, head + bytes([0x3A, len(graph)]) + graph)
-    assert len(onnx_convs.read(path, None)) == 1
-    path.write_bytes(head + bytes([0x3A, len(graph) - 1]) + graph + bytes(8))
-    with pytest.raises(LenetError, match="found a damaged one .a [a-z]+ that ends at byte"):
-        onnx_convs.read(path, None)
-
-
-def test_graphs_within_graphs_without_end_are_refused(tmp_path):
-    graph = helper.make_graph([conv("x", "w", "y")], "inner", [], [])
-    for _ in range(20):
-        inner = helper.make_node("If", ["c"], ["y"], then_branch=graph, else_branch=graph)
-        inner.attribute.pop()
-        graph = helper.make_graph([inner], "more", [], [])
-    path = written(tmp_path, helper.make_model(graph))
-    with pytest.raises(LenetError, match="graphs within graphs without end"):
-        onnx_convs.read(path, None)
-
-
 def test_other_files_are_one_sentence(tmp_path, monkeypatch):
     path = tmp_path / "net.onnx"
     for data in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), b"hello there", b"\x80\x04" + bytes(20)):
@@ -361,14 +313,10 @@ def test_other_files_are_one_sentence(tmp_path, monkeypatch):
 FOLLOWED = [
     ([conv("x", "w", "y"), node("Relu", ["y"], "z")], (False, True)),
     ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "z")], (True, True)),
-    ([node("Conv", ["x", "w", ""], "y")], (False, False)),
     ([node("Conv", ["x", "w", "b"], "y"), node("Relu", ["y"], "r"), node("Add", ["y", "r"], "z")],
      (True, False)),
     ([conv("x", "w", "y"), node("Relu", ["y"], "r"), node("Relu", ["y"], "s"),
       node("Add", ["r", "s"], "z")], (False, False)),
-    ([conv("x", "w", "y"), node("Identity", ["y"], "i"), node("Relu", ["i"], "z")],
-     (False, False)),
-    ([conv("x", "w", "y"), node("LeakyRelu", ["y"], "z")], (False, False)),
     ([conv("x", "w", "y"), helper.make_node("Relu", ["y"], ["z"], domain="own")], (False, False)),
     ([conv("x", "w", "y"), node("Relu", ["y"], "z"), helper.make_node(
         "If", ["c"], ["f"], "choice",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 import time
@@ -116,12 +114,6 @@ def test_a_file_says_what_its_convolutions_are_with(tmp_path, line, wish, said):
     path = tmp_path / "lines"
     path.write_text(f"ic3ih8oc8kh3\n{line}\n")
     assert from_file(path, wish).notes == (said,)
-
-
-def test_padding_that_no_output_reads_is_not_there():
-    one_less_below = Described(1, 224, 224, 3, 64, 7, 7, (112, 112), (2, 2), (3, 3))
-    assert one_less_below.conv == Conv(224, 224, 3, 64, 7, 7, 2, 3)
-    assert not one_less_below.conv.wants
 
 
 @pytest.mark.parametrize(
@@ -385,42 +377,6 @@ def test_networks_have_the_convolutions_and_the_work_of_their_papers(
     flop = sum(shape.count * shape.problem.flop(shape.batch) for shape in shapes)
     assert {shape.batch for shape in shapes} == {networks.BATCH}
     assert flop / 2 / networks.BATCH / 1e9 == pytest.approx(billions, rel=rel)
-
-
-def test_a_suites_depthwise_convolutions_are_taken_and_said_by_lines():
-    result = run("--suite", "mobilenet-v2", "--list", "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert "source: Sandler" in result.stderr
-    network = json.loads(result.stdout)["network"]
-    assert (network["convolutions"], network["taken"], len(network["rows"])) == (53, 53, 31)
-    assert "taken: 53 of 53 convolutions, 100.0% of" in result.stderr
-    rows = {row["label"]: row for row in network["rows"]}
-    row = rows["bottleneck 2 depthwise 96 to 96"]
-    assert row["shape"] == "g96ic96oc96_ih112oh56kh3sh2ph1"
-    assert row["command"] == f"lenetgpu conv {row['shape']} --batch 64"
-
-
-def test_the_suites_are_listed(tmp_path):
-    result = run("--list", "--json", "-", "--csv", tmp_path / "suites.csv")
-    assert result.exit_code == 0, result.output
-    rows = {row["name"]: row for row in json.loads(result.stdout)["suites"]}
-    assert list(rows) == list(SUITES)
-    assert rows["mobilenet-v2"]["convolutions"] == 53
-    assert (rows["mobilenet-v2"]["shapes"], rows["mobilenet-v2"]["taken"]) == (31, 31)
-    assert "Table 2" in rows["mobilenet-v2"]["source"]
-    listed = list(csv.DictReader(io.StringIO((tmp_path / "suites.csv").read_text())))
-    assert [row["name"] for row in listed] == list(SUITES)
-
-
-def test_engines_take_a_line_too():
-    result = run("mb4ic4ih8oc16oh8kh3ph1", "--engines", "--json", "-")
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
-    assert (document["shape"], document["images"]) == ("4,8,8,16,3,1,1", 4)
-    for option in ("--engines", "--shares"):
-        refused = run("g4ic4ih8oc16oh8kh3ph1", option)
-        assert refused.exit_code == 2
-        assert "supports one group, not 4" in refused.output
 
 
 def test_forms_that_compute_the_same_are_one_row():

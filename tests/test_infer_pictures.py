@@ -276,17 +276,6 @@ def test_drawings_fit_and_show_the_ink(digits, width, braille):
         assert sum(line.count("#") for line in lines) > 60
 
 
-def test_a_terminal_without_braille_gets_plain_characters(folder):
-    env = os.environ | {"PYTHONIOENCODING": "ascii", "NO_COLOR": "1"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "lenetgpu", "infer", *CPU, "scans"],
-        capture_output=True, env=env | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=True,
-    )  # fmt: skip
-    text = ran.stdout.decode("ascii")
-    drawing = text.partition("1: ")[2].partition("device")[0]
-    assert "\\u28" not in drawing and "#" in drawing and "\x1b" not in text
-
-
 class Narrow:
     """A console of few characters, kept as text."""
 
@@ -372,15 +361,6 @@ def test_the_runner_up_is_the_likeliest_of_the_others():
     one, other = Classified(outcome, found, None, likely).rows()
     assert one["runner_up"] == {"label": 1, "probability": 0.3}
     assert other["runner_up"] == {"label": 0, "probability": 0.5}
-
-
-def test_a_bad_picture_that_is_skipped_is_not_said(folder):
-    (folder / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    for bad in ("bad.png", "gone.png"):
-        assert gather([bad, *meant(["scans"]).paths], False, 1, 3).bad == []
-        assert len(gather([bad, *meant(["scans"]).paths], False, 0, 3).bad) == 1
-    result = run("gone.png", "scans", "--skip", 1)
-    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_ctrl_c_while_pictures_are_read_leaves_nothing(folder, monkeypatch):

@@ -21,7 +21,7 @@ from lenetgpu.cli import main
 from lenetgpu.files import assets, checksums
 from lenetgpu.files.convert import convert_weights
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.models import forms, layouts
+from lenetgpu.files.models import forms
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import weight_shapes
 from lenetgpu.pipeline import Pipeline
@@ -198,17 +198,6 @@ def test_infer_and_the_library_take_every_form(tmp_path, ending, answers):
         np.testing.assert_array_equal(net(images), expected)
 
 
-@pytest.mark.parametrize("ending", [".onnx"])
-@pytest.mark.parametrize("words", ["profile", "compare fc2", "weights info"])
-def test_every_command_reads_every_form(tmp_path, tensors, ending, words):
-    """A number that is none is found in the file, so it was read."""
-    tensors["fc2"][1, 1] = np.nan
-    path = model_files.written(tmp_path, ending, tensors)
-    option = [path] if "info" in words else ["--weights", path, "--device", "cpu"]
-    done = run(*words.split(), *option)
-    assert done.exit_code == 2 and f"{path}: expected fc2 to hold finite" in done.stderr
-
-
 def test_onnx_runtime_gives_the_same_labels(tmp_path, shipped_weights):
     """All 10,000 digits that ship; our own labels are float64's, of which fp32 may miss none."""
     onnx = pytest.importorskip("onnx", reason="the extra `models` brings it")
@@ -284,10 +273,3 @@ def test_hdf5_imports_nothing_of_the_others():
     assert json.loads(done.stdout) == [
         "lenetgpu.files.models.forms",
     ]  # fmt: skip
-
-
-def test_the_network_still_ends_pool2_as_the_layouts_say():
-    rows = np.arange(1024, dtype=np.float32)[:, None]
-    by_channel = layouts.rows_by_channel(rows)
-    assert by_channel[17, 0] == (0 * 4 + 1) * 64 + 1  # map 1, row 0, column 1
-    assert (layouts.rows_by_pixel(by_channel) == rows).all()

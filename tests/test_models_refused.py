@@ -7,7 +7,6 @@ import os
 import random
 import resource
 import struct
-import subprocess
 import sys
 import zipfile
 
@@ -15,7 +14,6 @@ import model_files
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
 from lenetgpu import LenetError
 from lenetgpu.cli import main
@@ -305,14 +303,3 @@ def test_models_that_would_fill_the_memory(tmp_path, what):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(tmp_path / "x", b"\x08\x08" + BOMBS[what], "of at most 20,000 fields")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
-
-
-def test_a_folder_of_what_is_damaged_never_ends_in_a_traceback(tmp_path, tensors):
-    """As a person would meet it: the command, in a process of its own."""
-    for ending in (".npz",):
-        path = model_files.written(tmp_path, ending, tensors)
-        path.write_bytes(path.read_bytes()[:-3000])
-        words = [sys.executable, "-m", "lenetgpu", "weights", "info", path]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert done.stderr.startswith(f"lenetgpu: error: {path}: expected")

@@ -450,23 +450,6 @@ def test_strips_are_averaged_as_the_whole(put, mode, size, monkeypatch):
         assert np.allclose(found[0], shrunk(values.astype(np.float32)), atol=0.6)
 
 
-def test_a_picture_of_ints_is_not_taken_for_floats(put):
-    """16 bits whose largest is 1 are black with specks, averaged or not."""
-    for side in (30, 1200):
-        grey, *_ = read_grey(put(Image.fromarray(np.ones((side, side), np.uint16))))
-        assert grey.max() == pytest.approx(1)
-
-
-def test_as_is_says_the_size_of_the_file(put):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    for form, how, said in (
-        ("JPEG", {}, "2048x1536"), ("PNG", {}, "2048x1536"), ("JPEG", {"exif": exif}, "1536x2048")
-    ):  # fmt: skip
-        path = put(Image.new("L", (2048, 1536), 9), form=form, **how)
-        assert read_digit(path, as_is=True).notes == (f"resized from {said}",)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_cut_off_is_refused(put, form):
     whole = saved(
@@ -476,13 +459,6 @@ def test_what_is_cut_off_is_refused(put, form):
     for share in (0.02, 0.7, 0.97):
         with pytest.raises(LenetError, match=": expected (a whole|a picture)"):
             read_grey(put(whole[: int(share * len(whole))]))
-
-
-def test_pillow_is_not_to_take_what_is_cut_off(put, monkeypatch):
-    whole = saved(seven(), "JPEG")
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
-    with pytest.raises(LenetError, match="cut off"):
-        read_grey(put(whole[: len(whole) // 2]))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -261,11 +261,6 @@ def test_a_digit_close_to_its_sheets_edges_is_read(tight):
     assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
 
 
-@pytest.mark.parametrize("shape", [[80, 20, 130, 220], [90, 20, 118, 220]])
-def test_a_bar_drawn_as_an_outline_may_be_a_narrow_0_and_is_left(shape):
-    assert filled_outline(ring([shape], 2)) is None
-
-
 def test_the_holes_of_a_thick_digit_are_never_filled():
     for width in (20, 30, 40):
         for boxes in ([[40, 30, 160, 210]], [[50, 20, 150, 125], [40, 105, 160, 220]]):
@@ -288,13 +283,6 @@ def test_a_faint_pixel_is_a_strokes_where_strokes_are_thin_and_not_of_lines():
     ink[20:60, 50] = ink[60, 50:80] = 1
     ink[61:100, 80] = 0.8
     assert digits_of(ink)[0].box[1] >= 99 > 65 > digits_of(ink, lines=True)[0].box[1]
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_picture_without_paper_is_refused_without_a_word_of_numpys():
-    squares = np.indices((375, 500)).sum(axis=0) % 2
-    with pytest.raises(LenetError, match="expected a digit"):
-        as_mnist(squares.astype(np.float32) * 255)
 
 
 # what is drawn round or beside a digit
