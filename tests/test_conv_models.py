@@ -134,8 +134,8 @@ def test_shapes_are_followed_whatever_the_file_says_of_them(tmp_path):
              conv("p", "w", "y")]  # fmt: skip
     weights = [numbers("i", [0]), numbers("s", [12, 16, 16]), tensor("w", 4, 12, 1, 1)]
     made = model(nodes, weights)
-    made.graph.value_info.append(helper.make_tensor_value_info("p", 1, (9, 9, 9, 9)))
-    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", 1, (9, 9, 9, 9)))
+    made.graph.value_info.append(helper.make_tensor_value_info("x", 1, (9, 9, 9, 9)))
+    made.graph.output.append(helper.make_tensor_value_info("p", 1, (9, 9, 9, 9)))
     (given,) = onnx_convs.read(written(tmp_path, made), 3)
     assert (given.asked.images, given.asked.conv) == (3, Conv(16, 16, 12, 4, 1, 1))
 
@@ -235,6 +235,8 @@ def test_images_are_those_of_the_model_or_as_asked(tmp_path, size, batch, images
         ([node("Relu", ["x"], "y")], [], "expected a model with convolutions, found none"),
         ([conv("x", "w", "y"), conv("x", "w", "y")], [W], "a value y that is made twice"),
         ([conv("x", "w", "y", auto_pad="SAME")], [W], "found auto_pad SAME"),
+        ([conv("x", "w", "y")], [W, TensorProto(name="i", dims=[1 << 31], data_type=7)],
+         "a list of more than 131,072 numbers"),
     ],
 )  # fmt: skip
 def test_a_model_that_is_none_is_one_sentence(tmp_path, nodes, weights, words):

@@ -349,6 +349,7 @@ DAMAGED = r"a whole \w+ picture, found a damaged one \("
 BOMBS = {
     "png": (lambda: png(60_000, 60_000, zlib.compress(bytes(100))), LARGE),
     "pixels": (lambda: png(6400, 6251, zlib.compress(bytes(100))), "found 6,400x6,251 pixels"),
+    "side": (lambda: png(65_536, 3, zlib.compress(bytes(100))), "found 65,536x3 pixels"),
     "text": (lambda: png(9, 9, zlib.compress(bytes(90)),
                          chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(1 << 26)))), "too large"),
     "crc": (lambda: png(9, 9, zlib.compress(bytes(90)))[:-16] + bytes(4) + chunk(b"IEND", b""),
@@ -390,6 +391,13 @@ def test_bombs_are_refused_before_pillow_decodes(put, name, monkeypatch):
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(LenetError, match=rf": expected .*({said})"):
         read_grey(path)
+
+
+def test_pillow_is_not_to_take_what_is_cut_off(put, monkeypatch):
+    whole = saved(seven(), "JPEG")
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(LenetError, match="cut off"):
+        read_grey(put(whole[: len(whole) // 2]))
 
 
 def test_what_is_not_finite_is_refused(put):
