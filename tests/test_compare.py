@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 from click.testing import CliRunner
 
 from lenetgpu import plan
 from lenetgpu.check.judge import Verdict
 from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure import rounds as comparing
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
-from lenetgpu.measure.regression import check_earlier, regressions
+from lenetgpu.measure.regression import regressions
 from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, untried
@@ -115,43 +112,6 @@ def test_a_regression_is_called_only_when_the_interval_says_so():
     gone = document(2.0)
     del gone["candidates"][1]["median_ms"]
     assert regressions(gone, document(2.0), 5) == ["other: timed then, not now"]
-
-
-def test_earlier_results_may_name_plans_as_they_were_called(tmp_path):
-    earlier = document(2.0) | {"what": "plans", "reference": "fast"}
-    earlier["candidates"][0]["name"], earlier["candidates"][1]["name"] = "fast", "mma"
-    path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(earlier))
-    found = load_earlier(path, "compare", "plans")
-    assert found["reference"] == "fp16"
-    assert [entry["name"] for entry in found["candidates"]] == ["fp16", "mma_fp16"]
-
-
-def test_earlier_results_must_be_of_the_same_setting(tmp_path):
-    earlier = document(2.0) | {"images": 10}
-    path = tmp_path / "earlier.json"
-    path.write_text(json.dumps(earlier))
-    found = load_earlier(path, "compare", "conv2")
-    assert found["device"] == {"name": "test"} and found["reference"] == "base"
-    assert found["candidates"][1]["ratio"] == earlier["candidates"][1]["ratio"]
-    with pytest.raises(LenetError, match="expected results of compare conv1, found 'conv2'"):
-        load_earlier(path, "compare", "conv1")
-    for text in (
-        "{}",
-        "3",
-        "[]",
-        '{"command": "compare", "what": "conv2", "device": "x"}',
-        "nonsense",
-    ):
-        path.write_text(text)
-        with pytest.raises(LenetError, match="expected JSON of compare"):
-            load_earlier(path, "compare", "conv2")
-    setting = {"device": "test", "reference": "base", "images": 10, "cold_l2": False}
-    check_earlier(earlier, "e.json", setting)
-    others = {"device": "another", "reference": "other", "images": 20, "cold_l2": True}
-    for key, value in others.items():
-        with pytest.raises(LenetError, match=f"e.json: expected {key}"):
-            check_earlier(earlier, "e.json", setting | {key: value})
 
 
 def test_what_no_gpu_has_run_is_a_variant_and_its_plan(monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib.util
-import json
 import signal
 import subprocess
 import sys
@@ -15,10 +14,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
-from test_infer_stopped import stopped
 
 from lenetgpu.check import mistakes
-from lenetgpu.check.mistakes import Mistakes, confusion, confusions, counts_of, per_digit
+from lenetgpu.check.mistakes import Mistakes, confusion, confusions, per_digit
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
@@ -28,7 +26,6 @@ from lenetgpu.files.reading import MemorySource
 from lenetgpu.lab import infer as job
 from lenetgpu.lab import mistakes as files
 from lenetgpu.lab.mistakes import bounded, lead, lines, probability, share, title
-from lenetgpu.measure.document import infer_json
 from lenetgpu.measure.outcome import Request
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -70,12 +67,6 @@ def test_counts_by_hand(monkeypatch):
         {"label": 4, "predicted": 1, "images": 1},
         {"label": 9, "predicted": 4, "images": 1},
     ]
-
-
-def test_labels_of_bytes_are_counted_too():
-    few = np.array([9, 8], np.uint8)
-    counts = confusion(few, few[::-1].astype(np.int32))
-    assert counts[9, 8] == counts[8, 9] == 1 and counts.sum() == 2
 
 
 def noted(parts, done, first=100):
@@ -164,6 +155,18 @@ def test_lines_by_hand():
     assert list(lines(many, 250))[1].endswith(", 1 other pair: 40")
 
 
+def test_headings_by_hand():
+    counts = confusion(LABELS, READ)
+    assert title(counts) == "6 of 11 digits read wrong"
+    assert lead(counts) == (
+        "45.45% are read right. The most frequent mistake is 4 read as 9, 3 times."
+    )
+    right = confusion(READ, READ)
+    assert (title(right), lead(right)) == ("None of 11 digits read wrong", "100% are read right.")
+    assert bounded(120, 1178) == "120 of 1,178 shown, the surest mistakes."
+    assert (bounded(1, 1), bounded(2, 2)[:5]) == ("One mistake.", "All 2")
+
+
 def test_no_share_is_rounded_to_all_or_nothing():
     assert [share(part) for part in (0, 1e-9, 0.5, 0.98765, 1 - 1e-9, 1)] == [
         "0%", "0.1%", "50.0%", "98.8%", "99.9%", "100%",
@@ -172,23 +175,6 @@ def test_no_share_is_rounded_to_all_or_nothing():
     assert [probability(p) for p in (1e-9, 0.0004999, 0.25, 0.99949, 0.9995, 1.0)] == [
         "<0.1%", "<0.1%", "25.0%", "99.9%", ">99.9%", ">99.9%",
     ]  # fmt: skip
-
-
-def test_headings_by_hand():
-    counts = confusion(LABELS, READ)
-    assert title(counts) == "6 of 11 digits read wrong"
-    assert lead(counts) == (
-        "45.45% are read right. The most frequent mistake is 4 read as 9, 3 times."
-    )
-    one = confusion(LABELS[1:2], READ[1:2])
-    assert title(one) == "1 of 1 digit read wrong"
-    assert lead(one).endswith("is 4 read as 9, once.")
-    assert title(1000 * counts) == "6,000 of 11,000 digits read wrong"
-    right = confusion(READ, READ)
-    assert (title(right), lead(right)) == ("None of 11 digits read wrong", "100% are read right.")
-    assert bounded(120, 1178) == "120 of 1,178 shown, the surest mistakes."
-    assert bounded(1, 1) == "One mistake."
-    assert bounded(120, 120) == "All 120 shown, the surest mistakes first."
 
 
 @pytest.fixture
@@ -235,8 +221,9 @@ def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
         np.testing.assert_allclose(found, shares[[read, is_, second]], rtol=1e-5)
 
 
-@pytest.mark.parametrize("form", ["hdf5", "floats", "packed", "idx.gz"])
-@pytest.mark.parametrize("large", [False, True], ids=["whole", "meanwhile"])
+@pytest.mark.parametrize(
+    ("form", "large"), [("hdf5", True), ("floats", False), ("packed", True), ("idx.gz", True)]
+)
 def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, large):
     """Read whole or while it is computed: the same list, the same pictures."""
     path, whole = data, job.infer(asked(data))
@@ -283,8 +270,7 @@ def test_labels_are_written_as_without(data, tmp_path, monkeypatch):
         assert beside.read_bytes() == plain.read_bytes()
 
 
-@pytest.mark.parametrize("output", [False, True])
-@pytest.mark.parametrize("large", [False, True], ids=["whole", "meanwhile"])
+@pytest.mark.parametrize(("output", "large"), [(False, True), (True, False), (True, True)])
 def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output):
     whole = job.infer(asked(data)).mistakes.rows
     if large:
@@ -324,18 +310,6 @@ def test_ctrl_c_while_labels_are_written(data, tmp_path, monkeypatch):
     assert any((whole["index"] >= 120) & (whole["index"] < 150))
 
 
-def test_ctrl_c_on_the_command_line(tmp_path):
-    target = tmp_path / "wrong.csv"
-    words = ["infer", "--limit", 2000, "--batch", 500, *CPU, "--errors", target]
-    done = stopped(9, *words)
-    assert done.returncode == 130, done.stderr
-    images = int(done.stderr.split(": ")[2].split(" of ")[0].replace(",", ""))
-    rows = listed(target)
-    assert 0 < images < 2000 and rows and all(int(row["index"]) < images for row in rows)
-    right = images - len(rows)
-    assert f"accuracy {right:,}/{images:,}" in done.stdout
-
-
 def test_the_summary_says_them_where_there_are_any(data):
     result = run("infer", data, *CPU)
     said = result.stdout.splitlines()
@@ -360,19 +334,6 @@ def test_a_list_imports_nothing_that_draws(data, tmp_path):
         capture_output=True, text=True, cwd=ROOT, check=True,
     )  # fmt: skip
     assert done.stdout.endswith("\nset()\n") and listed(tmp_path / "wrong.csv")
-
-
-def test_the_json_counts_every_image(data, tmp_path):
-    document = json.loads(run("infer", data, *CPU, "--json", "-").stdout)
-    outcome = job.infer(asked(data))
-    np.testing.assert_array_equal(counts_of(document), confusion(outcome.truth, outcome.labels))
-    assert sum(row["images"] for row in document["per_digit"]) == N
-    wrong = sum(pair["images"] for pair in document["confusions"])
-    assert 20 < wrong == N - document["correct"]
-    np.save(tmp_path / "x.npy", np.zeros((3, 28, 28), np.uint8))
-    document = infer_json(job.infer(Request(data=tmp_path / "x.npy", device="cpu")), 0.0)
-    assert document["per_digit"] is document["confusions"] is counts_of(document) is None
-    assert counts_of({"correct": 3}) is None
 
 
 def test_mistakes_of_images_without_labels_are_refused_at_once(tmp_path, monkeypatch):

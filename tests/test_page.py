@@ -11,7 +11,7 @@ import pytest
 from browser import DESK, PHONE, browser
 
 from lenetgpu.lab.page import base
-from lenetgpu.lab.page.base import png_uri, sheet
+from lenetgpu.lab.page.base import sheet
 
 pytest.importorskip("jinja2", reason="needs jinja2: extra report")
 
@@ -59,8 +59,7 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (DESK, True)])
 def test_a_page_asks_for_nothing_and_fits(chromium, file, width, dark):
     with chromium.open(file, width, dark) as seen:
         assert (seen.console, seen.requests) == ([], [])
@@ -70,19 +69,6 @@ def test_a_page_asks_for_nothing_and_fits(chromium, file, width, dark):
         assert facts[2:6] == ["date", "2026-11-22", "commit", "not recorded"]
         paper = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", paper))) < 3 * 128) is dark
-
-
-def test_the_helper_sees_what_it_looks_for(chromium, tmp_path):
-    """A page that asks, complains and is too wide is seen to be one."""
-    bad = tmp_path / "bad.html"
-    bad.write_text(
-        "<body><div style='width: 3000px'>x</div><img src='none.png'>"
-        "<script>console.error('said'); throw new Error('thrown')</script>"
-    )
-    with chromium.open(bad, PHONE) as seen:
-        assert seen.overflow() > 2000
-        assert [url.rpartition("/")[2] for url in seen.requests] == ["none.png"]
-        assert {"said", "thrown"} <= {*seen.console}
 
 
 def test_a_page_may_not_ask(chromium, file):
@@ -121,7 +107,7 @@ def test_a_missing_value_is_an_error():
         base.environment().from_string("{{ missing }}").render()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5, 16, 17])
+@pytest.mark.parametrize("count", [0, 1, 17])
 def test_a_sheet_holds_every_digit(count, rng):
     from PIL import Image
 
@@ -135,14 +121,6 @@ def test_a_sheet_holds_every_digit(count, rng):
         column, row = made.place(number)
         x, y = 28 * column, 28 * row
         assert (whole[y : y + 28, x : x + 28] == image).all()
-
-
-def test_colours_survive_a_data_uri(rng):
-    from PIL import Image
-
-    pixels = rng.integers(0, 256, (5, 7, 3), np.uint8)
-    data = png_uri(pixels).partition(",")[2]
-    assert (np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) == pixels).all()
 
 
 def luminance(colour):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,9 +18,9 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab import report as command
-from lenetgpu.lab.documents import MOST_ROWS, checked
+from lenetgpu.lab.documents import MOST_ROWS, UNDRAWN, checked
 from lenetgpu.lab.page import report as pages
-from lenetgpu.lab.page.blocks import changed, where
+from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import Column
 
@@ -121,21 +121,6 @@ def test_each_figure_says_whose_it_is(file):
     blocks = [block for part in parts.values() for block in part.split('<div class="block">')[1:]]
     assert len(blocks) > 20
     assert [block for block in blocks if "NVIDIA H200, 2026-11-2" not in block] == []
-
-
-def test_a_commit_is_called_one_beside_others_that_are_not_recorded():
-    device = {"kind": "cpu", "name": "a CPU"}
-    documents = [{"device": device, "date": "2026-11-22", "commit": c}
-                 for c in ("e0870748501234", None, "e0870748501234")]  # fmt: skip
-    assert where(*documents) == "a CPU, 2026-11-22, commit e087074850, commit not recorded"
-
-
-def test_plans_say_whose_weights_and_which_images(file):
-    """The course's weights beside the shipped ones: 87.2 % under a headline of 99.60 %."""
-    html = file.read_text()
-    table = re.search(r"<h4>Plans</h4>.*?</table>", html, re.S)[0]
-    assert "model.hdf5" in table and "t10k-images-idx3-ubyte.gz" in table
-    assert "lenet-mnist.h5, t10k-images-idx3-ubyte.gz" in html
 
 
 def test_what_changed_since_is_seen(monkeypatch):
@@ -251,15 +236,6 @@ def test_tables_sort_and_filter(chromium, file):
         assert len(column(found, 1)) == len(rows) and said.inner_text() == ""
 
 
-def test_numbers_sort_as_numbers(chromium, file):
-    """Not as their digits: 10,000 comes after 9.5."""
-    with chromium.open(file) as opened:
-        found = table(opened.page, "Every schedule")
-        found.locator("thead th button", has_text="chunk").press("Enter")
-        chunks = [int(text.replace(",", "")) for text in column(found, 6) if text]
-        assert chunks == sorted(chunks) and len(set(map(len, map(str, chunks)))) > 1
-
-
 def test_hovering_shows_the_numbers(chromium, file):
     with chromium.open(file) as opened:
         figure = opened.page.locator(CHARTS, has_text="Where the time of a pass goes").first
@@ -338,14 +314,21 @@ def test_what_slips_in_does_not_run(chromium, file, tmp_path):
         assert any("Content Security Policy" in line for line in opened.console)
 
 
+def negative():
+    document = read("plans", "fp16.json")
+    document["stages"][0]["p95_ms"] = -5
+    return json.dumps(document)
+
+
 DAMAGED = {
     "no-json": ("{", "found another document"),
     "a-list": ("[1]", "expected an object, found a list"),
     "unknown": ('{"command": "format c:"}', "expected one of infer"),
     "no-device": ('{"command": "infer"}', "expected device, found none"),
-    "twice": ('{"command": "infer", "command": "infer"}', "a key twice"),
+    "no-rows": ('{"command": "peers", "device": {"kind": "cpu", "name": "x"}}', "peers: TypeError"),
     "nan": ('{"command": NaN}', "no number of JSON"),
-    "deep": ("[" * 100_000, "nested too deeply"),
+    "many": (json.dumps({"traceEvents": [1] * (MOST_ROWS + 1)}), "at most 20,000 entries"),
+    "negative": (negative(), "p95_ms: expected a time from 0, found -5"),
 }
 
 
@@ -359,28 +342,43 @@ def test_a_damaged_file_is_a_sentence_with_its_name(name, tmp_path):
     assert f"{bad}: expected JSON of a command of lenetgpu" in done.output and said in done.output
 
 
+def holders(value):
+    """Every object and list of a document."""
+    if isinstance(value, dict | list):
+        yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from holders(part)
+
+
+def test_a_mutated_document_is_a_sentence_or_a_page(tmp_path, monkeypatch):
+    """Whatever is wrong with its values: what can be loaded can be drawn, and is text."""
+    random_, path, refused = random.Random(7), tmp_path / "m.json", 0
+    values = (None, True, -1, 0, 1e30, 10**400, "", EVIL, [], {}, [1], {"signal": "window.hit"})
+    documents = [read(*parts) for parts in (("peers.json",), ("cells", "conv2.json"),
+                 ("plans", "fp16.json"), ("shares.json",), ("weights.json",))]  # fmt: skip
+    monkeypatch.setattr(pages, "_library", str)
+    other = command.load_document(H200 / "cells" / "fc1.json")
+    for number in range(200):
+        document = copy.deepcopy(documents[number % len(documents)])
+        for _ in range(random_.randint(1, 4)):
+            holder = random_.choice([one for one in holders(document) if one])
+            keys = list(holder) if isinstance(holder, dict) else range(len(holder))
+            holder[random_.choice(keys)] = random_.choice(values)
+        path.write_text(json.dumps(document))
+        try:
+            loaded = command.load_document(path)
+        except LenetError as error:
+            assert str(error).startswith(str(path)) and str(error).isprintable()
+            refused += 1
+            continue
+        if loaded["command"] not in UNDRAWN:
+            made = pages.page([loaded, other])
+            assert "<img src=x" not in made.partition('id="charts"')[0]
+    assert 20 < refused < 180
+
+
 def changed_peers(**fields):
     return copy.deepcopy(read("peers.json")) | fields
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"rows": "none"},
-        {"rows": [{"name": "x", "maker": "y", "median_ms": "0.1"}]},
-        {"rows": [{"name": "x", "maker": "y", "median_ms": 10**400}]},
-        {"rows": [{"name": "x", "maker": "y", "median_ms": True}]},
-        {"rows": [{"maker": "y", "median_ms": 1}]},
-        {"rows": [1] * (MOST_ROWS + 1)},
-        {"device": "a GPU"},
-        {"kernels": {"a": 1}},
-        {"date": 5},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_what_is_read_has_its_type(fields):
-    with pytest.raises(ValueError, match="expected"):
-        checked(changed_peers(**fields))
 
 
 def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
@@ -406,9 +404,7 @@ def test_numbers_at_their_ends_are_drawn(chromium, tmp_path):
     [
         (("out.pdf",), "expected a name ending in .html or .htm, found .pdf"),
         (("no/out.html",), "expected an existing folder"),
-        (("out.html", H200 / "peers.json", "--plan", "fp32"), "found --plan beside files"),
         (("out.html", H200 / "peers.json", "--plan", "auto"), "found --plan beside files"),
-        (("out.html", H200 / "peers.json", "--seconds", "60"), "found --seconds beside files"),
         (("out.html", "gone.json"), "no such file"),
         (("out.html", "empty"), "expected a folder with JSON files, found none"),
         (("out.html", H200 / "sanitize.json"), "expected JSON with figures to draw, found none"),
@@ -446,7 +442,7 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 # a fresh run
 
 
-@pytest.mark.parametrize("late", [0, 1, 3, 4, 40])
+@pytest.mark.parametrize("late", [0, 3, 4])
 def test_who_was_not_compared_is_named_or_counted(late):
     kept = [{"name": "kept.one"}]
     entries = kept + [{"name": f"v.{i}", "note": command.UNCHECKED} for i in range(late)]
@@ -516,26 +512,6 @@ def test_a_folder_is_read_whole_and_each_file_once(tmp_path, monkeypatch):
         for number in range(command.MOST_FILES + 1):
             (tmp_path / f"{number}.json").touch()
         command.json_files([tmp_path])
-
-
-def test_help_stays_light():
-    code = (
-        "import sys; from lenetgpu.cli import main; "
-        "main(['report', '--help'], standalone_mode=False); "
-        "print([m for m in ('jinja2', 'vl_convert', 'numpy', 'PIL') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize("key", ["median_ms", "p95_ms"])
-def test_a_negative_time_is_no_time(tmp_path, key):
-    document = read("plans", "fp16.json")
-    document["stages"][0][key] = -5
-    (tmp_path / "run.json").write_text(json.dumps(document))
-    done = run(tmp_path / "o.html", tmp_path / "run.json")
-    assert done.exit_code == 2 and not (tmp_path / "o.html").exists()
-    assert f"{key}: expected a time from 0, found -5" in done.stderr
 
 
 def test_a_long_table_is_gone_through_once():

@@ -53,13 +53,13 @@ def quantity(field: str, title: str | None, log: bool = False, **more: Any) -> S
 
 def names(field: str, order: Sequence[str] | None = None) -> Spec:
     """Return an axis of names in the order that they are given, None: that of the rows."""
-    sort = None if order is None else list(order)
+    sort = None if order is None else [*map(str, order)]
     return {"field": field, "type": "nominal", "title": None, "sort": sort}
 
 
 def colour(field: str, order: Sequence[str], title: str | None = None) -> Spec:
     """Return a colour a name, the same in every chart that lists it in the same place."""
-    scale: Spec = {"domain": list(order)}
+    scale: Spec = {"domain": [*map(str, order)]}
     legend: Spec | None = None if len(order) < 2 else {}
     return {"field": field, "type": "nominal", "title": title, "scale": scale, "legend": legend}
 
@@ -317,8 +317,9 @@ def parted(case: Mapping[str, Any], told: bool = False) -> Spec:
 
 def sweep(rows: Rows) -> Spec:
     """Return ms over images a chunk, a line a number of streams; bare ways are drawn across."""
-    timed = [row for row in rows if _timed(row)]
-    ways = [
+    keys = ("way", "streams", "chunk", "taper", "median_ms", "p05_ms", "p95_ms", "predicted_ms")
+    timed = [{key: row.get(key) for key in keys} for row in rows if _timed(row)]
+    ways: list[dict[str, Any]] = [
         row | {"lanes": f"{row['streams']:g}"}
         for row in timed
         if row["way"] == "schedule" and row.get("taper") in (None, 1)

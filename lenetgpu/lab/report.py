@@ -20,7 +20,7 @@ from lenetgpu.lab.documents import TRACED, UNDRAWN, checked, read
 from lenetgpu.lab.page.base import write_page
 from lenetgpu.lab.page.blocks import Block, Document, Drawing, source
 from lenetgpu.lab.page.mistakes import section
-from lenetgpu.lab.page.report import page, require_charts
+from lenetgpu.lab.page.report import page, require_charts, tried
 from lenetgpu.lab.profile import Profile, profile
 from lenetgpu.measure.outcome import Outcome, Request
 from lenetgpu.measure.rounds import UNCHECKED, Say
@@ -128,9 +128,20 @@ def json_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def load_document(path: Path) -> Document:
-    """What a page draws of a JSON file; LenetError where it is none of ours, or damaged."""
-    document = read(path, "JSON of a command of lenetgpu", checked)
-    return _labelled(document, f"{path.absolute().parent.name}/{path.name}", path.stem)
+    """Return what a page draws of a JSON file; LenetError where it is none of ours, or damaged."""
+    label = f"{path.absolute().parent.name}/{path.name}"
+
+    def drawn(value: Any) -> Document:
+        document = _labelled(checked(value), label, path.stem)
+        try:
+            if document["command"] not in UNDRAWN:
+                tried(document)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"{document['command']}: {error!r}") from error
+        return document
+
+    document: Document = read(path, "JSON of a command of lenetgpu", drawn)
+    return document
 
 
 def _labelled(document: Document, label: str, stem: str, fresh: bool = False) -> Document:

@@ -202,7 +202,7 @@ def _run_rows(
     )
     if gpu is not None:
         ready = [v for v in chosen if v.needs.met_by(gpu) and v not in own]
-        _compile_all(request, shapes, ready, say)
+        compile_all(request, shapes, ready, say)
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
@@ -222,7 +222,7 @@ def _run_rows(
     return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 
-def _compile_all(request: ConvRequest, shapes: list[Shape], ready: list[Variant], say: Say) -> None:
+def compile_all(request: ConvRequest, shapes: list[Shape], ready: list[Variant], say: Say) -> None:
     """Compile every kernel that the variants say they will launch, by as many threads as help."""
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.nvrtc import compile_together

@@ -22,6 +22,7 @@ from lenetgpu.lab.page.blocks import (
     either,
     short_commit,
 )
+from lenetgpu.lab.render import Table
 
 MOST_BYTES = 6_000_000
 _PROGRAM = Path(__file__).parent / "report.js"
@@ -79,6 +80,16 @@ def chapters(documents: Sequence[Document], mistakes: Block | None = None) -> li
     return made
 
 
+def tried(document: Document) -> None:
+    """Make the sections and cells of a document alone, which fails where it is damaged."""
+    for chapter in chapters([document]):
+        for section in chapter.sections:
+            for part in (part for block in section.blocks for part in block.parts):
+                if isinstance(part, Table):
+                    for row in part.rows:
+                        part.cells(row)
+
+
 def _drawn(blocks: Sequence[Block]) -> list[Block]:
     """The blocks without charts that have nothing to draw, and those that this leaves."""
     found = []
@@ -100,7 +111,7 @@ def _charts(made: Sequence[Chapter]) -> dict[str, dict[str, Any]]:
     """Return every chart's specification by the name of its place in the page."""
     blocks = [block for one in made for section in one.sections for block in section.blocks]
     drawn = [part for block in blocks for part in block.parts if isinstance(part, Chart)]
-    return {place(part): part.spec | {"description": part.title} for part in drawn}
+    return {place(part): part.spec | {"description": str(part.title)} for part in drawn}
 
 
 def place(chart: Chart) -> str:

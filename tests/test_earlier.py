@@ -1,0 +1,257 @@
+"""What a run lost since an earlier file: of compare and conv, of old files and damaged ones."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+
+import pytest
+from click.testing import CliRunner
+
+from lenetgpu.cli import main
+from lenetgpu.cli.options import write_json
+from lenetgpu.errors import LenetError
+from lenetgpu.lab import documents
+from lenetgpu.lab.compare import gate_note
+from lenetgpu.lab.documents import load_earlier
+from lenetgpu.measure.regression import check_earlier, regressions
+
+SHAPE, OTHER = "1,8,8,4,3,1,0", "1,9,9,4,3,1,0"
+MUTANTS = 600
+VALUES = (
+    None, True, 0, -1, 2, 10**30, 10**400, 5e-324, math.nan, -math.inf, "", "fast", "\x1b[31m",
+    "\ud800", "x" * 5_000, [], {}, [None], [1, 2, 3], {"name": "a"}, {"median": 1},
+)  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def entry(name, ratio=None, median=1.0, spread=0.01):
+    made = {"name": name, "median_ms": median, "p05_ms": median * (1 - spread),
+            "p95_ms": median * (1 + spread)}  # fmt: skip
+    made["interval_ms"] = {"median": median, "low": made["p05_ms"], "high": made["p95_ms"]}
+    if ratio is not None:
+        made["ratio"] = {"median": ratio, "low": 0.99 * ratio, "high": 1.01 * ratio}
+    return made
+
+
+def case(shape=SHAPE, **ratios):
+    entries = [entry("base", 1.0), *(entry(name, ratio) for name, ratio in ratios.items())]
+    return {"shape": shape, "label": shape, "images": 2, "reference": "base", "candidates": entries}
+
+
+def conv(*cases):
+    return {"command": "conv", "device": {"name": "test"}, "cases": list(cases),
+            "reference": "base", "cold_l2": False, "date": "2026-11-23"}  # fmt: skip
+
+
+def compare(**ratios):
+    about = {"command": "compare", "what": "fc2", "device": {"name": "test"}, "cold_l2": False}
+    return case(**ratios) | about | {"images": 64}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A file with a document in it."""
+
+    def write(document):
+        path = tmp_path / "earlier.json"
+        path.write_text(json.dumps(document))
+        return path
+
+    return write
+
+
+def test_convolutions_are_compared_shape_by_shape():
+    earlier = conv(case(a=2.0, b=1.0), case(OTHER, a=2.0))
+    now = conv(case(a=2.5, b=1.0), case(OTHER, a=2.0), case("1,7,7,4,3,1,0", a=9.0))
+    (line,) = regressions(now, earlier, 5)
+    assert line == f"{SHAPE}: a: +25.0% (at least +22.5% by the interval)"
+    assert regressions(now, earlier, 23) == []
+    assert regressions(conv(case(b=1.0)), earlier, 5) == [f"{SHAPE}: a: timed then, not now"]
+    assert regressions(conv(case(b=1.0)), earlier, 5, some=True) == []
+    now["cases"][0]["candidates"][1].pop("median_ms")
+    assert regressions(now, earlier, 5, some=True) == [f"{SHAPE}: a: timed then, not now"]
+
+
+def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
+    earlier, now = conv(case(a=2.0)), conv(case(a=2.0))
+    now["cases"][0]["candidates"][0] = entry("base", 1.0, median=1.2)
+    (line,) = regressions(now, earlier, 5)
+    assert line.startswith(f"{SHAPE}: base: +20.0%")
+    del earlier["cases"][0]["candidates"][0]["interval_ms"]
+    assert len(regressions(now, earlier, 5)) == 1
+    earlier["cases"][0]["candidates"][0] |= {"samples_ms": [1.0] * 9}
+    assert len(regressions(now, earlier, 5)) == 1
+
+
+def test_a_baseline_of_one_sample_is_as_uncertain_as_one_sample():
+    earlier, now = conv(case()), conv(case())
+    for document, time in ((earlier, 1.0), (now, 1.4)):
+        one = document["cases"][0]["candidates"][0]
+        one.pop("interval_ms")
+        one["samples_ms"] = [time]
+    assert regressions(now, earlier, 5) == []
+    now["cases"][0]["candidates"][0]["samples_ms"] = [1.7]
+    assert len(regressions(now, earlier, 5)) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda d, e: e.update(median_ms="fast"), "median_ms: expected a number"),
+        (lambda d, e: e.update(median_ms=math.nan), "NaN is no number of JSON"),
+        (lambda d, e: e.pop("p95_ms"), "p95_ms: expected a number, found none"),
+        (lambda d, e: e.update(ratio={"median": 1.0, "low": 2.0, "high": 0.5}),
+         "candidate 1: ratio: expected 1.0 between its ends"),
+        (lambda d, e: e["ratio"].pop("low"), "ratio: low: expected a number"),
+        (lambda d, e: e.update(ratio=[1, 2, 3]), "ratio: expected an object, found a list"),
+        (lambda d, e: e.update(samples_ms=[0]), "samples_ms: expected a number"),
+        (lambda d, e: e.update(name="base"), "two candidates of one name"),
+        (lambda d, e: e.pop("name"), "name: expected a text"),
+        (lambda d, e: d["cases"][0].pop("reference"), "reference: expected a text"),
+        (lambda d, e: d["cases"][0].pop("images"), "images: expected a number"),
+        (lambda d, e: d["cases"][0].update(candidates=3), "candidates: expected a list"),
+        (lambda d, e: d.update(cases={"a": 1}), "cases: expected a list, found an object"),
+        (lambda d, e: d.update(device=None), "device: expected an object, found none"),
+        (lambda d, e: d.update(cold_l2="no"), "cold_l2: expected true or false"),
+        (lambda d, e: d.update(command="compare"), "command: expected 'conv'"),
+    ],
+)  # fmt: skip
+def test_damaged_files_are_refused_before_anything_runs(written, damage, words):
+    document = conv(case(a=2.0))
+    found = load_earlier(written(document), "conv", None)
+    assert found["cases"][0]["candidates"][1]["ratio"] == {"median": 2.0, "low": 1.98, "high": 2.02}
+    damage(document, document["cases"][0]["candidates"][1])
+    with pytest.raises(LenetError, match="expected JSON of conv, found another doc") as caught:
+        load_earlier(written(document), "conv", None)
+    assert words in str(caught.value)
+
+
+def test_another_setting_is_refused(written):
+    now = {"device": "test", "reference": "base", "cold_l2": False}
+    convs, stage = conv(case(a=2.0)), compare(a=2.0)
+    check_earlier(convs, "e.json", now | {"cases": [(SHAPE, 2)]})
+    with pytest.raises(LenetError, match="expected a shape of this run, as 3,8,8,4,3,1,0 with 1"):
+        check_earlier(convs, "e.json", now | {"cases": [("3,8,8,4,3,1,0", 1)]})
+    check_earlier(stage, "e.json", now | {"images": 64})
+    others = {"device": "another", "reference": "other", "images": 20, "cold_l2": True}
+    for key, value in others.items():
+        with pytest.raises(LenetError, match=f"e.json: expected {key}"):
+            check_earlier(stage, "e.json", now | {"images": 64} | {key: value})
+    with pytest.raises(LenetError, match="expected results of compare conv1, found 'fc2'"):
+        load_earlier(written(stage), "compare", "conv1")
+    stage["candidates"] = [{"name": "a"}]
+    with pytest.raises(LenetError, match="expected candidates with times, found none"):
+        load_earlier(written(stage), "compare", "fc2")
+
+
+def test_earlier_results_may_name_plans_as_they_were_called(written):
+    earlier = compare(mma=2.0) | {"what": "plans", "reference": "fast"}
+    earlier["candidates"][0]["name"] = "fast"
+    found = load_earlier(written(earlier), "compare", "plans")
+    assert found["reference"] == "fp16"
+    assert [entry["name"] for entry in found["candidates"]] == ["fp16", "mma_fp16"]
+
+
+@pytest.mark.parametrize("command", [("conv", "1,8,8,4,3"), ("compare", "fc2", "--batch", "20")])
+def test_the_gate_ends_with_1_where_something_was_lost(command, tmp_path):
+    out = tmp_path / "first.json"
+    base = [*command, "--device", "cpu", "--seconds", 0.1, "--only", "serial,tiled"]
+    base += ["--reference", "tiled"]
+    first = run(*base, "--json", out)
+    assert first.exit_code == 0, first.output
+    document = json.loads(out.read_text())
+    for part in document.get("cases", [document]):
+        for one in part["candidates"]:
+            if one["name"] == "serial.loops":
+                one["ratio"] = {key: value / 1000 for key, value in one["ratio"].items()}
+    out.write_text(json.dumps(document))
+    lost = run(*base, "--against", out, "--fail-on-regression", 50)
+    assert lost.exit_code == 1, lost.output
+    assert "slower: " in lost.stderr and "serial.loops: +" in lost.stderr
+    kept = run(*base, "--against", out, "--fail-on-regression", 10_000_000)
+    assert kept.exit_code == 0, kept.output
+    assert "gate: 2 timed candidates of 20" in kept.stderr
+    assert "none lost more than 1e+07 %" in kept.stderr
+
+
+def test_json_has_no_nan_and_is_read_again(tmp_path):
+    path = tmp_path / "e.json"
+    document = conv(case(a=2.0))
+    document["cases"][0]["candidates"][1] |= {"relative_error": math.nan, "all": (math.inf, 1.0)}
+    write_json(path, document)
+    assert load_earlier(path, "conv", None)["cases"][0]["candidates"][1]["name"] == "a"
+    found = json.loads(path.read_text())["cases"][0]["candidates"][1]
+    assert (found["relative_error"], found["all"]) == (None, [None, 1.0])
+
+
+def mutated(document, random_):
+    """`document` after up to three mistakes, as bytes, some of them damaged too."""
+    for _ in range(random_.randint(1, 3)):
+        holders, found = [document], []
+        for holder in holders:
+            found += [(holder, key) for key in (holder if isinstance(holder, dict) else
+                                                range(len(holder)))]  # fmt: skip
+            items = holder.values() if isinstance(holder, dict) else holder
+            holders += [item for item in items if isinstance(item, dict | list)]
+        holder, key = random_.choice(found)
+        if random_.random() < 0.3:
+            del holder[key]
+        else:
+            holder[key] = copy.deepcopy(random_.choice([*VALUES, [holder[key]]]))
+    data = json.dumps(document).encode()
+    at = random_.randrange(len(data))
+    cut = random_.choice([data[:at], data[:at] + b"\xff" + data[at + 1 :], data + data[at:]])
+    return cut if random_.random() < 0.1 else data
+
+
+@pytest.mark.parametrize("command", ["compare", "conv"])
+def test_mutated_documents_end_in_a_sentence(command, tmp_path):
+    random_, refused, path = random.Random(13), 0, tmp_path / "e.json"
+    whole = compare(a=2.0, b=3.0) if command == "compare" else conv(case(a=2.0), case(OTHER, a=1.0))
+    for _ in range(MUTANTS):
+        path.write_bytes(mutated(copy.deepcopy(whole), random_))
+        try:
+            earlier = load_earlier(path, command, whole.get("what"))
+            lost = regressions(whole, earlier, 5)
+            gate_note(earlier, 5, lost)
+        except LenetError as error:
+            assert str(error).startswith(str(tmp_path)) and str(error).isprintable()
+            refused += 1
+    assert MUTANTS // 4 < refused < MUTANTS  # neither all nor few of them are damaged
+
+
+TEXTS = {
+    "nothing": b"",
+    "no object": b"[1, 2]",
+    "deep list": b"[" * 100_000,
+    "many digits": b'{"command": ' + b"9" * 10_000 + b"}",
+    "key twice": b'{"command": "conv", "command": "compare"}',
+    "not UTF-8": b'{"command": "\xff\xfe"}',
+    "escape": b'{"command": "compare", "device": {"name": ""}, "what": "\\u001b[2J"}',
+}
+
+
+@pytest.mark.parametrize("data", TEXTS.values(), ids=TEXTS)
+def test_what_is_no_document_is_refused_on_the_command_line(data, tmp_path):
+    path = tmp_path / "earlier.json"
+    path.write_bytes(data)
+    result = run("conv", "1,8,8,4,3", "--fail-on-regression", 5, "--against", path)
+    assert result.exit_code == 2, result.output
+    expected = f"{path}: expected JSON of conv, found another document ("
+    assert result.stderr.startswith(f"lenetgpu: error: {expected}")
+    assert result.stderr[:-1].isprintable()
+
+
+def test_a_file_is_not_read_beyond_the_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(documents, "MAX_BYTES", 1_000)
+    path = tmp_path / "earlier.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(LenetError, match="more than 1,000 bytes"):
+        load_earlier(path, "compare", "fc2")
