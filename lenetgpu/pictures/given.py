@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.folders import below, is_pattern, matching
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 STDIN, _NAMED = "-", "stdin"
 PICTURE = "picture"
-_STEP = 1 << 20
 
 
 @dataclass
@@ -225,27 +224,18 @@ def _spool(file: Path) -> None:
     if stdin is None or stdin.isatty():
         raise LenetError("stdin: expected a file or a pipe, found a terminal")
     try:
-        with file.open("wb") as out:
-            for part in _parts(stdin.buffer):
-                out.write(part)
+        data = stdin.buffer.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise LenetError(f"stdin: expected what can be read, found: {error.strerror}") from error
+    if len(data) > MOST_BYTES:
+        raise LenetError(
+            f"stdin: expected at most {MOST_BYTES:,} bytes, found more; give it as a file"
+        )
+    try:
+        file.write_bytes(data)
     except OSError as error:
         folder = file.parent.parent
         raise LenetError(
             f"{folder}: expected room for a copy of stdin, found: {error.strerror}; TMPDIR names "
             "another folder"
         ) from error
-
-
-def _parts(stdin: BinaryIO) -> Iterator[bytes]:
-    """What comes on stdin; LenetError where it cannot be read, or is longer than MOST_BYTES."""
-    size = 0
-    try:
-        while part := stdin.read(_STEP):
-            size += len(part)
-            if size > MOST_BYTES:
-                raise LenetError(
-                    f"stdin: expected at most {MOST_BYTES:,} bytes, found more; give it as a file"
-                )
-            yield part
-    except OSError as error:
-        raise LenetError(f"stdin: expected what can be read, found: {error.strerror}") from error
