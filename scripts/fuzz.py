@@ -53,7 +53,7 @@ _BATCH, _KEPT, _CORPUS = 200, 4, 400
 
 @dataclass(frozen=True)
 class Options:
-    """How long (`seconds` over all formats, `cases` of each), and how."""
+    """Duration (`seconds` over all formats, or `cases` of each) and settings of a run."""
 
     seed: int
     seconds: float = float("inf")
@@ -155,7 +155,7 @@ class Child:
             file.write(json.dumps(what) + "\n")
 
     def over(self, limit: float) -> bool:
-        """Whether it has ended, or was killed since a case took too long."""
+        """Return true if it has ended, or was killed because a case took too long."""
         pid, self.status = os.waitpid(self.pid, os.WNOHANG)
         if pid:
             return True

@@ -1,4 +1,4 @@
-"""What `scripts/fuzz.py` damages, and how: a format is valid files, a mutation and a reader.
+"""Formats that `scripts/fuzz.py` damages: each has valid files, a mutation and a reader.
 
 `read` returns what was taken from a file as text, the same for the same file, and raises LenetError
 for a file that it refuses; whatever else it does is a finding.
@@ -586,7 +586,7 @@ _fp32 = cache(lambda: resolve("fp32", "cpu"))
 
 @dataclass(frozen=True)
 class Record:
-    """What the cache keeps of something that `ask` makes, reads, or makes anew.
+    """A cache entry of something that `ask` makes, reads, or makes anew.
 
     `given` stands in for `name` of the module `owner`, which measures or compiles.
     """

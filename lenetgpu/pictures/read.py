@@ -58,7 +58,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")  # of bombs and odd tags: the
 
 
 class RefusedError(Exception):
-    """What was found in a picture, after "found"; `wanted`, after "expected": a whole picture."""
+    """Refusal of a picture: the text after "found", and `wanted` after "expected"."""
 
     def __init__(self, found: str, wanted: str | None = None) -> None:
         super().__init__(found)
@@ -232,7 +232,7 @@ def _grey(image: Image.Image) -> Array:
 
 
 def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
-    """What `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
+    """Return what `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
 
     It is made of parts of the picture, so that little is held beside what was decoded.
     """

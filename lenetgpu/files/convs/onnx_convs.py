@@ -30,7 +30,7 @@ from lenetgpu.problems import outputs
 
 EXPECTED = "an ONNX model"
 _FILTERS = {"Conv": 1, "QLinearConv": 3, "ConvInteger": 1}
-"""Which input of a convolution is its filters; its images are the first."""
+"""Position of a convolution's filters among its inputs; its images are the first."""
 _TYPES = {DOUBLE: "fp64", 2: "int8", 3: "int8"}
 _DTYPES = {FLOAT: "fp32", FLOAT16: "fp16", BFLOAT16: "bf16"}
 _AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")

@@ -140,7 +140,7 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
 
 
 def _entries(path: Path, comment: bytes) -> dict[str, str]:
-    """What our own archives say in their comment; nothing of another program's.
+    """Return the entries in one of our archives' comments; nothing of another program's.
 
     LenetError where it begins as ours, or names our checksums, and is no JSON.
     """

@@ -80,7 +80,7 @@ def form_of(start: bytes) -> str | None:
 
 
 def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
-    """What reads and what writes a form, imported when it is asked for."""
+    """Return the reader and the writer of a form, imported when it is asked for."""
     if form == SAFETENSORS:
         from lenetgpu.files.models import safetensors
 

@@ -52,7 +52,7 @@ class Limits:
 
 WEIGHTS = Limits(fields=20_000, tensor=8 << 20, kept=9 << 20)
 STRUCTURE = Limits(fields=400_000, tensor=1 << 12, kept=16 << 20)
-"""Of models of any size, whose shapes are read and whose weights are not."""
+"""Limits for models of any size, whose shapes are read and whose weights are not."""
 
 
 def parsed(path: Path, file: BinaryIO, size: int, limits: Limits) -> Any:

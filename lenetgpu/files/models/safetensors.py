@@ -76,7 +76,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _span(path: Path, name: str, entry: Any) -> tuple[int, int]:
-    """Where a tensor's bytes begin and end; LenetError where its entry is not as it must be."""
+    """Return the first and last byte of a tensor; LenetError for a malformed entry."""
     if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
         why = f"{name} without one dtype, shape and data_offsets each"
         raise damaged(path, SAFETENSORS, why)
