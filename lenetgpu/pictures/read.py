@@ -232,7 +232,7 @@ def _grey(image: Image.Image) -> Array:
 
 
 def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
-    """Return what `plane` makes of a picture, (H, W) float32, averaged so that no side is above SIDE.
+    """Return what `plane` makes of a picture, (H, W) float32, averaged to sides of at most SIDE.
 
     It is made of parts of the picture, so that little is held beside what was decoded.
     """

@@ -45,7 +45,7 @@ _BACKWARD = (2, 4, 6)
 
 
 def read(line: str, epilogue: bool = False) -> Given:
-    """The convolution of a line, which may stand in a log; LenetError where it is none.
+    """Return the convolution of a line, which may stand in a log; LenetError where it is none.
 
     A bias is taken where the line has one and `epilogue` says so too.
     """
@@ -56,34 +56,28 @@ def read(line: str, epilogue: bool = False) -> Given:
         found = words[0] if words else "nothing"
         raise LenetError(f"{where}: expected {', '.join(_TYPES)} behind its name, found {found}")
     given = _flags(words[1:], where)
-    values = {letter: held for letter, (_, held) in _SIZES.items()}
-    for letter in given.keys() & _SIZES.keys():
-        if not re.fullmatch(r"-?[0-9]{1,9}", given[letter]):
-            raise LenetError(
-                f"{where}: expected a whole number for -{letter}, found {given[letter]!r}"
-            )
-        values[letter] = int(given[letter])
-    words_of = {letter: given.get(letter, held) for letter, (_, held) in _WORDS.items()}
-    kind = _TYPES[words[0]]
-    others = [] if kind in _DTYPES else [f"{kind} operands"]
-    if values["F"] in _BACKWARD:
-        others.append(f"backward only (-F {values['F']})")
-    if words_of["m"] != "conv":
-        others.append("transposed" if words_of["m"] == "trans" else f"mode {words_of['m']}")
-    if values["_"] != 2:
-        others.append(f"{values['_']} spatial dimensions")
-    if words_of["r"] != "0":
-        others.append(f"padding of {words_of['r']}")
-    if words_of["z"] == "valid":
+    numbers = {letter: given.get(letter, str(held)) for letter, (_, held) in _SIZES.items()}
+    for letter, text in numbers.items():
+        if not re.fullmatch(r"-?[0-9]{1,9}", text):
+            raise LenetError(f"{where}: expected a whole number for -{letter}, found {text!r}")
+    values = {letter: int(text) for letter, text in numbers.items()}
+    mode, pads, pad_value = (given.get(letter, held) for letter, (_, held) in _WORDS.items())
+    kind, known = _TYPES[words[0]], pads in ("default", "conv", "valid")
+    reasons = {
+        f"{kind} operands": kind not in _DTYPES,
+        f"backward only (-F {values['F']})": values["F"] in _BACKWARD,
+        "transposed" if mode == "trans" else f"mode {mode}": mode != "conv",
+        f"{values['_']} spatial dimensions": values["_"] != 2,
+        f"padding of {pad_value}": pad_value != "0",
+        f"padding mode {pads}": not known,
+    }
+    others = tuple(reason for reason, holds in reasons.items() if holds)
+    if not known or mode != "conv" or values["_"] != 2:
+        return Given(None, "", others)
+    if pads == "valid":
         values |= {"p": 0, "q": 0}
-    known = words_of["z"] in ("default", "conv", "valid")
-    if not known:
-        others.append(f"padding mode {words_of['z']}")
-    if not known or words_of["m"] != "conv" or values["_"] != 2:
-        return Given(None, "", tuple(others))
     bias, dtype = epilogue and values["b"] != 0, _DTYPES.get(kind, "fp32")
-    asked = replace(_described(values, where), bias=bias, dtype=dtype)
-    return Given(asked, "", tuple(others))
+    return Given(replace(_described(values, where), bias=bias, dtype=dtype), "", others)
 
 
 def _flags(words: list[str], where: str) -> dict[str, str]:
