@@ -71,11 +71,6 @@ class Step:
 Observer = Callable[[Step, Any], None]
 
 
-def _as(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` in that shape; packed images have none."""
-    return x.reshape(shape) if hasattr(x, "reshape") else x
-
-
 def _support(kind: str, device: str) -> Variant:
     (only,) = variants(kind, device)
     return only
@@ -267,12 +262,6 @@ class Pipeline:
         self.labels.fill(-1)
 
     @property
-    def takes_packed(self) -> bool:
-        """Whether `run` takes packed images (`stages.support.unpack.Records`) too."""
-        variant = self.steps[0].variant
-        return variant is not None and variant.packed_images and self.input_dtype == "uint8"
-
-    @property
     def labels_by_kernel(self) -> bool:
         """Whether a kernel writes the labels, so that a GPU writes them wherever it can reach."""
         last = self.steps[-1]
@@ -293,8 +282,7 @@ class Pipeline:
     def run(self, x: Any, observer: Observer | None = None, labels: Any = None) -> Any:
         """Labels of `x` (n, 28, 28, 1) on the plan's device: an int32 view of its label buffer.
 
-        `x` may be packed where `takes_packed`, and lie wherever the plan's device reads, on a GPU
-        from a multiple of ALIGNED bytes on.
+        `x` may lie wherever the plan's device reads, on a GPU from a multiple of ALIGNED bytes on.
 
         Or of `labels` (n,) int32, where they are given, in memory that the plan's device writes.
         On a GPU the work is queued on the current stream; the host does not wait for it.
@@ -318,7 +306,7 @@ class Pipeline:
             for step, place in zip(self.steps, self._places, strict=True):
                 out = self._output(place, step, part, into)
                 shape = physical_shape(step.reads[0], count, step.reads[1])
-                step.run(_as(current, shape), out)
+                step.run(current.reshape(shape), out)
                 if self.exponent and self.with_scores and place == "labels":
                     self._rescale(lo, count)
                 if observer is not None:

@@ -30,8 +30,6 @@ from lenetgpu.files import assets, checksums
 from lenetgpu.files.convert import convert_data, convert_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.output import write_labels
-from lenetgpu.files.packed.source import PackedSource
-from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 
@@ -74,11 +72,6 @@ def _weights(folder: Path, ending: str = ".h5") -> Path:
     return path
 
 
-def _packed(folder: Path, count: int) -> Path:
-    pack_data(_idx(folder / "x-images", count), folder / "packed.h5")
-    return folder / "packed.h5"
-
-
 def _labels(folder: Path, count: int, asked: int | None) -> Path:
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((count, 10), np.float32)
@@ -102,12 +95,6 @@ def _read_part(path: Path) -> list[Any]:
         for lo in reversed(range(0, len(source), 100)):
             source.read(lo, images[lo : lo + 100])
         return [images, source.labels]
-
-
-def _read_packed(path: Path) -> list[Any]:
-    with open_source(path) as source:
-        assert isinstance(source, PackedSource)
-        return [*source.packed(0, len(source)), *_read_images(path)]
 
 
 def _read_labels(path: Path) -> list[Any]:
@@ -138,8 +125,6 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], list[Any]]]] = {
         lambda f: _converted(f, _idx(f / "x-images", _FEW)),
         _read_images,
     ),
-    "data pack": (lambda f: _packed(f, _SOME), _read_packed),
-    "data pack, three images": (lambda f: _packed(f, _FEW), _read_packed),
     "infer --output": (lambda f: _labels(f, 40_000, None), _read_labels),
     "infer --output, interrupted": (lambda f: _labels(f, _FEW, 9), _read_labels),
     "IDX in gzip": (lambda f: _idx(f / "x-images.gz", _SOME), _read_images),

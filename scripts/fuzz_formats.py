@@ -676,7 +676,7 @@ RECORDS = {
     "auto": Record(_chosen, auto, "_measured", lambda *given: auto.Choice(
         HOPPER.name, "fp32", 1, "sgemm", {"sgemm": 1.0, "fp32": 2.0}, {"fp16x3": "is wrong"})),
     "schedule": Record(_scheduled, costs, "measure_costs", lambda *given: Costs(
-        50.0, 5.0, 9.0, 20.0, 9.0, 9.0, 784, 20.0, 9.0, 20.0, 9.0, 9.0)),
+        50.0, 5.0, 9.0, 20.0, 9.0, 9.0, 784, 20.0, 9.0)),
 }  # fmt: skip
 WHOLE = {
     "fit": RECORDS["fit"],

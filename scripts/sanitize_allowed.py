@@ -46,25 +46,10 @@ class Allowed:
 
 
 _STAGES = Path(lenetgpu.__file__).resolve().parent / "stages"
-_PACKED = _STAGES / "fused" / "wgmma" / "packed.cuh"
 _TF32 = _STAGES / "conv" / "tf32" / "wgmma.cu"
 _PATCH = _TF32.with_name("patch.cu")
 _COPIES = _STAGES.parent / "gpu" / "ptx" / "async.cuh"
 ALLOWED = (
-    Allowed(
-        "racecheck",
-        (
-            Access(
-                "Write",
-                _PACKED,
-                "Intake::load",
-                "if (own) places(slot)[tid_] = bytes ? make_int2(from, from + bytes) : int2{};",
-            ),
-            Access("Read", _PACKED, "Intake::stage", "const int2 found = places(slot)[image];"),
-        ),
-        "the store and the load of a record's place in packed.cuh are ordered by an mbarrier: "
-        "store, __syncwarp, arrive; wait, load (docs/fast-path.md)",
-    ),
     Allowed(
         "racecheck",
         (

@@ -1,7 +1,7 @@
 """The cases that `scripts/sanitize.py` has compute-sanitizer watch: no memory pool, small shapes.
 
 Every GPU variant on the problems of tests/problems.py, and every fused plan on a few digits, uint8
-and float32, packed where its kernels take that, with scores and without. Each case is printed as it
+and float32, with scores and without. Each case is printed as it
 begins and as it ends, so that the last line names one that died. Kernels carry line numbers.
 """
 
@@ -28,7 +28,6 @@ from lenetgpu.check.truth import random_input, reference, reference_scores  # no
 from lenetgpu.errors import LenetError  # noqa: E402
 from lenetgpu.files import assets  # noqa: E402
 from lenetgpu.files.dataset import load_dataset  # noqa: E402
-from lenetgpu.files.packed.records import pack  # noqa: E402
 from lenetgpu.files.weights import load_weights  # noqa: E402
 from lenetgpu.gpu import nvrtc  # noqa: E402
 from lenetgpu.gpu.device import Gpu, activate, require_gpu  # noqa: E402
@@ -38,7 +37,6 @@ from lenetgpu.pipeline import Pipeline  # noqa: E402
 from lenetgpu.plan import resolve, runnable_plans  # noqa: E402
 from lenetgpu.stages import Variant, variants  # noqa: E402
 from lenetgpu.stages.conv.reference import reference as conv_reference  # noqa: E402
-from lenetgpu.stages.support.unpack import records_on_gpu  # noqa: E402
 
 PLANTED = Path(__file__).with_name("sanitize_planted.cu")
 IMAGES, DIGITS, THREADS = (2, 5), 133, 64
@@ -83,19 +81,10 @@ def of_variants(gpu: Gpu) -> Iterator[Case]:
             yield Case(name, f"{problem}, {n} images", rank, partial(right, variant, problem, n))
 
 
-def on_device(images: np.ndarray, packed: bool) -> Any:
-    """`images` on the GPU as a pipeline takes them."""
+def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
+    """Return whether plan `name` gives float64's labels, and finite scores, of a few digits."""
     import cupy
 
-    if not packed:
-        return cupy.asarray(images)
-    payload, lengths = pack(images)
-    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
-    return records_on_gpu(payload, offsets)
-
-
-def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
-    """Whether plan `name` gives float64's labels, and finite scores, of a few digits."""
     digits = np.ascontiguousarray(load_dataset(assets.default_digits()).images[:DIGITS])
     weights = load_weights(assets.default_weights())
     expected, _ = reference_scores(digits, weights)
@@ -104,11 +93,10 @@ def labels_right(gpu: Gpu, name: str, dtype: str) -> bool:
     pipeline = Pipeline(plan, weights, len(images), dtype)
     excused = excusable_flips(expected, plan.precision)
     wrong = 0
-    for packed in (False, True)[: 1 + pipeline.takes_packed]:
-        for with_scores in (True, False):
-            pipeline.with_scores = with_scores
-            found = pipeline.run(on_device(images, packed)).get()
-            wrong += int(((found != expected.argmax(1)) & ~excused).sum())
+    for with_scores in (True, False):
+        pipeline.with_scores = with_scores
+        found = pipeline.run(cupy.asarray(images)).get()
+        wrong += int(((found != expected.argmax(1)) & ~excused).sum())
     return wrong == 0 and bool(np.isfinite(pipeline.scores(len(images))).all())
 
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from lenetgpu.files.packed.records import unpack
 from lenetgpu.gpu.workspace import in_units
 from lenetgpu.net.streaming import Streamer
 from lenetgpu.network import CLASSES
@@ -119,18 +118,6 @@ class PretendedGpu:
         assert any(self.is_pinned(*end) for end in ends), "a copy that would wait"
         self.queue(lambda: np.copyto(to, source), stream)
 
-    def records(self, payload, offsets, base):
-        begin, end = (int(offset) - base for offset in offsets[[0, -1]])
-        if not 0 <= begin <= end <= len(payload):
-            begin, end = 0, len(payload)  # a copy's are not there yet
-        first = (payload.ctypes.data + begin) // 16 * 16
-        size = in_units(payload.ctypes.data + end - first)
-        assert self.has(first, size), "a bulk copy would read beside its memory"
-        return PretendedRecords(payload, offsets, base)
-
-    def unpack(self, packed, out):
-        self.queue(lambda: packed.shown(out), self.current)
-
     def empty(self, shape, dtype):
         self.allocate(shape[0])
         self.device_memory.append(np.full(shape, 255, dtype))
@@ -190,20 +177,6 @@ class FailingCopies(PretendedGpu):
         super().copy(to, source, stream)
 
 
-class PretendedRecords:
-    """Packed images as kernels read them, when they do."""
-
-    def __init__(self, payload, offsets, base):
-        self.payload, self.offsets, self.base = payload, offsets, base
-
-    def __len__(self):
-        return len(self.offsets) - 1
-
-    def shown(self, out):
-        begin, end = (int(offset) - self.base for offset in self.offsets[[0, -1]])
-        unpack(self.payload[begin:end], np.diff(self.offsets), out, "records")
-
-
 class PretendedPipeline:
     """Labels are an image's first pixel, scores that and what follows; in two steps, as kernels."""
 
@@ -211,8 +184,8 @@ class PretendedPipeline:
     scores_on_gpu = True
     plan = SimpleNamespace(name="pretended", precision="fp32")
 
-    def __init__(self, gpu, size, with_scores=True, takes_packed=False):
-        self.gpu, self.with_scores, self.takes_packed = gpu, with_scores, takes_packed
+    def __init__(self, gpu, size, with_scores=True):
+        self.gpu, self.with_scores = gpu, with_scores
         self.labels_by_kernel = gpu.reaches_host
         self.between = np.zeros(size, np.int32)
         self.labels = np.full(size, -1, np.int32)
@@ -223,12 +196,7 @@ class PretendedPipeline:
         into = self.labels[:n] if labels is None else labels
 
         def features():
-            seen = images
-            if isinstance(images, PretendedRecords):
-                assert self.takes_packed
-                seen = np.full((n, 28, 28, 1), 255, np.uint8)
-                images.shown(seen)
-            self.between[:n] = seen[:, 0, 0, 0]
+            self.between[:n] = images[:, 0, 0, 0]
 
         def classifier():
             into[:] = self.between[:n]
@@ -245,10 +213,8 @@ class PretendedPipeline:
 
 
 def streamer_on(gpu, chunk, streams, with_scores=True, **how):
-    packed = how.pop("takes_packed", False)
-
     def make(n):
-        return PretendedPipeline(gpu, n, with_scores, packed)
+        return PretendedPipeline(gpu, n, with_scores)
 
     return Streamer(make, chunk, streams, gpu, **how)
 

@@ -259,26 +259,22 @@ def test_single_images_are_answered_by_the_kernel_that_stays(digits, truth):
 
 @pytest.mark.gpu
 def test_infer_of_a_large_file_gives_what_it_gives_of_a_small_one(tmp_path, monkeypatch, digits):
-    """Read through the ring, from .npy and packed; and in chunks on streams as they are chosen."""
-    from lenetgpu.files.packed.write import pack_data
+    """Read through the ring, and in chunks on streams as they are chosen."""
     from lenetgpu.lab import infer as job
     from lenetgpu.measure.outcome import Request
 
-    plain, packed = tmp_path / "many.npy", tmp_path / "many.h5"
+    plain = tmp_path / "many.npy"
     np.save(plain, np.resize(digits, (30_000, 28, 28)))
-    pack_data(plain, packed)
     found = {}
     for whole in (job.WHOLE_BYTES, 0):
         monkeypatch.setattr(job, "WHOLE_BYTES", whole)
-        for path in (plain, packed):
-            asked = Request(data=path, device="cuda", plan="fp16", scores=True, repeat=2)
-            outcome = job.infer(asked, output=tmp_path / "labels.h5")
-            found[path.name, whole] = outcome.labels
-            assert outcome.streamed == (whole == 0)
-            assert len(outcome.end_to_end.samples) == 2
-    for labels in found.values():
-        np.testing.assert_array_equal(labels, found["many.npy", 0])
-    np.testing.assert_array_equal(found["many.npy", 0][:N], found["many.npy", 0][N : 2 * N])
+        asked = Request(data=plain, device="cuda", plan="fp16", scores=True, repeat=2)
+        outcome = job.infer(asked, output=tmp_path / "labels.h5")
+        found[whole] = outcome.labels
+        assert outcome.streamed == (whole == 0)
+        assert len(outcome.end_to_end.samples) == 2
+    np.testing.assert_array_equal(found[job.WHOLE_BYTES], found[0])
+    np.testing.assert_array_equal(found[0][:N], found[0][N : 2 * N])
 
 
 @pytest.mark.gpu

@@ -196,7 +196,6 @@ def test_bad_input(arguments, parts, tmp_path, monkeypatch):
         (["profile", "{data}", "--csv", "{same}"], "data"),
         (["profile", "{data}", "--weights", "{weights}", "--trace", "{same}"], "weights"),
         (["data", "convert", "{data}", "{same}"], "data"),
-        (["data", "pack", "{data}", "{same}"], "data"),
         (["weights", "convert", "{weights}", "{same}"], "weights"),
     ],
 )
@@ -219,7 +218,7 @@ def test_what_is_read_is_not_written(words, read, by, tmp_path, weight_file, mon
 @pytest.mark.parametrize("end", ["", ".gz"])
 @pytest.mark.parametrize(
     "words",
-    [["infer", "--json"], ["profile", "--trace"], ["data", "convert"], ["data", "pack"]],
+    [["infer", "--json"], ["profile", "--trace"], ["data", "convert"]],
     ids=lambda words: words[-1],
 )
 def test_labels_beside_images_are_not_written(words, end, tmp_path):

@@ -98,7 +98,7 @@ def test_every_word_is_completed():
 
 def test_files_are_left_to_the_shell():
     shell = SHELLS["zsh"](main, {}, "lenetgpu", "_LENETGPU_COMPLETE")
-    for line in ("infer", "infer --weights", "data info", "data pack a", "compare conv1 --with"):
+    for line in ("infer", "infer --weights", "data info", "data convert a", "compare conv1 --with"):
         (item,) = shell.get_completions(line.split(), "x")
         assert item.type == "file", line
     assert FILE.shell_complete is not None

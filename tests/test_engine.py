@@ -13,16 +13,12 @@ import pytest
 
 from lenetgpu.check import warmup
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets
-from lenetgpu.files.packed.write import pack_data
-from lenetgpu.files.source import open_source
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory
-from lenetgpu.lab.infer import infer
 from lenetgpu.measure.outcome import Request
 from lenetgpu.net import engine as engine_module
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.streaming import Costs, best_schedule
+from lenetgpu.net.streaming import Costs
 
 
 class CUDARuntimeError(RuntimeError):
@@ -118,7 +114,7 @@ def fed(monkeypatch):
 @pytest.mark.parametrize(("batch", "zero_copy"), [(None, True), (5_000, True), (100, False)])
 def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, batch, zero_copy):
     """In chunks of a batch each has its own beginning: small ones are copied."""
-    costs, feeds = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6, 20, 900, 3), []
+    costs, feeds = Costs(50, 2, 3, 5, 3, 10, 784, 48, 6), []
     monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
     monkeypatch.setattr(
         engine_module, "GpuRunner", lambda make, feed, index, one: feeds.append(feed)
@@ -137,8 +133,8 @@ def test_zero_copy_reaches_the_runner_where_it_takes_less(fits, monkeypatch, bat
 def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     """A runner of the first type that is made later goes by what was checked for it."""
     costs = {
-        "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900, 20, 900, 3),
-        "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900, 20, 900, 3),
+        "uint8": Costs(50, 1, 2, 5, 3, 10, 784, 40, 900),
+        "float32": Costs(50, 1, 2, 5, 3, 10, 3_136, 40, 900),
     }
     monkeypatch.setattr(
         "lenetgpu.net.streaming.costs_of", lambda plan, weights, gpu, dtype: costs[dtype]
@@ -155,41 +151,6 @@ def test_each_type_of_images_keeps_its_schedule(fits, monkeypatch):
     assert made[0] == made[1] == (before.chunk, before.streams, before.taper) != made[2]
     assert engine.feed("uint8") == before and before.model != engine.feed("float32").model
     assert ("uint8", before.chunk) in fits.sizes
-
-
-@pytest.mark.parametrize(("limit", "packed"), [(10_000, True), (10_000, False), (3, True)])
-def test_packed_images_are_scheduled_by_what_they_take_on_the_bus(
-    fits, monkeypatch, tmp_path, limit, packed
-):
-    """Of a few the blocks that are read hold more than they do: no more than pixels take."""
-    path, costs = assets.default_digits(), Costs(5.0, 1, 2, 5, 3, 10, 784, 4.0, 900, 2.0, 900, 3)
-    monkeypatch.setattr("lenetgpu.net.streaming.costs_of", lambda *_: costs)
-    if packed:
-        pack_data(path, tmp_path / "packed.h5")
-        path = tmp_path / "packed.h5"
-    engine = Engine(Request(plan="fp32", limit=limit))
-    with open_source(path, limit=limit) as source:
-        engine.start(source.dtype, len(source), source)
-        room = source.room(0, limit) if packed and limit > 256 else 784 * limit
-    each = -(-room // limit)
-    assert (each < 400) == (packed and limit > 256)
-    taken = costs.packed(each) if packed else costs
-    expected = best_schedule(limit, taken)
-    feed = engine.feed("uint8")
-    assert (feed.streams, feed.chunk, feed.taper) == (
-        expected.streams, expected.chunk, expected.taper
-    )  # fmt: skip
-    copy = taken.bare_copy_ms(limit)
-    assert feed.model == {"predicted": expected.predicted_ms, "bare_copy": copy}
-    models = []
-    monkeypatch.setattr(
-        Engine,
-        "runner",
-        lambda self, dtype, images, scores: models.append(self.feed(dtype).model) or 1 / 0,
-    )
-    with pytest.raises(ZeroDivisionError):
-        infer(Request(path, plan="fp32", limit=limit))
-    assert models == [feed.model]
 
 
 def test_threads_that_need_runners_prepare_one_after_the_other(fits, monkeypatch):

@@ -298,3 +298,12 @@ def test_a_damaged_hdf5_is_one_sentence(tmp_path, weight_file, rng, start):
             load(damaged)
         except LenetError as error:
             assert "\n" not in str(error)
+
+
+def test_a_packed_file_is_refused_by_its_name_and_what_to_do(tmp_path):
+    path = tmp_path / "packed.h5"
+    with h5py.File(path, "w") as file:
+        file.attrs["packed_images"] = 1
+        file["records"] = np.zeros(8, np.uint8)
+    with pytest.raises(LenetError, match="no longer reads; use the file that it was packed from"):
+        load_dataset(path)

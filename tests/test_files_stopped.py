@@ -25,7 +25,7 @@ MOMENTS = 60
 DRIVER = """
 import json, os, signal, sys
 import h5py, numpy
-import lenetgpu.lab.listing, lenetgpu.files.convert, lenetgpu.files.packed.write
+import lenetgpu.lab.listing, lenetgpu.files.convert
 from lenetgpu.cli import main
 from lenetgpu.files.hdf5 import new
 
@@ -68,7 +68,7 @@ print(json.dumps([whole, ends]))
 """
 
 
-@pytest.mark.parametrize("words", ["data convert", "data pack", "weights convert"])
+@pytest.mark.parametrize("words", ["data convert", "weights convert"])
 def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words):
     source, folder = tmp_path / "x.npy", tmp_path / "made"
     np.save(source, rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8))

@@ -19,7 +19,6 @@ from lenetgpu.files import assets, checksums
 from lenetgpu.files.convert import convert_data, convert_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.output import write_labels
-from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 
@@ -234,17 +233,6 @@ def test_labels_are_compared_whole(converted, tmp_path):
         open_source(path, 0, 5)
 
 
-@pytest.mark.parametrize("name", ["starts", "sums"])
-def test_a_packed_files_index_is_compared_when_it_is_opened(converted, tmp_path, name):
-    def change(file):
-        file[name][1] += 1
-
-    pack_data(converted, tmp_path / "packed.h5")
-    path = rewritten(tmp_path / "packed.h5", tmp_path / "x.h5", change)
-    with pytest.raises(LenetError, match=f"expected dataset /{name} to have the SHA-256"):
-        open_source(path)
-
-
 def test_an_attribute_of_weights_is_compared(weight_file, tmp_path):
     def change(file):
         file.attrs["seed"] = 2
@@ -274,18 +262,17 @@ def test_files_without_checksums_load_and_are_said_to_have_none(converted, weigh
 
 def test_all_that_is_written_says_its_sums(converted, weight_file, tmp_path, rng):
     """Each data set's, by the words of the page; HDF5's own checksum on all that is in chunks."""
-    pack_data(converted, tmp_path / "packed.h5")
     scores = rng.standard_normal((40_000, 10), np.float32)
     write_labels(tmp_path / "labels.h5", scores.argmax(1), scores, 50_000)
     shipped = assets.default_weights(), assets.default_digits()
-    made = converted, weight_file, tmp_path / "packed.h5", tmp_path / "labels.h5"
-    counts = [4, 2, 2, 4, 5, 2]
+    made = converted, weight_file, tmp_path / "labels.h5"
+    counts = [4, 2, 2, 4, 2]
     for path, count in zip((*shipped, *made), counts, strict=True):
         assert checksums.verify(path).said == f"checksums right ({count} data sets)"
         with h5py.File(path) as file:
             for name, item in file.items():
                 assert item.attrs[checksums.ATTRIBUTE].decode() == by_hand(item[...])
-                assert item.fletcher32 or "packed" in path.name, name
+                assert item.fletcher32, name
                 blocks = file.get(f"{name}_sha256")
                 if blocks is not None:
                     parts = range(0, len(item), item.chunks[0])

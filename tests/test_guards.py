@@ -153,7 +153,7 @@ def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
 def test_what_is_measured_is_had_where_it_cannot_be_kept(module, keep, tmp_path, monkeypatch):
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
     owner = importlib.import_module(f"lenetgpu.{module}")
-    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0, 1.0, 1.0, 1.0)
+    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
     monkeypatch.setattr(verify, "verify", lambda *_: None)
     for name, value in {
         "measure_costs": lambda make: figures,

@@ -49,7 +49,7 @@ def params(words, kind):
 
 
 def test_every_command_is_walked():
-    assert {"", "infer", "data", "data pack", "weights convert", "completion"} <= set(EVERY)
+    assert {"", "infer", "data", "weights convert", "completion"} <= set(EVERY)
 
 
 @each

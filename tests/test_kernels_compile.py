@@ -23,7 +23,6 @@ from lenetgpu.net.outside import OUTSIDE
 from lenetgpu.stages import variants
 from lenetgpu.stages.fused.resident.resident import DESIGNS
 from lenetgpu.stages.registry import KINDS
-from lenetgpu.stages.support.unpack import KERNEL as UNPACK
 
 BATCHES = (1, 10_000)
 MANY = 64
@@ -103,7 +102,7 @@ def chosen(kernels, arch):
 
 
 GPU = [v for v in variants(device="cuda") if v.kernels is not None]
-OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, UNPACK, *(design.kernel for design in DESIGNS)]
+OTHERS = [FMA_RATE, MMA_RATE, OUTSIDE, *(design.kernel for design in DESIGNS)]
 OTHERS += [*FMA_LATENCY, *LOAD_LATENCY, MARK, *INSTRUCTIONS[0].kernels()]
 
 

@@ -19,20 +19,17 @@ from math import prod
 import numpy as np
 import pytest
 from conftest import ROOT
-from packed_records import all_shown, wild_cases
 from problems import in_layouts
 
 from lenetgpu import stages
 from lenetgpu.check.judge import judge
 from lenetgpu.check.truth import random_input, reference
-from lenetgpu.files.packed.records import pack
 from lenetgpu.gpu import launch as launching
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.problems import Argmax, Conv, Fc, Pool, Relayout, Scale
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.registry import REGISTRY, variants
-from lenetgpu.stages.support.unpack import Records, unpack
 
 COMPILER = shutil.which("g++")
 HEADERS = ("cpu_cuda.hpp", "cpu_half.hpp")
@@ -289,47 +286,3 @@ def test_labels_of_scores_that_are_near_far_or_endless(variant, on_a_cpu):
     y = np.full(len(x), -1, np.int32)
     variant.launch(x, state, y, problem)
     np.testing.assert_array_equal(y, x.argmax(axis=1))
-
-
-def unpacked(held, begin, size, offsets, base=0):
-    """What the kernel makes of `size` bytes of `held` from `begin` on, each image written whole."""
-    images = Fenced(np, (len(offsets) - 1, 28, 28, 1), "uint8")
-    found = []
-    for poison in (0, 255):
-        images.array[...] = poison
-        packed = Records(held[begin : begin + size], offsets.astype(np.uint32), base)
-        unpack(packed, images.array)
-        found.append(images.array.copy())
-        assert images.intact
-    np.testing.assert_array_equal(*found)
-    return found[0]
-
-
-def digits_and_noise(rng):
-    spots = rng.random((9, 28, 28)) < rng.random((9, 1, 1)) ** 3
-    images = spots * rng.integers(1, 256, (9, 28, 28), dtype=np.uint8)
-    images[0], images[1], images[2] = 0, 255, 0
-    images[2, 27, 27] = 3
-    return images
-
-
-def test_packed_images_are_unpacked(on_a_cpu, rng):
-    images = digits_and_noise(rng)
-    payload, lengths = pack(images)
-    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
-    found = unpacked(payload, 0, len(payload), offsets)
-    np.testing.assert_array_equal(found[..., 0], images)
-    part = payload[offsets[3] : offsets[6]]
-    found = unpacked(part, 0, len(part), offsets[3:7], int(offsets[3]))
-    np.testing.assert_array_equal(found[..., 0], images[3:6])
-
-
-def test_unpacking_reads_nothing_beside_whatever_it_is_given(on_a_cpu, rng):
-    """Records of noise, cut short, at offsets that are none: what is not theirs is zero."""
-    payload, lengths = pack(digits_and_noise(rng))
-    offsets = np.append(0, lengths.cumsum(dtype=np.int64))
-    for records, places, base in wild_cases(payload, offsets, rng):
-        held = np.full(3 * 4096 + len(records), 77, np.uint8)
-        held[4096 : 4096 + len(records)] = records
-        found = unpacked(held, 4096, len(records), places, base)
-        np.testing.assert_array_equal(found, all_shown(records, places, base))

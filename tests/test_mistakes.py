@@ -21,7 +21,6 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import early
 from lenetgpu.files.output import LabelWriter
-from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.lab import infer as job
 from lenetgpu.lab import mistakes as files
@@ -222,7 +221,7 @@ def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("form", "large"), [("hdf5", True), ("floats", False), ("packed", True), ("idx.gz", True)]
+    ("form", "large"), [("hdf5", True), ("floats", False), ("idx.gz", True)]
 )
 def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, large):
     """Read whole or while it is computed: the same list, the same pictures."""
@@ -233,8 +232,6 @@ def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, l
         path = tmp_path / "floats.h5"
         with h5py.File(path, "w") as file:
             file["x"], file["y"] = images.astype(np.float32)[..., None] / 255, labels
-    elif form == "packed":
-        pack_data(data, path := tmp_path / "packed.h5")
     elif form == "idx.gz":
         path = tmp_path / "few-images-idx3-ubyte.gz"
         sizes = np.array([2051, N, 28, 28], ">u4").tobytes()

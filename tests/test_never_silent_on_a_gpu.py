@@ -29,7 +29,6 @@ from test_never_silent import (
 from lenetgpu import LeNet, LenetError
 from lenetgpu.check.judge import excusable_flips
 from lenetgpu.check.truth import reference_scores
-from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.lab import infer as job
@@ -99,17 +98,15 @@ def test_weights_whose_scores_overflow_are_refused(plan, name, tmp_path):
 
 @pytest.mark.parametrize("name", MIDDLE)
 def test_weights_that_overflow_in_the_middle_only_give_the_labels(plan, name, digits, tmp_path):  # noqa: F811
-    """Of an array, of a file that is read meanwhile, and of packed records."""
+    """Of an array, and of a file that is read meanwhile."""
     held = tensors(**MIDDLE[name])
     path, data = write(tmp_path, held), tmp_path / "images.npy"
     truth = reference_scores(digits, Weights(held, name))
     np.save(data, digits[..., 0])
-    pack_data(data, tmp_path / "packed.h5")
-    for source in (data, tmp_path / "packed.h5"):
-        output = tmp_path / "labels.npy"
-        asked = ("--weights", path, "--plan", plan, "--device", "cuda", "--chunk", 3)
-        assert run("infer", source, *asked, "--output", output).exit_code == 0
-        assert_labels(plan, np.load(output), truth)
+    output = tmp_path / "labels.npy"
+    asked = ("--weights", path, "--plan", plan, "--device", "cuda", "--chunk", 3)
+    assert run("infer", data, *asked, "--output", output).exit_code == 0
+    assert_labels(plan, np.load(output), truth)
     with LeNet.load(path, device="cuda", plan=plan, batch=3) as net:
         assert_labels(plan, net(digits), truth)
         assert_labels(plan, [int(net(image[..., 0])) for image in digits], truth)

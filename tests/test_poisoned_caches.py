@@ -128,7 +128,7 @@ def ceilings_kind(monkeypatch, tmp_path):
 
 
 def schedule_kind(monkeypatch, tmp_path):
-    found = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0, 1.0, 1.0, 1.0)
+    found = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
     made, plan = told_of(monkeypatch, costs, "measure_costs", found), resolve("tiled", "cpu")
     return Kind("schedule", lambda: costs.costs_of(plan, None, HOPPER, "uint8") == found, made=made)
 

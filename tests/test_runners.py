@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from pretended_gpu import PretendedGpu, PretendedPipeline, pixels
 
-from lenetgpu.files.packed.write import pack_data
 from lenetgpu.files.reading import MemorySource
-from lenetgpu.files.source import open_source
 from lenetgpu.net import runners, streaming
 from lenetgpu.net.runners import Feed, GpuRunner
 from lenetgpu.net.streaming import Streamer
@@ -95,21 +93,3 @@ def test_a_lack_of_memory_is_a_note(gpu):
     (note,) = runner.notes
     assert note.startswith("the GPU's memory did not hold chunks of 8 images")
     assert runner_on(gpu, size=1, streams=1).notes == []
-
-
-def test_a_packed_source_is_held_packed(gpu, tmp_path):
-    images = pixels(600)
-    np.save(tmp_path / "plain.npy", images[..., 0])
-    pack_data(tmp_path / "plain.npy", tmp_path / "packed.h5")
-    runner = runner_on(gpu)
-    with open_source(tmp_path / "packed.h5", skip=100, limit=450) as source:
-        held = runner.whole(source)
-    assert isinstance(held, streaming.PackedImages) and len(held) == 450
-    assert held.payload.nbytes < images[100:550].nbytes / 4
-    assert any(held.payload.base is raw for raw in gpu.page_locked)
-    found = np.empty((450, 28, 28, 1), np.uint8)
-    held.read(0, found)
-    np.testing.assert_array_equal(found, images[100:550])
-    labels, _ = runner.results(450, False)
-    runner.run(held, labels)
-    np.testing.assert_array_equal(labels, expected(images[100:550])[0])

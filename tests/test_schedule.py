@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -25,8 +24,7 @@ from lenetgpu.store import entries
 # an H100's: the bus by its bare copy of 7.84 MB in 0.186 ms, less what a call takes
 INT8 = Costs(
     bus_gbs=45.2, copy_us=1.5, image_ns=6.1, chunk_us=6, lane_us=2, call_us=12, image_bytes=784,
-    zero_copy_gbs=40.0, zero_copy_us=NEVER, packed_gbs=20.0, packed_us=NEVER,
-    packed_ns=7.0,
+    zero_copy_gbs=40.0, zero_copy_us=NEVER,
 )  # fmt: skip
 FP16 = replace(INT8, image_ns=9.2)
 SLOW = replace(INT8, image_ns=52.0)
@@ -50,7 +48,7 @@ def test_the_model_worked_out_by_hand():
     """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
     costs = Costs(
         bus_gbs=0.1, copy_us=2, image_ns=2_000, chunk_us=3, lane_us=1, call_us=10, image_bytes=100,
-        zero_copy_gbs=0.05, zero_copy_us=5, packed_gbs=0.01, packed_us=7, packed_ns=3_000,
+        zero_copy_gbs=0.05, zero_copy_us=5,
     )  # fmt: skip
     one = 10 + (2 + 6) + 2 + (3 + 12) + 2
     assert predicted_ms(6, 1, 6, costs) == pytest.approx(one / 1e3)
@@ -60,12 +58,6 @@ def test_the_model_worked_out_by_hand():
     assert costs.bare_copy_ms(6) == pytest.approx(8 / 1e3)
     # a call, what a pass takes beside its images, 2 an image over the bus: slower than the kernels
     assert costs.zero_copy_ms(6) == pytest.approx((10 + 5 + 12) / 1e3)
-    # 3 an image by the kernels, 1 or 5 over the bus
-    assert costs.packed(10).zero_copy_ms(6) == pytest.approx((10 + 7 + 18) / 1e3)
-    assert costs.packed(50).zero_copy_ms(6) == pytest.approx((10 + 7 + 30) / 1e3)
-    # two copies of 2, 0.5 an image; 4 until they are there; kernels 3, and 3 an image
-    assert predicted_ms(6, 1, 6, costs.packed(50)) == pytest.approx((10 + 4 + 3 + 4 + 21 + 4) / 1e3)
-    assert costs.packed(250).image_bytes == 100
 
 
 def test_zero_copy_is_taken_where_it_takes_less_and_nothing_is_asked_for():
@@ -207,15 +199,3 @@ def test_figures_are_measured_once_and_again_when_they_cannot_be_read(tmp_path, 
     ]
     found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, chunk=2_000)
     assert found == best_schedule(10_000, FP16, chunk=2_000)
-    found = costs_module.schedule_for(plan, None, gpu, "uint8", 10_000, image_bytes=204)
-    assert found.predicted_ms == best_schedule(10_000, FP16.packed(204)).predicted_ms
-
-
-@pytest.mark.parametrize("packed_us", [10.0, inf])
-def test_packed_images_are_read_where_they_lie_where_that_takes_less(packed_us, monkeypatch):
-    quick = replace(INT8, packed_gbs=30.0, packed_us=packed_us, packed_ns=7.0)
-    monkeypatch.setattr(costs_module, "costs_of", lambda *_: quick)
-    found = costs_module.schedule_for(None, None, None, "uint8", 10_000, image_bytes=240)
-    assert found.zero_copy == (packed_us == 10.0)
-    if found.zero_copy:
-        assert found.predicted_ms == pytest.approx(0.012 + 0.010 + 0.080)

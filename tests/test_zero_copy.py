@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from pretended_gpu import (
@@ -18,7 +16,6 @@ from pretended_gpu import (
 
 from lenetgpu.net.streaming import ring as ring_module
 from lenetgpu.network import CLASSES
-from lenetgpu.pipeline import Pipeline
 
 
 @pytest.fixture
@@ -60,12 +57,3 @@ def test_what_is_marked_are_the_kernels(gpu):
     images, (labels, scores), marks = pinned(gpu, pixels(31)), results(gpu, 31), []
     streamer.run(images, labels, scores, mark=lambda lane, name: marks.append(name))
     assert marks == [None, "features", "classifier", "labels to host"]
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-@pytest.mark.parametrize("variant", [None, False, True])
-def test_packed_images_are_for_kernels_of_bytes_that_read_them(variant, dtype):
-    """Not for a first step that is a copy, nor for a pipeline of floats."""
-    kernels = None if variant is None else SimpleNamespace(packed_images=variant)
-    made = SimpleNamespace(steps=[SimpleNamespace(variant=kernels)], input_dtype=dtype)
-    assert Pipeline.takes_packed.fget(made) == (variant is True and dtype == "uint8")

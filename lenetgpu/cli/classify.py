@@ -33,7 +33,7 @@ from lenetgpu.cli.signals import INTERRUPTED
     nargs=-1,
     required=True,
     type=FILE,
-    explained="Files of images (HDF5, IDX, .npy, packed), or pictures: files, folders, patterns.",
+    explained="Files of images (HDF5, IDX, .npy), or pictures: files, folders, patterns.",
 )
 @click.option(
     "--out", required=True, type=FILE, help="Folder of the results, new or one to go on with."

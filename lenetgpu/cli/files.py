@@ -56,22 +56,6 @@ def data_convert(source: Path, target: Path) -> None:
     say(f"{target}: {count:,} images")
 
 
-@data.command("pack")
-@_one("source", "Images of uint8 in HDF5, IDX or .npy form.")
-@_one("target", "Packed file to write.")
-def data_pack(source: Path, target: Path) -> None:
-    """Write images and labels in a quarter of the bytes, losslessly.
-
-    Every command takes the packed file like any other; docs/packed.md says what is in it.
-    """
-    from lenetgpu.files.packed.write import pack_data
-    from lenetgpu.lab.console import progress_bar
-
-    with progress_bar(True, "images packed") as progress:
-        packed = pack_data(source, target, progress)
-    say(f"{target}: {packed.images:,} images, {packed.said}")
-
-
 @data.command("fetch-mnist")
 @_one("folder", "Where its four files go.", type=FOLDER)
 @click.option(

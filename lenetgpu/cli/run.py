@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     cls=Argument,
     nargs=-1,
     type=Named(readable=False),
-    explained="Images in HDF5, IDX or .npy form, packed or not; or pictures: files, folders, "
+    explained="Images in HDF5, IDX or .npy form; or pictures: files, folders, "
     "patterns, - for stdin; without it, the digits that ship.",
 )
 @run_options
@@ -143,7 +143,7 @@ def _too_low(outcome: Outcome) -> bool:
     cls=Argument,
     required=False,
     type=FILE,
-    explained="Images in HDF5, IDX or .npy form, packed or not; without it, the digits that ship.",
+    explained="Images in HDF5, IDX or .npy form; without it, the digits that ship.",
 )
 @run_options
 @JSON

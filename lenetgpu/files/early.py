@@ -6,7 +6,6 @@ from math import prod
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from lenetgpu.files.packed.source import PackedSource
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.network import IMAGE_SHAPE
 
@@ -18,12 +17,9 @@ MOST_BYTES = 64 << 20
 
 
 def read_early(source: Source) -> Source:
-    """`source`, being read from now on where it is small; what fails is raised where it is read.
-
-    Packed images stay as they are, for those that take them packed.
-    """
+    """`source`, being read from now on where it is small; what fails is raised where it is read."""
     size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
-    if size > MOST_BYTES or isinstance(source, (MemorySource, PackedSource)):
+    if size > MOST_BYTES or isinstance(source, MemorySource):
         return source
     return _EarlySource(source)
 

@@ -80,7 +80,7 @@ class _Job:
         return max(0.0, budget_s - pass_s), least, MOST
 
     def pixels(self) -> Any:
-        """The images (N, 28, 28, 1) as pixels in host memory, unpacked where they are packed."""
+        """The images (N, 28, 28, 1) as pixels in host memory."""
         import numpy as np
 
         held = isinstance(self.images, np.ndarray)
@@ -137,7 +137,7 @@ def infer(
         request.check_labels(source.labels, source.source)
         if request.each and len(source) <= FEW:
             engine.request = replace(request, scores=True)
-        engine.start(source.dtype, len(source), source)
+        engine.start(source.dtype, len(source))
         job = _job(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files import assets, checksums
 from lenetgpu.files.models import forms
-from lenetgpu.files.packed.records import said_of
-from lenetgpu.files.packed.source import PackedSource
 from lenetgpu.files.regular import GZIP_MAGIC, open_regular
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
@@ -254,8 +252,6 @@ def data_rows(path: Path) -> list[tuple[str, str]]:
         ("images", f"{len(dataset):,} of {images.shape[1]}x{images.shape[2]}, {images.dtype}"),
         ("values", f"{images.min():g} to {images.max():g}, mean {images.mean():.4g}"),
     ]
-    if isinstance(source, PackedSource):
-        rows.append(("packed", said_of(source.bytes_an_image)))
     if dataset.labels is None:
         rows.append(("labels", "none"))
     else:

@@ -12,8 +12,6 @@ from lenetgpu.cpu.turns import PREPARING, Turn, in_turn
 from lenetgpu.dispatch.auto import choose
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
-from lenetgpu.files.packed.source import PackedSource
-from lenetgpu.files.reading import Source
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
@@ -83,10 +81,9 @@ class Engine:
         return self._feeds.get(dtype, Feed(1, self.request.chunk))
 
     @in_turn
-    def start(self, dtype: str, images: int, source: Source | None = None) -> None:
+    def start(self, dtype: str, images: int) -> None:
         """Make runs of `images` images of `dtype` ("uint8", "float32") possible.
 
-        Where they come from a `source` that has them packed, so they go over the bus.
         The device is woken, plan `auto` chosen for these weights, the streams and chunks too;
         kernels are compiled, and the plan is held against float64 with these weights. LenetError
         where memory does not suffice or the plan does not fit the weights or this device.
@@ -108,10 +105,10 @@ class Engine:
             self.check(dtype, batch)
             return
         with self.phases.timed("schedule"):
-            feed = self._scheduled(self.gpu, dtype, images, source)
+            feed = self._scheduled(self.gpu, dtype, images)
         self._feeds[dtype] = replace(feed, chunk=self.check(dtype, feed.chunk or batch))
 
-    def _scheduled(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
+    def _scheduled(self, gpu: Gpu, dtype: str, images: int) -> Feed:
         """How many streams, and images of a chunk: as asked, or by the model of this machine."""
         request = self.request
         if request.transfers == "host":
@@ -119,9 +116,9 @@ class Engine:
             return Feed(streams, request.chunk or self.batch(-(-images // streams)))
         if request.streams is not None and request.chunk is not None and not request.timing:
             return Feed(request.streams, request.chunk)
-        return self._by_model(gpu, dtype, images, source)
+        return self._by_model(gpu, dtype, images)
 
-    def _by_model(self, gpu: Gpu, dtype: str, images: int, source: Source | None) -> Feed:
+    def _by_model(self, gpu: Gpu, dtype: str, images: int) -> Feed:
         from lenetgpu.net.streaming import best_schedule, costs_of
 
         request = self.request
@@ -134,9 +131,6 @@ class Engine:
         if costs is None:
             release()
             return Feed(request.streams or 1, self.batch(request.chunk or images))
-        if isinstance(source, PackedSource):
-            each = -(-source.room(0, len(source)) // len(source))
-            costs = costs.packed(each)
         most = request.batch or images
         chunk = None if request.chunk is None else min(request.chunk, most)
         found = best_schedule(images, costs, request.streams, chunk, most)

@@ -22,7 +22,6 @@ Mark = Callable[[int, str | None], None]
 Deliver = Callable[[Any, Any], None]
 Told = tuple[Passed | None, Mark | None]
 _WARM_IMAGES = 4
-_OFFSET_BYTES = 4  # of where a packed image begins
 _SLICE_BYTES = 32 << 20
 """Images that are read ahead on a CPU, in bytes at most; there are two such buffers."""
 _STAGES = (1_024, 10_000)
@@ -257,17 +256,10 @@ class GpuRunner(Runner):
         return [self._streamer.shrunk] if self._streamer.shrunk else []
 
     def whole(self, source: Source) -> Any:
-        """All images of `source` where `run` reads them best: page-locked, packed if they are."""
-        from lenetgpu.net.streaming.packed import PackedReadable, packed_into
-
-        n, held = len(source), None
+        """Return all images of `source` in page-locked memory, which `run` reads best."""
         with self._gpu:
-            if isinstance(source, PackedReadable):
-                raw = host_empty((source.room(0, n) + _OFFSET_BYTES * (n + 2),), "uint8")
-                held = packed_into(source, 0, n, raw)
-            if held is None:
-                held = host_empty((n, *IMAGE_SHAPE), source.dtype)
-                source.read(0, held)
+            held = host_empty((len(source), *IMAGE_SHAPE), source.dtype)
+            source.read(0, held)
         return held
 
     def results(self, n: int, with_scores: bool) -> tuple[Any, Any]:

@@ -56,7 +56,7 @@ class Variant:
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a
       `lenetgpu.gpu.machines.Machine`: bytes, reuse, idle threads.
     - `local_memory`: its kernels use per-thread local memory on purpose; `raw_images`: it takes
-      images as they arrive (uint8 or float32); `packed_images`: packed ones as well; `repeats`:
+      images as they arrive (uint8 or float32); `repeats`:
       two runs on the same images agree to the bit.
     """
 
@@ -78,7 +78,6 @@ class Variant:
     explain: Callable[[Any, int, Machine], Rows] | None = None
     local_memory: bool = False
     raw_images: bool = False
-    packed_images: bool = False
     repeats: bool = True
 
     @property

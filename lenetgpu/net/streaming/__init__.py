@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from lenetgpu.net.streaming.costs import costs_of, schedule_for
 from lenetgpu.net.streaming.one import OneImage
-from lenetgpu.net.streaming.packed import PackedImages, packed_images
 from lenetgpu.net.streaming.schedule import Costs, Schedule, best_schedule, predicted_ms
 from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 
 __all__ = [
     "Costs",
     "OneImage",
-    "PackedImages",
     "Schedule",
     "Streamer",
     "best_schedule",
     "costs_of",
     "host_results",
-    "packed_images",
     "pinned_copy",
     "predicted_ms",
     "schedule_for",

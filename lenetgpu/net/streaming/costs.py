@@ -12,13 +12,12 @@ from typing import Any
 from lenetgpu.check.verify import plan_key
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.packed.records import pack
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.net.streaming.cuda import Cuda
-from lenetgpu.net.streaming.schedule import NEVER, Costs, Schedule, best_schedule
+from lenetgpu.net.streaming.schedule import Costs, Schedule, best_schedule
 from lenetgpu.net.streaming.streamer import pinned_copy
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
@@ -41,18 +40,13 @@ def schedule_for(
     *,
     streams: int | None = None,
     chunk: int | None = None,
-    image_bytes: int | None = None,
 ) -> Schedule:
     """The schedule that the model says takes least for `images` page-locked images of `dtype`.
 
-    `gpu` is current. `streams` and `chunk` are taken as given where they are; `image_bytes` is
-    what an image takes on the bus where it is packed. The figures that the model needs are measured
-    on the first use of `plan` there, and remembered.
+    `gpu` is current. `streams` and `chunk` are taken as given where they are. The figures that
+    the model needs are measured on the first use of `plan` there, and remembered.
     """
-    costs = costs_of(plan, weights, gpu, dtype)
-    if image_bytes is not None:
-        costs = costs.packed(image_bytes)
-    return best_schedule(images, costs, streams, chunk)
+    return best_schedule(images, costs_of(plan, weights, gpu, dtype), streams, chunk)
 
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:
@@ -111,39 +105,7 @@ def measure_costs(make_pipeline: Callable[[int], Pipeline]) -> Costs:
         image_bytes=image_bytes,
         zero_copy_gbs=image_bytes / (1e3 * read_us),
         zero_copy_us=zero_copy_us,
-        **_packed_costs(device, pipeline, host, resident),
     )
-
-
-def _packed_costs(device: Cuda, pipeline: Pipeline, host: Any, resident: Any) -> dict[str, float]:
-    """Kernels of packed images on the device, and where they read the host's memory themselves."""
-    import numpy as np
-
-    if pipeline.input_dtype != "uint8":
-        return {"packed_ns": NEVER, "packed_gbs": 1.0, "packed_us": NEVER}
-    payload, lengths = pack(host)
-    offsets = np.append(0, lengths.cumsum(dtype=np.int64)).astype(np.uint32)
-    sizes = FEW, len(host)
-
-    def kernels(arrays: list[Any], n: int) -> None:
-        taken = device.records(arrays[0], arrays[1][: n + 1], 0)
-        if not pipeline.takes_packed:
-            device.unpack(taken, resident[:n])
-            taken = resident[:n]
-        pipeline.run(taken)
-
-    there = [device.empty(part.shape, part.dtype) for part in (payload, offsets)]
-    for part, given in zip(there, (payload, offsets), strict=True):
-        part.set(given)
-    _, image_us = _line(*sizes, [_each_us(partial(kernels, there, n)) for n in sizes])
-    found = {"packed_ns": 1e3 * image_us, "packed_gbs": 1.0, "packed_us": NEVER}
-    if pipeline.takes_packed:
-        seen = [device.mapped(pinned_copy(part)) for part in (payload, offsets)]
-        took = [_each_us(partial(kernels, seen, n)) for n in sizes]
-        few, whole = (int(offsets[n]) for n in sizes)
-        found["packed_us"], byte_us = _line(few, whole, took)
-        found["packed_gbs"] = 1 / (1e3 * byte_us)
-    return found
 
 
 def _beside_us(device: Cuda, pipelines: list[Pipeline], images: Any) -> float:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from lenetgpu.gpu.faults import lacks_memory, release
 from lenetgpu.gpu.graph import Graph, new_stream
 from lenetgpu.gpu.workspace import pinned_empty
-from lenetgpu.stages.support.unpack import Records, unpack
 
 
 class Recording(Protocol):
@@ -45,12 +44,6 @@ class Device(Protocol):
 
     def copy(self, to: Any, source: Any, stream: Any) -> None:
         """Queue a copy between an array on the device and a page-locked one of as many bytes."""
-
-    def records(self, payload: Any, offsets: Any, base: int) -> Any:
-        """Packed images as a pipeline takes them, of arrays that the device reads."""
-
-    def unpack(self, packed: Any, out: Any) -> None:
-        """Queue what makes pixels of `records`, on the device, on the current stream."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array on the device."""
@@ -121,14 +114,6 @@ class Cuda:
         device, host = (to if inward else source).data.ptr, held.ctypes.data
         ends = (device, host) if inward else (host, device)
         self._runtime.memcpyAsync(*ends, held.nbytes, kind, stream.ptr)
-
-    def records(self, payload: Any, offsets: Any, base: int) -> Any:
-        """Packed images as a pipeline takes them; `offsets` count from `base`."""
-        return Records(payload, offsets, base)
-
-    def unpack(self, packed: Any, out: Any) -> None:
-        """`records` become pixels, `out` (n, 28, 28, 1), on the current stream."""
-        unpack(packed, out)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array on the device."""

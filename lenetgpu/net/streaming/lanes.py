@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.net.streaming.cuda import Device
-from lenetgpu.net.streaming.packed import Landing, PackedImages, arrays_of
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED, Observer, Pipeline
 
@@ -27,10 +26,7 @@ Mark = Callable[[int, str | None], None]
 
 @dataclass
 class Chunk:
-    """Page-locked images, and where their labels (n,) and scores (n, 10) go.
-
-    Images are an array (n, 28, 28, 1) or `PackedImages`.
-    """
+    """Page-locked images (n, 28, 28, 1), and where their labels (n,) and scores (n, 10) go."""
 
     images: Any
     labels: Any
@@ -48,7 +44,6 @@ class Lane:
     copied: Any
     emptied: Any
     used: bool = False
-    landing: Landing | None = None
 
 
 class Lanes:
@@ -91,45 +86,17 @@ class Lanes:
     def queue(self, turn: int, chunk: Chunk, mark: Mark | None = None, done: Any = None) -> None:
         """Queue chunk number `turn` of a pass; `done` is then an event after its last copy."""
         device, lane = self._device, self._lanes[turn % len(self._lanes)]
-        packed = isinstance(chunk.images, PackedImages)
-        if self._zero_copy and self._readable(lane, chunk.images):
-            taken = self._seen(chunk.images)
+        if self._zero_copy and chunk.images.ctypes.data % ALIGNED == 0:
+            taken = device.mapped(chunk.images)
             if mark is not None:
                 with device.on(lane.stream):
                     mark(lane.number, None)
         else:
             taken = self._copied(lane, chunk.images, mark)
         with device.on(lane.stream):
-            if packed and not lane.pipeline.takes_packed:
-                buffer = lane.images[: len(chunk.images)]
-                device.unpack(taken, buffer)
-                taken = buffer
-                if mark is not None:
-                    mark(lane.number, "unpack")
             self._run(lane, taken, chunk, mark)
         if done is not None:
             device.record(done, lane.stream)
-
-    def _readable(self, lane: Lane, images: Any) -> bool:
-        """Whether the lane's kernels can read these images where they lie.
-
-        Of packed ones they read whole units: memory that ends within one, at either end, is
-        nobody's to read.
-        """
-        if isinstance(images, PackedImages):
-            if not lane.pipeline.takes_packed:
-                return False
-            address, size, inside = images.units
-            held = images.offsets.ctypes.data % images.offsets.itemsize == 0
-            return held and (inside or self._device.is_pinned(address, size))
-        return bool(images.ctypes.data % ALIGNED == 0)
-
-    def _seen(self, images: Any) -> Any:
-        """Images as kernels read them where they lie."""
-        if not isinstance(images, PackedImages):
-            return self._device.mapped(images)
-        payload, offsets = map(self._device.mapped, arrays_of(images))
-        return self._device.records(payload, offsets, 0)
 
     def _copied(self, lane: Lane, images: Any, mark: Mark | None) -> Any:
         """Images in the lane's memory, whose stream waits for their copy."""
@@ -148,17 +115,11 @@ class Lanes:
         return taken
 
     def _copy(self, lane: Lane, images: Any) -> Any:
-        packed = isinstance(images, PackedImages)
-        if lane.images is None and not (packed and lane.pipeline.takes_packed):
+        if lane.images is None:
             lane.images = self._images(self.dtype)
-        if not packed:
-            buffer = lane.images[: len(images)]
-            self._device.copy(buffer, images, self._copying)
-            return buffer
-        if lane.landing is None:
-            lane.landing = Landing(self._device, self._chunk)
-        lane.landing.copy(images, self._copying, lane.stream)
-        return lane.landing.records(images)
+        buffer = lane.images[: len(images)]
+        self._device.copy(buffer, images, self._copying)
+        return buffer
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Kernels, which write the labels to host memory where a kernel writes them at all."""

@@ -40,13 +40,8 @@ class Replays:
         """Whether there is a graph of arrays that lie there."""
         return self._graphs.get(key) is not None
 
-    def find(
-        self, key: Key, whole: Chunk, sizes: list[int], record: Callable[[], Recording]
-    ) -> Recording | None:
-        """The graph of `whole`, made by `record` where these arrays come a second time, or None.
-
-        `sizes` is how many images each of its chunks has.
-        """
+    def find(self, key: Key, whole: Chunk, record: Callable[[], Recording]) -> Recording | None:
+        """Return the graph of `whole`, made by `record` where its arrays come a second time."""
         if self.refusal:
             return None
         if key not in self._graphs:
@@ -61,5 +56,5 @@ class Replays:
             return None
         self._graphs[key] = graph
         self._graphs.move_to_end(key)
-        self._last = same_as(whole, graph, sizes)
+        self._last = same_as(whole, graph)
         return graph

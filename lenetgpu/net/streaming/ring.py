@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.net.streaming.cuda import Device
 from lenetgpu.net.streaming.lanes import Chunk
-from lenetgpu.net.streaming.packed import PackedImages, PackedReadable, packed_into
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 SLOT_BYTES = 8 << 20
@@ -56,10 +55,10 @@ class Slot:
     scores: Any
     done: Any
 
-    def chunk(self, n: int, images: Any = None) -> Chunk:
-        """The first `n` images, or `images`, with labels and, where the ring has them, scores."""
+    def chunk(self, n: int) -> Chunk:
+        """The first `n` images with labels and, where the ring has them, scores."""
         scores = None if self.scores is None else self.scores[:n]
-        return Chunk(self.images[:n] if images is None else images, self.labels[:n], scores)
+        return Chunk(self.images[:n], self.labels[:n], scores)
 
 
 class Ring:
@@ -109,16 +108,15 @@ class Ring:
 
 @dataclass
 class Filled:
-    """Images `lo` to `lo + n` of a source in a slot; `packed` where it holds their records."""
+    """Images `lo` to `lo + n` of a source in a slot."""
 
     slot: Slot
     lo: int
     n: int
-    packed: PackedImages | None = None
 
     def chunk(self) -> Chunk:
         """What a lane is given of them."""
-        return self.slot.chunk(self.n, self.packed)
+        return self.slot.chunk(self.n)
 
 
 class Reading:
@@ -154,10 +152,7 @@ class Reading:
 
     def _read(self, filled: Filled) -> None:
         lo, n, images = filled.lo, filled.n, filled.slot.images
-        if isinstance(self._source, PackedReadable) and images.dtype == "uint8":
-            filled.packed = packed_into(self._source, lo, n, images.reshape(-1))
-        if filled.packed is None:
-            self._source.read(lo, images[:n])
+        self._source.read(lo, images[:n])
 
     @property
     def waiting(self) -> bool:

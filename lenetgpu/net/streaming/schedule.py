@@ -10,7 +10,7 @@ Or nothing is copied, and kernels read the host's memory (zero-copy): one launch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 
 MOST_STREAMS, MOST_CHUNK = 6, 40_000
@@ -35,8 +35,7 @@ class Costs:
     The bus in GB/s and us a copy, which is also what one stream's waiting for another takes;
     kernels in ns an image and us a chunk, alone and behind another lane's, whose end they overlap;
     us that the host takes to launch a recorded pass and to see its end; bytes of an image. Then the
-    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that;
-    and both where they read packed images so, whose records are short, and the ns of their kernels.
+    bus in GB/s where kernels read the host's memory themselves, and the us of a pass beside that.
     """
 
     bus_gbs: float
@@ -48,17 +47,14 @@ class Costs:
     image_bytes: int
     zero_copy_gbs: float
     zero_copy_us: float
-    packed_gbs: float
-    packed_us: float
-    packed_ns: float
 
     @property
     def sound(self) -> bool:
         """Whether these are figures that a machine may have: rates that are some, times from 0."""
-        rates = self.bus_gbs, self.zero_copy_gbs, self.packed_gbs
+        rates = self.bus_gbs, self.zero_copy_gbs
         times = (
             self.copy_us, self.image_ns, self.chunk_us, self.lane_us, self.call_us,
-            self.zero_copy_us, self.packed_us, self.packed_ns,
+            self.zero_copy_us,
         )  # fmt: skip
         fine = all(1 / _MOST_GBS <= rate <= _MOST_GBS for rate in rates)
         return fine and all(0 <= time <= NEVER for time in times) and 0 < self.image_bytes < _LARGE
@@ -70,17 +66,6 @@ class Costs:
     def kernels(self, images: int, behind: bool = False) -> float:
         """Microseconds that a chunk's kernels take, alone or behind another lane's."""
         return (self.lane_us if behind else self.chunk_us) + images * self.image_ns / 1e3
-
-    def packed(self, image_bytes: int) -> Costs:
-        """The same for packed images of so many bytes, a chunk of which is two copies."""
-        return replace(
-            self,
-            image_bytes=min(self.image_bytes, image_bytes),
-            image_ns=max(self.image_ns, self.packed_ns),
-            copy_us=2 * self.copy_us,
-            zero_copy_gbs=self.packed_gbs,
-            zero_copy_us=self.packed_us,
-        )
 
     def zero_copy_ms(self, images: int, chunk: int | None = None) -> float:
         """Milliseconds of a pass whose kernels read the host's memory, in chunks one by one."""

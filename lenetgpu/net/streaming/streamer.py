@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from typing import Any
 
 from lenetgpu.cpu.turns import Turn, in_turn
@@ -18,7 +17,6 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
 from lenetgpu.net.streaming.cuda import Cuda, Device, Recording
 from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
-from lenetgpu.net.streaming.packed import PackedImages, arrays_of
 from lenetgpu.net.streaming.replays import Key, Replays
 from lenetgpu.net.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
@@ -97,7 +95,7 @@ class Streamer:
     ) -> None:
         """Fill `labels` (n,) int32, and `scores` (n, 10) float32 where given, from `images`.
 
-        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype, or `PackedImages`.
+        `images` is C-contiguous (n, 28, 28, 1) of the pipelines' dtype.
         Page-locked arrays are copied or read as they lie, others through the ring. Returns when
         the labels are in host memory. `on_chunk(count)` is called as each chunk is queued;
         `mark(lane, name)` after each operation is, and with None before the first. `done` says how
@@ -110,9 +108,9 @@ class Streamer:
         if again is not None and self._replay(again, whole, on_chunk):
             return
         self._check(whole)
-        arrays = [array for array in (*arrays_of(images), labels, scores) if array is not None]
+        arrays = [array for array in (images, labels, scores) if array is not None]
         places = tuple(array.ctypes.data for array in arrays)
-        key = (len(images), *places, *self._edges(images))
+        key = (len(images), *places)
         known = self._replays.has(key)
         sizes = (1 if known else array.nbytes for array in arrays)
         if not all(map(self._device.is_pinned, places, sizes)):
@@ -154,10 +152,7 @@ class Streamer:
     def _check(self, whole: Chunk) -> None:
         n = len(whole.images)
         dtype = self._ready().dtype
-        if not isinstance(whole.images, PackedImages):
-            _expect("images", whole.images, (n, *IMAGE_SHAPE), dtype)
-        elif dtype != "uint8":
-            raise LenetError(f"images: expected {dtype}, which are not packed, found packed ones")
+        _expect("images", whole.images, (n, *IMAGE_SHAPE), dtype)
         _expect("labels", whole.labels, (n,), "int32")
         if whole.scores is not None:
             _expect("scores", whole.scores, (n, CLASSES), "float32")
@@ -229,9 +224,7 @@ class Streamer:
         """Replay the graph of these arrays; False where there is none."""
         if len(whole.images) > MOST_RECORDED * self.chunk:
             return False
-        graph = self._replays.find(
-            key, whole, self._sizes(whole.images), lambda: self._recorded(whole)
-        )
+        graph = self._replays.find(key, whole, lambda: self._recorded(whole))
         return graph is not None and self._replay(graph, whole, on_chunk)
 
     def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> bool:
@@ -249,16 +242,6 @@ class Streamer:
             graph.stream.synchronize()
             self.done = queued
         return True
-
-    def _edges(self, images: Any) -> list[int]:
-        """Where packed images' chunks begin and end: of others no graph has the copies."""
-        if not isinstance(images, PackedImages):
-            return []
-        edges: list[int] = images.offsets[[0, *accumulate(self._sizes(images))]].tolist()
-        return edges
-
-    def _sizes(self, images: Any) -> list[int]:
-        return chunk_sizes(len(images), self.chunk, self.taper)
 
     def _recorded(self, whole: Chunk) -> Recording:
         """A pass as one graph; RuntimeError where it cannot be recorded."""
@@ -278,8 +261,7 @@ class Streamer:
             if whole.scores is not None:
                 whole.scores[part] = scores
 
-        packed, scored = isinstance(whole.images, PackedImages), whole.scores is not None
-        source = whole.images if packed else ArrayImages(whole.images)
+        scored, source = whole.scores is not None, ArrayImages(whole.images)
         self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
 
     def _stream(

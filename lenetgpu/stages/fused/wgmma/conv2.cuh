@@ -10,11 +10,7 @@
 #include "gpu/ptx/math.cuh"
 #include "gpu/ptx/shared.cuh"
 #include "gpu/ptx/wgmma.cuh"
-#if PACKED
-#include "stages/fused/wgmma/packed.cuh"
-#else
 #include "stages/fused/wgmma/pixels.cuh"
-#endif
 
 constexpr int PLANE_BYTES = CELLS * IMAGES * CELL;  // [12][IMAGES][12][a cell's channels]
 constexpr int STEP2_BYTES = 64 * 2 * CELL;          // [2][channel][cell]

@@ -30,18 +30,8 @@ __device__ __forceinline__ void run(Images images, const unsigned char* filters1
     carry<Halves>(images, filters1, filters2, out, n, [](int) { return Halves{}; });
 }
 
-#if PACKED
-extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    features(const unsigned char* __restrict__ records, long long bytes,
-             const u32* __restrict__ offsets, long long base,
-             const unsigned char* __restrict__ filters1, const unsigned char* __restrict__ filters2,
-             uint4* __restrict__ out, int n) {
-    run({records, bytes, offsets, base}, filters1, filters2, out, n);
-}
-#else
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
              const unsigned char* __restrict__ filters2, uint4* __restrict__ out, int n) {
     run(images, filters1, filters2, out, n);
 }
-#endif

@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.files.packed.records import LONGEST
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
-from lenetgpu.stages.support.unpack import RECORD, Records
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _WARPGROUP = 128
 _FILTER1_BYTES = 32 * 64 * 2
 _IMAGE_BYTES = 28 * 28 * 2
 _BARRIER_BYTES = 8
-_RECORD_BYTES = 2 * (2 * ((15 + LONGEST + 15) // 16 * 16 + 8) + _BARRIER_BYTES)  # packed.cuh
 TILE_IMAGES = 80
 
 
-class Form(Enum):
-    """How images come: float32 in 0..1, uint8 (divided by 255), or `Records` of uint8."""
-
-    FLOATS = 0
-    BYTES = 1
-    PACKED = 2
-
-    @classmethod
-    def of(cls, x: Any) -> Form:
-        """How `x`, an array (n, 28, 28, 1) or `Records`, has them."""
-        if isinstance(x, Records):
-            return cls.PACKED
-        return cls.BYTES if x.dtype == "uint8" else cls.FLOATS
-
-    def arguments(self, x: Any) -> tuple[Any, ...]:
-        """What the kernel for these takes for them."""
-        return x.arguments if self is Form.PACKED else (x,)
+PIXELS = (False, True)
+"""How images come: float32 in 0..1, or uint8, which are divided by 255."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +43,10 @@ class Tiling:
         """Threads of a block."""
         return self.groups * _WARPGROUP
 
-    def shared_bytes(self, form: Form) -> int:
+    @property
+    def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         per_group = self.images * (self.map_bytes + _IMAGE_BYTES) + _BARRIER_BYTES
-        per_group += _RECORD_BYTES if form is Form.PACKED else 0
         return _FILTER1_BYTES + self.filter2_bytes + self.groups * per_group + 2 * _BARRIER_BYTES
 
 
@@ -80,25 +61,22 @@ class Packed:
     conv2: Any
 
 
-def defines(form: Form, tiling: Tiling) -> tuple[tuple[str, int], ...]:
+def defines(uint8: bool, tiling: Tiling) -> tuple[tuple[str, int], ...]:
     """What the kernels of conv2.cuh are compiled with."""
-    packed = form is Form.PACKED
     return (
-        ("UINT8_PIXELS", int(form is not Form.FLOATS)),
-        ("PACKED", int(packed)),
-        *((*RECORD, ("RECORD_BYTES", _RECORD_BYTES)) if packed else ()),
+        ("UINT8_PIXELS", int(uint8)),
         ("SPLIT", 0),
         ("GROUPS", tiling.groups),
         ("IMAGES", tiling.images),
         ("PASS_STEP", tiling.pass_step),
         ("TILE", TILE_IMAGES),
-        ("SHARED_BYTES", tiling.shared_bytes(form)),
+        ("SHARED_BYTES", tiling.shared_bytes),
     )
 
 
-def kernel(form: Form) -> Kernel:
+def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "features", defines(form, TILING))
+    return Kernel(_SOURCE, "features", defines(uint8, TILING))
 
 
 def blocks(n: int) -> int:
@@ -121,21 +99,19 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, Form)),
+    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
     raw_images=True,
-    packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
     import numpy as np
 
-    form = Form.of(x)
-    filters = w.conv1[int(form is not Form.FLOATS)]
+    uint8 = x.dtype == "uint8"
     launch(
-        kernel(form),
+        kernel(uint8),
         (min(multiprocessors(), blocks(len(x))),),
         (TILING.threads,),
-        (*form.arguments(x), filters, w.conv2, y, np.int32(len(x))),
-        shared=TILING.shared_bytes(form),
+        (x, w.conv1[int(uint8)], w.conv2, y, np.int32(len(x))),
+        shared=TILING.shared_bytes,
         overlap=True,
     )

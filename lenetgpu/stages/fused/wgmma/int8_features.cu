@@ -5,20 +5,9 @@
 // 16 channels. sm_90a, any n >= 1.
 #include "stages/fused/wgmma/conv2.cuh"
 
-#if PACKED
-extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    int8_features(const unsigned char* __restrict__ records, long long bytes,
-                  const u32* __restrict__ offsets, long long base,
-                  const unsigned char* __restrict__ filters1,
-                  const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
-                  uint4* __restrict__ out, int n) {
-    carry_bytes<Dense<int, TAPS>>({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
-}
-#else
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     int8_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                   const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
                   uint4* __restrict__ out, int n) {
     carry_bytes<Dense<int, TAPS>>(images, filters1, filters2, scales, out, n);
 }
-#endif

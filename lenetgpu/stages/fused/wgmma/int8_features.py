@@ -12,7 +12,7 @@ from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.fp16_features import Form
+from lenetgpu.stages.fused.wgmma.fp16_features import PIXELS
 from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
 from lenetgpu.stages.registry import hopper, variant
 
@@ -31,9 +31,9 @@ class Packed:
     scales: Any
 
 
-def kernel(form: Form) -> Kernel:
+def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "int8_features", fp16.defines(form, TILING))
+    return Kernel(_SOURCE, "int8_features", fp16.defines(uint8, TILING))
 
 
 def packed(conv1: Any, conv2: Any, pack: Callable[[Any], Any]) -> Packed:
@@ -51,14 +51,13 @@ def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     """Images x to features y by a kernel of such a tiling whose conv2 is in bytes."""
     import numpy as np
 
-    form = Form.of(x)
-    filters = w.conv1[int(form is not Form.FLOATS)]
+    filters = w.conv1[int(x.dtype == "uint8")]
     launch(
         made,
         (min(multiprocessors(), fp16.blocks(len(x))),),
         (tiling.threads,),
-        (*form.arguments(x), filters, w.conv2, w.scales, y, np.int32(len(x))),
-        shared=tiling.shared_bytes(form),
+        (x, filters, w.conv2, w.scales, y, np.int32(len(x))),
+        shared=tiling.shared_bytes,
         overlap=True,
     )
 
@@ -72,10 +71,9 @@ def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     needs=hopper(),
     precision="int8",
     prepare=lambda w, problem, batch: packed(w[0], w[1], pack_conv2),
-    kernels=lambda problem, batch: tuple(map(kernel, Form)),
+    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
     raw_images=True,
-    packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""
-    run(kernel(Form.of(x)), TILING, x, w, y)
+    run(kernel(x.dtype == "uint8"), TILING, x, w, y)

@@ -62,20 +62,9 @@ __device__ __forceinline__ void run(Images images, const unsigned char* filters1
     });
 }
 
-#if PACKED
-extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
-    sparse_features(const unsigned char* __restrict__ records, long long bytes,
-                    const u32* __restrict__ offsets, long long base,
-                    const unsigned char* __restrict__ filters1,
-                    const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
-                    uint4* __restrict__ out, int n) {
-    run({records, bytes, offsets, base}, filters1, filters2, scales, out, n);
-}
-#else
 extern "C" __global__ void __launch_bounds__(GROUPS* WARPGROUP, 1)
     sparse_features(const Pixel* __restrict__ images, const unsigned char* __restrict__ filters1,
                     const unsigned char* __restrict__ filters2, const float* __restrict__ scales,
                     uint4* __restrict__ out, int n) {
     run(images, filters1, filters2, scales, out, n);
 }
-#endif

@@ -9,7 +9,7 @@ from typing import Any
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.fp16_features import Form
+from lenetgpu.stages.fused.wgmma.fp16_features import PIXELS
 from lenetgpu.stages.fused.wgmma.int8_features import Packed, run
 from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
@@ -26,20 +26,21 @@ _MAP_BYTES = 12 * 12 * 32 + 4 * 16
 class Roles(fp16.Tiling):
     """As its base; the last warpgroup multiplies, each of the others has two rooms for maps."""
 
-    def shared_bytes(self, form: Form) -> int:
+    @property
+    def shared_bytes(self) -> int:
         """Dynamic shared memory of a block."""
         producers = self.groups - 1
         plain = fp16.Tiling(producers, self.images, 0, 0, _SLOTS * self.map_bytes)
         held, wanted = producers + 2, 2 * producers * _SLOTS + 1
-        return plain.shared_bytes(form) + (wanted - held) * _BARRIER_BYTES
+        return plain.shared_bytes + (wanted - held) * _BARRIER_BYTES
 
 
 TILING = Roles(4, 2, 0, 0, _MAP_BYTES)
 
 
-def kernel(form: Form) -> Kernel:
+def kernel(uint8: bool) -> Kernel:
     """The kernel for such pixels."""
-    return Kernel(_SOURCE, "sparse_features", fp16.defines(form, TILING))
+    return Kernel(_SOURCE, "sparse_features", fp16.defines(uint8, TILING))
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
@@ -56,10 +57,9 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="int8s",
     prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, Form)),
+    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
     raw_images=True,
-    packed_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with 2:4 sparse filters."""
-    run(kernel(Form.of(x)), TILING, x, w, y)
+    run(kernel(x.dtype == "uint8"), TILING, x, w, y)
