@@ -63,7 +63,6 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
     "fp16x3": {"cuda": _spanned("wgmma_fp16x3")},
     "fp16x3_winograd": {"cuda": _spanned("wgmma_winograd_fp16x3", "wgmma_fp16x3")},
     "fp16": {"cuda": _spanned("wgmma_fp16")},
-    "fp16_winograd": {"cuda": _spanned("wgmma_winograd_fp16", "wgmma_fp16")},
     "fp16_roles": {"cuda": _spanned("wgmma_winograd_roles_fp16", "wgmma_fp16")},
     "int8": {"cuda": _spanned("wgmma_int8", "wgmma_fp16")},
     "int8_sparse": {"cuda": _spanned("wgmma_sparse_int8", "wgmma_fp16")},
@@ -74,7 +73,12 @@ NAMED: dict[str, dict[str, dict[str, str]]] = {
 UNTRIED: frozenset[str] = frozenset()
 """Families that no GPU has run yet: nothing takes them unless they are asked for."""
 # what plans were called before
-ALIASES = {"fast": "fp16", "mma": "mma_fp16", "report": "course"}
+ALIASES = {
+    "fast": "fp16",
+    "fp16_winograd": "fp16_roles",
+    "mma": "mma_fp16",
+    "report": "course",
+}
 AUTO = "auto"
 # precision -> device -> plans `auto` chooses from, the likely fastest first. On a GPU they are
 # measured (dispatch/auto.py); where nothing can be, the first whose needs are met is taken
@@ -82,7 +86,7 @@ AUTO_PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "fp32": {"cpu": ("fp32", "tiled"), "cuda": ("fp32", "sgemm")},
     "fp16x3": {"cuda": ("fp16x3", "fp16x3_winograd", "mma_fp16x3")},
     "fp16": {"cuda": ("fp16", "mma_fp16", "half")},
-    "fp16w": {"cuda": ("fp16_roles", "fp16_winograd", "mma_winograd")},
+    "fp16w": {"cuda": ("fp16_roles", "mma_winograd")},
     "int8": {"cuda": ("int8",)},
     "int8s": {"cuda": ("int8_sparse",)},
 }

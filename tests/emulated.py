@@ -149,11 +149,6 @@ def roles_features(images, tensors):
     return winograd_features(images, tensors, in_halves)
 
 
-def wgmma_winograd_fp16(images, tensors):
-    features = winograd_features(images, tensors)
-    return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
-
-
 def wgmma_winograd_roles_fp16(images, tensors):
     features = roles_features(images, tensors)
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
@@ -355,7 +350,6 @@ def wgmma_winograd_fp16x3(images, tensors):
 
 PLANS = {
     "fp16": ("fp16", wgmma_fp16),
-    "fp16_winograd": ("fp16w", wgmma_winograd_fp16),
     "fp16_roles": ("fp16w", wgmma_winograd_roles_fp16),
     "mma_fp16": ("fp16", mma_fp16),
     "mma_winograd": ("fp16w", mma_winograd_fp16),

@@ -28,7 +28,7 @@ ON_HOPPER = {
     "fp32": ["fp32", "sgemm", "fp16x3", "fp16x3_winograd", "mma_fp16x3"],
     "fp16x3": ["fp16x3", "fp16x3_winograd", "mma_fp16x3"],
     "fp16": ["fp16", "mma_fp16", "half"],
-    "fp16w": ["fp16_roles", "fp16_winograd", "mma_winograd"],
+    "fp16w": ["fp16_roles", "mma_winograd"],
     "int8": ["int8"],
     "int8s": ["int8_sparse"],
 }
@@ -117,7 +117,7 @@ def test_a_plan_that_does_not_fit_the_weights_gives_way_to_the_next(fitting, shi
     remember("int8", 10_000, "int8")
     remember("fp16w", 10_000, "fp16_roles")
     remember("fp16", 10_000, "mma_fp16")
-    refused = ("int8", "fp16_roles", "fp16_winograd", "mma_winograd", "mma_fp16", "fp16")
+    refused = ("int8", "fp16_roles", "mma_winograd", "mma_fp16", "fp16")
     errors.update(dict.fromkeys(refused))
     notes = []
     plan = choose(HOPPER, "int8", 10_000, shipped_weights, "float32", notes)

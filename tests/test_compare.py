@@ -120,9 +120,7 @@ def test_what_no_gpu_has_run_is_a_variant_and_its_plan(monkeypatch):
     assert all(untried(f"{family}.features") for family in plan.UNTRIED)
     monkeypatch.setattr(plan, "UNTRIED", frozenset({"wgmma_winograd_roles_fp16"}))
     assert untried("fp16_roles") and untried("wgmma_winograd_roles_fp16.features")
-    assert not any(
-        untried(name) for name in ("fp16", "fp16_winograd", "wgmma_winograd_fp16.features")
-    )
+    assert not any(untried(name) for name in ("fp16", "int8", "wgmma_fp16.features"))
 
 
 def test_a_plan_that_nothing_has_run_is_asked_for_by_name(monkeypatch):

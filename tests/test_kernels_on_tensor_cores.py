@@ -21,7 +21,6 @@ from emulated import (
     roles_features,
     sparse_features,
     split_winograd_features,
-    winograd_features,
 )
 from test_kernels_on_a_cpu import build, version
 
@@ -35,7 +34,6 @@ from lenetgpu.stages.fused.wgmma import int8_features as int8
 from lenetgpu.stages.fused.wgmma_sparse import int8_sparse as sparse
 from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
-from lenetgpu.stages.fused.wgmma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
 from lenetgpu.stages.fused.wgmma_winograd import fp16x3_features as split
@@ -140,7 +138,6 @@ def in_sparse_bytes(conv1, conv2, *_):
 
 KERNELS = {
     "direct": (direct, in_halves(fp16_pack), fp16_features),
-    "winograd": (winograd, in_halves(winograd_pack), winograd_features),
     "roles": (roles, in_halves(winograd_pack), roles_features),
     "int8": (int8, in_bytes, int8_features),
     "sparse": (sparse, in_sparse_bytes, sparse_features),
@@ -151,8 +148,8 @@ KERNELS = {
 
 @pytest.mark.parametrize(
     ("name", "uint8", "n", "grid"),
-    [("direct", True, 5, 1), ("winograd", True, 45, 1), ("winograd", True, 9, 4),
-     ("winograd", False, 3, 1), ("roles", True, 45, 1), ("roles", True, 9, 4),
+    [("direct", True, 5, 1),
+     ("roles", True, 45, 1), ("roles", True, 9, 4),
      ("roles", False, 3, 1), ("split", True, 45, 2), ("split", True, 9, 4),
      ("split", False, 3, 2), ("int8", True, 5, 1), ("int8", True, 21, 1),
      ("sparse", True, 21, 1), ("sparse", True, 9, 4), ("sparse", False, 9, 1)],

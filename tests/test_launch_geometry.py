@@ -228,7 +228,6 @@ def test_features_fill_the_gpu_and_no_more(launches, monkeypatch, n, dtype):
     padded = 80 * ceil(n / 80)
     expected = {
         "wgmma_fp16.features": (min(132, padded // 2), 384),
-        "wgmma_winograd_fp16.features": (min(132, padded // 4), 256),
         "wgmma_winograd_roles_fp16.features": (min(132, padded // 4), 512),
         "wgmma_int8.features": (min(132, padded // 2), 512),
         "wgmma_sparse_int8.features": (min(132, padded // 2), 512),

@@ -12,7 +12,7 @@ from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
 from lenetgpu.stages.fused.split import Filters, filters
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
-from lenetgpu.stages.fused.wgmma_winograd.fp16_launch import BATCH, FILTER_BYTES, MAP_BYTES
+from lenetgpu.stages.fused.wgmma_winograd.fp16_roles import BATCH, FILTER_BYTES, MAP_BYTES
 from lenetgpu.stages.fused.wgmma_winograd.fp16x3_pack import pack
 from lenetgpu.stages.registry import hopper, variant
 
