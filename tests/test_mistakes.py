@@ -220,9 +220,7 @@ def test_the_list_is_what_the_labels_and_scores_say(data, tmp_path):
         np.testing.assert_allclose(found, shares[[read, is_, second]], rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("form", "large"), [("hdf5", True), ("floats", False), ("idx.gz", True)]
-)
+@pytest.mark.parametrize(("form", "large"), [("hdf5", True), ("floats", False), ("idx.gz", True)])
 def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, large):
     """Read whole or while it is computed: the same list, the same pictures."""
     path, whole = data, job.infer(asked(data))
