@@ -22,14 +22,14 @@ from lenetgpu.problems import Conv
 
 COMPARE = ["compare", "argmax", "--device", "cpu", "--batch", "64", "--seconds", "0.2"]
 CONV = ["conv", "4,8,8,4,3", "--device", "cpu", "--seconds", "0.1"]
-NUMBERS = ["-1", "nan", "inf", "1e308", "1" * 5000, "", "½"]
-LARGE = [str(2**31), str(2**63), str(10**30)]
-NAMES = ["", ",,", "nope", "a" * 5000, "[/b]", "\n"]
-SHAPES = ["", "0,0,0,0,0", "4,8,8,4,9", "4,8,8,4,3,1,999999999", "999999999,1,1,1,999999999",
-          "1" * 3000, "1,46340,46340,1,1,46340", f"{2**63},1,1,1,1", "nan,1,1,1,1", "٣,8,8,4,3",
-          "1,10000,10000,1,10000", "64,4000,4000,64,200,7", "1,1,1,999999999,1"]  # fmt: skip
-READ = ["", "nowhere", "folder", "pipe", "loop", "/dev/full", "a" * 300, "[/b]"]
-WRITTEN = ["", "folder", "loop", "a" * 300, "nowhere/x.png", "a\n/x.png"]
+NUMBERS = ["-1", "nan", "1e308", "1" * 5000, ""]
+LARGE = [str(10**30)]
+NAMES = ["", "nope", "a" * 5000]
+SHAPES = ["", "0,0,0,0,0", "4,8,8,4,3,1,999999999", "999999999,1,1,1,999999999", "1" * 3000,
+          f"{2**63},1,1,1,1", "nan,1,1,1,1", "٣,8,8,4,3", "1,10000,10000,1,10000",
+          "64,4000,4000,64,200,7"]  # fmt: skip
+READ = ["", "folder", "pipe", "loop", "a" * 300]
+WRITTEN = ["", "folder", "a" * 300, "a\n/x.png"]
 PAIRS = [
     ["--fail-on-regression", "1"], ["--against", "x.json"], ["--suite", "lenet"], ["--engines"],
     ["--shares"], ["--as", "h100"], ["--cold-l2"], ["--json", "-", "--csv", "-"],

@@ -12,7 +12,6 @@ import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
-from lenetgpu.errors import LenetError
 from lenetgpu.lab.conv import compared as convolution
 from lenetgpu.lab.conv.compared import chosen_variants
 from lenetgpu.lab.conv.document import shape_text
@@ -58,29 +57,18 @@ def test_a_shape_is_parsed():
     ("arguments", "words"),
     [
         ((), "expected SHAPE"),
-        (("1,8,8,4,3", "--suite", "lenet"), "found SHAPE and --suite"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
-        (("1,8,8,4,3,1,0,2",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "in whole numbers"),
-        (("1,8,8,4,3x3x3",), "in whole numbers"),
         (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),
-        (("1,8,8,4,3.5",), "in whole numbers"),
-        (("1,8,8,4,12345678901",), "in whole numbers"),
         (("0,8,8,4,3",), "expected C of at least 1, found 0"),
-        (("1,8,8,4,0",), "expected K of at least 1, found 0"),
         (("--", "1,8,-8,4,3"), "expected W of at least 1, found -8"),
-        (("1,8,8,4,3,0",), "expected stride of at least 1, found 0"),
         (("1,8,8,4,3,1,-1",), "expected pad of at least 0, found -1"),
-        (("1,8,6,4,9,1,1",), "within the padded map of 10x8, found 9x9"),
         (("1,40000,40000,4,1", "--batch", 2), "fewer than 2^31 values in the input"),
         (("1,8,8,4,3", "--batch", 0), "--batch: expected at least 1 image, found 0"),
-        (("1,8,8,4,3", "--seconds", 0), "--seconds: expected a finite time above 0"),
         (("1,8,8,4,3", "--seconds", "nan"), "--seconds: expected a finite time above 0"),
         (("--suite", "alexnet"), "choose from: pascal-single, pascal-multi, overfeat"),
         (("1,8,8,4,3", "--device", "cpu", "--only", "fft,nothing"), "--only 'nothing': expected"),
-        (("1,8,8,4,3", "--device", "cpu", "--only", ""), "--only '': expected"),
         (("1,8,8,4,3", "--device", "cpu", "--reference", "x"), "--reference x: expected one of"),
-        (("1,8,8,4,3", "--device", "tpu"), "device 'tpu'"),
         (("1,8,8,4,3", "--plot", "a.gif"), "expected a name ending in .png or .svg"),
         (("1,8,8,4,3", "--json", "-", "--csv", "-"), "expected one result there"),
     ],
@@ -101,36 +89,20 @@ def test_only_takes_variants_families_and_aliases():
     assert named == ["direct.shared_constant"]
 
 
-@pytest.mark.parametrize("name", SUITES)
-def test_suites_hold_the_papers_shapes(name):
-    suite = SUITES[name]
-    assert len(suite.shapes) == COUNTS[name]
-    assert len({shape.label for shape in suite.shapes}) == COUNTS[name]
-    for shape in suite.shapes:
-        assert shape.batch >= 1
-        assert min(shape.problem.OH, shape.problem.OW) >= 1
+def test_suites_hold_the_papers_shapes():
+    assert {name: len({s.label for s in suite.shapes}) for name, suite in SUITES.items()} == COUNTS
+    for shape in (shape for suite in SUITES.values() for shape in suite.shapes):
         taker = "direct.grouped" if shape.problem.wants else "direct.basic"
         assert laid_out(find("conv", taker, "cuda"), shape.problem).reads == "NCHW"
 
 
-def test_the_named_shapes_are_as_asked():
-    single = {shape.label: shape.problem for shape in SUITES["pascal-single"].shapes}
-    assert single["1024x32 K3"] == Conv(1024, 1024, 1, 32, 3, 3)
-    multi = {shape.label: shape.problem for shape in SUITES["pascal-multi"].shapes}
-    assert multi["7x512 K5"] == Conv(7, 7, 512, 512, 5, 5)
-    assert {p.R for p in multi.values()} == {1, 3, 5}
-    assert SUITES["overfeat"].shapes[-1].problem == Conv(15, 15, 1024, 1024, 3, 3, pad=1)
-    assert [s.batch for s in SUITES["lenet"].shapes] == [1, 10_000] * 2
-
-
-@pytest.mark.parametrize("layer", range(6))
-def test_overfeats_layers_have_the_papers_intensity(layer):
-    shape = SUITES["overfeat"].shapes[layer]
-    p = shape.problem
-    padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
-    moved = 4 * (padded + p.depth * p.M + p.OH * p.OW * p.M)
-    figure = float(shape.paper.split()[0])
-    assert p.flop(1) / 2 / moved == pytest.approx(figure, rel=0.015)
+def test_overfeats_layers_have_the_papers_intensity():
+    for shape in SUITES["overfeat"].shapes:
+        p = shape.problem
+        padded = (p.H + 2 * p.pad) * (p.W + 2 * p.pad) * p.C
+        moved = 4 * (padded + p.depth * p.M + p.OH * p.OW * p.M)
+        figure = float(shape.paper.split()[0])
+        assert p.flop(1) / 2 / moved == pytest.approx(figure, rel=0.015)
 
 
 def test_layouts_are_nchw_where_a_variant_takes_them():
@@ -231,7 +203,7 @@ def test_explain_plans_for_another_machine(without_torch):
         assert words in refused.stderr
 
 
-@pytest.mark.parametrize("change", [{"batch": 3}, {"relu": True}, {"dtype": "fp16"}])
+@pytest.mark.parametrize("change", [{"batch": 3}, {"relu": True}])
 def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
     for name in ("convnet2", "overfeat", "pascal-multi"):
         suite, rows = rows_asked(ConvRequest(suite=name))
@@ -397,12 +369,6 @@ def test_a_picture_of_a_shape_and_of_a_suite(tmp_path, without_torch):
                      "--plot", target)  # fmt: skip
         assert result.exit_code == 0, result.output
         assert target.read_bytes()[:4] == b"\x89PNG"
-
-
-def test_requests_are_checked_before_a_device_is_opened(monkeypatch):
-    monkeypatch.setattr(convolution, "open_device", lambda *_: pytest.fail("opened"))
-    with pytest.raises(LenetError, match="does not exist"):
-        convolution.run_conv(ConvRequest(suite="none"), lambda line: None)
 
 
 @pytest.mark.gpu

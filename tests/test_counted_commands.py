@@ -27,7 +27,6 @@ from lenetgpu.measure.outcome import Request
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
 from lenetgpu.papers.course_counted import NVVP
 from lenetgpu.papers.course_counters import (
-    MORE,
     PASSES,
     PASSES_OF,
     described,
@@ -252,9 +251,3 @@ def test_without_ncu_there_is_no_file(script, monkeypatch):
     monkeypatch.setattr(ncu.shutil, "which", lambda *_, **__: None)
     with pytest.raises(LenetError, match="expected ncu on PATH"):
         script("counters").measured(GPU, {}, 10_000)
-
-
-def test_nvvps_lines_are_the_reports(script):
-    """Its other columns, of the same lines: figure 4's second convolution by hand."""
-    assert set(MORE) == {(line.figure, line.stage) for line in NVVP}
-    assert MORE["4", "conv2"] == (27.89, 0.371746, 34.1)

@@ -14,7 +14,6 @@ from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.lab import compare as session
 from lenetgpu.measure import roofline
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.roofline import Ceilings, ceilings
@@ -37,7 +36,6 @@ from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
-from lenetgpu.stages.explain import moved_per_needed
 from lenetgpu.stages.registry import cpu, make_variant
 
 REPORT = {
@@ -67,19 +65,13 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in REPORT.items() for n in names])
-def test_every_variant_of_the_report_is_registered_with_its_section(kind, name):
-    found = {v.full_name: v for v in variants(kind, "cuda")}
-    assert name in found
-    assert found[name].paper.startswith("report ")
-
-
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, names in AFTER_IT.items() for n in names])
-def test_ours_of_the_same_ideas_say_so(kind, name):
-    found = {v.full_name: v for v in variants(kind, "cuda")}
-    assert found[name].paper.startswith("after report ")
+def test_every_variant_of_the_report_is_registered_with_its_section():
     rows = {variant for *_, variant in AFTER}
-    assert name in rows and name not in {figure.variant for figure in FIGURES}
+    for said, of in (("report ", REPORT), ("after report ", AFTER_IT)):
+        for kind, names in of.items():
+            found = {v.full_name: v.paper for v in variants(kind, "cuda")}
+            assert all(found[name].startswith(said) for name in names)
+            assert (said == "report ") or rows >= set(names)
 
 
 def covered():
@@ -101,17 +93,6 @@ def test_the_suite_measures_every_gpu_variant_of_the_report():
     assert {figure.table for figure in FIGURES} >= {
         "1", "2", "3", "4", "5", "6", "7", "8", "9", "11", "12", "13",
     }  # fmt: skip
-
-
-def test_suite_rows_name_stages_that_exist():
-    special = {RELU, MEAN, SERIAL_RELU, SERIAL_MEAN, TOTAL}
-    names = {s.name for s in STAGES} | {s.name for s in SPANS}
-    listed = [(s, v) for *_, s, v in (*BEYOND, *AFTER, *UNTIMED)]
-    for stage, variant in [(f.stage, f.variant) for f in FIGURES] + listed:
-        if variant in special:
-            assert stage in names | {"all"}
-        else:
-            assert any(v.full_name == variant for v in variants(stage_of(stage).kind))
 
 
 def test_table_10_is_what_the_layouts_give():
@@ -152,11 +133,6 @@ def test_the_block_plan_runs_spans_and_an_override_splits_them():
     assert "conv2+pool2" in [slot.name for slot in chosen.slots]
     with pytest.raises(LenetError, match="stage pool2: variant block.unrolled of conv2 runs it"):
         resolve("tiled", "cuda", {"conv2": "block", "pool2": "basic"})
-
-
-def test_precision_of_a_plan_is_its_least_precise_variant():
-    assert resolve("half", "cuda").precision == "fp16"
-    assert resolve("cublas", "cuda").precision == "fp32"
 
 
 def test_a_stage_bench_checks_and_times(shipped_weights, rng):
@@ -204,10 +180,10 @@ def test_a_wrong_candidate_makes_the_exit_code_1(monkeypatch):
     assert "first bad stage argmax" in row
 
 
-@pytest.mark.parametrize("what", ["pool2", "fc1", "argmax"])
-def test_compare_on_a_cpu(what, tmp_path):
+def test_compare_on_a_cpu(tmp_path):
+    what = "pool2"
     out, table, md = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.md"
-    result = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 2,
+    result = run("compare", what, "--batch", 20, "--device", "cpu", "--seconds", 1,
                  "--rounds", 6, "--json", out, "--csv", table, "--markdown", md)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())
@@ -222,35 +198,12 @@ def test_compare_on_a_cpu(what, tmp_path):
         assert entry["ratio"]["low"] <= entry["ratio"]["median"] <= entry["ratio"]["high"]
         assert entry["name"] in table.read_text()
         assert entry["name"] in md.read_text()
-    again = run("compare", what, "--batch", 60, "--device", "cpu", "--seconds", 0.2,
-                "--against", out, "--fail-on-regression", 100000)  # fmt: skip
-    assert again.exit_code == 0, again.output
-
-
-def test_compare_plans_with_a_picture(tmp_path):
-    pytest.importorskip("vl_convert")
-    path = tmp_path / "plans.png"
-    result = run("compare", "plans", "--batch", 8, "--device", "cpu", "--seconds", 0.2,
-                 "--plot", path)  # fmt: skip
-    assert result.exit_code == 0, result.output
-    for name in ("serial", "tiled", "unrolled", "fft"):
-        assert name in result.output
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_roofline_picture(tmp_path):
-    pytest.importorskip("vl_convert")
-    path = tmp_path / "roof.svg"
-    result = run("compare", "fc1", "--batch", 64, "--device", "cpu", "--seconds", 0.2,
-                 "--plot", path)  # fmt: skip
-    assert result.exit_code == 0, result.output
-    assert "<svg" in path.read_text()
 
 
 def test_the_suite_runs_without_a_gpu(tmp_path):
     pytest.importorskip("vl_convert")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
-    result = run("compare", "--suite", "report", "--batch", 16, "--device", "cpu",
+    result = run("compare", "--suite", "report", "--batch", 4, "--device", "cpu",
                  "--json", out, "--plot", picture)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())
@@ -269,9 +222,6 @@ def test_the_suite_runs_without_a_gpu(tmp_path):
         (["conv1", "--suite", "report"], ["one of them"]),
         (["--suite", "thesis"], ["suite 'thesis'", "course"]),
         (["fc1", "--reference", "block", "--device", "cpu", "--batch", "5"], ["'block'", "tiled"]),
-        (["fc1", "--batch", "0"], ["--batch", "found 0"]),
-        (["fc1", "--seconds", "0"], ["--seconds", "found 0"]),
-        (["fc1", "--plot", "x.pdf"], ["x.pdf", ".png"]),
         (["plans", "--cold-l2"], ["--cold-l2"]),
         (["fc1", "--against", "none.json"], ["go together"]),
         (["fc1", "--against", "none.json", "--fail-on-regression", "5"], ["none.json", "no such"]),
@@ -320,13 +270,6 @@ def test_copies_under_kernels_counts_each_moment_once():
     assert json.loads(chrome_trace(events, "t"))["otherData"]["copies_under_kernels_ms"] == 6.0
 
 
-def test_coalescing_factors():
-    assert moved_per_needed(1) == 1.0
-    assert moved_per_needed(2) == pytest.approx(2.0, rel=0.05)
-    assert moved_per_needed(32) == 8.0
-    assert moved_per_needed(64) == 8.0
-
-
 def test_roofline_share():
     limits = Ceilings("x", copy_gbs=100, fma_tflops=1, tensor_tflops=8)
     assert limits.share(1e12, 1e6, 2.0, "fp32") == (pytest.approx(0.5), "compute")
@@ -354,9 +297,3 @@ def test_a_suite_row_that_does_not_fit_is_skipped(monkeypatch, shipped_weights, 
     found = suite._measure("argmax", "serial.loops")
     assert found["status"] == "skipped"
     assert "7 GiB" in found["note"]
-
-
-def test_requests_are_checked_before_anything_is_loaded(monkeypatch):
-    monkeypatch.setattr(session, "load_weights", lambda path: pytest.fail("loaded"))
-    with pytest.raises(LenetError, match="cannot be compared"):
-        session.run_compare(session.CompareRequest(what="conv9"), lambda line: None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,14 +36,15 @@ from lenetgpu.lab.rows import (
     STATUS_WORDS,
     Launch,
     Machine,
+    Rates,
+    Ratio,
     Row,
+    Times,
     column,
     dimensions,
     fixed,
     part,
-    percent,
     short_error,
-    significant,
 )
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
@@ -85,18 +86,9 @@ class Compared(Row):
     check: str | None = column("check")
     relative_error: float | None = column("error", short_error)
     label_flips: int | None = column("flips")
-    median_ms: float | None = column("median ms", fixed(3))
-    p05_ms: float | None = column("p05 ms", fixed(3))
-    p95_ms: float | None = column("p95 ms", fixed(3))
-    p99_ms: float | None = column("p99 ms", fixed(3))
-    ratio: float | None = column("ratio", fixed(3))
-    low: float | None = column("95 % from", fixed(3))
-    high: float | None = column("to", fixed(3))
-    verdict: str | None = column("verdict")
-    tflops: float | None = column("TFLOP/s", significant(3))
-    gbs: float | None = column("GB/s", fixed(1))
-    roofline: float | None = column("of the roof", percent)
-    bound: str | None = column("bound by")
+    times: Times = part(Times)
+    ratio: Ratio = part(Ratio)
+    rates: Rates = part(Rates)
     images_per_second: float | None = column("images/s", fixed(0))
     launch: Launch = part(Launch)
     machine: Machine = part(Machine, "machine")
@@ -193,23 +185,23 @@ def legend(reference: str, rounds: int) -> str:
     )
 
 
-def fastest_first(rows: list[Row]) -> list[Row]:
-    """Return rows by their times, those without times last."""
-    return sorted(rows, key=lambda row: getattr(row, "median_ms", None) or inf)
+def fastest_first(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return candidates by their times, those without times last."""
+    return sorted(entries, key=lambda entry: entry.get("median_ms") or inf)
 
 
 def compared_rows(document: Mapping[str, Any]) -> list[Row]:
     """Return the document's candidates, and the baseline's second run, fastest first."""
     rows: list[Row] = []
     again = document["reference_again"]
-    for entry in [*document["candidates"], *([again] if again else [])]:
+    for entry in fastest_first([*document["candidates"], *([again] if again else [])]):
         shown = judged(entry)
         if entry["status"] == "wrong":
             stage, tolerance = entry["first_bad_stage"], entry["tolerance"]
             where = f"first bad stage {stage}, tolerance {tolerance:.0e}"
             shown["note"] = "; ".join(filter(None, [shown["note"], where]))
         rows.append(Compared.of(shown))
-    return fastest_first(rows)
+    return rows
 
 
 def course_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -372,6 +364,37 @@ def check_gate(percent: float | None, against: Path | None) -> None:
         raise LenetError("--fail-on-regression PCT and --against FILE go together")
 
 
+@dataclass
+class Gate:
+    """What an earlier file lets pass: made before anything runs, asked when all is done."""
+
+    request: Any
+    command: str
+    what: str | None
+    earlier: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.request.against is not None:
+            self.earlier = load_earlier(self.request.against, self.command, self.what)
+
+    def check(self, now: dict[str, Any]) -> None:
+        """Raise LenetError where the setting of the earlier file is not that of `now`."""
+        if self.request.against is not None:
+            check_earlier(self.earlier, str(self.request.against), now)
+
+    def end(self, document: dict[str, Any], notes: list[str], left_out: list[str]) -> list[str]:
+        """Return what was lost, with what was `left_out`, a sentence each; a note says how much."""
+        percent = self.request.regression
+        if self.request.against is None or percent is None:
+            return []
+        some = self.request.only is not None
+        lost = regressions(document, self.earlier, percent, some) + left_out
+        if document["interrupted"]:
+            lost.append("interrupted before every candidate was compared")
+        notes.append(gate_note(self.earlier, percent, lost))
+        return lost
+
+
 def gate_note(earlier: dict[str, Any], percent: float, lost: list[str]) -> str:
     """What the gate went by, and how it ended."""
     timed = sum(
@@ -486,9 +509,7 @@ def _candidates(
 
 def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutcome:
     """`run_compare` with the variants that were `found` outside."""
-    earlier = None
-    if request.against is not None:
-        earlier = load_earlier(request.against, "compare", request.what)
+    gate = Gate(request, "compare", request.what)
     if request.suite is not None:
         return _run_suite(request, say)
     assert request.what is not None
@@ -506,14 +527,8 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
         candidates = only(request.only, candidates, always)
     else:
         candidates = tried(candidates)
-    if earlier is not None:
-        now = {
-            "device": device_json(setting.gpu)["name"],
-            "reference": reference,
-            "images": len(setting.images),
-            "cold_l2": request.cold_l2,
-        }
-        check_earlier(earlier, str(request.against), now)
+    now = {"device": device_json(setting.gpu)["name"], "reference": reference}
+    gate.check(now | {"images": len(setting.images), "cold_l2": request.cold_l2})
     comparison = compare(
         request.what, candidates, reference, request.effort, request.cold_l2, say=say
     )
@@ -522,12 +537,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     document["images"] = len(setting.images)
     if request.counters and setting.gpu is not None:
         counters.count_candidates(comparison, document, request.counted, setting.gpu, own, say)
-    lost = []
-    if earlier is not None and request.regression is not None:
-        lost = regressions(document, earlier, request.regression, request.only is not None)
-        if comparison.interrupted:
-            lost.append("interrupted before every candidate was compared")
-        notes = [*notes, gate_note(earlier, request.regression, lost)]
+    lost = gate.end(document, notes, [])
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
     draw = partial(_plot, request.plot, comparison, document, setting)
     return CompareOutcome(document, wrong, lost, notes=notes, draw=draw)

@@ -208,19 +208,43 @@ class Machine(Row):
 
 
 @dataclass(frozen=True)
+class Rates(Row):
+    """What was reached of the device, and what bounds it."""
+
+    tflops: float | None = column("TFLOP/s", significant(3))
+    gbs: float | None = column("GB/s", fixed(1))
+    roofline: float | None = column("of the roof", percent)
+    bound: str | None = column("bound by")
+
+
+@dataclass(frozen=True)
+class Times(Row):
+    """The median of samples in ms, and their percentiles."""
+
+    median_ms: float | None = column("median ms", fixed(3))
+    p05_ms: float | None = column("p05 ms", fixed(3))
+    p95_ms: float | None = column("p95 ms", fixed(3))
+    p99_ms: float | None = column("p99 ms", fixed(3))
+
+
+@dataclass(frozen=True)
+class Ratio(Row):
+    """A time over the baseline's with its interval, and what that says."""
+
+    ratio: float | None = column("ratio", fixed(3))
+    low: float | None = column("95 % from", fixed(3))
+    high: float | None = column("to", fixed(3))
+    verdict: str | None = column("verdict")
+
+
+@dataclass(frozen=True)
 class Stage(Row):
     """A stage of a plan, or a conversion between two, timed by itself."""
 
     name: str = column("stage")
     variant: str = column("variant")
-    median_ms: float | None = column("median ms", fixed(3))
-    p05_ms: float | None = column("p05 ms", fixed(3))
-    p95_ms: float | None = column("p95 ms", fixed(3))
-    p99_ms: float | None = column("p99 ms", fixed(3))
+    times: Times = part(Times)
     share: float | None = column("of the sum", percent)
-    tflops: float | None = column("TFLOP/s", significant(3))
-    gbs: float | None = column("GB/s", fixed(1))
-    roofline: float | None = column("of the roof", percent)
-    bound: str | None = column("bound by")
+    rates: Rates = part(Rates)
     launch: Launch = part(Launch)
     machine: Machine = part(Machine, "machine")

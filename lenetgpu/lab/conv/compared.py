@@ -10,7 +10,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.lab import charts
-from lenetgpu.lab.compare import CompareOutcome, gate_note, guests, open_device
+from lenetgpu.lab.compare import CompareOutcome, Gate, guests, open_device
 from lenetgpu.lab.conv.document import (
     about_suite,
     case_json,
@@ -28,14 +28,12 @@ from lenetgpu.lab.conv.request import (
     rows_to_run,
 )
 from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
-from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
 from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import watch_all
-from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
@@ -173,7 +171,7 @@ def _run_rows(
 ) -> CompareOutcome:
     """`run_conv` with the variants that were `found` outside."""
     shapes = [row for row in rows if isinstance(row, Shape)]
-    earlier = None if request.against is None else load_earlier(request.against, "conv", None)
+    gate = Gate(request, "conv", None)
     own, notes = of_kind(found, "conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
@@ -186,7 +184,10 @@ def _run_rows(
     peer = peer_version(device) if chosen and not request.tune else None
     setting = _Setting(gpu, limits, peer, chosen, own)
     reference = _reference(request, setting, shapes)
-    _check_setting(request, setting, reference, shapes, earlier)
+    if request.cold_l2 and gpu is None:
+        raise LenetError("--cold-l2: expected a GPU, found device cpu")
+    now = {"device": device_json(gpu)["name"], "reference": reference, "cold_l2": request.cold_l2}
+    gate.check(now | {"cases": [(shape_text(one.problem), one.batch) for one in shapes]})
     document = (
         head("conv", gpu)
         | about_suite(suite)
@@ -209,16 +210,11 @@ def _run_rows(
     if suite is not None and suite.source:
         commands = [command_of(request, row) for row in rows]
         document["network"] = network_json(rows, commands, document["cases"])
-    notes += [f"{shape['label']} left out, {shape['why']}" for shape in document["left_out"]]
+    left_out = document["left_out"]
+    notes += [f"{shape['label']} left out, {shape['why']}" for shape in left_out]
     if request.tune:
         notes.append(note(document["cases"]))
-    lost = []
-    if earlier is not None and request.regression is not None:
-        lost = regressions(document, earlier, request.regression, request.only is not None)
-        lost += [f"{shape['label']}: {shape['why']}" for shape in document["left_out"]]
-        if document["interrupted"]:
-            lost.append("interrupted before every candidate was compared")
-        notes = [*notes, gate_note(earlier, request.regression, lost)]
+    lost = gate.end(document, notes, [f"{shape['label']}: {shape['why']}" for shape in left_out])
     return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 
@@ -252,26 +248,6 @@ def _draw(request: ConvRequest, document: dict[str, Any]) -> None:
         title = f"conv {case['shape']}, batch {case['images']:,}, {where}"
         drawn = {"": charts.candidates(case["candidates"], document["ceilings"])}
         charts.save(request.plot, title, drawn)
-
-
-def _check_setting(
-    request: ConvRequest,
-    setting: _Setting,
-    reference: str,
-    shapes: list[Shape],
-    earlier: dict[str, Any] | None,
-) -> None:
-    """LenetError where this device, or what was measured `earlier`, is not what it takes."""
-    if request.cold_l2 and setting.gpu is None:
-        raise LenetError("--cold-l2: expected a GPU, found device cpu")
-    if earlier is not None:
-        now = {
-            "device": device_json(setting.gpu)["name"],
-            "reference": reference,
-            "cold_l2": request.cold_l2,
-            "cases": [(shape_text(shape.problem), shape.batch) for shape in shapes],
-        }
-        check_earlier(earlier, str(request.against), now)
 
 
 def _run_cases(

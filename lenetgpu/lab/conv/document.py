@@ -15,6 +15,8 @@ from lenetgpu.lab.rows import (
     STATUS_WORDS,
     Launch,
     Machine,
+    Rates,
+    Ratio,
     Row,
     column,
     fixed,
@@ -53,22 +55,15 @@ class Convolved(Row):
     p05_us: float | None = column("p05 us", fixed(2))
     p95_us: float | None = column("p95 us", fixed(2))
     p99_us: float | None = column("p99 us", fixed(2))
-    ratio: float | None = column("ratio", fixed(3))
-    low: float | None = column("95 % from", fixed(3))
-    high: float | None = column("to", fixed(3))
-    verdict: str | None = column("verdict")
+    ratio: Ratio = part(Ratio)
     speedup: float | None = column("speed-up", fixed(2))
-    tflops: float | None = column("TFLOP/s", significant(3))
-    gbs: float | None = column("GB/s", fixed(0))
-    roofline: float | None = column("of the roof", percent)
-    bound: str | None = column("bound by")
+    rates: Rates = part(Rates)
     launch: Launch = part(Launch)
     machine: Machine = part(Machine, "machine")
     method: str | None = column("timed by")
     note: str | None = column("note")
     command: str | None = column("again")
     status: str = ""
-    median_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -362,7 +357,8 @@ def case_rows(case: Mapping[str, Any]) -> list[Row]:
     """Return a shape's candidates as rows, fastest first, those without times last."""
     rows: list[Row] = []
     again = case.get("reference_again")
-    for entry in [*case["candidates"], *([again] if again and "name" in again else [])]:
+    named = [again] if again and "name" in again else []
+    for entry in fastest_first([*case["candidates"], *named]):
         shown = judged(entry) | {"label": case["label"]}
         shown["rms_error"] = (entry.get("same_images") or {}).get("rms")
         for key in ("median", "p05", "p95", "p99"):
@@ -375,7 +371,7 @@ def case_rows(case: Mapping[str, Any]) -> list[Row]:
             said = f"error {error:.1e}, tolerance {tolerance:.0e}"
             shown["note"] = "; ".join(filter(None, [said, shown["note"]]))
         rows.append(Convolved.of(shown))
-    return fastest_first(rows)
+    return rows
 
 
 def ladder_rows(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
