@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -115,19 +113,6 @@ def test_layouts_are_nchw_where_a_variant_takes_them():
     assert laid_out(refusing, problem) == "supports nothing"
 
 
-def test_the_reference_is_the_loops(rng):
-    problem = Conv(5, 6, 2, 3, 3, 2, stride=2, pad=1)
-    x = rng.standard_normal((2, 5, 6, 2))
-    w = rng.standard_normal(problem.weight_shape)
-    found = reference(x, w, problem)
-    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    for oy in range(problem.OH):
-        for ox in range(problem.OW):
-            window = padded[:, 2 * oy : 2 * oy + 3, 2 * ox : 2 * ox + 2]
-            expected = np.einsum("nrsc,rscm->nm", window, w)
-            assert np.allclose(found[:, oy, ox], expected)
-
-
 def test_a_run_on_a_cpu_with_every_file(tmp_path, without_torch):
     files = {name: tmp_path / f"out.{name}" for name in ("json", "csv", "md")}
     result = run(
@@ -214,13 +199,6 @@ def test_what_a_paper_says_stands_beside_its_own_convolutions_alone(change):
     assert rows_asked(ConvRequest(suite="convnet2", batch=128))[0] == SUITES["convnet2"]
 
 
-def test_a_shape_that_all_refuse_is_named(without_torch):
-    result = run("1,8,8,1,3", "--device", "cpu", "--only", "winograd")
-    assert result.exit_code == 0, result.output
-    for words in ("1,8,8,1,3,1,0, batch 1", "nothing to run here", "winograd.blocked: refused, "):
-        assert words in result.stdout
-
-
 def test_a_suite_ends_with_a_summary(without_torch):
     result = run("--suite", "lenet", "--device", "cpu", "--batch", 2, "--seconds", 0.02,
                  "--only", "tiled,unrolled", "--json", "-")  # fmt: skip
@@ -277,16 +255,6 @@ def test_wrong_refusing_and_failing_variants(monkeypatch, without_torch):
         assert f"WRONG: 2,6,7,3,3,1,0: broken.{name}" in result.stderr
     assert "WRONG" in result.output
     assert "refused" in result.output
-
-
-def test_a_row_says_what_a_variant_that_chooses_took():
-    case = Case(Conv(8, 8, 2, 3, 3, 3, 1, 1), 2, gpu=False)
-    bench = ConvBench(find("conv", "serial", "cpu"), case.problem, case, 1.0)
-    assert bench.note == ""
-    bench._mounted.state = SimpleNamespace(says="takes the one, 1 us predicted")
-    assert bench.note == "takes the one, 1 us predicted"
-    bench._timer = SimpleNamespace(note="one sample")
-    assert bench.note == "takes the one, 1 us predicted; one sample"
 
 
 def test_a_slow_variant_is_timed_once(monkeypatch):

@@ -272,7 +272,7 @@ def test_wants_that_are_none_are_refused_where_a_variant_is_made():
 
 def test_only_those_that_take_it_are_planned_for_a_gpu_elsewhere(monkeypatch):
     monkeypatch.setattr(compared, "peer_version", lambda device: None)
-    asked = ConvRequest(LINE, device="cpu", only="direct,best", explain=True, machine="h200")
+    asked = ConvRequest(shape=LINE, device="cpu", only="direct,best", explain=True, machine="h200")
     (case,) = compared.run_conv(asked, lambda *_: None).document["cases"]
     about = [section["about"] for section in case["explanation"]]
     refused = ["direct.basic, planned for H200", "best.fp32, planned for H200"]

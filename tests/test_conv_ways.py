@@ -297,7 +297,7 @@ def test_each_row_has_the_command_that_repeats_it_alone(tmp_path):
 
 
 def test_a_command_says_all_that_shapes_its_times():
-    plain = ConvRequest("8,9,9,8,3")
+    plain = ConvRequest(shape="8,9,9,8,3")
     shape = taken("8,9,9,8,3")
     assert command_of(plain, shape) == "lenetgpu conv 8,9,9,8,3,1,0 --batch 1"
     asked = ConvRequest(

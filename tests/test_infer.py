@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import sys
@@ -201,11 +200,6 @@ def test_a_gpus_events_are_held_too(monkeypatch):
     assert timing.gpu_ms(lambda: None) == 5.0
 
 
-def test_one_image_is_no_images():
-    said = run("infer", "--limit", 1, *CPU).output
-    assert "data     1 image in one batch, " in said and " 1 images" not in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -270,23 +264,6 @@ def test_progress_ends_at_its_total():
     assert all(one <= total for one, total in told)
     assert min(totals) >= 130 * (1 + 5 + 6 + 1)
     assert done[-1] == totals[-1] and done[-1] % 130 == 0
-
-
-def test_images_are_shown_with_their_rate_and_the_time_that_is_left():
-    from rich.console import Console
-
-    now = [0.0]
-    screen = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=120)
-    bar = progress._bar(screen, rate=True)
-    bar.get_time = lambda: now[0]
-    task = bar.add_task("images", total=12000)
-    for now[0], done in ((1.0, 1000), (2.0, 2000), (3.0, 3000)):
-        bar.update(task, completed=done)
-    assert bar.tasks[0].speed == 1000
-    with bar:
-        bar.refresh()
-    assert "3,000/12,000" in screen.file.getvalue() and "1,000/s" in screen.file.getvalue()
-    assert "left 0:00:09" in screen.file.getvalue()
 
 
 def test_what_is_said_reaches_the_bar_with_its_total(monkeypatch):

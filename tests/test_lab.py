@@ -18,7 +18,6 @@ from lenetgpu.measure import roofline
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.sampling.facts import truth
-from lenetgpu.measure.trace import TraceEvent, chrome_trace, copies_under_kernels
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     AFTER,
@@ -33,7 +32,6 @@ from lenetgpu.papers.course import (
 )
 from lenetgpu.papers.course_ladder import PASSES_OF, step_rows
 from lenetgpu.papers.course_layouts import layout_rows
-from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import cpu, make_variant
@@ -111,15 +109,6 @@ def test_the_ladder_says_what_holds():
     steps = step_rows([row(name, ms) for name, ms in times.items()])
     assert [step["verdict"] for step in steps] == ["gone", "holds", "turned"]
     assert steps[1]["report_gain"] == pytest.approx(2000 / 450)
-
-
-def test_transfers_host_copies_after_every_stage():
-    steps = [step.name for step in build_steps(resolve("course", "cuda"), "uint8", "host")]
-    assert steps.count("copy to cpu") == 6
-    assert steps.count("copy to cuda") == 6
-    for stage in ("conv1", "pool1", "conv2", "pool2", "fc1", "fc2"):
-        at = steps.index(stage)
-        assert steps[at + 1 : at + 3] == ["copy to cpu", "copy to cuda"]
 
 
 def test_the_block_plan_runs_spans_and_an_override_splits_them():
@@ -257,17 +246,6 @@ def test_profile_writes_every_form(tmp_path):
     shown = {event["name"] for event in events if event["ph"] == "X"}
     assert {"conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"} <= shown
     assert sum(e["dur"] for e in events if e["ph"] == "X") > 0
-
-
-def test_copies_under_kernels_counts_each_moment_once():
-    events = [
-        TraceEvent("images to device", "copy", 0, 0.0, 10.0),
-        TraceEvent("conv1", "stage", 1, 2.0, 4.0),
-        TraceEvent("conv2", "stage", 2, 4.0, 4.0),
-        TraceEvent("conv2", "stage", 0, 0.0, 10.0),
-    ]
-    assert copies_under_kernels(events) == (10.0, 6.0)
-    assert json.loads(chrome_trace(events, "t"))["otherData"]["copies_under_kernels_ms"] == 6.0
 
 
 def test_roofline_share():

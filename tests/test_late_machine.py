@@ -92,34 +92,15 @@ def test_on_a_quiet_machine_times_are_believed_and_small_claims_are_not(samples,
     assert verdict.note == ", claims 0.12 ms where 1.92 ms passed"
 
 
-def test_one_late_look_at_nothing_excuses_nobody(monkeypatch):
-    machine = Machine(0, hidden=1.8)
-    gate = gate_on(machine, monkeypatch)
-    machine.late = 9.0, 9.0
-    gate.idle()
-    machine.late = 0.0, 0.01
-    for _ in range(5):
-        sample(gate, machine)
-    gate.repeat(partial(sample, gate, machine))
-    assert "claims 0.12 ms where 1.9" in gate.verdict(RIGHT).note
-
-
 def test_on_a_busy_machine_nobody_is_accused_and_nobody_believed(monkeypatch):
-    for seed in range(300):
+    for seed in range(30):
         verdict, gate = judged(Machine(seed, BUSY), monkeypatch)
         assert verdict.passed, (seed, verdict)
         assert gate.late.startswith("no times to be had now: the end of 0.12 ms is known after ")
 
 
-def test_where_it_is_quiet_again_the_times_are_believed(monkeypatch):
-    machine = Machine(0, BUSY)
-    quiet = partial(setattr, machine, "late", (0.0, 0.01))
-    verdict, gate = judged(machine, monkeypatch, meanwhile=quiet)
-    assert verdict.passed and not gate.late
-
-
 def test_on_a_busy_machine_claims_that_stand_out_are_accused(monkeypatch):
-    for seed in range(100):
+    for seed in range(10):
         verdict, _ = judged(Machine(seed, BUSY, hidden=20.0), monkeypatch)
         assert not verdict.passed and "claims 0.12 ms where 2" in verdict.note
 

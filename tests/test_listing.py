@@ -103,14 +103,6 @@ def test_what_runs_here_is_marked(capability, marked, monkeypatch):
     assert any(line.startswith(f"* runs on this machine: {machine}") for line in lines[-3:])
 
 
-def test_into_a_file_a_row_is_a_line_without_colours():
-    result = CliRunner().invoke(main, ["variants", "pool"])
-    assert result.exit_code == 0
-    assert "\x1b" not in result.output
-    (line,) = [line for line in result.output.splitlines() if "basic.two_passes" in line]
-    assert "ReLU over the whole map, then the mean, in two launches." in line
-
-
 def test_json_has_the_same_variants_and_marks():
     printed = CliRunner().invoke(main, ["variants", "pool", "--json"]).output
     (row, *_) = rows = json.loads(printed)["variants"]
@@ -125,10 +117,3 @@ def test_json_has_the_same_variants_and_marks():
 def test_a_terminal_gets_what_fits(width):
     plain = without_escapes(in_terminal(width, "variants", "pool"))
     assert plain.splitlines() == lines_at(width, "pool")
-
-
-def test_no_color_is_obeyed():
-    assert "\x1b[1m" in in_terminal(80, "variants", "argmax")
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", in_terminal(80, "variants", NO_COLOR="1"))
-    dumb = in_terminal(80, "variants", "argmax", TERM="dumb")
-    assert dumb.splitlines() == lines_at(80, "argmax")

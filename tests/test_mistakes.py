@@ -95,19 +95,6 @@ def test_wrong_ones_by_hand():
     np.testing.assert_array_equal(rows, noted([(0, 11)], 11))
 
 
-def test_what_was_not_done_is_not_noted():
-    """Scores that came before Ctrl-C, of labels that did not get where they belong."""
-    np.testing.assert_array_equal(noted([(0, 11)], 9)["index"], [101, 102, 103, 105])
-    assert len(noted([], 0)) == len(noted([(0, 1)], 1)) == 0
-
-
-def test_the_surest_come_first_and_equal_ones_in_order():
-    rows = np.zeros(5, mistakes.ROW)
-    rows["index"], rows["probability"] = range(5), [0.5, 0.9, 0.5, 0.9, 0.7]
-    assert mistakes.worst(rows)["index"].tolist() == [1, 3, 4, 0, 2]
-    assert mistakes.worst(rows, 2)["index"].tolist() == [1, 3]
-
-
 def test_the_images_of_wrong_ones_are_read_forwards(rng):
     """As a gzip file is read best; those after the first ones that were left out."""
     images = rng.random((9, 28, 28, 1), np.float32)
@@ -252,17 +239,6 @@ def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, l
 
 def asked(path, **options):
     return Request(data=path, device="cpu", plan="tiled", mistakes=True, **options)
-
-
-def test_labels_are_written_as_without(data, tmp_path, monkeypatch):
-    """The list asks for scores; the labels' file has none unless it is asked for them."""
-    plain, beside = tmp_path / "plain.npy", tmp_path / "beside.npy"
-    assert run("infer", data, *CPU, "--output", plain).exit_code == 0
-    for bound in (job.WHOLE_BYTES, 0):
-        monkeypatch.setattr(job, "WHOLE_BYTES", bound)
-        words = ("--output", beside, "--errors", tmp_path / "wrong.csv")
-        assert run("infer", data, *CPU, *words).exit_code == 0
-        assert beside.read_bytes() == plain.read_bytes()
 
 
 @pytest.mark.parametrize(("output", "large"), [(False, True), (True, False), (True, True)])

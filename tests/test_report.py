@@ -18,7 +18,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.lab import report as command
-from lenetgpu.lab.documents import MOST_ROWS, UNDRAWN, checked
+from lenetgpu.lab.documents import MOST_ROWS, UNDRAWN
 from lenetgpu.lab.page import report as pages
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.render import Table
@@ -420,19 +420,6 @@ def test_bad_usage_is_a_sentence(words, said, tmp_path, monkeypatch):
     assert not (tmp_path / "out.html").exists()
 
 
-def test_a_page_does_not_replace_what_it_reads(tmp_path):
-    source = tmp_path / "peers.html"
-    source.write_text((H200 / "peers.json").read_text())
-    assert run(source, source).exit_code == 2 and json.loads(source.read_text())
-
-
-def test_a_page_that_would_be_too_large_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "MOST_BYTES", 900_000)
-    out = tmp_path / "out.html"
-    done = run(out, H200 / "peers.json")
-    assert done.exit_code == 2 and "at most 0.9 MB, found " in done.output and not out.exists()
-
-
 def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     done = run(tmp_path / "out.html", H200 / "peers.json")
@@ -440,15 +427,6 @@ def test_without_the_extra_a_sentence_names_it(tmp_path, monkeypatch):
 
 
 # a fresh run
-
-
-@pytest.mark.parametrize("late", [0, 3, 4])
-def test_who_was_not_compared_is_named_or_counted(late):
-    kept = [{"name": "kept.one"}]
-    entries = kept + [{"name": f"v.{i}", "note": command.UNCHECKED} for i in range(late)]
-    found = command._unchecked("conv2", entries)
-    named = [f"conv2 v.{i}" for i in range(late)]
-    assert found == (named if late < 4 else [f"{late} of conv2's {late + 1}"])
 
 
 def test_a_fresh_run_is_a_page(chromium, tmp_path, monkeypatch):
@@ -529,9 +507,3 @@ def test_a_long_table_is_gone_through_once():
     assert [cell[0][1] for cell in cells] == list(map(float, range(5_000)))
     assert {len(cell) for cell in cells} == {1}
     assert len(looked) <= 4 * len(rows)
-
-
-def test_every_measured_file_is_of_a_kind_that_a_page_knows():
-    """Whoever names the folder of all of them gets a page."""
-    for path in sorted((ROOT / "docs" / "measured").rglob("*.json")):
-        checked(json.loads(path.read_text()))

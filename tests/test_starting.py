@@ -141,13 +141,6 @@ def test_half_a_pair_is_taken_back(fresh, monkeypatch):
     assert list((fresh / "mine").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("folder_", "shown"), [("mine", "mine/"), ("-x/", "./-x/"), ("/", "/"), ("a b", "'a b/'")]
-)
-def test_the_folder_is_printed_so_that_a_shell_takes_it(folder_, shown):
-    assert shlex.quote(starting.shown(starting.Path(folder_))) == shown
-
-
 def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
     """Their names differ from run to run: entries would only pile up."""
     monkeypatch.setenv("LENETGPU_CACHE", str(fresh / "cache"))

@@ -272,14 +272,9 @@ def suite_notes(document: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class CompareRequest:
-    """What `lenetgpu compare` was asked for."""
+class Asked:
+    """What `compare` and `conv` are both asked for."""
 
-    what: str | None = None
-    suite: str | None = None
-    data: Path | None = None
-    weights: Path | None = None
-    batch: int = 10_000
     device: str = "auto"
     reference: str | None = None
     seconds: float = 20.0
@@ -288,7 +283,6 @@ class CompareRequest:
     warmup: int | None = None
     watch: float = WATCHED_S
     cold_l2: bool = False
-    counters: bool = False
     plot: Path | None = None
     regression: float | None = None
     against: Path | None = None
@@ -297,8 +291,45 @@ class CompareRequest:
 
     @property
     def effort(self) -> Effort:
-        """What the checks and the rounds may take, in seconds."""
+        """Return what the checks and the rounds may take, in seconds."""
         return Effort(self.seconds, self.rounds, self.warmup, checks=self.checks)
+
+    def check(self) -> None:
+        """Raise LenetError unless rounds can be run, a gate gone by, and a picture drawn."""
+        if not 0 <= self.watch <= LONGEST_S:
+            raise LenetError(
+                f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {self.watch:g}"
+            )
+        if not 0 < self.seconds <= LONGEST_S:
+            raise LenetError(
+                f"--seconds: expected a finite time above 0 and up to {LONGEST_S:g} s, "
+                f"found {self.seconds:g}"
+            )
+        if self.rounds is not None and self.rounds < LEAST_ROUNDS:
+            raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {self.rounds}")
+        if self.warmup is not None and self.warmup < 0:
+            raise LenetError(f"--warmup: expected at least 0 runs, found {self.warmup}")
+        percent = self.regression
+        if percent is not None and not 0 <= percent < inf:
+            raise LenetError(
+                f"--fail-on-regression: expected a percentage from 0, found {percent:g}"
+            )
+        if (percent is None) != (self.against is None):
+            raise LenetError("--fail-on-regression PCT and --against FILE go together")
+        if self.plot is not None:
+            charts.check_plot(self.plot)
+
+
+@dataclass(frozen=True)
+class CompareRequest(Asked):
+    """What `lenetgpu compare` was asked for."""
+
+    what: str | None = None
+    suite: str | None = None
+    data: Path | None = None
+    weights: Path | None = None
+    batch: int = 10_000
+    counters: bool = False
 
     @property
     def counted(self) -> Images:
@@ -330,23 +361,6 @@ class CompareOutcome:
         return bool(self.wrong or self.lost)
 
 
-def check_effort(effort: Effort, watch: float) -> None:
-    """Raise LenetError unless rounds can be run by it, and candidates watched for `watch` s."""
-    if not 0 <= watch <= LONGEST_S:
-        raise LenetError(
-            f"--watch: expected a finite time from 0 to {LONGEST_S:g} s, found {watch:g}"
-        )
-    if not 0 < effort.seconds <= LONGEST_S:
-        raise LenetError(
-            f"--seconds: expected a finite time above 0 and up to {LONGEST_S:g} s, "
-            f"found {effort.seconds:g}"
-        )
-    if effort.rounds is not None and effort.rounds < LEAST_ROUNDS:
-        raise LenetError(f"--rounds: expected at least {LEAST_ROUNDS}, found {effort.rounds}")
-    if effort.warmup is not None and effort.warmup < 0:
-        raise LenetError(f"--warmup: expected at least 0 runs, found {effort.warmup}")
-
-
 @contextmanager
 def guests(files: tuple[Path, ...], device: str) -> Iterator[list[Variant]]:
     """The variants of `files` from outside, loaded when CuPy's clocks are already held."""
@@ -356,19 +370,11 @@ def guests(files: tuple[Path, ...], device: str) -> Iterator[list[Variant]]:
         yield found
 
 
-def check_gate(percent: float | None, against: Path | None) -> None:
-    """Raise LenetError unless both are there, and `percent` is one, or neither is."""
-    if percent is not None and not 0 <= percent < inf:
-        raise LenetError(f"--fail-on-regression: expected a percentage from 0, found {percent:g}")
-    if (percent is None) != (against is None):
-        raise LenetError("--fail-on-regression PCT and --against FILE go together")
-
-
 @dataclass
 class Gate:
     """What an earlier file lets pass: made before anything runs, asked when all is done."""
 
-    request: Any
+    request: Asked
     command: str
     what: str | None
     earlier: dict[str, Any] = field(init=False)
@@ -458,7 +464,7 @@ def _check_request(request: CompareRequest) -> None:
         raise LenetError(f"suite {request.suite!r} does not exist; {known}")
     if request.batch < 1:
         raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
-    check_effort(request.effort, request.watch)
+    request.check()
     if request.cold_l2 and request.what == PLANS:
         raise LenetError("--cold-l2: expected a stage; plans pass more than the L2 cache holds")
     if request.what == PLANS and request.reference is not None:
@@ -471,15 +477,12 @@ def _check_request(request: CompareRequest) -> None:
     given = [word for name, word in alone.items() if getattr(request, name) != getattr(plain, name)]
     if request.suite is not None and given:
         raise LenetError(f"--suite: expected none of {', '.join(alone.values())}, found {given[0]}")
-    check_gate(request.regression, request.against)
     if request.counters:
         counters.check_counted(request.what)
         require_gpu(*choose_device(request.device))
     if request.outside and (request.suite is not None or request.what == PLANS):
         found = PLANS if request.suite is None else f"--suite {request.suite}"
         raise LenetError(f"--with: expected a stage or a span to compare, found {found}")
-    if request.plot is not None:
-        charts.check_plot(request.plot)
 
 
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:

@@ -203,7 +203,7 @@ def _run_rows(
     )
     if gpu is not None:
         ready = [v for v in chosen if v.needs.met_by(gpu) and v not in own]
-        compile_all(request, shapes, ready, say)
+        _compile_all(request, shapes, ready, say)
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
         document["summary"] = summary_json(document["cases"], suite)
@@ -218,7 +218,7 @@ def _run_rows(
     return CompareOutcome(document, wrong, lost, notes, partial(_draw, request, document))
 
 
-def compile_all(request: ConvRequest, shapes: list[Shape], ready: list[Variant], say: Say) -> None:
+def _compile_all(request: ConvRequest, shapes: list[Shape], ready: list[Variant], say: Say) -> None:
     """Compile every kernel that the variants say they will launch, by as many threads as help."""
     from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.nvrtc import compile_together

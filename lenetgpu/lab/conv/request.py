@@ -11,8 +11,7 @@ from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.convs.described import require_countable
 from lenetgpu.gpu import machines
-from lenetgpu.lab import charts
-from lenetgpu.lab.compare import check_effort, check_gate
+from lenetgpu.lab.compare import Asked
 from lenetgpu.lab.conv.document import about_suite, network_json, shape_text
 from lenetgpu.lab.conv.given import (
     SHAPE,
@@ -24,8 +23,6 @@ from lenetgpu.lab.conv.given import (
     rows_of,
 )
 from lenetgpu.measure.document import SCHEMA
-from lenetgpu.measure.power import WATCHED_S
-from lenetgpu.measure.rounds import Effort
 from lenetgpu.measure.sampling.facts import CHECK_IMAGES
 from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
 from lenetgpu.problems import ITEM_BYTES
@@ -40,7 +37,7 @@ _KEPT = ("device", "seconds", "rounds", "warmup", "watch", "cold_l2", "bitwise",
 
 
 @dataclass(frozen=True)
-class ConvRequest:
+class ConvRequest(Asked):
     """What `lenetgpu conv` was asked for. `batch` is the suite's own where it is None.
 
     `lines` is a file of convolutions, one a line, `model` an ONNX model; `bias`, `relu`, `dtype`
@@ -48,6 +45,7 @@ class ConvRequest:
     of the one here; `tune` keeps the fastest algorithm of each.
     """
 
+    seconds: float = 1.0
     shape: str | None = None
     suite: str | None = None
     batch: int | None = None
@@ -57,22 +55,10 @@ class ConvRequest:
     relu: bool = False
     dtype: str | None = None
     epilogue: bool = False
-    device: str = "auto"
-    seconds: float = 1.0
-    only: str | None = None
-    reference: str | None = None
     explain: bool = False
     machine: str | None = None
-    rounds: int | None = None
-    warmup: int | None = None
-    watch: float = WATCHED_S
-    cold_l2: bool = False
     bitwise: bool = False
     tune: bool = False
-    plot: Path | None = None
-    regression: float | None = None
-    against: Path | None = None
-    outside: tuple[Path, ...] = ()
 
     @property
     def wish(self) -> Wish:
@@ -159,10 +145,7 @@ def rows_asked(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
 
 def rows_to_run(request: ConvRequest) -> tuple[Suite | None, list[Row]]:
     """What is to be run, one of it at least; LenetError where the request is not one."""
-    check_effort(Effort(request.seconds, request.rounds, request.warmup), request.watch)
-    check_gate(request.regression, request.against)
-    if request.plot is not None:
-        charts.check_plot(request.plot)
+    request.check()
     if request.machine is not None:
         machines.known(request.machine)
     if request.machine is not None and not request.explain:

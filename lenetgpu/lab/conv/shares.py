@@ -117,7 +117,9 @@ def _shapes(request: SharesRequest) -> list[Shape]:
         if request.batch is not None and request.batch < 1:
             raise LenetError(f"--batch: expected at least 1 image, found {request.batch}")
     else:
-        _, rows = rows_to_run(ConvRequest(request.shape, request.suite, request.batch))
+        _, rows = rows_to_run(
+            ConvRequest(shape=request.shape, suite=request.suite, batch=request.batch)
+        )
         shapes = [row for row in rows if isinstance(row, Shape)]
     for shape in shapes:
         refused = untaken(shape.problem, frozenset()) or indexable(shape.problem)
