@@ -114,6 +114,30 @@ CASES = [
 ]
 
 
+def assert_compiled(kernel, arch, local_memory=False):
+    compiled = compile_kernel(kernel, arch)
+    used = compiled.resources
+    assert len(compiled.binary) > 0
+    assert used.spill_bytes == 0, f"{kernel} spills {used.spill_bytes} bytes"
+    if not local_memory:
+        assert used.stack_bytes == 0, f"{kernel} uses {used.stack_bytes} bytes of local memory"
+    assert "are serialized" not in compiled.log, f"{kernel}: wgmma serialised"
+
+
+@pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
+def test_every_entry_compiles_for_hopper(variant):
+    """On the network's problems, a kernel for each entry point; the slow test has all of them."""
+    entries = {
+        (kernel.source, kernel.entry): kernel
+        for problem in network_problems(variant)
+        for kernel in variant.kernels(problem, BATCHES[-1])
+        if kernel.meant_for(WHOLE)
+    }
+    for kernel in entries.values():
+        assert_compiled(kernel, WHOLE, variant.local_memory)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "arch"), CASES)
 def test_compiles(variant, arch):
     if not nvrtc.supported(arch):
@@ -123,22 +147,16 @@ def test_compiles(variant, arch):
     if arch != WHOLE:
         kernels = chosen(kernels, arch)
     for kernel in kernels:
-        compiled = compile_kernel(kernel, arch)
-        used = compiled.resources
-        assert len(compiled.binary) > 0
-        assert used.spill_bytes == 0, f"{kernel} spills {used.spill_bytes} bytes"
-        if not variant.local_memory:
-            assert used.stack_bytes == 0, f"{kernel} uses {used.stack_bytes} bytes of local memory"
-        assert "are serialized" not in compiled.log, f"{kernel}: wgmma serialised"
+        assert_compiled(kernel, arch, variant.local_memory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("kernel", OTHERS, ids=lambda k: f"{k.entry}-{dict(k.defines)}")
 def test_what_is_no_variant_compiles(kernel, arch):
     if not nvrtc.supported(arch) or not kernel.meant_for(arch):
         pytest.skip(f"not for {arch}, or NVRTC {nvrtc.version()} does not know it")
-    used = compile_kernel(kernel, arch).resources
-    assert used.spill_bytes == used.stack_bytes == 0
+    assert_compiled(kernel, arch)
 
 
 def test_local_memory_is_seen(tmp_path):
@@ -189,7 +207,7 @@ def test_every_source_is_launched_by_a_variant_of_its_own_file():
     package = Path(nvrtc.__file__).resolve().parent.parent
     compiled = {kernel.source for variant in GPU for kernel in kernels_of(variant)}
     compiled |= {kernel.source for kernel in OTHERS}
-    starts = package / "commands" / "start"  # copied by `variants --new`; tests/test_starting.py
+    starts = package / "lab" / "start"  # copied by `variants --new`; tests/test_starting.py
     compiled |= {(starts / f"{kind}.cu").resolve() for kind in KINDS}
     assert compiled == {path.resolve() for path in package.rglob("*.cu")}
     for source in compiled:

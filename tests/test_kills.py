@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("index", [0, 2, 4])
 def test_a_killed_run_leaves_old_or_whole_files(script, tmp_path, index):

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 ALSO = {"pyproject.toml", "README.md", "LICENSE", "Makefile", "CONTRIBUTING.md", "CHANGELOG.md"}
 SHIPPED = {"lenetgpu/_shipped/weights/lenet-mnist.h5", "lenetgpu/_shipped/data/digits-10k.h5"}
 

@@ -29,6 +29,8 @@ LIST = """
 import sys
 sys.path.append({libraries!r})
 from lenetgpu.cli import main
+
+pytestmark = pytest.mark.slow
 main(["variants", "--json"])
 """
 

@@ -20,10 +20,11 @@ CPU = ("--device", "cpu", "--plan", "tiled", "--no-progress")
 INTERRUPTED = "lenetgpu: interrupted\n"
 
 # A command as in a process of its own, with `kill` to send itself the signal of its first word.
-# A job in the background would have been told to ignore Ctrl-C.
+# A job in the background, or under nohup, would have been told to ignore it.
 HEAD = """
 import os, signal, sys, time
 number = getattr(signal, "SIG" + sys.argv.pop(1))
+signal.signal(number, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def kill(*_):
     os.kill(os.getpid(), number)
