@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,22 @@ class Section:
     title: str
     lead: str
     blocks: list[Block] = field(default_factory=list)
+
+
+Make = Callable[..., Iterable[Block]]
+
+
+def section(anchor: str, title: str, lead: str = "") -> Callable[[Make], Callable[..., Section]]:
+    """Return what makes a section of the blocks that a function yields."""
+
+    def wrapped(make: Make) -> Callable[..., Section]:
+        @wraps(make)
+        def made(*documents: Any) -> Section:
+            return Section(anchor, title, lead, [*make(*documents)])
+
+        return made
+
+    return wrapped
 
 
 def of_command(documents: Sequence[Document], *commands: str) -> list[Document]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.check.mistakes import counts_of
 from lenetgpu.lab import charts
 from lenetgpu.lab.charts import MS, P05, P95, Spec, hints
+from lenetgpu.lab.counters import Counted
+from lenetgpu.lab.page import mistakes as pictures
 from lenetgpu.lab.page.base import fragment
 from lenetgpu.lab.page.blocks import (
     Block,
@@ -18,19 +20,18 @@ from lenetgpu.lab.page.blocks import (
     Drawing,
     Facts,
     Part,
-    Section,
     Tile,
     device_name,
     either,
     of_command,
     of_what,
     samples,
+    section,
     short,
     short_commit,
     source,
     where,
 )
-from lenetgpu.lab.page.mistakes import section
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import (
     Column,
@@ -173,23 +174,12 @@ class Labelled(Row):
     relative_error: float | None = column("logit error", short_error)
 
 
-@dataclass(frozen=True)
-class Counter(Row):
-    """A stage's kernels by the GPU's counters."""
-
-    plan: str | None = column("plan")
-    stage: str = column("stage")
-    variant: str = column("variant")
-    ms: float | None = column("ms alone", significant(4))
-    dram_read_gbs: float | None = column("DRAM read GB/s", significant(3))
-    dram_write_gbs: float | None = column("written GB/s", significant(3))
-    l2_gbs: float | None = column("L2 GB/s", significant(3))
-    global_load_efficiency: float | None = column("loads eff.", percent)
-    global_store_efficiency: float | None = column("stores eff.", percent)
-    shared_efficiency: float | None = column("shared eff.", percent)
-    occupancy: float | None = column("active warps", percent)
-    top_stall: str | None = column("stalled most by")
-    top_stall_share: float | None = column("of all stalls", percent)
+_COUNTERS = [
+    words("plan", "plan"),
+    *(one for one in Counted.columns() if one.key not in ("kernel", "launches", "stalls")),
+    words("stalled most by", "top_stall"),
+    Column("of all stalls", "top_stall_share", percent),
+]
 
 
 def table(kind: type[Row], rows: Iterable[dict[str, Any]], title: str) -> Table:
@@ -280,7 +270,8 @@ def _of_document(document: Document) -> list[Tile]:
     return [Tile(f"{short(best['median_ms'], 3)} ms", what, of)]
 
 
-def headline(documents: Sequence[Document]) -> Section:
+@section("first", "In short")
+def headline(documents: Sequence[Document]) -> Iterator[Block]:
     """Return the figures to read first, as far as the files have them."""
     tiles = [tile for d in of_command(documents, "peers") for tile in _of_document(d)]
     plans = named_plans(documents)
@@ -288,7 +279,8 @@ def headline(documents: Sequence[Document]) -> Section:
         tiles = _of_a_run(plans[-1])
     for command in ("end-to-end", "one", "compare"):
         tiles += [tile for d in of_command(documents, command) for tile in _of_document(d)]
-    return Section("first", "In short", "", [Block([tiles])] if tiles else [])
+    if tiles:
+        yield Block([tiles])
 
 
 def latest_ceilings(documents: Sequence[Document]) -> Document | None:
@@ -297,7 +289,8 @@ def latest_ceilings(documents: Sequence[Document]) -> Document | None:
     return max(found, key=lambda limits: limits["date"] or "", default=None)
 
 
-def machine(documents: Sequence[Document]) -> Section:
+@section("machine", "The machine")
+def machine(documents: Sequence[Document]) -> Iterator[Block]:
     """Return what ran, with which software, in which files."""
     facts = {"device": device_name(documents[0])}
     if capability := documents[0]["device"].get("compute_capability"):
@@ -313,12 +306,11 @@ def machine(documents: Sequence[Document]) -> Section:
             tensor = f"{limits['tensor_tflops']:,.0f} TFLOP/s"
             facts["tensor cores (mma.sync), at most"] = tensor
         facts["ceilings measured"] = limits["date"] or "undated"
-    blocks = [Block([Facts("", facts)])]
+    yield Block([Facts("", facts)])
     if not documents[0].get("fresh"):
         files = [d | {"commit": short_commit(d.get("commit"))} for d in documents]
         title = "Files that the figures below are read from"
-        blocks.append(Block([table(File, files, title)]))
-    return Section("machine", "The machine", "", blocks)
+        yield Block([table(File, files, title)])
 
 
 # plans
@@ -338,7 +330,16 @@ def _cells(document: Document) -> list[dict[str, Any]]:
     return cells if sum(cell["wide"] for cell in cells) == len(STAGE_NAMES) else []
 
 
-def pipeline(documents: Sequence[Document]) -> Section:
+@section(
+    "pipeline",
+    "The pipeline",
+    (
+        "Seven stages, each switchable. Below them, what ran in each: a variant that takes several "
+        "stages in one launch is as wide as they are. The bar under a name is its share of the "
+        "profiled pass."
+    ),
+)
+def pipeline(documents: Sequence[Document]) -> Iterator[Block]:
     """Return the seven stages as a picture, a row a plan with the variant that ran in each."""
     plans = [
         {
@@ -350,21 +351,15 @@ def pipeline(documents: Sequence[Document]) -> Section:
         for document in named_plans(documents)
         if (cells := _cells(document))
     ]
-    lead = (
-        "Seven stages, each switchable. Below them, what ran in each: a variant that takes several "
-        "stages in one launch is as wide as they are. The bar under a name is its share of the "
-        "profiled pass."
-    )
     if not plans:
-        return Section("pipeline", "The pipeline", lead)
+        return
     boxes = []
     for stage in STAGES:
         out = " x ".join(map(str, stage.problem.out_shape)) or "a label"
         box = {"name": stage.name, "kind": stage.kind, "what": _WHAT[stage.kind], "out": out}
         boxes.append(box)
     picture = Drawing("", fragment("pipeline.html.j2", stages=boxes, plans=plans))
-    blocks = [Block([picture], source(*named_plans(documents)))]
-    return Section("pipeline", "The pipeline", lead, blocks)
+    yield Block([picture], source(*named_plans(documents)))
 
 
 def _bars(plans: Sequence[Document]) -> Spec:
@@ -405,12 +400,13 @@ def _times(plans: Sequence[Document]) -> Spec:
     return charts.dots(rows, "plan", "ms of a pass, logarithmic", tint, tips)
 
 
-def plan_times(documents: Sequence[Document]) -> Section:
+@section("plans", "Plans and their stages")
+def plan_times(documents: Sequence[Document]) -> Iterator[Block]:
     """Return bars of the stages, times of the plans, and both as tables."""
     plans = named_plans(documents)
     staged = [document for document in plans if document["stages"]]
     if not plans:
-        return Section("plans", "Plans and their stages", "")
+        return
     parts: list[Part] = [Chart("Time of a pass, by plan", _times(plans))]
     if any(row["share"] for document in staged for row in document["stages"]):
         parts.append(Chart("Where the time of a pass goes, by stage", _bars(staged)))
@@ -429,8 +425,7 @@ def plan_times(documents: Sequence[Document]) -> Section:
         "A span of stages has the colour of its first; lines reach from the 5th to the 95th "
         "percentile."
     )
-    blocks = [Block(parts, source(*plans), note)]
-    return Section("plans", "Plans and their stages", "", blocks)
+    yield Block(parts, source(*plans), note)
 
 
 # beside PyTorch, JAX and others
@@ -513,23 +508,34 @@ def _beside(document: Document) -> Iterable[Block]:
         yield Block(parts, source(document, how=samples(rows)))
 
 
-def peers(documents: Sequence[Document]) -> Section:
-    """Return every document of this kind, a chart and a table each."""
-    lead = (
+@section(
+    "peers",
+    "Beside PyTorch, JAX and others",
+    (
         "Contestants took turns in rounds, so that a slow moment of the machine met all of them. "
         "Labels that differ from float64's are flips."
-    )
+    ),
+)
+def peers(documents: Sequence[Document]) -> Iterator[Block]:
+    """Return every document of this kind, a chart and a table each."""
     found = [d for command in _TITLES for d in of_command(documents, command)]
-    blocks = [block for document in found for block in _beside(document)]
-    return Section("peers", "Beside PyTorch, JAX and others", lead, blocks)
+    for document in found:
+        yield from _beside(document)
 
 
 # streams
 
 
-def sweeps(documents: Sequence[Document]) -> Section:
+@section(
+    "streams",
+    "Streams and chunks",
+    (
+        "Images go to the GPU in chunks, round several streams, so that copies lie under kernels. "
+        "How many streams and how large a chunk is a model's choice; here is what it chose from."
+    ),
+)
+def sweeps(documents: Sequence[Document]) -> Iterator[Block]:
     """Return a chart a plan and type of pixels, and every schedule."""
-    blocks = []
     note = (
         "Upwards: ms of a pass. Lines across: the bare copy, the kernels alone, kernels that read "
         "the host's memory. The diamond is what the model of the schedule chooses."
@@ -546,12 +552,7 @@ def sweeps(documents: Sequence[Document]) -> Section:
         if rows:
             rounds = f"{document['rounds']:g} rounds" if document["rounds"] else ""
             parts.append(table(Scheduled, rows, "Every schedule"))
-            blocks.append(Block(parts, source(document, how=rounds), note))
-    lead = (
-        "Images go to the GPU in chunks, round several streams, so that copies lie under kernels. "
-        "How many streams and how large a chunk is a model's choice; here is what it chose from."
-    )
-    return Section("streams", "Streams and chunks", lead, blocks)
+            yield Block(parts, source(document, how=rounds), note)
 
 
 def _events(document: Document) -> list[dict[str, Any]]:
@@ -583,9 +584,9 @@ def _gantt(events: list[dict[str, Any]]) -> Spec:
     return charts.spec(events, 34 * max(2, len(lanes)), mark=mark, encoding=encoding)
 
 
-def traces(documents: Sequence[Document]) -> Section:
+@section("trace", "A pass as it ran")
+def traces(documents: Sequence[Document]) -> Iterator[Block]:
     """Return a pass as it ran: a lane a stream, a bar a stage or copy."""
-    blocks = []
     for document in of_command(documents, "trace"):
         events, about = _events(document)[:_MOST_EVENTS], document["otherData"]
         if not events:
@@ -596,8 +597,7 @@ def traces(documents: Sequence[Document]) -> Section:
             note = f"{copies:.3f} ms of copies, {hidden:.3f} ms of them under stages."
         chart = Chart(about["title"] or document["label"], _gantt(events), wide=True)
         rows = table(Event, events, "Stages and copies of the pass")
-        blocks.append(Block([chart, rows], source(document), note))
-    return Section("trace", "A pass as it ran", "", blocks)
+        yield Block([chart, rows], source(document), note)
 
 
 # right and wrong
@@ -629,25 +629,31 @@ def _read_as(documents: Sequence[Document]) -> Block | None:
         counts = counts_of(document) if document["confusions"] is not None else None
         if counts is not None and counts.sum():
             title = f"Plan {document['plan_label']}, {of_what(document)}"
-            return Block([Drawing(title, section(counts))], source(document))
+            return Block([Drawing(title, pictures.section(counts))], source(document))
     return None
 
 
-def labels(documents: Sequence[Document], mistakes: Block | None = None) -> Section:
+@section("labels", "Digits, right and wrong")
+def labels(documents: Sequence[Document], mistakes: Block | None = None) -> Iterator[Block]:
     """Return labels right by plan, and what was read as what.
 
     `mistakes` are those of a fresh run, with the digits; files hold counts at most.
     """
     rows, used = _labelled(documents)
-    blocks = [Block([table(Labelled, rows, "Right labels")], source(*used))] if rows else []
+    if rows:
+        yield Block([table(Labelled, rows, "Right labels")], source(*used))
     matrix = mistakes or _read_as(documents)
-    blocks += [] if matrix is None else [matrix]
-    return Section("labels", "Digits, right and wrong", "", blocks)
+    if matrix is not None:
+        yield matrix
 
 
-def weights(documents: Sequence[Document]) -> Section:
+@section(
+    "weights",
+    "Any weights",
+    "A plan whose scores are not within its precision's tolerance is refused, not run.",
+)
+def weights(documents: Sequence[Document]) -> Iterator[Block]:
     """Return every plan's error with weights of every size, a row a kind of weights."""
-    blocks = []
     note = "Beside float64, over the largest logit. An empty cell: refused, in a sentence."
     for document in of_command(documents, "weights"):
         plans = list(dict.fromkeys(plan for row in document["rows"] for plan in row["plans"]))
@@ -662,35 +668,37 @@ def weights(documents: Sequence[Document]) -> Section:
         columns += [Column(plan, f"p{number}", short_error) for number, plan in enumerate(plans)]
         if rows:
             title = "Largest error of a logit with any weights, by plan"
-            blocks.append(Block([Table(columns, rows, title)], source(document), note))
-    lead = "A plan whose scores are not within its precision's tolerance is refused, not run."
-    return Section("weights", "Any weights", lead, blocks)
+            yield Block([Table(columns, rows, title)], source(document), note)
 
 
-def counters(documents: Sequence[Document]) -> Section:
+@section(
+    "counters",
+    "Hardware counters",
+    "Counted by the GPU's hardware in a run of its own, read by Nsight Compute.",
+)
+def counters(documents: Sequence[Document]) -> Iterator[Block]:
     """Return what the GPU's own counters say of every kernel."""
-    blocks = []
     for document in of_command(documents, "counters"):
         rows = list(document["rows"])
         for plan in (document["plans"] or {}).values():
             rows += [row | {"plan": plan["name"]} for row in plan["rows"]]
         if rows:
             images = f"{document['images']:,} images" if document["images"] else ""
-            found = table(Counter, rows, "Kernels by their counters")
-            blocks.append(Block([found], source(document, how=images)))
-    lead = "Counted by the GPU's hardware in a run of its own, read by Nsight Compute."
-    return Section("counters", "Hardware counters", lead, blocks)
+            found = Table(_COUNTERS, rows, "Kernels by their counters")
+            yield Block([found], source(document, how=images))
 
 
-def instrument(documents: Sequence[Document]) -> Section:
+@section(
+    "instrument",
+    "The instrument",
+    "The comparison pointed at itself: one plan under two names, and one that was slowed.",
+)
+def instrument(documents: Sequence[Document]) -> Iterator[Block]:
     """Return how often the comparison was wrong about the same thing under two names."""
-    blocks = []
     for document in of_command(documents, "instrument"):
         counts = {
             name.replace("_", " "): short(value, 4)
             for name, value in document["counts"].items()
             if value is not None
         }
-        blocks.append(Block([Facts(document["label"], counts)], source(document)))
-    lead = "The comparison pointed at itself: one plan under two names, and one that was slowed."
-    return Section("instrument", "The instrument", lead, blocks)
+        yield Block([Facts(document["label"], counts)], source(document))

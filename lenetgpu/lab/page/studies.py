@@ -15,9 +15,9 @@ from lenetgpu.lab.page.blocks import (
     Chart,
     Document,
     Part,
-    Section,
     of_command,
     samples,
+    section,
     source,
 )
 from lenetgpu.lab.page.runs import latest_ceilings, named_plans, stage_of, table
@@ -40,6 +40,7 @@ VERDICTS = ("reference", "faster", "same", "slower", "undecided")
 FLOOR = 0.001
 """TFLOP/s that the roofline begins with."""
 _COMPARED = [words("of", "what"), *Compared.columns()]
+_CONVOLVED = [one for one in Convolved.columns() if one.key != "command"]
 _RATES = [
     one
     for one in (*Stage.columns(), *Launch.columns())
@@ -88,17 +89,21 @@ def _points(documents: Sequence[Document]) -> Iterator[dict[str, Any] | None]:
                 yield charts.point_of(row, stage=stage_of(stages), name=name, where=where)
 
 
-def roofline(documents: Sequence[Document]) -> Section:
-    """Return all stages of this network that were timed, under the ceilings measured last."""
-    limits = latest_ceilings(documents)
-    points = [point for point in _points(documents) if point is not None]
-    lead = (
+@section(
+    "roofline",
+    "Roofline",
+    (
         "A point is a stage or variant: its rate over the operations that it does a byte it has to "
         "move. The slope is what a copy reaches, the level lines what multiply-adds and tensor "
         "cores reach, all measured; a point on a line leaves nothing to gain there."
-    )
+    ),
+)
+def roofline(documents: Sequence[Document]) -> Iterator[Block]:
+    """Return all stages of this network that were timed, under the ceilings measured last."""
+    limits = latest_ceilings(documents)
+    points = [point for point in _points(documents) if point is not None]
     if limits is None or not points:
-        return Section("roofline", "Roofline", lead)
+        return
     used = named_plans(documents)
     used += [
         document
@@ -115,7 +120,7 @@ def roofline(documents: Sequence[Document]) -> Section:
     tint = charts.stage_colour([point["stage"] for point in points])
     title = "TFLOP/s (logarithmic, upwards) over operations a byte, by stage"
     chart = Chart(title, charts.roofline(points, limits, tint, FLOOR), wide=True)
-    return Section("roofline", "Roofline", lead, [Block([chart], source(*used), note)])
+    yield Block([chart], source(*used), note)
 
 
 # the course's ladder
@@ -179,9 +184,16 @@ def _gains(document: Document) -> Spec:
     return charts.beside_one(rows, "step", x, charts.colour("when", (THEN, NOW)), tips)
 
 
-def ladder(documents: Sequence[Document]) -> Section:
+@section(
+    "ladder",
+    "The ladder of 2016",
+    (
+        "In 2016 a course's report took this network from a serial loop to 270 ms on a GPU, step "
+        "by step. Its variants run here again, each checked against float64 first."
+    ),
+)
+def ladder(documents: Sequence[Document]) -> Iterator[Block]:
     """Return a chart a stage, the steps and what became of them, and every row."""
-    blocks = []
     for document in of_command(documents, "compare"):
         if not document["rows"]:
             continue
@@ -196,7 +208,7 @@ def ladder(documents: Sequence[Document]) -> Section:
                 f"{THEN[0].upper()}{THEN[1:]}: a GPU of that year, as its report prints it. Serial "
                 "rows ran on a CPU: they are in the table below, and in no chart."
             )
-            blocks.append(Block(drawn, line, note))
+            yield Block(drawn, line, note)
         if steps := document["ladder"]:
             parts: list[Part] = []
             if any(row["report_gain"] for row in steps):
@@ -204,14 +216,9 @@ def ladder(documents: Sequence[Document]) -> Section:
                 parts.append(Chart(title, _gains(document), wide=True))
             parts.append(table(StepRow, steps, "The steps of the ladder"))
             note = "Gains within 2 % of 1 are none: gone. Below that the idea has turned."
-            blocks.append(Block(parts, line, note))
+            yield Block(parts, line, note)
         rows = [r | {"check": STATUS_WORDS.get(r["status"], r["status"])} for r in document["rows"]]
-        blocks.append(Block([Table(_COURSE, rows, "Every row of the course's suite")], line))
-    lead = (
-        "In 2016 a course's report took this network from a serial loop to 270 ms on a GPU, step "
-        "by step. Its variants run here again, each checked against float64 first."
-    )
-    return Section("ladder", "The ladder of 2016", lead, blocks)
+        yield Block([Table(_COURSE, rows, "Every row of the course's suite")], line)
 
 
 # comparisons
@@ -269,17 +276,21 @@ def _order(document: Document) -> tuple[int, str]:
     return STAGE_NAMES.index(first) if first in STAGE_NAMES else -1, document["what"]
 
 
-def comparisons(documents: Sequence[Document]) -> Section:
-    """Return a chart a comparison, one table of all of them, and what they drew."""
-    found = [d for d in of_command(documents, "compare") if d["candidates"]]
-    found.sort(key=_order)
-    lead = (
+@section(
+    "comparisons",
+    "Comparisons",
+    (
         "Every candidate was compared with float64 before it was timed, then timed in rounds in "
         "turn with the others. A ratio is over the baseline's time of the same round; the verdict "
         "says whether its whole interval agrees."
-    )
+    ),
+)
+def comparisons(documents: Sequence[Document]) -> Iterator[Block]:
+    """Return a chart a comparison, one table of all of them, and what they drew."""
+    found = [d for d in of_command(documents, "compare") if d["candidates"]]
+    found.sort(key=_order)
     if not found:
-        return Section("comparisons", "Comparisons", lead)
+        return
     rows = [judged(entry) | {"what": d["what"]} for d in found for entry in d["candidates"]]
     line = source(*found, how=samples(rows))
     parts: list[Part] = [
@@ -287,21 +298,27 @@ def comparisons(documents: Sequence[Document]) -> Section:
         for document in found
         if any(entry["median_ms"] for entry in document["candidates"])
     ]
-    blocks = [Block([*parts, Table(_COMPARED, rows, "All candidates")], line)]
+    yield Block([*parts, Table(_COMPARED, rows, "All candidates")], line)
     power = _power(found)
     if power is not None:
         note = "Read while each candidate ran without a pause, after the rounds."
         chart = Chart("W of the whole device (upwards) over time of a run", power, wide=True)
-        blocks.append(Block([chart], line, note))
-    return Section("comparisons", "Comparisons", lead, blocks)
+        yield Block([chart], line, note)
 
 
 # convolutions
 
 
-def suites(documents: Sequence[Document]) -> Section:
+@section(
+    "suites",
+    "Convolutions of any shape",
+    (
+        "Convolutions of shapes that papers measured, by every variant that takes them. A point is "
+        "a family's fastest variant; right of the dashed line it is faster than the baseline."
+    ),
+)
+def suites(documents: Sequence[Document]) -> Iterator[Block]:
     """Return suites: their speed-ups, their summaries, every candidate of every shape."""
-    blocks = []
     for document in of_command(documents, "conv"):
         label = document["label"]
         parts: list[Part] = []
@@ -315,22 +332,21 @@ def suites(documents: Sequence[Document]) -> Section:
             parts.append(Table(Whole, wholes(network), title))
             parts.append(Table(Layer, layers(network), f"Each distinct convolution: {label}"))
         rows = [row for case in document["cases"] for row in case_rows(case)]
-        parts.append(Table(Convolved, rows, f"Every shape: {label}"))
+        parts.append(Table(_CONVOLVED, rows, f"Every shape: {label}"))
         note = f"The paper's claim: {document['claim']}. " if document["claim"] else ""
         if document["peer"]:
             note += f"Baseline {document['reference']}: {document['peer']}."
         note += f" Source: {document['source']}." if document["source"] else ""
-        blocks.append(Block(parts, source(document), note))
-    lead = (
-        "Convolutions of shapes that papers measured, by every variant that takes them. A point is "
-        "a family's fastest variant; right of the dashed line it is faster than the baseline."
-    )
-    return Section("suites", "Convolutions of any shape", lead, blocks)
+        yield Block(parts, source(document), note)
 
 
-def shares(documents: Sequence[Document]) -> Section:
+@section(
+    "shares",
+    "Where a convolution's time goes",
+    "Kernels with clocks inside say which part of them takes how much of their warps' time.",
+)
+def shares(documents: Sequence[Document]) -> Iterator[Block]:
     """Return where the time of the convnet2 paper's kernels goes, a chart a shape."""
-    blocks = []
     for document in of_command(documents, "shares"):
         parts: list[Part] = []
         rows = []
@@ -342,6 +358,4 @@ def shares(documents: Sequence[Document]) -> Section:
                 rows.append(row | {"label": case["label"], "check": check})
         if rows:
             parts.append(Table(_KERNELS, rows, "Kernels with clocks inside"))
-            blocks.append(Block(parts, source(document)))
-    lead = "Kernels with clocks inside say which part of them takes how much of their warps' time."
-    return Section("shares", "Where a convolution's time goes", lead, blocks)
+            yield Block(parts, source(document))
