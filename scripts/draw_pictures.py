@@ -61,7 +61,7 @@ def _font(digit: int, font: str) -> Array:
     else:
         found = importlib.util.find_spec("matplotlib")
         if found is None or found.origin is None:
-            raise SystemExit("the fonts come with matplotlib: pip install lenetgpu[plot]")
+            raise SystemExit("the fonts come with matplotlib: pip install matplotlib")
         folder = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf"
         face = ImageFont.truetype(str(folder / f"{font}.ttf"), 220)
     image = Image.new("L", (280, 280))

@@ -55,6 +55,7 @@ def test_a_shape_is_parsed():
     ("arguments", "words"),
     [
         ((), "expected SHAPE"),
+        (("1,8,8,4,3", "--suite", "lenet"), "found SHAPE and --suite"),
         (("1,8,8,4",), "expected C,H,W,M,K"),
         (("1,8,8,4,x",), "in whole numbers"),
         (("1,8,6,4,3x9,1,1",), "within the padded map of 10x8, found 3x9"),

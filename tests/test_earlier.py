@@ -108,6 +108,7 @@ def test_a_baseline_of_one_sample_is_as_uncertain_as_one_sample():
         (lambda d, e: e.pop("p95_ms"), "p95_ms: expected a number, found none"),
         (lambda d, e: e.update(ratio={"median": 1.0, "low": 2.0, "high": 0.5}),
          "candidate 1: ratio: expected 1.0 between its ends"),
+        (lambda d, e: e.update(ratio={"median": 1.0, "low": 0.5, "high": 0.6}), "between its ends"),
         (lambda d, e: e["ratio"].pop("low"), "ratio: low: expected a number"),
         (lambda d, e: e.update(ratio=[1, 2, 3]), "ratio: expected an object, found a list"),
         (lambda d, e: e.update(samples_ms=[0]), "samples_ms: expected a number"),

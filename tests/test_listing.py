@@ -18,6 +18,13 @@ from lenetgpu.stages import variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS
 
 WIDTHS = (60, 140)
+_NEEDS = "a GPU of compute capability "
+LACKING = {
+    None: {"a GPU"},
+    75: {f"{_NEEDS}8.0 or later", f"{_NEEDS}9.0"},
+    90: set(),
+    100: {f"{_NEEDS}9.0"},
+}
 ROW = re.compile(r"([* ]) (\S+\.\S+) +(cpu|cuda \d+\.\d(?: only)?) +(\w+)(?:  .*)?$")
 
 
@@ -99,6 +106,8 @@ def test_what_runs_here_is_marked(capability, marked, monkeypatch):
     rows = [found for line in lines if (found := ROW.match(line))]
     assert {row[3] for row in rows if row[1] == "*"} == marked
     assert not marked & {row[3] for row in rows if row[1] == " "}
+    lacks = {row["lacks"] for row in listing.variant_rows()} - {None}
+    assert lacks == LACKING[capability]
     machine = "cpu (no NVIDIA GPU found)" if gpu is None else "cpu and NVIDIA Test, cuda"
     assert any(line.startswith(f"* runs on this machine: {machine}") for line in lines[-3:])
 

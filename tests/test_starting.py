@@ -19,7 +19,7 @@ from lenetgpu.cli import main
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
-from lenetgpu.lab import starting
+from lenetgpu.lab import listing as starting
 from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
 from lenetgpu.stages.argmax import serial

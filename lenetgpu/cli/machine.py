@@ -59,7 +59,7 @@ def variants(stage: str | None, matrix: bool, new: tuple[str, Path] | None, as_j
 
 def _start(kind: str, folder: Path, beside: list[str | None]) -> None:
     """`variants --new`, which takes nothing beside it."""
-    from lenetgpu.lab.starting import start
+    from lenetgpu.lab.listing import start
 
     found = ", ".join(filter(None, beside))
     if found:
