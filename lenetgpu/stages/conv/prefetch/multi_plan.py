@@ -12,6 +12,7 @@ from math import ceil
 
 from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.single_plan import round_up
 
 VECTOR = 4
 _BANKS = 32
@@ -27,10 +28,6 @@ _MOST_REGISTERS = 250
 _ISSUE, _UNIT_WAIT, _ROUND_WAIT, _SUM, _START = 1.3, 258, 809, 0.046, 2060
 _OVERLAP = 3.74
 _LEAST_UNIT, _MOST_UNIT = 8, 25
-
-
-def _round_up(value: int, step: int) -> int:
-    return ceil(value / step) * step
 
 
 @dataclass(frozen=True)
@@ -94,7 +91,7 @@ class MultiTile:
     def threads(self) -> int:
         """Threads of a block, in whole warps."""
         strips = ceil(self.rows * self.row_quads / self.quads)
-        return _round_up(strips * self.groups * self.splits, WARP)
+        return round_up(strips * self.groups * self.splits, WARP)
 
     @property
     def accumulators(self) -> int:
@@ -116,7 +113,7 @@ class MultiTile:
     def rounds(self, problem: Conv) -> int:
         """Segments of a filter's part of the channels."""
         unit = self.unit_rows(problem)
-        rows = _round_up(ceil(problem.C / self.splits) * problem.R, unit)
+        rows = round_up(ceil(problem.C / self.splits) * problem.R, unit)
         return ceil(rows * problem.S / self.taps)
 
     def lines(self, problem: Conv) -> int:
@@ -133,9 +130,9 @@ class MultiTile:
         """Floats from line to line; with several rows, so that their quads meet different banks."""
         aligned = problem.W % VECTOR == 0
         shift = -problem.pad % VECTOR if aligned else 0
-        span = _round_up(shift + 3 * problem.stride + problem.S, VECTOR)
+        span = round_up(shift + 3 * problem.stride + problem.S, VECTOR)
         held = self.vectors(problem) * (VECTOR if aligned else 1)
-        pitch = _round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
+        pitch = round_up(max(held, (self.columns - VECTOR) * problem.stride + span), VECTOR)
         if self.rows > 1 and problem.stride == 1:
             pitch += (self.columns - pitch) % _BANKS
         return pitch
@@ -146,8 +143,8 @@ class MultiTile:
         unit = unit_rows * problem.S
         window = self.stages * self.taps + (unit - 1 if self.taps % unit else 0)
         together = max(1, unit_rows // problem.R)
-        channels = _round_up((window + per_channel - 2) // per_channel + 1, together)
-        ring = _round_up(window, unit) * self.filters
+        channels = round_up((window + per_channel - 2) // per_channel + 1, together)
+        ring = round_up(window, unit) * self.filters
         ring += channels * self.lines(problem) * self.pitch(problem)
         return FLOAT * self.splits * max(ring, self.filters * self.rows * self.columns)
 
@@ -182,7 +179,7 @@ def _candidates(problem: Conv, machine: Machine) -> Iterator[MultiTile]:
 
 def _window(problem: Conv) -> int:
     """Pixels that four neighbouring outputs need of a line."""
-    return _round_up(3 * problem.stride + problem.S, VECTOR)
+    return round_up(3 * problem.stride + problem.S, VECTOR)
 
 
 def _at_once(tile: MultiTile, problem: Conv, machine: Machine) -> int:

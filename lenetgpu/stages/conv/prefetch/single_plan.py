@@ -29,7 +29,8 @@ _UNROLLED_PAIRS, _ROLLED = 9, 1.3  # taps of the kernel's unrolled pairs; what a
 _WIDEST_WINDOW = 26
 
 
-def _round_up(value: int, step: int) -> int:
+def round_up(value: int, step: int) -> int:
+    """Return the least multiple of `step` that is at least `value`."""
     return ceil(value / step) * step
 
 
@@ -143,8 +144,8 @@ class SingleTile:
 
     def shared(self, problem: Conv) -> int:
         """Bytes of shared memory; what streams is double-buffered."""
-        left = _round_up(problem.pad, 4)
-        pitch = _round_up(left + problem.W + problem.pad, 4)
+        left = round_up(problem.pad, 4)
+        pitch = round_up(left + problem.W + problem.pad, 4)
         lines = (self.rows - 1) * problem.stride + problem.R
         maps = 2 if self.method == 1 and self.pieces > 1 else 1
         sets = 2 if self.method == 2 and self.pieces > 1 else 1
@@ -169,7 +170,7 @@ def _candidates(
                 continue
             for blocks in (2, 3, 4):
                 wanted = max(1, round(blocks * machine.multiprocessors / ceil(problem.OH / rows)))
-                filters = _round_up(min(ceil(problem.M / wanted), most_filters), fm)
+                filters = round_up(min(ceil(problem.M / wanted), most_filters), fm)
                 for threads in _THREADS:
                     parts = ceil(problem.OH / rows), ceil(problem.M / filters)
                     tile = SingleTile(plan.division, rows, filters, 1, *parts, px, pc, fm, threads)
@@ -195,7 +196,7 @@ def _clocks(tile: SingleTile, problem: Conv, machine: Machine) -> float:
         return float("inf")
     on_one = ceil(tile.row_parts * tile.filter_parts / machine.multiprocessors)
     at_once = min(on_one, resident)
-    lanes = _round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
+    lanes = round_up(tile.rows // tile.px * problem.OW // tile.pc, WARP)
     items = ceil(lanes * (tile.filters // tile.fm) / tile.threads)
     multiply = problem.R * problem.S * (tile.outputs + max(1.0, tile.fm / 4))
     multiply += window * (problem.S if tile.pc == 1 else (problem.S + 1) / 2)

@@ -15,7 +15,7 @@ from math import ceil
 from lenetgpu.gpu.machines import FLOAT, Machine
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.single_plan import SinglePlan, plan_single
-from lenetgpu.stages.conv.prefetch.strict_plan import BLOCKS_EACH, REGISTERS, THREADS
+from lenetgpu.stages.conv.prefetch.strict_plan import BLOCKS_EACH, REGISTERS, THREADS, met
 from lenetgpu.stages.registry import Rows
 
 _OTHER_REGISTERS = 40  # of a thread, beside the next piece and the pixels under a filter
@@ -201,10 +201,6 @@ def _approach(found: StrictSingle, problem: Conv, machine: Machine) -> str:
     return f"second: V_s is NOT met; {moved}, any division moves at most {found.most:,}"
 
 
-def _met(holds: bool) -> str:
-    return "met" if holds else "NOT met"
-
-
 def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
     """(label, value) rows: P and Q, the approach of section 2.2, and each constraint's verdict."""
     plan, parts = found.plan, found.parts
@@ -216,12 +212,12 @@ def parts_rows(found: StrictSingle, problem: Conv, machine: Machine) -> Rows:
         (
             f"D{plan.division} <= S_shared",
             f"{min(plan.d1, plan.d2):,} of {machine.shared_bytes:,} bytes: "
-            f"{_met(min(plan.d1, plan.d2) <= machine.shared_bytes)}",
+            f"{met(min(plan.d1, plan.d2) <= machine.shared_bytes)}",
         ),
         (
             f"Th{plan.division} >= N_FMA",
             f"{plan.th1 if plan.division == 1 else plan.th2:,} of {machine.n_fma:,}: "
-            f"{_met(plan.hides)}",
+            f"{met(plan.hides)}",
         ),
         ("approach (section 2.2)", _approach(found, problem, machine)),
     ]

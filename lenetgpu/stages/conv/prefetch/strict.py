@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
@@ -138,15 +137,19 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None
     launch(tile_kernel(problem, tile), (blocks,), (tile.threads,), args, shared=shared)
 
 
-def _of(choice: Choice, paper: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function as the variant that runs `choice`."""
+def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
+    """Register the variant that runs `choice`."""
+
+    def run(x: Any, w: Any, y: Any, problem: Conv) -> None:
+        launch_tile(x, w, y, problem, choice.here(problem))
 
     def prepare(w: Any, problem: Conv, batch: int) -> Any:
         import cupy
 
         return cupy.asarray(pack(w, problem, choice.here(problem)))
 
-    return strict_variant(
+    run.__name__, run.__doc__ = name, summary
+    register = strict_variant(
         prepare=prepare,
         kernels=of_shape(lambda problem: (tile_kernel(problem, choice.here(problem)),)),
         supports=choice.supports,
@@ -154,79 +157,32 @@ def _of(choice: Choice, paper: str) -> Callable[[Callable[..., None]], Callable[
         paper=paper,
         repeats=choice.division != "channels",
     )
+    register(run)
 
 
-_STRICT = Choice()
-_CHANNELS, _FILTERS, _MAPS = (Choice(division) for division in list(DIVISIONS)[:3])
-_CHEN, _S32, _TAN = Choice(segment=_FILTER), Choice(segment=32), Choice(segment=128)
-_ASYNC, _PACKED, _SPREAD, _FILLED = (Choice(departures=k) for k in (1, 2, 3, 4))
-
-
-def _run(choice: Choice, x: Any, w: Any, y: Any, problem: Conv) -> None:
-    launch_tile(x, w, y, problem, choice.here(problem))
-
-
-@_of(_CHANNELS, "Pascal 2.3, Fig. 2(b)")
-def strict_channels(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict, the channels divided: multiprocessors add their sums in global memory."""
-    _run(_CHANNELS, x, w, y, problem)
-
-
-@_of(_FILTERS, "Pascal 2.3, Fig. 2(c)")
-def strict_filters(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict, only the filters divided: kept in shared memory where they fit."""
-    _run(_FILTERS, x, w, y, problem)
-
-
-@_of(_MAPS, "Pascal 2.3, Fig. 2(d)")
-def strict_maps(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict, only the map's lines divided: kept in shared memory where they fit."""
-    _run(_MAPS, x, w, y, problem)
-
-
-@_of(_CHEN, "Pascal 3.2, S of Chen et al.")
-def strict_plane(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict with S = K x K x 4 bytes, one channel of each filter a round."""
-    _run(_CHEN, x, w, y, problem)
-
-
-@_of(_S32, "Pascal 3.2")
-def strict_s32(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict with S = 32 bytes, the least that a filter is read in."""
-    _run(_S32, x, w, y, problem)
-
-
-@_of(_TAN, "Pascal 3.2, S of Tan et al.")
-def strict_s128(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict with S = 128 bytes, the widest access to global memory."""
-    _run(_TAN, x, w, y, problem)
-
-
-@_of(_STRICT, "Pascal 3.2 and 2.3, Fig. 2(e)")
-def strict(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """The paper's rounds: S bytes of M' unpacked filters, W'x pixels, 2 x N_SM blocks of 512."""
-    _run(_STRICT, x, w, y, problem)
-
-
-@_of(_ASYNC, "after Pascal 3.2")
-def strict_async(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict, the next round copied past the registers."""
-    _run(_ASYNC, x, w, y, problem)
-
-
-@_of(_PACKED, "after Pascal 3.2")
-def strict_packed(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict_async, filters packed so that a round of a block is contiguous."""
-    _run(_PACKED, x, w, y, problem)
-
-
-@_of(_SPREAD, "after Pascal 3.2")
-def strict_spread(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict_packed, a block for each tile instead of two for each multiprocessor."""
-    _run(_SPREAD, x, w, y, problem)
-
-
-@_of(_FILLED, "after Pascal 3.2")
-def strict_filled(x: Any, w: Any, y: Any, problem: Conv) -> None:
-    """prefetch.strict_spread, M' and W'x shrunk below N_FMA until every block has a tile."""
-    _run(_FILLED, x, w, y, problem)
+_VARIANTS = (
+    ("strict_channels", Choice("channels"), "Pascal 2.3, Fig. 2(b)",
+     "prefetch.strict, the channels divided: multiprocessors add their sums in global memory."),
+    ("strict_filters", Choice("filters"), "Pascal 2.3, Fig. 2(c)",
+     "prefetch.strict, only the filters divided: kept in shared memory where they fit."),
+    ("strict_maps", Choice("maps"), "Pascal 2.3, Fig. 2(d)",
+     "prefetch.strict, only the map's lines divided: kept in shared memory where they fit."),
+    ("strict_plane", Choice(segment=_FILTER), "Pascal 3.2, S of Chen et al.",
+     "prefetch.strict with S = K x K x 4 bytes, one channel of each filter a round."),
+    ("strict_s32", Choice(segment=32), "Pascal 3.2",
+     "prefetch.strict with S = 32 bytes, the least that a filter is read in."),
+    ("strict_s128", Choice(segment=128), "Pascal 3.2, S of Tan et al.",
+     "prefetch.strict with S = 128 bytes, the widest access to global memory."),
+    ("strict", Choice(), "Pascal 3.2 and 2.3, Fig. 2(e)",
+     "The paper's rounds: S bytes of M' unpacked filters, W'x pixels, 2 x N_SM blocks of 512."),
+    ("strict_async", Choice(departures=1), "after Pascal 3.2",
+     "prefetch.strict, the next round copied past the registers."),
+    ("strict_packed", Choice(departures=2), "after Pascal 3.2",
+     "prefetch.strict_async, filters packed so that a round of a block is contiguous."),
+    ("strict_spread", Choice(departures=3), "after Pascal 3.2",
+     "prefetch.strict_packed, a block for each tile instead of two for each multiprocessor."),
+    ("strict_filled", Choice(departures=4), "after Pascal 3.2",
+     "prefetch.strict_spread, M' and W'x shrunk below N_FMA until every block has a tile."),
+)  # fmt: skip
+for _variant in _VARIANTS:
+    _offer(*_variant)

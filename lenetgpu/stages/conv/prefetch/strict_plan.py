@@ -13,6 +13,7 @@ from math import ceil
 
 from lenetgpu.gpu.machines import FLOAT, WARP, Machine
 from lenetgpu.problems import Conv
+from lenetgpu.stages.conv.prefetch.single_plan import round_up
 from lenetgpu.stages.registry import Rows
 
 DIVISIONS = {"channels": "(b)", "filters": "(c)", "maps": "(d)", "both": "(e)"}
@@ -28,10 +29,6 @@ _OTHER_REGISTERS = 64  # of a thread, beside its sums, the next round and what i
 _MORE_REGISTERS = {"channels": 24, "maps": 16}  # by division
 REGISTERS = 128
 """The paper's limit of a thread: what one block of 512 leaves it of 65,536, two leave it half."""
-
-
-def _round_up(value: int, step: int) -> int:
-    return ceil(value / step) * step
 
 
 def _power_of_two(value: int) -> int:
@@ -82,7 +79,7 @@ class StrictTile:
 
     def pitch(self, problem: Conv) -> int:
         """Floats of a line of a data set: W'x pixels, and what the last one's filter row meets."""
-        return _round_up(self.columns + problem.S - 1, 4)
+        return round_up(self.columns + problem.S - 1, 4)
 
     def channels(self, problem: Conv) -> int:
         """Channels of a multiprocessor: C' = C / N_sm where they are divided."""
@@ -180,15 +177,6 @@ class StrictPlan:
         p, tile = self.problem, self.tile
         return p.OH * p.OW * p.M / (tile.tiles(p) * tile.columns * tile.filters)
 
-    def violated(self) -> list[str]:
-        """The paper's constraints that this tile does not meet, a name each."""
-        held = {
-            "M'": self.enough,
-            "data set": self.halves,
-            "segments": self.whole_segments,
-        }
-        return [name for name, met in held.items() if not met]
-
 
 def _least(machine: Machine, taps: int, columns: int) -> int:
     return ceil(machine.n_fma / (taps * columns))
@@ -222,15 +210,15 @@ def _filters(tile: StrictTile, problem: Conv, machine: Machine) -> int:
     """
     groups = tile.groups
     if tile.division == "filters":
-        return _round_up(ceil(problem.M / tile.multiprocessors), groups)
+        return round_up(ceil(problem.M / tile.multiprocessors), groups)
     wanted = max(FILTERS_AT_ONCE, _least(machine, tile.taps, tile.columns))
-    every = range(groups, _round_up(problem.M, groups) + 1, groups)
+    every = range(groups, round_up(problem.M, groups) + 1, groups)
     held = [m for m in every if replace(tile, filters=m).registers(problem) <= REGISTERS]
     enough = [m for m in held if m >= wanted]
     if not enough:
         return max(held, default=groups)
     few = [m for m in enough if replace(tile, filters=m).sums <= _FEW_SUMS]
-    return min(few, key=lambda m: (_round_up(problem.M, m), m), default=min(enough))
+    return min(few, key=lambda m: (round_up(problem.M, m), m), default=min(enough))
 
 
 def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | None:
@@ -245,7 +233,7 @@ def _fitting(tile: StrictTile, problem: Conv, machine: Machine) -> StrictTile | 
                 return None
             tile = replace(tile, columns=tile.columns // 2)
         filters = ceil(problem.M / tile.multiprocessors) if kept else ceil(tile.filters / 2)
-        tile = replace(tile, filters=_round_up(filters, tile.groups))
+        tile = replace(tile, filters=round_up(filters, tile.groups))
     return tile
 
 
@@ -279,18 +267,19 @@ def filled(plan: StrictPlan) -> StrictPlan:
     tile, problem = plan.tile, plan.problem
     wanted = tile.multiprocessors * tile.each
     while tile.tiles(problem) < wanted:
-        fewer = _round_up(tile.filters // 2, tile.groups)
+        fewer = round_up(tile.filters // 2, tile.groups)
         if fewer < tile.filters and fewer // tile.groups >= 4:
             tile = replace(tile, filters=fewer)
         elif tile.columns > WARP:
             narrow = replace(tile, columns=tile.columns // 2)
-            tile = replace(narrow, filters=_round_up(tile.filters, narrow.groups))
+            tile = replace(narrow, filters=round_up(tile.filters, narrow.groups))
         else:
             break
     return replace(plan, tile=tile)
 
 
-def _met(holds: bool) -> str:
+def met(holds: bool) -> str:
+    """Return the verdict on a constraint."""
     return "met" if holds else "NOT met"
 
 
@@ -307,17 +296,17 @@ def plan_rows(plan: StrictPlan) -> Rows:
         ("W'y", f"{lines} lines = ceil(S / 4K)"),
         (
             "M' >= N_FMA x 4 / (S x W'x)",
-            f"{plan.least_filters:,}: {_met(plan.enough)}, "
+            f"{plan.least_filters:,}: {met(plan.enough)}, "
             f"{tile.taps * tile.columns * tile.filters:,} multiply-adds a data set",
         ),
         (
             "S x M' + 4 x W'y x W'x <= S_shared / 2",
-            f"{plan.data_set:,} of {machine.shared_bytes // 2:,} bytes: {_met(plan.halves)}",
+            f"{plan.data_set:,} of {machine.shared_bytes // 2:,} bytes: {met(plan.halves)}",
         ),
         (
             "S and filters multiples of 32 bytes",
             f"{segment} and {FLOAT * problem.C * problem.R * problem.S:,}: "
-            f"{_met(plan.whole_segments)}",
+            f"{met(plan.whole_segments)}",
         ),
         ("blocks", f"{blocks} of {tile.threads} threads, {tile.shared(problem):,} bytes each"),
         ("thread", f"{tile.sums} sums; {tile.rounds(problem)} data sets a tile"),

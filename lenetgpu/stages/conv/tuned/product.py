@@ -6,7 +6,6 @@ clocks.py says which should be the fastest.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,11 @@ SPLITS = (1, 2, 3, 4, 6, 8)  # a cluster has at most eight blocks everywhere
 
 
 @dataclass(frozen=True)
-class Tile(ABC):
+class Tile:
     """What a block computes, by warps along the maps, the columns and the depth.
 
     A chunk has `bk` rows, the ring `stages` of them; `blocks` are meant to share a multiprocessor.
+    A thread has tm x tn sums on CUDA cores, `lanes_m` lanes of a warp lie along the maps.
     """
 
     warps_m: int
@@ -39,60 +39,6 @@ class Tile(ABC):
     bk: int
     stages: int
     blocks: int
-
-    source = _SOURCE
-    entry = "conv_tuned"
-    padding = 0  # floats between the rows of a chunk
-
-    @property
-    @abstractmethod
-    def bm(self) -> int:
-        """Maps of a block."""
-
-    @property
-    @abstractmethod
-    def bn(self) -> int:
-        """Columns of a block."""
-
-    @property
-    @abstractmethod
-    def sums(self) -> int:
-        """Sums of a thread."""
-
-    @abstractmethod
-    def instructions(self) -> float:
-        """Instructions of a warp to multiply its rows of a chunk, in multiply-adds of its lanes."""
-
-    @abstractmethod
-    def own_defines(self) -> dict[str, int | str]:
-        """What sets this kind of tile apart, as `-D` definitions."""
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 32 * self.warps_m * self.warps_n * self.warps_k
-
-    def shared(self, split: int) -> int:
-        """Dynamic shared memory in bytes: the ring, or the sums that meet after it."""
-        ring = 4 * self.stages * self.bk * (self.bm + self.bn + 2 * self.padding)
-        meet = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
-        return max(ring, meet)
-
-    def defines(self) -> dict[str, int | str]:
-        """The tile as `-D` definitions."""
-        return self.own_defines() | {
-            "WARPS_M": self.warps_m,
-            "WARPS_N": self.warps_n,
-            "WARPS_K": self.warps_k,
-            "BK": self.bk,
-            "STAGES": self.stages,
-        }
-
-
-@dataclass(frozen=True)
-class FmaTile(Tile):
-    """On CUDA cores: tm x tn sums a thread, `lanes_m` lanes of a warp along the maps."""
-
     tm: int
     tn: int
     lanes_m: int
@@ -112,14 +58,34 @@ class FmaTile(Tile):
         """Sums of a thread."""
         return self.tm * self.tn
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
     def instructions(self) -> float:
-        """Multiply-adds and reads of shared memory."""
+        """Instructions of a warp for its rows of a chunk: multiply-adds, reads of shared memory."""
         return self.bk / self.warps_k * (self.sums + (self.tm + self.tn) / 4)
 
-    def own_defines(self) -> dict[str, int | str]:
-        """Its sums; multiply-adds snake along the operand that is at least as long."""
-        order = int(self.tn >= self.tm)
-        return {"TM": self.tm, "TN": self.tn, "LANES_M": self.lanes_m, "ORDER": order}
+    def shared(self, split: int) -> int:
+        """Dynamic shared memory in bytes: the ring, or the sums that meet after it."""
+        ring = 4 * self.stages * self.bk * (self.bm + self.bn)
+        meet = 4 * self.warps_k * self.bm * self.bn if self.warps_k > 1 or split > 1 else 0
+        return max(ring, meet)
+
+    def defines(self) -> dict[str, int | str]:
+        """The tile as `-D` definitions; multiply-adds snake along the operand as long at least."""
+        return {
+            "TM": self.tm,
+            "TN": self.tn,
+            "LANES_M": self.lanes_m,
+            "ORDER": int(self.tn >= self.tm),
+            "WARPS_M": self.warps_m,
+            "WARPS_N": self.warps_n,
+            "WARPS_K": self.warps_k,
+            "BK": self.bk,
+            "STAGES": self.stages,
+        }
 
 
 def _fma(
@@ -129,8 +95,8 @@ def _fma(
     bk: int,
     stages: int,
     blocks: int,
-) -> FmaTile:
-    return FmaTile(*warps, bk, stages, blocks, *sums, lanes_m)
+) -> Tile:
+    return Tile(*warps, bk, stages, blocks, *sums, lanes_m)
 
 
 TILES = (
@@ -189,7 +155,7 @@ class Product:
             "SPLIT": self.split,
             "SUM_ROWS": self.sum_rows,
         }
-        return Kernel(self.tile.source, self.tile.entry, tuple(defines.items()))
+        return Kernel(_SOURCE, "conv_tuned", tuple(defines.items()))
 
     def tiles(self, problem: Conv, images: int) -> int:
         """Tiles that cover the outputs of `images` images."""
