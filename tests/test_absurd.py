@@ -98,6 +98,7 @@ for words in json.load(sys.stdin):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
 def test_what_is_absurd_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "folder").mkdir()

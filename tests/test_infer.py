@@ -204,7 +204,6 @@ def test_a_gpus_events_are_held_too(monkeypatch):
     ("arguments", "words"),
     [
         ([], "600 images, "),
-        (["--batch", 601], "600 images in one batch, "),
         (["--batch", 250], "600 images in batches of 250, "),
     ],
 )

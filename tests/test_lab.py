@@ -192,7 +192,7 @@ def test_compare_on_a_cpu(tmp_path):
 def test_the_suite_runs_without_a_gpu(tmp_path):
     pytest.importorskip("vl_convert")
     out, picture = tmp_path / "suite.json", tmp_path / "ladder.png"
-    result = run("compare", "--suite", "report", "--batch", 4, "--device", "cpu",
+    result = run("compare", "--suite", "report", "--batch", 1, "--device", "cpu",
                  "--json", out, "--plot", picture)  # fmt: skip
     assert result.exit_code == 0, result.output
     document = json.loads(out.read_text())

@@ -37,6 +37,11 @@ def layer(rows: Rows | None, mark: Any, **encoding: Any) -> Spec:
     return drawn if rows is None else {"data": {"values": list(rows)}, **drawn}
 
 
+def picked(row: Mapping[str, Any], keys: str, **more: Any) -> dict[str, Any]:
+    """Return what a row has under `keys`, words of a text, and `more`."""
+    return {**{key: row.get(key) for key in keys.split()}, **more}
+
+
 def bars_high(count: int) -> int:
     """Return the height of `count` bars or rows of points."""
     return max(2, count) * _ROW
@@ -237,19 +242,12 @@ def speedups(document: Mapping[str, Any]) -> Spec:
     best, cases = best_of_families(document), document["cases"]
     if not best:
         raise LenetError("--plot: expected candidates with timings, found none")
-    rows = [
-        {
-            "shape": cases[index]["label"],
-            "dims": cases[index]["shape"],
-            "family": family,
-            "name": entry["name"],
-            "speedup": entry["speedup"],
-            "ms": entry["median_ms"],
-            "roof": entry.get("roofline"),
-        }
-        for family, entries in best.items()
-        for index, entry in entries.items()
-    ]
+    rows = []
+    for family, entries in best.items():
+        for index, entry in entries.items():
+            about = {"shape": cases[index]["label"], "dims": cases[index]["shape"]}
+            keys = "name speedup median_ms roofline"
+            rows.append(picked(entry, keys, family=family, **about))
     place = {case["label"]: number for number, case in enumerate(cases)}
     rows.sort(key=lambda row: place[row["shape"]])
     tips = hints(
@@ -257,8 +255,8 @@ def speedups(document: Mapping[str, Any]) -> Spec:
         ("dims", "C,H,W,M,K,stride,pad"),
         ("name", "candidate"),
         ("speedup", "times as fast", ",.3~g"),
-        ("ms", "median ms", ",.3~g"),
-        ("roof", "of the roof", ".1%"),
+        ("median_ms", "median ms", ",.3~g"),
+        ("roofline", "of the roof", ".1%"),
     )
     x = quantity("speedup", f"times as fast as {document['reference']}, logarithmic", log=True)
     return beside_one(rows, "shape", x, colour("family", list(best)), tips)

@@ -365,15 +365,8 @@ def pipeline(documents: Sequence[Document]) -> Iterator[Block]:
 def _bars(plans: Sequence[Document]) -> Spec:
     """Return a stacked bar a plan, whole: what share of its pass each stage took."""
     rows = [
-        {
-            "plan": document["plan_label"],
-            "stage": stage_of(row["stages"]),
-            "name": row["name"],
-            "variant": row["variant"],
-            "share": row["share"],
-            "order": index,
-            **charts.spread(row),
-        }
+        {"plan": document["plan_label"], "stage": stage_of(row["stages"]), "order": index}
+        | charts.picked(row, "name variant share", **charts.spread(row))
         for document in plans
         for index, row in enumerate(document["stages"])
         if row["share"] is not None
@@ -444,12 +437,7 @@ def _best(rows: Sequence[Document]) -> list[Document]:
 
 def _contest(rows: Sequence[Document]) -> Spec:
     shown = [
-        {
-            "name": row["name"],
-            "maker": row["maker"],
-            "precision": row["precision"] or "",
-            **charts.spread(row),
-        }
+        charts.picked(row, "name maker precision", **charts.spread(row))
         for row in _best(rows)
         if row["median_ms"] > 0
     ]

@@ -139,26 +139,16 @@ def _rungs(document: Document, stage: str) -> list[dict[str, Any]]:
 def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
     """Return two points a rung on one line, the course's and today's."""
     ends = [
-        {
-            "variant": row["variant"],
-            "when": when,
-            "ms": row[key],
-            "label": row["label"],
-            "table": row["table"],
-            "gain": row["speedup"],
-        }
+        charts.picked(row, "variant label table speedup", when=when, ms=row[key])
         for row in rows
         for when, key in ((THEN, "report_ms"), (NOW, "median_ms"))
     ]
-    lines = [
-        {"variant": row["variant"], "then": row["report_ms"], "now": row["median_ms"]}
-        for row in rows
-    ]
+    lines = [charts.picked(row, "variant report_ms median_ms") for row in rows]
     x = charts.quantity("ms", "ms, logarithmic", log=True)
     tips = hints(("label", "the course's words"), ("table", "its table"), ("variant", "variant"))
-    tips += hints(("when", "when"), ("ms", "ms", ",.4~g"), ("gain", "course over here", ",.4~g"))
+    tips += hints(("when", "when"), ("ms", "ms", ",.4~g"), ("speedup", "course over here", ",.4~g"))
     rule = {"type": "rule", "strokeWidth": 3, "opacity": 0.3}
-    line = charts.layer(lines, rule, x=x | {"field": "then"}, x2={"field": "now"})
+    line = charts.layer(lines, rule, x=x | {"field": "report_ms"}, x2={"field": "median_ms"})
     tint = charts.colour("when", (THEN, NOW))
     point = charts.layer(None, charts.POINT, x=x, color=tint, tooltip=tips)
     encoding = {"y": charts.names("variant")}
@@ -168,12 +158,8 @@ def _then_and_now(rows: list[dict[str, Any]]) -> Spec:
 def _gains(document: Document) -> Spec:
     """Return what each step of the course's ladders gained there and gains here."""
     rows = [
-        {
-            "step": f"{row['stage']}: {row['step']}",
-            "when": when,
-            "gain": row[key],
-            "verdict": row["verdict"],
-        }
+        {"step": f"{row['stage']}: {row['step']}", "when": when, "gain": row[key]}
+        | charts.picked(row, "verdict")
         for row in document["ladder"]
         if row["report_gain"] and row["gain"] > 0
         for when, key in ((THEN, "report_gain"), (NOW, "gain"))
