@@ -386,15 +386,18 @@ def save(
         "legend": {"orient": "top", "labelLimit": 400, "columns": 3},
         "bar": {"color": colours[0]},
     }
+    still = [_still(one) | {"title": name} for name, one in drawn.items()]
+    resolve = {"scale": {"color": "independent" if apart else "shared"}}
     whole = {
         "title": _heading(title),
         "background": "white",
         "padding": 12,
         "config": config,
-        "columns": min(columns, len(drawn)),
-        "align": "none",
-        "concat": [_still(one) | {"title": name} for name, one in drawn.items()],
-        "resolve": {"scale": {"color": "independent" if apart else "shared"}},
+        "vconcat": [
+            {"hconcat": still[at : at + columns], "resolve": resolve}
+            for at in range(0, len(still), columns)
+        ],
+        "resolve": resolve,
     }
     if path.suffix.lower() == ".svg":
         data = vl_convert.vegalite_to_svg(whole).encode()
