@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT
 from test_kernels_on_a_cpu import folder, on_a_cpu, pytestmark  # noqa: F401
 
 from lenetgpu.check.judge import judge
@@ -75,17 +74,6 @@ def test_layer_6_has_layer_5s_ratio():
     """H x W over K x R x S knows no channels: 0.031, where the slides print 0.027."""
     of = analysis.input_per_coefficient
     assert of(OVERFEAT_6) == of(LAYERS[5].problem) == 17 * 17 / (1024 * 9)
-
-
-def test_the_page_has_the_computed_tables():
-    page = (ROOT / "docs" / "convolutions.md").read_text()
-    rows = {"FFMA/byte": (analysis.math_per_byte, 1), "input/coefficient": (
-        analysis.input_per_coefficient, 3)}  # fmt: skip
-    for name, (of, digits) in rows.items():
-        found = " | ".join(f"{of(LAYERS[layer].problem):.{digits}f}" for layer in range(1, 7))
-        assert f"| {name}, computed | {found} |" in page
-    printed_row = " | ".join(printed(layer) for layer in range(1, 7))
-    assert f"| the slides | {printed_row} |" in page
 
 
 def test_the_slides_padding_is_counted():
