@@ -15,7 +15,6 @@ from lenetgpu.lab.rows import (
     STATUS_WORDS,
     Launch,
     Machine,
-    Rates,
     Ratio,
     Row,
     column,
@@ -57,7 +56,10 @@ class Convolved(Row):
     p99_us: float | None = column("p99 us", fixed(2))
     ratio: Ratio = part(Ratio)
     speedup: float | None = column("speed-up", fixed(2))
-    rates: Rates = part(Rates)
+    tflops: float | None = column("TFLOP/s", significant(3))
+    gbs: float | None = column("GB/s", fixed(0))
+    roofline: float | None = column("of the roof", percent)
+    bound: str | None = column("bound by")
     launch: Launch = part(Launch)
     machine: Machine = part(Machine, "machine")
     method: str | None = column("timed by")
