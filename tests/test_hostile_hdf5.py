@@ -12,7 +12,6 @@ import subprocess
 import sys
 import zlib
 from contextlib import nullcontext
-from itertools import permutations
 
 import h5py
 import hostile_hdf5 as hostile
@@ -51,7 +50,7 @@ def parts(path):
 
 found = {}
 for path in map(Path, sys.argv[1:]):
-    for load in (images, parts, load_weights):
+    for load in (images, load_weights, parts)[: 2 + path.name.startswith("bombs")]:
         end, begin = os.pipe()
         child = os.fork()
         if child == 0:
@@ -96,7 +95,8 @@ def of(ends, family, load):
 def test_every_hostile_file_ends_in_a_sentence_or_in_what_it_holds(ends):
     """No signal, no traceback, no hang, of images, images by parts, and weights."""
     others = len(hostile.HEADERS) + len(hostile.WHOLE) + len(hostile.LENGTHS)
-    assert len(ends) == 3 * (sum(map(len, hostile.FAMILIES.values())) + others)
+    files = sum(map(len, hostile.FAMILIES.values())) + others
+    assert len(ends) == 2 * files + len(hostile.BOMBS)
     assert {name: end for name, end in ends.items() if end[0] != 0 or "\n" in end[3]} == {}
 
 
@@ -110,7 +110,8 @@ def test_foreign_files_are_refused_whatever_leads_there(ends):
 def test_no_bomb_takes_memory_or_time(corpus, ends):
     """Of files under 100 KB and beyond: 200 MB and 1 s of a core, Python and its libraries too."""
     bombs = of(ends, "(bombs|headers|whole)", r"\w+")
-    assert len(bombs) == 3 * sum(map(len, (hostile.BOMBS, hostile.HEADERS, hostile.WHOLE)))
+    others = len(hostile.HEADERS) + len(hostile.WHOLE)
+    assert len(bombs) == 3 * len(hostile.BOMBS) + 2 * others
     assert {name: end for name, end in bombs.items() if end[1] > 1 or end[2] > 190} == {}
     small = [path for path in corpus if path.stat().st_size < 100_000]
     assert len(small) > 20
@@ -157,18 +158,18 @@ def test_a_dataset_in_chunks_may_not_grow_to_a_bound(tmp_path):
 
 def test_chunks_of_another_length_are_refused_and_nothing_is_made_up(ends):
     found = {}
-    for load, names in (("images", "[xy]"), ("load_weights", "fc1|fc2|conv2")):
+    for load, names in (("images", "[xy]"), ("load_weights", "fc2")):
         found |= of(ends, f"short-({names})", load)
-    assert len(found) == len(hostile.SHORT) == 40
+    assert len(found) == len(hostile.SHORT) == 24
     assert [name for name, end in found.items() if "to have a chunk " not in end[3]] == []
 
 
 def test_a_chunk_is_as_long_as_its_index_says(ends):
     """HDF5 would leave heap as data, or write behind its room: 90,000 bytes there end the child."""
     found = {}
-    for load, names in (("images", "[xy]"), ("load_weights", "fc2|conv1")):
+    for load, names in (("images", "x"), ("load_weights", "fc2")):
         found |= of(ends, f"lengths-({names})", load)
-    assert len(found) == len(hostile.LENGTHS) == 16
+    assert len(found) == len(hostile.LENGTHS) == 8
     assert [name for name, end in found.items() if ", where all have " not in end[3]] == []
 
 
@@ -176,19 +177,6 @@ def test_what_is_no_array_of_numbers_is_refused(ends):
     found = of(ends, "other", "images")
     assert len(found) == len(hostile.OTHER)
     assert [name for name, end in found.items() if "expected dataset /x to be " not in end[3]] == []
-
-
-def test_labels_may_not_be_behind_a_link(tmp_path):
-    """Whether there are any was asked in a way that opens them."""
-    _, fifo = hostile.bait(tmp_path)
-    path = tmp_path / "x.h5"
-    for link in (h5py.SoftLink("/door/x"), h5py.ExternalLink(str(fifo), "/y")):
-        with h5py.File(path, "w") as file:
-            file["x"] = np.zeros(hostile.SHAPE, "u1")
-            file["door"] = h5py.ExternalLink(str(fifo), "/")
-            file["y"] = link
-        with pytest.raises(LenetError, match="/y to be .*found an? (soft|external) link at /y"):
-            load_dataset(path)
 
 
 TRACED = """
@@ -414,7 +402,7 @@ def test_every_byte_of_a_large_file_is_looked_at(kind, tmp_path, monkeypatch):
             require_trees(path, file)
 
 
-@pytest.mark.parametrize("addresses", sorted(set(permutations((16, 48, 48, 8192)))))
+@pytest.mark.parametrize("addresses", [(16, 48, 48, 8192), (48, 8192, 16, 48)])
 def test_each_list_that_a_layout_may_mean_is_looked_at_once(addresses, tmp_path, monkeypatch):
     path, looked = tmp_path / "x.h5", []
     data = bytearray(b"\xff" * 4096)

@@ -51,14 +51,15 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "<f8"])
-@pytest.mark.parametrize("filters", FILTERS)
-@pytest.mark.parametrize("chunks", [None, *CHUNKS], ids=str)
+FORMS = [(None, "plain", dtype) for dtype in ("u1", "<f2", "<f4", ">f4", "<f8")]
+FORMS += [(chunks, "all", "u1") for chunks in CHUNKS]
+FORMS += [((9, 13, 5), name, ">f4") for name in FILTERS]
+
+
+@pytest.mark.parametrize(("chunks", "filters", "dtype"), FORMS)
 def test_every_form_of_hdf5_is_read_without_hdf5(
     tmp_path, monkeypatch, digits, chunks, filters, dtype
 ):
-    if chunks is None and filters != "plain":
-        pytest.skip("contiguous data have no filters")
     images = digits if dtype == "u1" else (digits / 255).astype(dtype)
     path = h5(tmp_path / "x.h5", images, chunks=chunks, **FILTERS[filters])
     monkeypatch.setattr(h5py.Dataset, "__getitem__", None)
@@ -69,9 +70,8 @@ def test_every_form_of_hdf5_is_read_without_hdf5(
         np.testing.assert_array_equal(source.whole().images, as_read(images))
 
 
-@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"scaleoffset": 0}], ids=str)
-def test_other_filters_are_refused(tmp_path, digits, options):
-    path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28), **options)
+def test_other_filters_are_refused(tmp_path, digits):
+    path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28), compression="lzf")
     with pytest.raises(LenetError, match="/x to be .*, found filter .*, which is none of gzip, sh"):
         open_source(path)
 
@@ -107,8 +107,10 @@ def test_a_small_dataset_in_the_header_and_one_behind_a_user_block(tmp_path, dig
         np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
 
 
-@pytest.mark.parametrize("shape", [(COUNT, 28, 28), (COUNT, 28, 28, 1), (COUNT, 1, 28, 28)])
-@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f8"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((COUNT, 28, 28), "u1"), ((COUNT, 28, 28, 1), "<f4"), ((COUNT, 1, 28, 28), ">f8")],
+)
 def test_npy(tmp_path, digits, shape, dtype):
     images = (digits if dtype == "u1" else (digits / 255).astype(dtype)).reshape(shape)
     path = npy(tmp_path / "named-otherwise.npy", images).rename(tmp_path / "x-images.h5")
@@ -117,9 +119,7 @@ def test_npy(tmp_path, digits, shape, dtype):
         np.testing.assert_array_equal(in_any_order(source, 8), as_read(images))
 
 
-@pytest.mark.parametrize(
-    ("skip", "limit"), [(0, None), (0, 1), (5, 20), (60, None), (14, 7), (50, 99)]
-)
+@pytest.mark.parametrize(("skip", "limit"), [(5, 20), (50, 99)])
 @pytest.mark.parametrize("make", MAKERS)
 def test_skip_and_limit(tmp_path, digits, labels, make, skip, limit):
     path = MAKERS[make](tmp_path, digits, labels)
@@ -135,7 +135,6 @@ def test_skip_and_limit(tmp_path, digits, labels, make, skip, limit):
     assert len(whole) == len(source) == len(digits[skip:until])
 
 
-@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
     ("skip", "limit", "message"),
     [
@@ -144,8 +143,8 @@ def test_skip_and_limit(tmp_path, digits, labels, make, skip, limit):
         (0, 0, "found skip 0 and limit 0"),
     ],
 )
-def test_no_images_left(tmp_path, digits, labels, make, skip, limit, message):
-    path = MAKERS[make](tmp_path, digits, labels)
+def test_no_images_left(tmp_path, digits, skip, limit, message):
+    path = npy(tmp_path / "x.npy", digits)
     with pytest.raises(LenetError, match=message):
         open_source(path, skip, limit)
 
@@ -234,6 +233,7 @@ def test_of_chunks_only_those_that_are_wanted_are_read_and_each_once(tmp_path, m
     assert sorted(asked) == [(7, 0, 0), (14, 0, 0), (21, 0, 0)]
 
 
+@pytest.mark.slow
 def test_chunks_are_found_in_less_time_than_all_before_them_take(tmp_path):
     """HDF5 has a call that walks every chunk up to the one asked for: 20,000 take it seconds."""
     path = tmp_path / "x.h5"
@@ -275,6 +275,7 @@ with open_source(Path(sys.argv[1])) as source:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["contiguous", "deflate", "idx.gz"])
 def test_memory_is_bounded(tmp_path, form):
     """Gigabytes of zeros that lie nowhere, and what a few megabytes inflate to."""
@@ -331,8 +332,7 @@ def test_reads_come_in_pieces_and_without_preadv(tmp_path, monkeypatch, digits):
 # --- packed IDX files ---
 
 
-@pytest.mark.parametrize("kept", [256 << 20, 20 * 784, 0])
-@pytest.mark.parametrize("size", [1, 7, 30])
+@pytest.mark.parametrize(("kept", "size"), [(256 << 20, 1), (20 * 784, 7), (0, 30)])
 def test_packed_files_are_right_in_any_order(tmp_path, monkeypatch, digits, kept, size):
     monkeypatch.setattr(idx, "KEPT_BYTES", kept)
     monkeypatch.setattr(idx, "_STEP", 5 * 784)
