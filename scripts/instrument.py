@@ -20,6 +20,7 @@ from typing import Any
 import click
 import numpy as np
 
+from lenetgpu.check.truth import Truth, truth
 from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
@@ -30,7 +31,6 @@ from lenetgpu.measure.comparison import Candidate
 from lenetgpu.measure.document import candidate_json, head
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.rounds import AGAIN, Effort, compare
-from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 

@@ -28,8 +28,7 @@ from lenetgpu.gpu.graph import Graph
 from lenetgpu.lab import charts
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
-from lenetgpu.measure.sampling.calls import Replays
-from lenetgpu.measure.timing import cpu_ms, summarise
+from lenetgpu.measure.timing import Replays, cpu_ms, summarise
 from lenetgpu.net.streaming import (
     Costs,
     Schedule,

@@ -18,6 +18,9 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
+from lenetgpu.measure import plugins
+from lenetgpu.measure.bench import stage_of
+from lenetgpu.stages import outside
 
 NAME = "ours.per_warp"  # of the example under another family, so that it may be pasted for good
 NOT_COMPILED = "not compiled: no NVRTC is here that knows such a GPU"
@@ -41,7 +44,7 @@ def copied(tmp_path_factory):
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "measured")
+            ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(source, copy / name, ignore=ignored)
         else:
             shutil.copy(source, copy / name)
@@ -119,9 +122,9 @@ def test_from_outside_it_is_said_not_to_be_compiled_without_nvrtc(tmp_path, monk
         raise LenetError("no NVRTC")
 
     monkeypatch.setattr(nvrtc, "version", missing)
-    result = compare("--with", paste(tmp_path), "--device", "cpu", "--json", "-")
-    assert result.exit_code == 0, result.output
-    assert candidate(result)["note"] == f"needs cuda 7.5, found device cpu; {NOT_COMPILED}"
+    with outside.loaded([paste(tmp_path)]) as (made,):
+        problem = made.laid_out(stage_of("pool1").problem)
+        assert plugins.compiles(made, None, problem, 9) == f"; {NOT_COMPILED}"
 
 
 @pytest.mark.skipif(nvrtc_missing() is not None, reason="no NVRTC to compile with")

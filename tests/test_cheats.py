@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
 import shutil
-import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,29 +14,27 @@ from click.testing import CliRunner
 from compiling import compiles
 
 from lenetgpu.check import judge
-from lenetgpu.check.gates import Ledger, contradicts
-from lenetgpu.check.slots import SPARE, Feed, Slots, Windows, windows
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.feed import Feed, Images
+from lenetgpu.check.truth import random_input, reference, truth
 from lenetgpu.cli import main
-from lenetgpu.dispatch.candidates import default_reference, stage_candidates
+from lenetgpu.dispatch.candidates import stage_candidates
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import activate
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.measure import rounds, timing
+from lenetgpu.measure import plugins, rounds, timing
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
-from lenetgpu.measure.sampling import fed as fed_calls
-from lenetgpu.measure.sampling.facts import truth
+from lenetgpu.measure.conv_bench import Case
+from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.net.device import choose_device
-from lenetgpu.problems import Argmax, Conv, Fc, Pool
-from lenetgpu.stages import find, outside, variants
+from lenetgpu.problems import Conv, Fc, Pool
+from lenetgpu.stages import find, outside
 from lenetgpu.stages.mounted import Mounted
 from lenetgpu.stages.registry import REGISTRY
 
 BROKEN = Path(__file__).parent / "broken"
-FILES = ("stale", "cached", "late", "partial", "writes")
+LIMITS = Ceilings("any", 1e3, 10.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,211 +42,135 @@ def facts(shipped_weights):
     return truth(load_dataset(assets.default_digits()).images[:100], shipped_weights)
 
 
-def compared(what, facts, *paths, device="cpu", gpu=None, images=200):
-    """Every candidate by name, of the package and of the files."""
-    with outside.loaded(paths):
-        candidates = stage_candidates(what, device, images, facts, gpu)
-        reference = default_reference(what, device, candidates)
-        done = rounds.compare(what, candidates, reference, rounds.Effort(9, rounds=6))
+def compared(work, *paths, gpu=None, kind="pool"):
+    """Candidates of the files by name, beside the first of the package that is right."""
+    with plugins.opened(paths, gpu) as found:
+        own = found.of_kind(kind)[0]
+        candidates = [found.candidate(one, work) for one in own]
+        effort = rounds.Effort(9, rounds=6)
+        done = rounds.compare("any", candidates, candidates[0].name, effort)
     return {candidate.name: candidate for candidate in done.candidates}
 
 
-def statuses(found):
-    return {name: candidate.status for name, candidate in found.items()}
+def stage(facts, what="pool1", images=200):
+    return plugins.Work(stage_of(what).problem, images, LIMITS, what, facts)
 
 
-WHY = {
-    "stale.keeps_last": "left is wrong",
-    "stale.every_second": "left is wrong",
-    "stale.every_tenth": "left is wrong",
-    "stale.first_calls": "left is wrong",
-    "stale.unless_timed": "what its timed calls left is wrong",
-    "cached.by_address": "left is wrong",
-    "cached.by_identity": "left is wrong",
-    "cached.by_shape": "left is wrong",
-    "cached.by_first_image": "left is wrong",
-    "late.thread": "writes its output after it has returned|unwritten",
-    "late.rewrites": "writes its output after it has returned|unwritten",
-    "late.afterwards": "writes its output after it has returned|^$",  # or while it is judged
-    "partial.zeros": "",
-    "partial.without_negatives": "",
-    "partial.whole_tiles": "outputs NaN, infinite or unwritten",
-    "partial.but_last": "outputs NaN, infinite or unwritten",
-    "writes.its_input": "changes its input",
-    "writes.behind_its_output": "writes outside its output",
-    "writes.before_its_output": "writes outside its output",
-}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_cheats_are_wrong_and_their_twins_right(file, facts):
-    found = compared("pool1", facts, BROKEN / f"{file}.py")
-    cheats = {name for name in found if name.startswith(f"{file}.")}
-    assert cheats == {name for name in WHY if name.startswith(f"{file}.")}
+def assert_only_cheats_are_wrong(found, why):
+    """Cheats by name are wrong as `why` says, and the others, at least one, right and timed."""
     for name, candidate in found.items():
-        assert candidate.status == ("wrong" if name in cheats else "right"), candidate
-    for name in cheats:
-        assert re.search(WHY[name], found[name].note)
-        assert not found[name].samples
-    assert any(name.startswith("twin.") for name in found)
+        assert candidate.status == ("wrong" if name in why else "right"), candidate
+        assert bool(candidate.samples) == (name not in why)
+        assert re.search(why.get(name, ""), candidate.note)
+    assert set(why) < set(found)
 
 
-def test_the_command_names_a_cheat_and_fails():
-    command = ["compare", "pool1", "--with", str(BROKEN / "cached.py"), "--batch", "200",
-               "--seconds", "0.5", "--device", "cpu"]  # fmt: skip
+LEFT = "left is wrong"
+LATE = "writes its output after it has returned|unwritten"
+WHY = {
+    "stale": dict.fromkeys(
+        ("keeps_last", "every_second", "every_tenth", "first_calls", "unless_timed"), LEFT
+    ),
+    "cached": dict.fromkeys(("by_address", "by_identity", "by_shape", "by_first_image"), LEFT),
+    "late": {"thread": LATE, "rewrites": LATE, "afterwards": f"{LATE}|^$"},  # or while it is judged
+    "partial": {
+        "zeros": "", "without_negatives": "",
+        "whole_tiles": "outputs NaN, infinite or unwritten",
+        "but_last": "outputs NaN, infinite or unwritten",
+    },
+    "writes": {
+        "its_input": "changes its input",
+        "behind_its_output": "writes outside its output",
+        "before_its_output": "writes outside its output",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", WHY)
+def test_cheats_are_wrong_and_their_twins_right(file, facts):
+    why = {f"{file}.{name}": words for name, words in WHY[file].items()}
+    assert_only_cheats_are_wrong(compared(stage(facts), BROKEN / f"{file}.py"), why)
+
+
+def test_the_command_names_a_cheat_and_fails(tmp_path):
+    for name in ("pooled.py", "partial.py"):
+        shutil.copy(BROKEN / name, tmp_path)
+    command = ["compare", "pool1", "--with", str(tmp_path / "partial.py"), "--batch", "20",
+               "--seconds", "0.1", "--device", "cpu", "--only", "fused"]  # fmt: skip
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1, result.output
-    for name in ("by_address", "by_identity", "by_shape", "by_first_image"):
-        assert f"WRONG: cached.{name}, what " in result.stderr
-        assert not re.search(rf"cached\.{name} .*\d\.\d{{3}}  ", result.stdout)
+    assert "WRONG: partial.whole_tiles, " in result.stderr
+    assert "left out partial.same_filters (conv)" in result.stderr
+    assert not re.search(r"partial\.whole_tiles .*\d\.\d{3}  ", result.stdout)
     assert "WRONG: twin" not in result.stderr
 
 
-PATCHES = {
-    "clock": "replaces time.perf_counter",
-    "timing": r"replaces lenetgpu.measure.sampling.fed.cpu_ms and 1 more",
-    "its code": "replaces the code of lenetgpu.measure.timing.cpu_ms",
-    "sample": "replaces lenetgpu.measure.bench.StageBench.sample",
-    "tolerance": "replaces 'fp32' of lenetgpu.check.judge.TOLERANCE",
-    "judge": r"replaces lenetgpu.check.judge.judge_parts|replaces lenetgpu.check.judge.judge",
-    "numpy": "replaces numpy.isfinite",
-    "rounds": "replaces lenetgpu.measure.rounds._sample",
-    "another": "replaces run of the pool variant fused.rows",
-    "profile": "replaces the interpreter's trace or profile function",
-    "clock, in a call": "replaces time.perf_counter",
-    "run, in a call": "replaces lenetgpu.stages.mounted.Mounted.run",
-    "clock, for a moment": "replaces time.perf_counter",
-}
-
-
-def patching(folder, mode):
-    """A copy of timers.py that does `mode`."""
-    shutil.copy(BROKEN / "pooled.py", folder)
-    text = (BROKEN / "timers.py").read_text()
-    assert 'MODE = "nothing"' in text
-    (folder / "mine.py").write_text(text.replace('MODE = "nothing"', f"MODE = {mode!r}"))
-    return folder / "mine.py"
+LYING = {"timing", "its code", "sample"}
+PATCHES = ("nothing", "clock", "tolerance", "judge", "numpy", "rounds", "another", "profile",
+           "clock, in a call", "clock, for a moment")  # fmt: skip
 
 
 def what_judges():
     return (
-        *(time.perf_counter, timing.cpu_ms, timing.cpu_ms.__code__, fed_calls.cpu_ms, np.isfinite),
+        *(time.perf_counter, timing.cpu_ms, timing.cpu_ms.__code__, np.isfinite),
         *(StageBench.sample, judge.judge, judge.judge_parts, judge.TOLERANCE["fp32"]),
-        *(rounds._sample, REGISTRY["pool", "fused.rows"].run, Mounted.run, sys.getprofile()),
+        *(rounds._sample, REGISTRY["pool", "fused.rows"].run, Mounted.run),
     )
 
 
-@pytest.mark.parametrize("mode", ["nothing", *PATCHES])
-def test_who_patches_what_judges_is_wrong_and_it_is_put_back(mode, tmp_path, facts):
-    before = what_judges()
-    found = compared("pool1", facts, patching(tmp_path, mode))
+def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, facts):
+    find("pool", "fused.rows", "cpu")
+    before, text, names = what_judges(), (BROKEN / "timers.py").read_text(), {}
+    shutil.copy(BROKEN / "pooled.py", tmp_path)
+    for number, mode in enumerate((*LYING, *PATCHES, "run, in a call")):
+        made = text.replace('MODE = "nothing"', f"MODE = {mode!r}")
+        assert "MODE = " in made
+        made = made.replace("def patches(", f"def patches{number}(")
+        (tmp_path / f"mine{number}.py").write_text(made)
+        names[f"timers.patches{number}"] = mode
+    found = compared(stage(facts), *sorted(tmp_path.glob("mine*.py")))
     assert what_judges() == before
-    patches = found.pop("timers.patches")
-    assert set(statuses(found).values()) == {"right"}
-    assert patches.status == ("right" if mode == "nothing" else "wrong")
-    assert re.search(PATCHES.get(mode, ""), patches.note)
+    for name, mode in names.items():
+        wrong = mode in LYING or mode == "run, in a call"
+        assert found[name].status == ("wrong" if wrong else "right"), (mode, found[name])
+        if mode in LYING:
+            assert re.search("claims .* ms where .* ms passed|left is wrong", found[name].note)
 
 
-@pytest.mark.parametrize("what", ["pool1", "conv1", "fc1", "argmax"])
-@pytest.mark.parametrize("images", [1, 70])
-def test_no_variant_of_the_package_is_accused(what, images, facts):
-    found = set(statuses(compared(what, facts, images=images)).values())
-    assert found - {"refused"} == {"right"}
+def test_a_time_below_the_devices_floor_is_refused():
+    pool, conv = Pool(24, 24, 32), Conv(56, 56, 64, 64, 3, 3)
+    assert plugins.least_ms(pool, 100, LIMITS) < 1e-3  # in a cache bytes take no time
+    past = pool.bytes(20_000) - (256 << 20)
+    assert plugins.least_ms(pool, 20_000, LIMITS) == pytest.approx(1e3 * past / 1e12)
+    least = plugins.least_ms(conv, 1, LIMITS)
+    assert least == pytest.approx(1e3 * conv.flop(1) / 9 / 10e12)
+    bench = object.__new__(plugins.PluginBench)
+    bench.problem, bench.images, bench._work = conv, 1, SimpleNamespace(limits=LIMITS)
+    bench._claims = [least]
+    assert bench._too_fast() == ""
+    bench._claims = [least / 3]
+    assert re.search("claims .* ms for what this device needs .* ms for", bench._too_fast())
 
 
-def test_a_clock_that_a_call_replaced_is_back_before_the_next_sample(tmp_path, facts):
-    clock = time.perf_counter
-    with outside.loaded([patching(tmp_path, "clock, in a call")]) as (guest,):
-        bench = StageBench(guest, stage_of("pool1"), 200, facts)
-        bench.check()
-        for _ in range(5):
-            bench.sample()
-            assert time.perf_counter is clock
-        assert not bench.recheck().verdict.passed
+def test_outputs_of_images_that_the_parent_draws_are_judged_by_it(facts):
+    """Also where the process says that all is right."""
+    one = next(iter(plugins.Plugins([BROKEN / "partial.py"], None).found))
+    laid = stage_of("pool1").problem
+    bench = plugins.PluginBench(one, None, laid, stage(facts))
+    assert one.full_name == "partial.zeros"
+    bench._child.ask("check")
+    assert "what it leaves of other images is wrong, error " in bench._outputs_wrong()
 
 
-def fed(n, turns, step):
-    """A feed whose truth is the image's number, with 9 images in a pool of one value each."""
-    images = np.arange(9, dtype=np.float32)[:, None, None, None] * np.ones((1, 2, 2, 1), np.float32)
-    shape = Windows(n, turns, step)
-    mounted = Mounted(find("pool", "serial", "cpu"), Pool(2, 2, 1), (), n)
-    slots = Slots(images, shape.span + SPARE)
-    y = mounted.output(Feed.outputs(shape, n))
-    return mounted, Feed(slots, y, mounted.problem, shape, n, images[:, :1, :1])
-
-
-def test_a_call_that_is_left_out_shows_wherever_it_is():
-    for left_out in range(5):
-        mounted, feed = fed(3, turns=3, step=1)
-        for _ in range(4):
-            feed.renew()
-            for turn in range(5):
-                x, y = feed.whole()
-                if turn != left_out:
-                    mounted.run(x, y)
-            if not feed.judged("fp32").passed:
-                break
-        assert feed.judged("fp32").passed == (left_out < 2), left_out  # others wrote over it
-
-
-def test_images_change_places_and_nothing_is_lost():
-    _, feed = fed(4, turns=2, step=1)
-    before = feed.slots.which.copy()
-    for _ in range(10):
-        feed.renew()
-    assert (feed.slots.which != before).any()
-    assert sorted(feed.slots.which) == sorted(before)
-    assert (feed.slots.images[:, 0, 0, 0] == feed.slots.which).all()
-    assert feed.slots.intact
-    feed.slots.images[0, 0, 0, 0] += 1
-    assert not feed.slots.intact
-    feed.slots.mend()
-    assert feed.slots.intact
-
-
-def test_windows_take_little_memory_besides():
-    for problem in (
-        Pool(24, 24, 32),
-        Conv(224, 224, 64, 64, 3, 3),
-        Fc(1024, 128, relu=True),
-        Argmax(10),
-    ):
-        for device, room in (("cpu", 60_000), ("cuda", 1_000_000)):
-            for n in (1, 64, 1000):
-                shape = windows(problem, n, device)
-                each = 4 * (math.prod(problem.in_shape) + math.prod(problem.out_shape))
-                assert (shape.span - n) * each <= max(room, n * each / 8)
-                assert shape.turns == 1 or shape.step * math.prod(problem.in_shape) % 16 == 0
-    assert windows(Pool(24, 24, 32), 64, "cpu").turns == 3
-    assert windows(Pool(24, 24, 32), 64, "cuda").turns > 3
-
-
-@pytest.mark.parametrize(
-    ("claimed", "passed", "wrong"),
-    [(4.0, 4.1, False), (4.0, 8.9, False), (4.0, 20.0, True), (20.0, 4.0, True),
-     (math.nan, 4.0, True), (0.001, 0.9, False), (0.0, 1.1, True)],
-)  # fmt: skip
-def test_what_a_clock_contradicts(claimed, passed, wrong):
-    assert contradicts(claimed, passed, allowed=1.0) == wrong
-
-
-def test_a_ledger_believes_most_of_its_samples():
-    now = itertools.count()
-    ledger = Ledger("cpu", lambda: next(now))  # a second passes between two looks
-    ledger.enter(lambda: 1000.0)
-    assert not ledger.contradiction
-    ledger.enter(lambda: 1.0)
-    assert not ledger.contradiction
-    ledger.enter(lambda: 1.0)
-    assert ledger.contradiction == "claims 1 ms where 1e+03 ms passed"
-
-
-def test_weights_that_are_written_are_put_back_for_the_others(facts):
-    found = compared("fc1", facts, BROKEN / "writes.py")
-    guilty = found.pop("writes.its_weights")
-    assert (guilty.status, guilty.note) == ("wrong", "changes its weights")
-    assert set(statuses(found).values()) == {"right"}
-    assert "twin.reads_only" in found
+def test_weights_that_are_written_are_seen_and_put_back(facts):
+    found = compared(stage(facts, "fc1"), BROKEN / "writes.py", kind="fc")
+    assert_only_cheats_are_wrong(found, {"writes.its_weights": "changes its weights"})
+    with outside.loaded([BROKEN / "writes.py"]) as variants:
+        (guest,) = [variant for variant in variants if variant.name == "its_weights"]
+    bench = StageBench(guest, stage_of("fc1"), 20, facts)
+    weights = facts.weights["fc1"].copy()
+    assert not bench.check().verdict.passed
+    np.testing.assert_array_equal(facts.weights["fc1"], weights)
 
 
 @pytest.mark.parametrize(
@@ -269,83 +189,62 @@ def test_one_check_by_itself_sees_what_is_written(name, why, rng):
     assert why in verdict.note
 
 
-def alone(facts, file, name):
-    """The bench of one guest of `file`, checked, and the verdict."""
-    with outside.loaded([BROKEN / file]) as found:
-        (guest,) = [variant for variant in found if variant.name == name]
-        bench = StageBench(guest, stage_of("pool1"), 200, facts)
-        first = bench.check().verdict.passed
-        return first, bench.recheck().verdict
-
-
-def test_what_no_sample_showed_shows_afterwards(facts):
-    first, again = alone(facts, "stale.py", "keeps_last")
-    assert first and not again.passed
-    assert "what calls after its samples left is wrong" in again.note
-    assert alone(facts, "stale.py", "counts_calls")[1].passed
-
-
-def test_the_check_is_of_calls_as_they_are_timed(facts):
-    assert not alone(facts, "partial.py", "but_last")[0]
-
-
 def test_right_for_equal_filters_only_is_wrong(facts):
     with outside.loaded([BROKEN / "partial.py"]) as found:
         (guest,) = [variant for variant in found if variant.kind == "conv"]
         assert not StageBench(guest, stage_of("conv1"), 40, facts).check().verdict.passed
 
 
-def convolutions(images, *paths, names=("convs", "twin", "tiled"), device="cpu"):
-    """Candidates by name: variants of the families `names` on a small shape."""
-    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=device == "cuda")
-    with outside.loaded(paths):
-        fitting = (v for v in variants("conv", device) if v.family in names)
-        chosen = [v for v in fitting if not isinstance(laid_out(v, case.problem), str)]
+@pytest.mark.parametrize(
+    ("what", "images"), [("pool1", 70), ("pool1", 1), ("conv1", 70), ("fc1", 70), ("argmax", 70)]
+)
+def test_no_variant_of_the_package_is_accused(what, images, facts):
+    candidates = stage_candidates(what, "cpu", images, facts, None)
+    done = rounds.compare(what, candidates, candidates[0].name, rounds.Effort(0.05, rounds=5))
+    assert {c.status for c in done.candidates} - {"refused"} == {"right"}
 
-        def build(variant):
-            return lambda: ConvBench(variant, laid_out(variant, case.problem), case, 1.0)
 
-        candidates = [rounds.Candidate(v.full_name, build(v), v.precision) for v in chosen]
-        done = rounds.compare("a shape", candidates, candidates[0].name, rounds.Effort(0.05))
-    return {candidate.name: candidate for candidate in done.candidates}
+def test_images_change_places_in_the_same_memory():
+    source = np.arange(9, dtype=np.float32)[:, None, None, None] * np.ones((1, 2, 2, 1), "f")
+    images = Images(source, 20)
+    at, before = images.array.ctypes.data, images.which.copy()
+    images.renew(5)
+    assert (images.which != before).all(), "another one everywhere"
+    edges, before = np.isin(np.arange(20) % 5, (0, 4)), images.which.copy()
+    images.renew(5)
+    np.testing.assert_array_equal(images.which != before, ~edges)
+    assert (images.array[:, 0, 0, 0] == images.which).all() and images.array.ctypes.data == at
+    assert images.intact
+    images.array[0, 0, 0, 0] += 1
+    assert not images.intact
+    images.restore()
+    assert images.intact
+
+
+def test_every_output_of_a_call_is_judged():
+    source = np.arange(9, dtype=np.float32)[:, None, None, None] * np.ones((1, 2, 2, 1), "f")
+    mounted = Mounted(find("pool", "serial", "cpu"), Pool(2, 2, 1), (), 8)
+    feed = Feed(Images(source, 20), 20, mounted.output(8), mounted.problem, 8, source[:, :1, :1])
+    assert [len(y) for _, y, _ in feed.calls] == [8, 8, 4]
+    for call in feed.calls:
+        mounted.run(*call[:2])
+        assert feed.judged(call, "fp32").passed
+        for at in (0, len(call[1]) - 1):
+            kept = call[1][at].copy()
+            call[1][at] += 1
+            assert not feed.judged(call, "fp32").passed
+            call[1][at] = kept
+
+
+CONVS = {"by_address": LEFT, "every_third": LEFT, "its_input": "changes its input", "thread": LATE}
 
 
 @pytest.mark.parametrize("images", [2, 40])
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("by_address", "left is wrong"),
-        ("every_third", "left is wrong"),
-        ("its_input", "changes its input"),
-        ("thread", "after it has returned|unwritten"),
-    ],
-)
-def test_convolutions_that_cheat_are_wrong(name, why, images, tmp_path):
-    text = (BROKEN / "convs.py").read_text().replace('@conv("convs")\ndef ', "def ")
-    path = tmp_path / "mine.py"
-    path.write_text(text.replace(f"def {name}(", f'@conv("convs")\ndef {name}('))
-    found = convolutions(images, path)
-    assert statuses(found) == {
-        "tiled.blocked": "right", "twin.plain": "right", f"convs.{name}": "wrong",
-    }  # fmt: skip
-    assert re.search(why, found[f"convs.{name}"].note)
-
-
-@pytest.mark.parametrize("images", [1, 70])
-def test_no_convolution_of_the_package_is_accused(images):
-    names = ("serial", "tiled", "unrolled", "fft")
-    found = statuses(convolutions(images, names=names))
-    assert {name.split(".")[0] for name in found} == set(names)
-    assert set(found.values()) == {"right"}
-
-
-def test_a_seal_that_is_taken_away_is_noticed(tmp_path):
-    path = patching(tmp_path, "nothing")
-    path.write_text(path.read_text() + "\nfrom lenetgpu.stages import seal\nseal._seals.clear()\n")
-    command = ["compare", "pool1", "--with", str(path), "--batch", "10", "--device", "cpu"]
-    result = CliRunner().invoke(main, [*command, "--seconds", "0.01"])
-    assert result.exit_code == 2
-    assert "expected files that leave their seal alone" in result.stderr
+def test_convolutions_that_cheat_are_wrong(images):
+    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=False)
+    work = plugins.Work(case.problem, images, LIMITS, case=case, seconds=0.5)
+    found = compared(work, BROKEN / "convs.py", kind="conv")
+    assert_only_cheats_are_wrong(found, {f"convs.{name}": why for name, why in CONVS.items()})
 
 
 @compiles
@@ -364,9 +263,9 @@ def test_convolutions_that_cheat_compile():
 
 
 ON_A_GPU = {
-    "keeps_last": "left is wrong",
-    "every_tenth": "left is wrong",
-    "by_address": "left is wrong",
+    "keeps_last": LEFT,
+    "every_tenth": LEFT,
+    "by_address": LEFT,
     "another_stream": "unwritten|after it has returned",
     "another_stream_later": "left is wrong|claims",
     "but_tail": "left is wrong|unwritten",
@@ -385,26 +284,21 @@ def gpu():
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_kernels_that_cheat_are_wrong_and_their_twin_right(facts, gpu):
-    path = BROKEN / "gpu_pools.py"
-    found = compared("pool1", facts, path, device="cuda", gpu=gpu, images=1000)
-    for name, why in ON_A_GPU.items():
-        guilty = found.pop(f"gpu_pools.{name}")
-        assert guilty.status == "wrong", guilty
-        assert re.search(why, guilty.note), guilty
-    assert "twin.one_thread_one_output" in found
-    assert set(statuses(found).values()) == {"right"}, found
+    found = compared(stage(facts, images=1000), BROKEN / "gpu_pools.py", gpu=gpu)
+    why = {f"gpu_pools.{name}": words for name, words in ON_A_GPU.items()}
+    assert_only_cheats_are_wrong(found, why)
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.parametrize("images", [1, 40])
 def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
-    names = ("gpu_convs", "twin", "direct")
-    found = convolutions(images, BROKEN / "gpu_convs.py", names=names, device="cuda")
-    guilty = {name for name in found if name.startswith("gpu_convs.")}
+    case = Case(Conv(7, 6, 3, 5, 3, 3, pad=1), images, gpu=True)
+    work = plugins.Work(case.problem, images, LIMITS, case=case, seconds=0.5)
+    found = compared(work, BROKEN / "gpu_convs.py", gpu=gpu, kind="conv")
+    guilty = {name: "" for name in found if name.startswith("gpu_convs.")}
     assert len(guilty) == 3
-    for name, candidate in found.items():
-        assert candidate.status == ("wrong" if name in guilty else "right"), candidate
+    assert_only_cheats_are_wrong(found, guilty)
 
 
 @pytest.mark.gpu
@@ -412,6 +306,7 @@ def test_convolutions_that_cheat_graphs_are_wrong(images, gpu):
 @pytest.mark.parametrize("what", ["conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"])
 @pytest.mark.parametrize("images", [1, 1000])
 def test_no_variant_of_the_package_is_accused_on_a_gpu(what, images, facts, gpu):
-    found = compared(what, facts, device="cuda", gpu=gpu, images=images)
-    accused = {name: c.note for name, c in found.items() if c.status not in ("right", "refused")}
-    assert accused == {}
+    candidates = stage_candidates(what, "cuda", images, facts, gpu)
+    done = rounds.compare(what, candidates, candidates[0].name, rounds.Effort(9, rounds=6))
+    accused = [(c.name, c.note) for c in done.candidates if c.status not in ("right", "refused")]
+    assert accused == []

@@ -8,7 +8,7 @@ import random
 from click.testing import CliRunner
 
 from lenetgpu import plan
-from lenetgpu.check.judge import Verdict
+from lenetgpu.check.judge import Checked, Verdict
 from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates
 from lenetgpu.gpu.device import Gpu
@@ -17,7 +17,6 @@ from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import comparison_json
 from lenetgpu.measure.regression import regressions
 from lenetgpu.measure.rounds import Effort
-from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.plan import AUTO_PLANS, NAMED, STAND_INS, untried
 from lenetgpu.stages import variants
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lenetgpu.check.judge import Errors
 from lenetgpu.cli import main
 from lenetgpu.lab.conv import compared
 from lenetgpu.lab.conv.repeats import RUNS, differing, err_all, repeat_all
@@ -17,7 +18,6 @@ from lenetgpu.measure import conv_bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench
 from lenetgpu.measure.rounds import never
-from lenetgpu.measure.sampling.facts import Errors
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
 

@@ -166,8 +166,8 @@ def test_each_candidate_has_its_own_and_a_guest_none(pretended):
     pretended(errors={"layout.quad_looped": "needs more memory"})
     comparison, held = compared(["fused.maps_looped", "layout.quad_looped", PASSES_OF])
     comparison.candidates[0].status = "wrong"
-    guests = [SimpleNamespace(full_name=PASSES_OF)]
-    counted.count_candidates(comparison, held, IMAGES, GPU, guests, lambda line: None)
+    comparison.candidates[2].bench = SimpleNamespace(problem=None)  # no bench of the package
+    counted.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
     wrong, failed, guest = (entry["counters"] for entry in held["candidates"])
     assert wrong is guest is None and failed["error"] == "needs more memory"
     assert held["counters"]["source"] == "ncu"
@@ -177,14 +177,14 @@ def test_each_candidate_has_its_own_and_a_guest_none(pretended):
 def test_what_was_interrupted_is_not_counted(monkeypatch):
     monkeypatch.setattr(document, "find", lambda *_: pytest.fail("counted"))
     comparison, held = compared([PASSES_OF], interrupted=True)
-    counted.count_candidates(comparison, held, IMAGES, GPU, [], lambda line: None)
+    counted.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
     assert held["candidates"][0]["counters"] is None and "counters" not in held
 
 
 def test_columns_of_counters_follow_those_of_times(pretended):
     pretended()
     comparison, held = compared(["fused.maps_looped", PASSES_OF])
-    counted.count_candidates(comparison, held, IMAGES, GPU, [], lambda line: None)
+    counted.count_candidates(comparison, held, IMAGES, GPU, lambda line: None)
     held |= {"command": "compare", "reference_again": None}
     for entry in held["candidates"]:
         entry |= {"note": "", "median_ms": 1.0}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lenetgpu.check.judge import Verdict
+from lenetgpu.check.truth import truth
 from lenetgpu.cpu.threads import cpu_name
-from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.papers import course_ladder, course_passes
 from lenetgpu.papers.course import FIGURES, IMAGES, SERIAL_MEAN, SERIAL_RELU
 from lenetgpu.papers.course_ladder import CourseRun

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.truth import random_input, reference, truth
 from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import stage_of
-from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
 from lenetgpu.papers import course_ladder, course_merged, course_moves

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from lenetgpu.check.judge import Verdict, check_variant
+from lenetgpu.check.judge import Checked, Verdict, check_variant
 from lenetgpu.check.truth import random_input
 from lenetgpu.cli import main
 from lenetgpu.dispatch import choose, measured, rounding
@@ -31,7 +31,6 @@ from lenetgpu.lab.conv.given import taken as taken_shape
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure import document as documents
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.sampling.facts import Checked
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import untried
 from lenetgpu.problems import Conv

@@ -185,11 +185,9 @@ def test_one_place_times_by_events_and_one_by_the_clock():
 def test_few_places_read_a_clock():
     clocks = r"import (time|timeit)|(perf_counter|monotonic|process_time|thread_time)(_ns)?"
     assert places(rf"{clocks}|time\.time(_ns)?|default_timer|clock_gettime(_ns)?") == {
-        "lenetgpu/check/gates.py",
         "lenetgpu/check/warmup.py",
         "lenetgpu/cli/group.py",
         "lenetgpu/cli/run.py",
-        "lenetgpu/files/mnist.py",
         "lenetgpu/measure/rounds.py",
         "lenetgpu/measure/timing.py",
     }

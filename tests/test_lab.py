@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lenetgpu.check.truth import truth
 from lenetgpu.cli import main
 from lenetgpu.dispatch import candidates as comparing
 from lenetgpu.errors import LenetError
@@ -17,7 +18,6 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.measure import roofline
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.roofline import Ceilings, ceilings
-from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.course import (
     AFTER,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
+from lenetgpu.measure import plugins
+from lenetgpu.measure.bench import stage_of
 from lenetgpu.stages import outside, variants
 
 HEAD = """
@@ -124,13 +128,24 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "words"), BAD.items(), ids=range(len(BAD)))
 def test_a_bad_file_is_one_sentence(text, words, tmp_path):
-    result = compare("--with", write(tmp_path, text=HEAD + text + "\n"))
-    assert result.exit_code == 2
-    said = result.stderr
+    with pytest.raises(LenetError) as caught:
+        outside.load(write(tmp_path, text=HEAD + text + "\n"))
+    said = str(caught.value)
     if sys.version_info < (3, 11):  # a decorator that fails is in the line of what it decorates
         said = re.sub(r"line (7|12)(?=: )", lambda line: f"line {int(line[1]) - 1}", said)
-    assert words in said
-    assert len(result.stderr.strip().splitlines()) == 1
+    assert words in said and "\n" not in said.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("import nowhere_at_all", "mine.py, line 5: expected to import it, found ModuleNotFound"),
+     ("import os; os._exit(3)", "mine.py: expected to import it, found that its process ended "
+      "with exit code 3")],
+)  # fmt: skip
+def test_the_command_ends_with_the_sentence_of_a_bad_file(text, words, tmp_path):
+    result = compare("--with", write(tmp_path, text=HEAD + text + "\n"))
+    assert result.exit_code == 2
+    assert words in result.stderr and len(result.stderr.strip().splitlines()) == 1
 
 
 def test_the_line_is_that_of_the_file_where_it_is(tmp_path):
@@ -150,28 +165,25 @@ def test_paths_that_are_none(tmp_path):
         outside.load(tmp_path)
 
 
-def test_a_cpu_variant_is_right_and_timed(tmp_path):
-    result = compare("--with", write(tmp_path), "--reference", "guest", "--json", "-")
-    assert result.exit_code == 0, result.output
+def test_a_right_variant_is_timed_and_a_wrong_one_makes_the_exit_code_1(tmp_path):
+    path = write(tmp_path, text=HEAD + POOL + WRONG_POOL)
+    words = ("--reference", "guest", "--only", "fused", "--json", "-")
+    result = compare("--with", path, *words)
+    assert result.exit_code == 1, result.output
     found = entries(result)
     assert found["guest.slices"]["status"] == "right"
     assert found["guest.slices"]["verdict"] == "reference"
     assert found["guest.slices"]["median_ms"] > 0
     assert found["fused.rows"]["ratio"]["median"] > 0
-
-
-def test_a_wrong_variant_makes_the_exit_code_1(tmp_path):
-    result = compare("--with", write(tmp_path, text=HEAD + POOL + WRONG_POOL), "--json", "-")
-    assert result.exit_code == 1
-    found = entries(result)
     assert found["guest.forgets_relu"]["status"] == "wrong"
     assert "median_ms" not in found["guest.forgets_relu"]
-    assert found["guest.slices"]["status"] == "right"
     assert "WRONG: guest.forgets_relu" in result.stderr
 
 
 def test_other_kinds_are_named_and_only_others_refused(tmp_path):
-    both = compare("--with", write(tmp_path, text=HEAD + POOL + CONV), "--json", "-")
+    both = compare(
+        "--with", write(tmp_path, text=HEAD + POOL + CONV), "--only", "fused", "--json", "-"
+    )
     assert both.exit_code == 0, both.output
     assert "guest.plain" not in entries(both)
     assert "--with: expected variants of kind pool, left out guest.plain (conv)" in both.stderr
@@ -213,62 +225,66 @@ def test_a_convolution_joins_whatever_only_names(tmp_path):
     assert "expected variants of kind conv, found guest.slices (pool)" in other.stderr
 
 
-RAISING = {
-    "supports": ("lambda problem: 1 / 0", "failed", "ZeroDivisionError: division by zero"),
-    "prepare": ("lambda w, problem: w", "failed", "TypeError: .*takes 2 positional arguments"),
-}
-
-
-@pytest.mark.parametrize("field", RAISING)
-def test_what_raises_is_named_and_stops_no_other(field, tmp_path):
-    code, status, words = RAISING[field]
-    for command, text, name in (
-        (compare, POOL, "guest.slices"), (conv, CONV, "guest.plain"),
-    ):  # fmt: skip
-        path = write(tmp_path, text=HEAD + text.replace("needs", f"{field}={code}, needs"))
-        result = command("--with", path, "--json", "-")
-        assert result.exit_code == 1, result.output
-        found = entries(result)
-        assert found[name]["status"] == status
-        assert re.search(words, found[name]["note"])
-        assert "right" in {entry["status"] for entry in found.values()}
-
-
 BREAKING = """
-calls = []
-
-@variant(kind="pool", family="guest", reads="NHWC", writes="NHWC", needs=cpu())
-def breaks(x, y, problem):
+@variant(kind="{kind}", family="guest", reads="NHWC", writes="NHWC", needs=cpu(){more})
+def {name}({arguments}):
     calls.append(0)
     if len(calls) > {most}:
         {how}
-    slices(x, y, problem)
+    {after}
 """
 BREAKS = {
-    "raise SystemExit(0)": "cannot run: SystemExit: 0",
-    "raise ValueError('x[i] in [batch] or [/batch]')": "cannot run: ValueError: x[i] in [batch] "
-    "or [/batch]",
+    "exits": (0, "raise SystemExit(0)", "cannot run: SystemExit: 0"),
+    "raises": (6, "raise ValueError('x[i] in [/batch]')", r"ValueError: x\[i\] in \[/batch\]"),
+    "leaves": (6, "os._exit(3)", "its process ended with exit code 3"),
+    "crashes": (0, "ctypes.string_at(0)", "its process crashed: Segmentation fault"),
+    "hangs": (6, "time.sleep(99)", "its process gave no answer in 4 s"),
+    "asks": (0, "pass", "ZeroDivisionError: division by zero"),
+    "prepares": (0, "pass", "TypeError: .*takes 2 positional arguments"),
+}
+FIELDS = {
+    "asks": ", supports=lambda problem: 1 / 0",
+    "prepares": ", prepare=lambda w, problem: w",
+    "refuses": ', supports=lambda p: "supports 1x1 maps only"',
+}
+SIDES = {
+    "pool": ("x, y, problem", "slices(x, y, problem)"),
+    "conv": ("x, w, y, problem", "plain(x, w, y, problem)"),
 }
 
 
-@pytest.mark.parametrize("most", [0, 6])
-@pytest.mark.parametrize("how", BREAKS)
-def test_what_breaks_is_named_and_stops_no_other(how, most, tmp_path):
-    text = HEAD + POOL + BREAKING.format(how=how, most=most)
-    result = compare("--with", write(tmp_path, text=text), "--reference", "guest.slices")
+@pytest.mark.parametrize("kind", ["pool", "conv"])
+def test_what_breaks_crashes_or_hangs_is_named_and_stops_no_other(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "PATIENCE_S", 4.0)
+    text = f"import ctypes, os, time\n{HEAD}{POOL if kind == 'pool' else CONV}calls = []\n"
+    arguments, after = SIDES[kind]
+    for name, (most, how, _) in (BREAKS | {"refuses": (0, "pass", "")}).items():
+        text += BREAKING.format(kind=kind, name=name, more=FIELDS.get(name, ""), most=most,
+                                how=how, arguments=arguments, after=after)  # fmt: skip
+    command = partial(compare, "--only", "fused") if kind == "pool" else conv
+    honest = "guest.slices" if kind == "pool" else "guest.plain"
+    result = command("--with", write(tmp_path, text=text), "--json", "-")
     assert result.exit_code == 1, result.output
-    assert f"guest.breaks, {BREAKS[how]}" in result.stderr
-    assert BREAKS[how] in result.stdout
-    (row,) = re.findall(r"^ *guest\.breaks +FAILED.*$", result.stdout, re.MULTILINE)
-    assert not re.search(r"\d\.\d{3}", row)
-    assert re.search(r"fused\.rows +PASS .*\d\.\d{3}", result.stdout)
+    found = entries(result)
+    for name, (_, _, words) in BREAKS.items():
+        entry = found[f"guest.{name}"]
+        assert entry["status"] == "failed" and "median_ms" not in entry, entry
+        assert re.search(words, entry["note"]), entry
+        assert re.search(f"WRONG: .*guest.{name}, .*{words}", result.stderr)
+    assert found["guest.refuses"]["note"] == "supports 1x1 maps only"
+    assert found[honest]["status"] == "right" and found[honest]["median_ms"] > 0
+    assert "right" in {e["status"] for name, e in found.items() if not name.startswith("guest")}
 
 
 def test_a_reference_that_breaks_leaves_the_others_times(tmp_path):
-    text = HEAD + POOL + BREAKING.format(how="raise ValueError('late')", most=6)
+    text = HEAD + POOL + "calls = []\n" + BREAKING.format(
+        kind="pool", name="breaks", more="", most=6, how="raise ValueError('late')",
+        arguments=SIDES["pool"][0], after=SIDES["pool"][1],
+    )  # fmt: skip
     result = compare(
-        "--with", write(tmp_path, text=text), "--reference", "guest.breaks", "--json", "-"
-    )
+        "--with", write(tmp_path, text=text), "--reference", "guest.breaks", "--only", "fused",
+        "--json", "-",
+    )  # fmt: skip
     assert result.exit_code == 1, result.output
     found = entries(result)
     assert found["guest.breaks"]["status"] == "failed"
@@ -277,11 +293,34 @@ def test_a_reference_that_breaks_leaves_the_others_times(tmp_path):
     assert found["fused.rows"].get("ratio") is None
 
 
-def test_a_stage_that_a_variant_does_not_support_is_said_in_its_words(tmp_path):
-    text = HEAD + POOL.replace("needs", 'supports=lambda p: "supports 1x1 maps only", needs')
-    result = compare("--with", write(tmp_path, text=text), "--json", "-")
-    assert result.exit_code == 0
-    assert entries(result)["guest.slices"]["note"] == "supports 1x1 maps only"
+def test_a_list_that_crashed_is_asked_anew_for_the_next_variant(tmp_path):
+    """What answers for all files may crash in a variant's own words."""
+    text = HEAD + POOL.replace("needs", "supports=lambda p: ctypes.string_at(0), needs")
+    text += POOL.replace("slices", "honest")
+    work = plugins.Work(stage_of("pool1").problem, 10, None)
+    with plugins.opened([write(tmp_path, text="import ctypes\n" + text)], None) as found:
+        crashed, honest = (found.candidate(one, work) for one in found.found)
+    assert (crashed.status, honest.status) == ("failed", "waiting")
+    assert "its process crashed: Segmentation fault" in crashed.note
+
+
+def test_an_interrupted_answer_is_not_taken_for_the_next(tmp_path, monkeypatch):
+    child = plugins.Child([write(tmp_path)], None)
+    received = child._ours.poll
+
+    def interrupted(seconds):
+        monkeypatch.setattr(child._ours, "poll", received)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child, "_ours", SimpleNamespace(
+        poll=interrupted, recv=child._ours.recv, send=child._ours.send, closed=False,
+        close=child._ours.close,
+    ))  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        child.ask("load", [], None)
+    assert child.ask("load", [tmp_path / "none.py"][:0], None) == []
+    with pytest.raises(LenetError, match="expected a .py file"):
+        child.ask("load", [tmp_path / "none.py"], None)
 
 
 def test_kernels_of_an_older_contract_are_named(tmp_path):

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from lenetgpu.check.truth import truth
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
@@ -21,7 +22,6 @@ from lenetgpu.gpu.launch import record
 from lenetgpu.gpu.nvml import MachineState, Spread
 from lenetgpu.measure import power
 from lenetgpu.measure.bench import StageBench, stage_of
-from lenetgpu.measure.sampling.facts import truth
 from lenetgpu.stages import variants
 
 GPU = Gpu(0, "NVIDIA Test", 90)

@@ -9,11 +9,10 @@ from collections import Counter
 
 import pytest
 
-from lenetgpu.check.judge import Verdict
+from lenetgpu.check.judge import Checked, Verdict
 from lenetgpu.measure import rounds
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate
 from lenetgpu.measure.rounds import AGAIN, Effort, balanced_orders, compare, interleave
-from lenetgpu.measure.sampling.facts import Checked
 
 
 class Machine:

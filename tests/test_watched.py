@@ -17,11 +17,10 @@ from lenetgpu.files.dataset import load_dataset
 from lenetgpu.lab.render import Table
 from lenetgpu.lab.rows import Machine
 from lenetgpu.measure import power
+from lenetgpu.measure import timing as calls
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.document import candidate_json, stage_rows
-from lenetgpu.measure.sampling import calls
-from lenetgpu.measure.sampling.calls import CallTimer, Replays
-from lenetgpu.measure.timing import StepTiming
+from lenetgpu.measure.timing import CallTimer, Replays, StepTiming
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from lenetgpu.measure import roofline
+from lenetgpu.measure import timing as calls
 from lenetgpu.measure.document import rates_json
-from lenetgpu.measure.sampling import calls
 from lenetgpu.network import CLASSIFIER, FEATURES, SPANS, stage
 from lenetgpu.problems import Conv, Pool, Relayout, Scale
 

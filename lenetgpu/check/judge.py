@@ -43,6 +43,34 @@ class Verdict:
         return f"{word} error {self.error:.2e}, tolerance {self.tolerance:.0e}{self.note}"
 
 
+@dataclass(frozen=True)
+class Checked:
+    """Error against float64 on real digits and on fresh random input.
+
+    `largest` is the largest absolute difference, `flips` the labels that differ from float64's
+    among `images` (None where there are no labels), `first_bad` the first wrong stage where one is.
+    """
+
+    verdict: Verdict
+    largest: float
+    flips: int | None
+    images: int
+    first_bad: str | None = None
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What a candidate errs on the same images as every other, against float64.
+
+    `largest` is the largest error over the largest output, `rms` the root mean square of all errors
+    over that of all outputs; of halves one rounding is in both.
+    """
+
+    images: int
+    largest: float
+    rms: float
+
+
 def rough(dtype: str) -> float:
     """The error up to which a library's times count that rounds more than the variants may.
 

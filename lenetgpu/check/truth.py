@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from lenetgpu.files.weights import Weights
@@ -16,6 +17,7 @@ from lenetgpu.stages.pool.reference import reference as pool_reference
 from lenetgpu.stages.support.reference import relayout_reference, scale_reference
 
 _CHUNK = 500
+CHECK_IMAGES = 500
 
 
 def reference(kind: str, x: Any, w: Any, problem: Any) -> Any:
@@ -112,3 +114,23 @@ def reference_scores(images: Any, weights: Weights) -> tuple[Any, Any]:
     ]
     scores = np.concatenate([part["fc2"] for part in parts])
     return scores, np.concatenate([part["argmax"] for part in parts])
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Real digits with the float64 output of every stage, shared by all candidates."""
+
+    images: Any
+    weights: Weights
+    stages: dict[str, Any]
+
+    @property
+    def labels(self) -> Any:
+        """Float64's labels."""
+        return self.stages["argmax"]
+
+
+def truth(images: Any, weights: Weights) -> Truth:
+    """The float64 truth for the first CHECK_IMAGES of `images`."""
+    few = images[:CHECK_IMAGES]
+    return Truth(few, weights, reference_stages(few, weights))

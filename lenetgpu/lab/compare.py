@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.check.truth import Truth, truth
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.dispatch.candidates import (
     PLANS,
@@ -46,6 +46,7 @@ from lenetgpu.lab.rows import (
     part,
     short_error,
 )
+from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.comparison import LEAST_ROUNDS, Candidate, Comparison
 from lenetgpu.measure.counters.document import require_gpu
@@ -57,21 +58,18 @@ from lenetgpu.measure.document import (
     head,
     stage_rows,
 )
-from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.power import WATCHED_S, watch_all
 from lenetgpu.measure.regression import check_earlier, regressions
 from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
-from lenetgpu.measure.sampling.facts import Truth, truth
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
-from lenetgpu.measure.timing import hold_events, profile
+from lenetgpu.measure.timing import profile
 from lenetgpu.net.device import choose_device
 from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counted import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.papers.course_layouts import layout_rows
-from lenetgpu.stages import Variant, outside
 
 LONGEST_S = 1e9
 """Of what a comparison may be given: sums and shares of it are finite."""
@@ -361,15 +359,6 @@ class CompareOutcome:
         return bool(self.wrong or self.lost)
 
 
-@contextmanager
-def guests(files: tuple[Path, ...], device: str) -> Iterator[list[Variant]]:
-    """The variants of `files` from outside, loaded when CuPy's clocks are already held."""
-    if files and choose_device(device)[0] is not None:
-        hold_events()
-    with outside.loaded(files) as found:
-        yield found
-
-
 @dataclass
 class Gate:
     """What an earlier file lets pass: made before anything runs, asked when all is done."""
@@ -488,45 +477,44 @@ def _check_request(request: CompareRequest) -> None:
 def run_compare(request: CompareRequest, say: Say) -> CompareOutcome:
     """Compare a stage's variants, the plans, or the report's figures; LenetError for bad input."""
     _check_request(request)
-    with guests(request.outside, request.device) as found:
+    with plugins.opened(request.outside, choose_device(request.device)[0]) as found:
         return _run(request, found, say)
 
 
-def _candidates(
-    request: CompareRequest, setting: _Setting, own: list[Variant], say: Say
-) -> list[Candidate]:
-    """What is compared: the plans, or the stage's variants, `own` from outside among them."""
+def _candidates(request: CompareRequest, setting: _Setting, say: Say) -> list[Candidate]:
+    """Return what is compared: the plans, or the stage's variants."""
     what = request.what or PLANS
     if what == PLANS:
         return plan_candidates(
             setting.device, setting.images, setting.facts, setting.facts.weights,
             setting.gpu, say,
         )  # fmt: skip
-    found = stage_candidates(what, setting.device, len(setting.images), setting.facts, setting.gpu)
-    problem = stage_of(what).problem
-    stopped = cannot_run(
-        own, setting.gpu, len(setting.images), lambda variant: variant.laid_out(problem)
-    )
-    return [c for c in found if c.name not in stopped] + [*stopped.values()]
+    return stage_candidates(what, setting.device, len(setting.images), setting.facts, setting.gpu)
 
 
-def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutcome:
+def _run(request: CompareRequest, found: plugins.Plugins, say: Say) -> CompareOutcome:
     """`run_compare` with the variants that were `found` outside."""
     gate = Gate(request, "compare", request.what)
     if request.suite is not None:
         return _run_suite(request, say)
     assert request.what is not None
     check_comparable(request.what)
-    own, notes = of_kind(found, stage_of(request.what).kind) if found else ([], [])
+    own, notes = found.of_kind(stage_of(request.what).kind) if found.found else ([], [])
     setting = _setting(request, say)
     if setting.gpu is None and request.cold_l2:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
-    candidates = _candidates(request, setting, own, say)
+    candidates = _candidates(request, setting, say)
+    if own:
+        facts, unit = setting.facts, stage_of(request.what)
+        work = plugins.Work(unit.problem, len(setting.images), setting.limits, request.what, facts)
+        candidates += [found.candidate(one, work) for one in own]
     reference = default_reference(request.what, setting.device, candidates)
-    if request.reference is not None:
+    if mine := plugins.named(own, request.reference):
+        reference = mine
+    elif request.reference is not None:
         reference = resolve_reference(request.what, setting.device, request.reference, candidates)
     if request.only is not None:
-        always = {reference, *(variant.full_name for variant in own)}
+        always = {reference, *(one.full_name for one in own)}
         candidates = only(request.only, candidates, always)
     else:
         candidates = tried(candidates)
@@ -539,7 +527,7 @@ def _run(request: CompareRequest, found: list[Variant], say: Say) -> CompareOutc
     document = comparison_json(comparison, setting.gpu, setting.limits)
     document["images"] = len(setting.images)
     if request.counters and setting.gpu is not None:
-        counters.count_candidates(comparison, document, request.counted, setting.gpu, own, say)
+        counters.count_candidates(comparison, document, request.counted, setting.gpu, say)
     lost = gate.end(document, notes, [])
     wrong = [f"{c.name}, {c.note}" if c.note else c.name for c in comparison.wrong]
     draw = partial(_plot, request.plot, comparison, document, setting)

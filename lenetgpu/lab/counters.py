@@ -18,7 +18,6 @@ from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Place, Work
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.course_counters import described, kernels_of_rows, places_of
-from lenetgpu.stages import Variant
 
 Key = TypeVar("Key", bound=Hashable)
 NONE = "-"
@@ -136,21 +135,18 @@ def count_candidates(
     document: dict[str, Any],
     images: Images,
     gpu: Gpu,
-    guests: Sequence[Variant],
     say: Say,
 ) -> None:
     """Give `document`, a stage's comparison, its `counters`, and each right candidate its own.
 
-    Guests are not known to the process that counts: theirs are None. The benches are let go of,
+    Plugins are not known to the process that counts: theirs are None. The benches are let go of,
     the process needs their memory.
     """
-    outside = {guest.full_name for guest in guests}
     places = {}
     for candidate in comparison.candidates:
         if isinstance(candidate.bench, StageBench) and candidate.status == "right":
             problem, name = candidate.bench.problem, candidate.name
-            if name not in outside:
-                places[name] = Place(comparison.what, name, problem.reads, problem.writes)
+            places[name] = Place(comparison.what, name, problem.reads, problem.writes)
         candidate.bench = None
     if comparison.again is not None:
         comparison.again.bench = None

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from lenetgpu.check.gates import Gate
+from lenetgpu.check.feed import Feed, Images
 from lenetgpu.check.judge import (
+    Checked,
+    Verdict,
     check_variant,
     judge,
     largest_difference,
+    same_bytes,
+    settle,
 )
-from lenetgpu.check.slots import SPARE, Feed, Slots, windows
-from lenetgpu.check.truth import random_input, reference
+from lenetgpu.check.truth import Truth, random_input, reference
 from lenetgpu.gpu.launch import Launch, record
-from lenetgpu.measure.sampling.calls import SAMPLE_MS
-from lenetgpu.measure.sampling.facts import Checked, Truth
-from lenetgpu.measure.sampling.fed import Fed
-from lenetgpu.measure.timing import gpu_ms, idle_gpu_ms
+from lenetgpu.measure.timing import SAMPLE_MS, cpu_ms, gpu_ms
 from lenetgpu.network import SPANS, STAGES, Span, Stage
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.stages import Variant
@@ -29,6 +29,9 @@ _RANDOM_IMAGES = 33
 _FLUSH_BYTES = 256 << 20
 _SLOW_S = 1.0
 _MAX_LAUNCHES = 64
+FURTHER = (False, False, False, True)
+"""Calls after the rounds, each on other images: is the output poisoned before? In a row of those
+where it is not, a call that leaves last run's answer shows, whichever it leaves out."""
 
 
 class Skip(Exception):  # noqa: N818
@@ -108,11 +111,95 @@ def _stage_names(unit: Stage | Span) -> tuple[str, ...]:
     return unit.stages if isinstance(unit, Span) else (unit.name,)
 
 
-class StageBench:
+class FedBench:
+    """Buffers of a variant's timed calls, and checks of what calls like them leave there."""
+
+    def _begin(self, mounted: Mounted, feed: Feed, weights: Sequence[Any]) -> None:
+        self._mounted, self._feed = mounted, feed
+        self._weights_held = [(held, held.copy()) for held in weights]
+        self._caught = ""
+
+    def _settle_stream(self) -> None:
+        """Let the current stream end: a graph has one of its own."""
+        if self._mounted.on_gpu:
+            self._mounted.arrays.cuda.get_current_stream().synchronize()
+
+    def _left(self, run: Callable[[], Any], call: tuple[Any, Any, int], poisoned: bool) -> Verdict:
+        """Judge all that `run` leaves, whose last call is `call`.
+
+        On a CPU, nothing may change a pause later.
+        """
+        if poisoned:
+            self._mounted.poison(self._feed.y)
+        self._settle_stream()
+        run()
+        early = None if self._mounted.on_gpu else self._feed.y.copy()
+        verdict = self._feed.judged(call, self._mounted.variant.precision)
+        if early is not None:
+            settle(self._mounted)
+            if not same_bytes(early, self._feed.y):
+                self._catch("writes its output after it has returned")
+        return self._blamed(verdict)
+
+    def _left_again(
+        self, runs: Iterable[tuple[Callable[[], Any], tuple[Any, Any, int], bool]]
+    ) -> Verdict:
+        """The first wrong verdict of `_left`, each on images that changed, or the last."""
+        for run, call, poisoned in runs:
+            self._feed.images.renew(self._feed.chunk)
+            verdict = self._left(run, call, poisoned)
+            if not verdict.passed:
+                off = verdict.note or f", error {verdict.error:.1e}"
+                self._catch(f"what calls after its samples left is wrong{off}")
+                break
+        return self._blamed(verdict)
+
+    def answer(self, x: Any, slots: Any) -> Any:
+        """Outputs of `slots` (host), in NHWC, after calls as timed on host images `x` in turn."""
+        import numpy as np
+
+        self._feed.images.load(self._mounted.input(x))
+        found = []
+        for call in self._feed.calls:
+            inside = slots[(slots >= call[2]) & (slots < call[2] + len(call[1]))] - call[2]
+            if len(inside):
+                self._call(call)
+                found.append(self._mounted.found(call[1][self._mounted.arrays.asarray(inside)]))
+        return np.concatenate(found)
+
+    def _call(self, call: tuple[Any, Any, int]) -> None:
+        """One call as it is timed."""
+        raise NotImplementedError
+
+    def output(self, x: Any) -> Any:
+        """What one run on host images `x` leaves in a poisoned output, a host copy in NHWC."""
+        y = self._feed.y[: len(x)]
+        self._mounted.poison(y)
+        self._mounted.run(self._mounted.input(x), y)
+        return self._mounted.found(y)
+
+    def _catch(self, sentence: str) -> None:
+        self._caught = self._caught or sentence
+
+    def _blamed(self, verdict: Verdict) -> Verdict:
+        """`verdict`, or a wrong one: who wrote its input, its weights or beside its output?"""
+        for held, kept in self._weights_held:
+            if not same_bytes(held, kept):
+                held[...] = kept
+                self._catch("changes its weights")
+        if self._mounted.trespassed():
+            self._catch("writes outside its output")
+        if not self._feed.images.intact:
+            self._feed.images.restore()
+            self._catch("changes its input")
+        return replace(verdict, passed=False, note=f", {self._caught}") if self._caught else verdict
+
+
+class StageBench(FedBench):
     """One variant on one stage (or span), fed with the float64 chain's real activations.
 
     `n` images are timed; the check's activations are repeated to fill them, and change places
-    from sample to sample. `layouts` (reads, writes) are the variant's first ones unless named.
+    before each later check. `layouts` (reads, writes) are the variant's first ones unless named.
     """
 
     once = False
@@ -139,20 +226,20 @@ class StageBench:
         self._weights = [facts.weights[name] for name in unit.weights]
         self._few = np.ascontiguousarray(self._input_of_stage(), np.float32)
         chunk = n if self._gpu else min(n, CPU_CHUNK)
-        self._mounted = mounted = Mounted(variant, self.problem, self._weights, chunk)
-        weight = next(iter(self._weights), None)
-        self._expected = reference(variant.kind, self._few, weight, self.problem)
-        shape = windows(self.problem, n, variant.needs.device)
-        self._slots = Slots(mounted.input(self._few), shape.span + SPARE)
-        self._y = mounted.output(Feed.outputs(shape, chunk))
-        self._chunk = chunk
-        feed = Feed(self._slots, self._y, self.problem, shape, chunk, self._expected)
-        self._gate = Gate(mounted, self._weights, feed, idle_gpu_ms if self._gpu else None)
-        self._fed = Fed(mounted, feed, self._gate)
+        mounted = Mounted(variant, self.problem, self._weights, chunk)
+        self._expected = self.expected_of(self._few)
+        images = Images(mounted.input(self._few), n)
+        y = mounted.output(chunk)
+        self._begin(mounted, Feed(images, n, y, self.problem, chunk, self._expected), self._weights)
         self._checked: Checked | None = None
         self._launches = 1
         self._flush: Flusher | None = None
         self.launched: list[Launch] = []
+
+    def expected_of(self, x: Any) -> Any:
+        """Float64's output of host images `x` in NHWC or (N, K)."""
+        weight = next(iter(self._weights), None)
+        return reference(self.variant.kind, x, weight, self.problem)
 
     def _input_of_stage(self) -> Any:
         first = _stage_names(self.unit)[0]
@@ -167,7 +254,7 @@ class StageBench:
     @property
     def input(self) -> Any:
         """The activations the variant reads, on its device, in its layout."""
-        return self._slots.images[: self.images]
+        return self._feed.images.array
 
     def use_cold_cache(self, flush: Flusher) -> None:
         """Flush the L2 cache before every timed launch."""
@@ -188,7 +275,7 @@ class StageBench:
         found = self._output()
         if verdict.passed:
             verdict = judge(found, self._expected[: len(found)], self.variant.precision)
-        verdict = self._gate.verdict(verdict)
+        verdict = self._blamed(verdict)
         flips = int((self._labels_from(found, last) != self._truth.labels[: len(found)]).sum())
         bad = None if verdict.passed else last
         largest = largest_difference(found, self._expected[: len(found)])
@@ -196,33 +283,30 @@ class StageBench:
         return self._checked
 
     def recheck(self) -> Checked:
-        """All that passes like the timed ones leave, each on other images, is judged again.
-
-        On a GPU the events' time is held against the host's, too. Skip where this machine is too
-        late to tell.
-        """
+        """All that passes like the timed ones leave, each on other images, is judged again."""
         assert self._checked is not None, "checked first"
-        verdict = self._fed.again()
-        if verdict.passed:
-            self._gate.repeat(self.sample)
-        if self._gpu and self._flush is None and verdict.passed:
-            self._fed.agree(self._one_ms)
-        verdict = self._gate.verdict(verdict)
-        if verdict.passed and self._gate.late:
-            raise Skip(self._gate.late)
+        calls = self._feed.calls
+        twice = [calls[turn // 2 % len(calls)] for turn in range(len(FURTHER))]
+        further = zip(twice, FURTHER, strict=True)
+        runs = [(partial(self._call, call), call, poisoned) for call, poisoned in further]
+        sampled = calls[-(-self.scaled_from // self._feed.chunk) - 1]
+        verdict = self._left_again([*runs, (self.sample, sampled, False)])
         bad = None if verdict.passed else _stage_names(self.unit)[-1]
         return replace(self._checked, verdict=verdict, first_bad=bad)
+
+    def _call(self, call: tuple[Any, Any, int]) -> None:
+        self._mounted.run(call[0], call[1])
 
     def _output(self) -> Any:
         """What the variant as it is timed makes of the check's activations, or the first ones."""
         import numpy as np
 
         parts, n = [], min(len(self._few), self.images)
-        for lo in range(0, n, self._chunk):
-            y = self._y[: min(self._chunk, n - lo)]
-            self._mounted.poison(y)
-            self._mounted.run(self._slots.images[lo : lo + len(y)], y)
-            parts.append(self._mounted.found(y))
+        for x, y, lo in self._feed.calls:
+            if lo < n:
+                self._mounted.poison(y)
+                self._mounted.run(x, y)
+                parts.append(self._mounted.found(y[: n - lo]))
         return np.concatenate(parts)
 
     def _labels_from(self, output: Any, last: str) -> Any:
@@ -247,26 +331,47 @@ class StageBench:
         if not self._gpu:
             return self.sample, 1
         times = max(1, round(milliseconds / max(self._one_ms, 1e-3)))
-        return partial(gpu_ms, self._fed.launch, times), times
+        return partial(gpu_ms, self._launch, times), times
+
+    def _launch(self) -> None:
+        self._call(self._feed.calls[0])
+
+    def run(self, times: int) -> int:
+        """Do what a sample does so many times without a clock, until the end of it."""
+        for _ in range(times):
+            if self._gpu:
+                self._launch()
+            else:
+                self._chunks(self.scaled_from)
+        self._settle_stream()
+        return times
 
     def _sample_gpu(self) -> float:
         if not self.launched:
             with record() as self.launched:
-                self._fed.launch()
-            self._one_ms = gpu_ms(self._fed.launch)
+                self._launch()
+            self._one_ms = gpu_ms(self._launch)
             self._launches = max(1, min(_MAX_LAUNCHES, int(SAMPLE_MS / max(self._one_ms, 1e-4))))
-        return self._fed.launches(self._launches, self._flush)
+        if self._flush is not None:
+            self._flush()
+        self._settle_stream()
+        return gpu_ms(self._launch, self.passes) / self.passes
 
     _one_ms = 1.0
 
     def _sample_cpu(self) -> float:
         if not self._probed:
             few = min(CPU_CHUNK, self.images)
-            self._fed.chunks(few)
-            seconds = self._fed.chunks(few) / 1e3
+            self._chunks(few)
+            seconds = cpu_ms(partial(self._chunks, few)) / 1e3
             if seconds * self.images / few > _SLOW_S:
                 self.scaled_from = max(few, int(few * _SLOW_S / seconds) // few * few)
             self._probed = True
-        return self._fed.chunks(self.scaled_from) * self.images / self.scaled_from
+        elapsed = cpu_ms(partial(self._chunks, self.scaled_from))
+        return elapsed * self.images / self.scaled_from
+
+    def _chunks(self, n: int) -> None:
+        for call in self._feed.calls[: -(-n // self._feed.chunk)]:
+            self._call(call)
 
     _probed = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lenetgpu.check.judge import Checked, Errors
 from lenetgpu.gpu.nvml import MachineState
 from lenetgpu.measure.bench import Bench
-from lenetgpu.measure.sampling.facts import Checked, Errors
 from lenetgpu.measure.statistics import (
     LEAST,
     Interval,

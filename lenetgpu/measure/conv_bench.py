@@ -8,32 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
-from lenetgpu.check.gates import FURTHER, Gate
-from lenetgpu.check.judge import Verdict, judge, largest, largest_difference
-from lenetgpu.check.slots import SPARE, Call, Feed, Slots, windows
-from lenetgpu.check.truth import random_input, tensors
+from lenetgpu.check.feed import Feed, Images
+from lenetgpu.check.judge import Checked, Errors, judge, largest, largest_difference
+from lenetgpu.check.truth import CHECK_IMAGES, random_input, tensors
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import core_count
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch, record
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc, widened
-from lenetgpu.measure.bench import Flusher, Skip
-from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer, Replays
-from lenetgpu.measure.sampling.facts import CHECK_IMAGES, Checked, Errors
-from lenetgpu.measure.sampling.fed import Fed
-from lenetgpu.measure.timing import cpu_ms, idle_gpu_ms
+from lenetgpu.measure.bench import FURTHER, FedBench, Flusher, Skip
+from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
 from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.mounted import Fenced, Mounted, array_module
-from lenetgpu.stages.seal import is_guest
 
+_SPARE = 2
 _LONG_FLOP = 1_000_000_000
 _PATIENCE_S = 20.0
 LAYOUTS = (("NCHW", "NCHW"), ("NHWC", "NHWC"), ("NCHW", "NHWC"), ("NHWC", "NCHW"))
@@ -66,22 +62,23 @@ def _host_bytes(problem: Conv, count: int, gpu: bool) -> int:
 class Case:
     """Random images and weights of one problem, their float64 output, and a buffer per layout.
 
-    `weights` are the filters, and a bias where it has one. `images` are timed; there are some more,
-    for the windows and the changes of `lenetgpu.check.slots`. MemoryError where the host's free
-    memory does not hold them.
+    `weights` are the filters, and a bias where it has one, random unless given. `images` are timed;
+    CHECK_IMAGES of them at most differ, and there are two more to change them for. MemoryError
+    where the host's free memory does not hold them.
     """
 
-    def __init__(self, problem: Conv, n: int, gpu: bool) -> None:
+    def __init__(
+        self, problem: Conv, n: int, gpu: bool, weights: tuple[Any, ...] | None = None
+    ) -> None:
         import numpy as np
 
         self.problem, self.images, self.gpu = problem, n, gpu
-        self.windows = windows(problem, n, "cuda" if gpu else "cpu")
-        self._count = self.windows.span + SPARE
-        require_free(_host_bytes(problem, self._count, gpu))
+        self._count = min(n + _SPARE, CHECK_IMAGES)
+        require_free(_host_bytes(problem, self._count if gpu else n + _SPARE, gpu))
         x, w = random_input("conv", problem, self._count, np.random.default_rng())
-        self.weights = tensors(w)
+        self.weights = weights or tensors(w)
         self._x = self.arrays.asarray(x)
-        self._slots: dict[str, Slots] = {}
+        self._held: dict[str, Images] = {}
         self._y: dict[str, Fenced] = {}
 
     @property
@@ -89,33 +86,24 @@ class Case:
         """CuPy on a GPU, else NumPy."""
         return array_module("cuda" if self.gpu else "cpu")
 
-    def slots(self, layout: str) -> Slots:
-        """All images, on the device, in `layout`."""
-        if layout not in self._slots:
-            self._slots[layout] = Slots(from_nhwc(self._x, layout), self._count)
-        return self._slots[layout]
-
-    def input(self, layout: str) -> Any:
+    def held(self, layout: str) -> Images:
         """The images that are timed, on the device, contiguous in `layout`."""
-        return self.slots(layout).images[: self.images]
+        if layout not in self._held:
+            source = self.arrays.ascontiguousarray(from_nhwc(self._x, layout))
+            self._held[layout] = Images(source, self.images)
+        return self._held[layout]
 
-    def output(self, layout: str, guest: bool = False) -> Fenced:
-        """The output buffer in `layout`, shared by all candidates of the package.
-
-        A guest has one of its own: what it writes late would be held against another.
-        """
-        count = Feed.outputs(self.windows, self.images)
-        shape = physical_shape(layout, count, self.problem.out_shape)
-        if guest:
-            return Fenced(self.arrays, shape, held_as(self.problem))
+    def output(self, layout: str) -> Fenced:
+        """The output buffer in `layout`, shared by all candidates."""
         if layout not in self._y:
+            shape = physical_shape(layout, self.images, self.problem.out_shape)
             self._y[layout] = Fenced(self.arrays, shape, held_as(self.problem))
         return self._y[layout]
 
     @cached_property
     def expected(self) -> Any:
-        """Float64 output in NHWC, of all images on a GPU, of the first ones on a CPU."""
-        n, p = self._count if self.gpu else min(self._count, CHECK_IMAGES), self.problem
+        """Float64 output in NHWC of the images that differ."""
+        n, p = self._count, self.problem
         padded = prod(p.padded) * p.C
         chunk = images_within(n, 8 * (padded + p.OH * p.OW * (p.C + 2 * p.M)))
         held = tuple(map(self.arrays.asarray, self.weights))
@@ -126,8 +114,9 @@ class Case:
         return out
 
     def first(self, layout: str, count: int) -> Any:
-        """The first `count` of all images, on the device, contiguous in `layout`, a copy."""
-        return from_nhwc(self._x[:count], layout).copy()
+        """`count` images, on the device, contiguous in `layout`, a copy."""
+        which = self.arrays.arange(count) % self._count
+        return self.arrays.ascontiguousarray(from_nhwc(self._x[which], layout))
 
     def errors(self, found: Any) -> Errors:
         """`found` in NHWC, of the first images, against float64."""
@@ -142,19 +131,14 @@ class Case:
         most, squares = (error / (size or 1.0) for error, size in zip(errors, sizes, strict=True))
         return Errors(count, most, squares**0.5)
 
-    def judged(self, found: Any, precision: str, which: Any = None) -> Checked:
-        """`found` in NHWC, of the first images or those of `which` (host), against float64."""
-        import numpy as np
-
-        which = np.arange(len(found)) if which is None else which
-        known = which < len(self.expected)
-        expected = self.expected[self.arrays.asarray(which[known])]
-        found = found[self.arrays.asarray(known)]
+    def judged(self, found: Any, precision: str, which: Any) -> Checked:
+        """`found` in NHWC, of images `which` (host), against float64."""
+        expected = self.expected[self.arrays.asarray(which)]
         verdict = judge(found, expected, precision)
         return Checked(verdict, largest_difference(found, expected), None, len(expected))
 
 
-class ConvBench:
+class ConvBench(FedBench):
     """One variant on one problem. `seconds` is what its samples may take together."""
 
     def __init__(self, variant: Variant, problem: Conv, case: Case, seconds: float) -> None:
@@ -163,16 +147,14 @@ class ConvBench:
         self.launched: list[Launch] = []
         self._budget_ms = 1e3 * seconds / LEAST_SAMPLES
         self._timer: CallTimer | None = None
-        self._slots = case.slots(problem.reads)
         if not case.gpu:
             self._refuse_what_takes_minutes()
         chunk = case.images if case.gpu else min(case.images, CPU_CHUNK)
-        self._mounted = mounted = Mounted(variant, problem, case.weights, chunk)
-        y = mounted.lent(case.output(problem.writes, is_guest(variant.full_name)))
-        self._feed = Feed(self._slots, y, problem, case.windows, case.images, case.expected)
-        self._gate = Gate(mounted, case.weights, self._feed, idle_gpu_ms if case.gpu else None)
-        self._fed = Fed(mounted, self._feed, self._gate)
-        self._graph_calls: list[Call] = []
+        mounted = Mounted(variant, problem, case.weights, chunk)
+        y = mounted.lent(case.output(problem.writes))
+        images = case.held(problem.reads)
+        feed = Feed(images, case.images, y, problem, case.images, case.expected)
+        self._begin(mounted, feed, case.weights)
         self._checked: Checked | None = None
         self._flush: Flusher | None = None
 
@@ -231,7 +213,7 @@ class ConvBench:
         few = replace(p, H=rows)
         if self.variant.refusal(few) is not None:
             return
-        images = self._slots.images
+        images = self._case.held(p.reads).array
         part = images[:1, :rows] if p.reads == "NHWC" else images[:1, :, :rows]
         x = np.ascontiguousarray(part)
         mounted = Mounted(self.variant, few, self._case.weights, 1)
@@ -241,31 +223,55 @@ class ConvBench:
         if seconds > _PATIENCE_S:
             raise Skip(f"about {seconds:,.0f} s a call, by its rate on a few rows")
 
+    def run(self, times: int) -> int:
+        """Make so many calls as a sample's are, or as many as whole graphs hold; how many."""
+        assert self._timer is not None, "checked first"
+        if self._timer.replays is not None:
+            times = CALLS * max(1, times // CALLS)
+        self._timer.total(times)
+        return times
+
+    def _call(self, call: tuple[Any, Any, int]) -> None:
+        """What a sample does, once."""
+        replays = None if self._timer is None else self._timer.replays
+        run = self._launch if replays is None else replays.once
+        self._settle_stream()
+        run()
+        self._settle_stream()
+
+    def _launch(self) -> None:
+        x, y, _ = self._feed.calls[0]
+        run = self._mounted.run if len(x) <= self._mounted.batch else self._mounted.run_all
+        run(x, y)
+
     def check(self) -> Checked:
         """Poison the output, run, judge; then choose how it is timed, and judge that too."""
+        call = self._feed.calls[0]
         with record() as self.launched:
-            verdict = self._gate.pass_(self._fed.launch, True)
+            verdict = self._left(self._launch, call, True)
         if verdict.passed:
+            cold = self._flush is not None
             self._timer = CallTimer(
-                self._fed.launch, self._case.gpu, self._budget_ms, Graph, self._flush is not None
+                self._launch, self._case.gpu, self._budget_ms, self._graph, cold
             )
             if self._timer.replays is not None:
-                verdict = self._check_graph(self._timer.replays)
+                verdict = self._left(self._timer.replays.once, call, True)
+                if not verdict.passed:
+                    verdict = replace(verdict, note=f"{verdict.note}, as a graph")
+        verdict = self._blamed(verdict)  # of the graph too
         judged = min(self.images, len(self._case.expected))
-        verdict = self._gate.verdict(verdict)
         self._checked = Checked(verdict, verdict.error * self._feed.scale, None, judged)
         return self._checked
 
-    def _check_graph(self, replays: Replays) -> Verdict:
-        self._graph_calls = self._feed.last
-        verdict = self._gate.pass_(replays.once, True)
-        return verdict if verdict.passed else replace(verdict, note=f"{verdict.note}, as a graph")
-
-    def _renew(self) -> None:
-        """Other images; a graph, which has a stream of its own, must find them there."""
-        self._feed.renew()
-        if self._case.gpu:
-            self._case.arrays.cuda.get_current_stream().synchronize()
+    def _graph(self, call: Callable[[], Any], calls: int) -> Graph:
+        """A graph of calls, each of which is to be in it."""
+        with record() as one:
+            call()
+        with record() as every:
+            graph = Graph(call, calls)
+        if len(every) != calls * len(one):
+            self._catch(f"records {len(every)} of {calls} x {len(one)} launches in a graph")
+        return graph
 
     def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
         """Calls one after the other, made as a sample's are, and how many."""
@@ -275,42 +281,16 @@ class ConvBench:
     def sample(self) -> float:
         """Milliseconds of one call."""
         assert self._timer is not None, "checked first"
-        timer = self._timer
         if self._flush is not None:
-            return self._fed.launches(1, self._flush)
-        self._gate.idle()
-        self._renew()
-        if not timer.once and timer.replays is None:
-            self._fed.warm(self._fed.launch)
-        elapsed = self._gate.clocked(lambda: timer.total(timer.passes))
-        self._feed.made(*self._graph_calls)
-        self._gate.glance()
-        return elapsed / timer.passes
-
-    def _call(self) -> None:
-        """What a sample does, once."""
-        if self._timer is None or self._timer.replays is None:
-            return self._fed.launch()
-        self._timer.replays.once()
-        return self._feed.made(*self._graph_calls)
+            self._flush()
+            self._settle_stream()
+        return self._timer.sample()
 
     def recheck(self) -> Checked:
-        """All that some more calls leave, on other images; on a GPU the host's clock, too.
-
-        Skip where this machine is too late to tell.
-        """
+        """All that some more calls leave, and a sample's, each on other images."""
         assert self._checked is not None and self._timer is not None, "checked first"
-        verdict = self._checked.verdict
-        for poisoned in () if self.once else FURTHER:
-            self._renew()
-            verdict = self._gate.pass_again(self._call, poisoned)
-            if not verdict.passed:
-                break
-        if verdict.passed:
-            self._gate.repeat(self.sample)
-        if self._case.gpu and not self.once and self._flush is None and verdict.passed:
-            self._gate.long_run(self._timer.total, self._timer.sample())
-        verdict = self._gate.verdict(verdict)
-        if verdict.passed and self._gate.late:
-            raise Skip(self._gate.late)
-        return replace(self._checked, verdict=verdict)
+        if self.once:
+            return replace(self._checked, verdict=self._blamed(self._checked.verdict))
+        call = self._feed.calls[0]
+        runs = [(partial(self._call, call), call, poisoned) for poisoned in FURTHER]
+        return replace(self._checked, verdict=self._left_again([*runs, (self.sample, call, False)]))

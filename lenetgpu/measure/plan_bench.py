@@ -8,18 +8,17 @@ from functools import partial
 from typing import Any
 
 from lenetgpu.check.judge import (
+    Checked,
     Verdict,
     excusable_flips,
     first_bad_stage,
     judge,
     largest_difference,
 )
-from lenetgpu.check.slots import SPARE, Slots
+from lenetgpu.check.truth import Truth
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.launch import Launch
-from lenetgpu.measure.sampling.calls import Replays
-from lenetgpu.measure.sampling.facts import Checked, Truth
-from lenetgpu.measure.timing import gpu_ms, time_compute
+from lenetgpu.measure.timing import Replays, gpu_ms, time_compute
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 from lenetgpu.stages.mounted import array_module
 
@@ -38,31 +37,27 @@ class PlanBench:
     once = False
 
     def __init__(self, pipeline: Pipeline, images: Any, facts: Truth) -> None:
+        import numpy as np
+
         self.pipeline, self._truth = pipeline, facts
         self.images = self.scaled_from = len(images)
         self.launched: list[Launch] = []
         self._gpu = pipeline.plan.device == "cuda"
         self._probed = False
-        self._caught = ""
         self._replays: Replays | None = None
         self.method, self.note = "", ""
-        source = array_module(pipeline.plan.device).asarray(images)
-        self._slots = Slots(source, len(images) + SPARE)
-
-    @property
-    def input(self) -> Any:
+        self.input = array_module(pipeline.plan.device).array(images)
         """The images, on the plan's device."""
-        return self._slots.images[: self.images]
+        self._which = np.arange(min(len(facts.images), self.images))
 
     def check(self) -> Checked:
         """Scores and labels of real digits against float64, buffers poisoned first."""
-        n = min(len(self._truth.images), self.pipeline.batch, self.images)
-        known = self._slots.which[:n] < len(self._truth.images)
-        which = self._slots.which[:n][known]
+        which = self._which[: self.pipeline.batch]
+        n = len(which)
         self.pipeline.poison()
         self.pipeline.with_scores = True
-        labels = self._labels(self.pipeline.run(self.input[:n]))[known]
-        found, expected = self.pipeline.scores(n)[known], self._truth.stages["fc2"][which]
+        labels = self._labels(self.pipeline.run(self.input[:n]))
+        found, expected = self.pipeline.scores(n), self._truth.stages["fc2"][which]
         self.pipeline.with_scores = False
         verdict = judge(found, expected, self.pipeline.plan.precision)
         differ = labels != self._truth.labels[which]
@@ -82,24 +77,25 @@ class PlanBench:
         return labels.get() if self._gpu else labels.copy()
 
     def recheck(self) -> Checked:
-        """`check` on images that have changed places, and what was found of the samples' labels."""
-        self._slots.exchange(self.images)
-        checked = self.check()
-        caught = self._caught or ("" if self._slots.intact else "changes its input")
-        if not caught:
-            return checked
-        return replace(checked, verdict=replace(checked.verdict, passed=False, note=f", {caught}"))
+        """`check` on images that have changed places, and the labels that a sample leaves."""
+        import numpy as np
 
-    def _glance(self, n: int) -> None:
-        """Right after a sample of `n` images: are the labels right whose truth is known?"""
-        lo = (n - 1) // self.pipeline.batch * self.pipeline.batch
-        labels, which = self._labels(self.pipeline.labels[: n - lo]), self._slots.which[lo:n]
-        known = which < len(self._truth.labels)
-        differ = labels[known] != self._truth.labels[which[known]]
-        scores = self._truth.stages["fc2"]
-        excused = excusable_flips(scores, self.pipeline.plan.precision)[which[known]]
-        if (differ & ~excused).any():
-            self._caught = "what its timed passes left is wrong"
+        n = len(self._which)
+        self._which = np.roll(self._which, np.random.default_rng().integers(1, max(2, n)))
+        self.input[:n] = array_module(self.pipeline.plan.device).asarray(
+            self._truth.images[self._which]
+        )
+        self.sample()
+        left = self._labels(self.pipeline.labels[: min(n, self.scaled_from)])
+        checked = self.check()
+        if self.scaled_from > self.pipeline.batch or not checked.verdict.passed:
+            return checked
+        which = self._which[: len(left)]
+        excused = excusable_flips(self._truth.stages["fc2"], self.pipeline.plan.precision)[which]
+        if not ((left != self._truth.labels[which]) & ~excused).any():
+            return checked
+        wrong = replace(checked.verdict, passed=False, note=", what its timed passes left is wrong")
+        return replace(checked, verdict=wrong)
 
     @property
     def passes(self) -> int:
@@ -123,13 +119,11 @@ class PlanBench:
                 self._record()
             else:
                 self._probe()
-        self._slots.exchange(self.scaled_from)
         if self._replays is None:
             elapsed = time_compute(self.pipeline, self.input[: self.scaled_from])
         else:
             array_module("cuda").cuda.get_current_stream().synchronize()
             elapsed = self._replays.sample()
-        self._glance(self.scaled_from)
         return elapsed * self.images / self.scaled_from
 
     def _record(self) -> None:

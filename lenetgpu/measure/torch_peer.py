@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from lenetgpu.check.judge import TOLERANCE, rough
+from lenetgpu.check.judge import TOLERANCE, Checked, Errors, rough
 from lenetgpu.gpu.graph import TorchGraph
 from lenetgpu.gpu.launch import Launch
 from lenetgpu.measure.bench import Flusher
 from lenetgpu.measure.conv_bench import Case
-from lenetgpu.measure.sampling.calls import LEAST_SAMPLES, CallTimer
-from lenetgpu.measure.sampling.facts import Checked, Errors
+from lenetgpu.measure.timing import LEAST_SAMPLES, CallTimer
 from lenetgpu.problems import Conv
 
 NAMES = {"cuda": "torch cudnn", "cpu": "torch cpu"}
@@ -98,8 +97,9 @@ class TorchBench:
         self._flush = flush
 
     def _hold(self, layout: str) -> None:
-        self._take(layout, self._case.input(layout))
-        self._which = self._case.slots(layout).which[: self._case.images].copy()
+        held = self._case.held(layout)
+        self._take(layout, held.array)
+        self._which = held.which.copy()
 
     def _take(self, layout: str, images: Any) -> None:
         torch = self._torch

@@ -10,8 +10,7 @@ from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.measure.rounds import Entry, interleave
-from lenetgpu.measure.sampling.calls import Replays
-from lenetgpu.measure.timing import Summary, summarise
+from lenetgpu.measure.timing import Replays, Summary, summarise
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.convnet2.ladder import Step

@@ -14,8 +14,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
 from lenetgpu.measure.rounds import Entry, interleave
-from lenetgpu.measure.sampling.calls import CALLS, Replays
-from lenetgpu.measure.timing import summarise
+from lenetgpu.measure.timing import CALLS, Replays, summarise
 from lenetgpu.papers.convnet2 import STEPS, PaperStep
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, find

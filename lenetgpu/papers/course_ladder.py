@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.check.truth import Truth
 from lenetgpu.errors import LenetError, first_line
 from lenetgpu.gpu import machines
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import launch_json, rates_json
 from lenetgpu.measure.plan_bench import PlanBench
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.measure.sampling.facts import Truth
 from lenetgpu.measure.timing import repeat
 from lenetgpu.papers.course import (
     AFTER,

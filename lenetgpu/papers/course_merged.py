@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.check.judge import Verdict, judge
-from lenetgpu.check.truth import reference
-from lenetgpu.measure.sampling.facts import Truth
+from lenetgpu.check.truth import Truth, reference
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.network import STAGES, Stage, stage
 from lenetgpu.papers.course import MERGED

@@ -15,7 +15,6 @@ from types import ModuleType
 
 from lenetgpu.cpu.jit import OUTSIDE
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.device import cupy_installed
 from lenetgpu.layouts import MAP_LAYOUTS, PRIVATE
 from lenetgpu.stages.registry import (
     KINDS,
@@ -27,35 +26,20 @@ from lenetgpu.stages.registry import (
     Variant,
     import_offered,
 )
-from lenetgpu.stages.seal import sealed
 
 _LAYOUTS = (*MAP_LAYOUTS, *PRIVATE, "NC", "N")
 
 
 @contextmanager
 def loaded(paths: Iterable[Path]) -> Iterator[list[Variant]]:
-    """The variants that the files and folders register; forgotten at the end of the block.
-
-    Inside it they are under a seal (`lenetgpu.stages.seal`): who replaces a clock is found out.
-    """
-    files = {os.path.realpath(path): path for path in paths}.values()
-    if not files:
-        yield []
-        return
-    if cupy_installed():
-        importlib.import_module("cupy")  # as it is, before a file can put another in its place
+    """Load what the files and folders register, and forget it at the end of the block."""
     import_offered()
     before = dict(REGISTRY)
-    with sealed() as seal:
-        try:
-            found = []
-            for path in files:
-                made = load(path)
-                found += made
-                seal.admit({variant.full_name for variant in made})
-            yield found
-        finally:
-            _restore(before)
+    try:
+        files = {os.path.realpath(path): path for path in paths}.values()
+        yield [variant for path in files for variant in load(path)]
+    finally:
+        _restore(before)
 
 
 def load(path: Path) -> list[Variant]:

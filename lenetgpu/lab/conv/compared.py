@@ -10,7 +10,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.lab import charts
-from lenetgpu.lab.compare import CompareOutcome, Gate, guests, open_device
+from lenetgpu.lab.compare import CompareOutcome, Gate, open_device
 from lenetgpu.lab.conv.document import (
     about_suite,
     case_json,
@@ -28,11 +28,11 @@ from lenetgpu.lab.conv.request import (
     rows_to_run,
 )
 from lenetgpu.lab.conv.tuning import note, tilings, tune, tuning
+from lenetgpu.measure import plugins
 from lenetgpu.measure.bench import Bench
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.measure.document import ceilings_json, device_json, head
-from lenetgpu.measure.guests import cannot_run, of_kind
 from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
@@ -51,7 +51,8 @@ class _Setting:
     limits: Ceilings
     peer: str | None
     chosen: list[Variant]
-    guests: list[Variant]
+    found: plugins.Plugins
+    own: list[plugins.Plugin]
 
     @property
     def device(self) -> str:
@@ -100,6 +101,8 @@ def _reference(request: ConvRequest, setting: _Setting, shapes: list[Shape]) -> 
     """
     names = [v.full_name for v in setting.chosen]
     peer = setting.peer_name
+    if mine := plugins.named(setting.own, request.reference):
+        return mine
     wanted = request.reference
     if wanted is None and not names:
         return ""
@@ -126,12 +129,7 @@ def _reference(request: ConvRequest, setting: _Setting, shapes: list[Shape]) -> 
 def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> list[Candidate]:
     found, gpu = [], setting.gpu
     lacks = None if gpu is None else lacking(shape.problem, gpu.compute_capability)
-    stopped = cannot_run(
-        setting.guests, setting.gpu, case.images, lambda v: laid_out(v, shape.problem)
-    )
     for variant in setting.chosen:
-        if variant.full_name in stopped:
-            continue
         name, precision = variant.full_name, variant.precision
         if gpu is not None and not variant.needs.met_by(gpu):
             note = f"needs {variant.needs}"
@@ -146,7 +144,8 @@ def _candidates(shape: Shape, case: Case, setting: _Setting, seconds: float) -> 
             return ConvBench(chosen, laid, case, seconds)
 
         found.append(Candidate(name, build, precision))
-    found += stopped.values()
+    work = plugins.Work(shape.problem, case.images, setting.limits, case=case, seconds=seconds)
+    found += [setting.found.candidate(one, work) for one in setting.own]
     if setting.peer_name is not None:
         peer = Candidate(setting.peer_name, lambda: TorchBench(shape.problem, case, seconds))
         found.append(peer if lacks is None else replace(peer, status="refused", note=lacks))
@@ -158,7 +157,7 @@ def run_conv(request: ConvRequest, say: Say) -> CompareOutcome:
     suite, rows = rows_to_run(request)
     if request.tune:
         request = tuning(request)
-    with guests(request.outside, request.device) as found:
+    with plugins.opened(request.outside, choose_device(request.device)[0]) as found:
         return _run_rows(request, suite, rows, found, say)
 
 
@@ -166,23 +165,22 @@ def _run_rows(
     request: ConvRequest,
     suite: Suite | None,
     rows: list[Row],
-    found: list[Variant],
+    found: plugins.Plugins,
     say: Say,
 ) -> CompareOutcome:
     """`run_conv` with the variants that were `found` outside."""
     shapes = [row for row in rows if isinstance(row, Shape)]
     gate = Gate(request, "conv", None)
-    own, notes = of_kind(found, "conv")
+    own, notes = found.of_kind("conv")
     device = "cpu" if choose_device(request.device)[0] is None else "cuda"
     elsewhere = request.machine is not None or (request.explain and device == "cpu")
     chosen = chosen_variants(request.only, device, planned=elsewhere)
     chosen = _with_reference(chosen, request.reference, device)
-    chosen += [v for v in own if v.needs.device == device and v not in chosen]
-    if chosen:
+    if chosen or own:
         require_checkable(shapes, device)
     gpu, limits = open_device(request.device, say)
     peer = peer_version(device) if chosen and not request.tune else None
-    setting = _Setting(gpu, limits, peer, chosen, own)
+    setting = _Setting(gpu, limits, peer, chosen, found, own)
     reference = _reference(request, setting, shapes)
     if request.cold_l2 and gpu is None:
         raise LenetError("--cold-l2: expected a GPU, found device cpu")
@@ -202,7 +200,7 @@ def _run_rows(
         }
     )
     if gpu is not None:
-        ready = [v for v in chosen if v.needs.met_by(gpu) and v not in own]
+        ready = [v for v in chosen if v.needs.met_by(gpu)]
         _compile_all(request, shapes, ready, say)
     wrong = _run_cases(request, suite, shapes, setting, document, say)
     if suite is not None:
@@ -306,7 +304,7 @@ def _run(
     shape: Shape, setting: _Setting, reference: str, request: ConvRequest, say: Say
 ) -> Comparison:
     """Every candidate on one shape, the time of them all together for the rounds."""
-    if not setting.chosen:
+    if not (setting.chosen or setting.own):
         return Comparison(shape.label, reference, [])
     case = Case(shape.problem, shape.batch, setting.gpu is not None)
     setting = replace(setting, chosen=setting.chosen + tilings(request, shape))

@@ -14,6 +14,7 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure.comparison import Comparison
 from lenetgpu.measure.conv_bench import ConvBench, laid_out
+from lenetgpu.measure.plugins import PluginBench
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Say
 from lenetgpu.papers.convnet2_ladder import measure_ladder
@@ -136,6 +137,12 @@ def _here(
             rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
         if rows:
             yield variant.full_name, rows
+    for name, bench in benches.items():
+        if isinstance(bench, PluginBench):
+            rows = _or_why_not(lambda b=bench: b.explain(shape.batch, machine))
+            rows += _or_why_not(lambda b=bench: launch_rows(b.launched, shape.batch))
+            if rows:
+                yield name, rows
 
 
 def explained(

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Any, Protocol, runtime_checkable
 
-from lenetgpu.check.judge import array_module
+from lenetgpu.check.judge import Errors, array_module
 from lenetgpu.gpu.faults import lacks_memory
 from lenetgpu.measure.comparison import Candidate, Comparison
 from lenetgpu.measure.rounds import BREAKS, Say, fail
-from lenetgpu.measure.sampling.facts import Errors
 
 RUNS = 5
 SAME, OTHERS = "same", "others"

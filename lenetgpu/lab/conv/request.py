@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.check.truth import CHECK_IMAGES
 from lenetgpu.dispatch.algorithms import TILED
 from lenetgpu.errors import LenetError, choose
 from lenetgpu.files.convs.described import require_countable
@@ -23,7 +24,6 @@ from lenetgpu.lab.conv.given import (
     rows_of,
 )
 from lenetgpu.measure.document import SCHEMA
-from lenetgpu.measure.sampling.facts import CHECK_IMAGES
 from lenetgpu.papers.shapes import SUITES, Row, Shape, Suite, Untaken
 from lenetgpu.problems import ITEM_BYTES
 

@@ -1,0 +1,458 @@
+"""Variants from a user's own file (`--with`), each compared in a process of its own.
+
+The file never runs in the process that reports: it may crash, hang, or replace a clock or a
+tolerance there, and no other row changes. The process uses this package's own benches; what it
+claims is then held against the parent's own: outputs on images that the parent draws after the
+timing, judged by its reference; the parent's clock around many calls; and the least time that the
+device's measured ceilings allow. That catches what is wrong or cheats plainly. It is no wall
+against a program that means harm: a stranger's file belongs on a machine of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from lenetgpu.check.judge import TOLERANCE, Checked, Errors, judge_parts, largest
+from lenetgpu.check.truth import Truth, random_input, reference
+from lenetgpu.errors import LenetError
+from lenetgpu.gpu import nvrtc
+from lenetgpu.gpu.device import Gpu, activate
+from lenetgpu.gpu.faults import lacks_memory
+from lenetgpu.gpu.launch import Launch
+from lenetgpu.measure.bench import Flusher, Skip, StageBench, stage_of
+from lenetgpu.measure.comparison import Candidate
+from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
+from lenetgpu.measure.roofline import Ceilings
+from lenetgpu.measure.rounds import BREAKS, never, why
+from lenetgpu.measure.timing import clock
+from lenetgpu.network import STAGE_NAMES
+from lenetgpu.pipeline import CPU_CHUNK
+from lenetgpu.stages import Variant, outside
+from lenetgpu.stages.registry import Needs
+
+PATIENCE_S = 600.0
+"""Seconds that an answer may take; compiling and a slow loop's check take minutes at most."""
+_ENDED_S = 5.0
+_DRAWN, _LOOKED_AT = 64, 16
+"""Images that the parent draws to check the outputs, and outputs of them that it looks at."""
+_RUN_MS, _ALLOWED_MS, _FACTOR, _TRIES = 20.0, 5.0, 2.0, 5
+_CACHED_BYTES = 256 << 20
+_OTHER_UNITS = 4
+"""Tensor cores do int8, or wgmma's products, at up to so many times mma.sync's rate of fp16."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What the parent knows of a variant of `path`: no code of it."""
+
+    path: Path
+    full_name: str
+    kind: str
+    precision: str
+    needs: Needs
+    repeats: bool
+
+    @property
+    def family(self) -> str:
+        """The part of its name before the dot."""
+        return self.full_name.partition(".")[0]
+
+
+class Child:
+    """A process that has loaded `paths` and answers; it ends with this object."""
+
+    def __init__(self, paths: Sequence[Path], gpu: Gpu | None) -> None:
+        self._ours, theirs = Pipe()
+        handle, self._asked = theirs.fileno(), 0
+        command = f"from lenetgpu.measure.plugins import serve; serve({handle})"
+        path = os.pathsep.join(map(os.path.abspath, sys.path))
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", command], pass_fds=[handle], stdin=subprocess.DEVNULL,
+            stdout=2, env=os.environ | {"PYTHONPATH": path},
+        )  # fmt: skip
+        theirs.close()
+        try:
+            self.found: list[Plugin] = self.ask("load", [*paths], gpu)
+        except LenetError as error:
+            if self.ended:
+                names = ", ".join(map(str, paths))
+                raise LenetError(f"{names}: expected to import it, found that {error}") from error
+            raise
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nobody to ask any more."""
+        return self._ours.closed
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Its answer. Raises LenetError or Skip with its sentence, or where it crashes or hangs."""
+        self._asked += 1
+        try:
+            self._ours.send((self._asked, what, arguments))
+            end = clock() + PATIENCE_S
+            number = 0
+            while number != self._asked:  # an older answer is to what Ctrl-C interrupted
+                if not self._ours.poll(max(0.0, end - clock())):
+                    self.end()
+                    raise LenetError(f"its process gave no answer in {PATIENCE_S:g} s")
+                number, broke, answer = self._ours.recv()
+        except (EOFError, OSError):
+            raise LenetError(self._obituary()) from None
+        except KeyboardInterrupt:
+            if not self._ours.poll(_ENDED_S):
+                self.end()
+            raise
+        if broke is not None:
+            raise broke(answer)
+        return answer
+
+    def _obituary(self) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ENDED_S)
+        code = self._process.returncode
+        self.end()
+        if code is None:
+            return "its process closed its connection"
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        return f"its process crashed: {signal.strsignal(-code) or -code}"
+
+    def end(self) -> None:
+        """End the process."""
+        self._ours.close()
+        self._process.kill()
+        self._process.wait()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.end()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What variants are compared on: a stage's `facts`, or a convolution's `case` and `seconds`."""
+
+    problem: Any
+    images: int
+    limits: Ceilings
+    stage: str | None = None
+    facts: Truth | None = None
+    case: Case | None = None
+    seconds: float = 0.0
+
+    @property
+    def weights(self) -> tuple[Any, ...]:
+        """The host arrays that every candidate is prepared with."""
+        if self.case is not None:
+            return self.case.weights
+        assert self.stage is not None and self.facts is not None
+        return tuple(self.facts.weights[name] for name in stage_of(self.stage).weights)
+
+    def sent(self) -> Work:
+        """The same without what a process cannot be sent, or has no use for."""
+        if self.facts is None or self.stage is None:
+            return replace(self, case=None)
+        unit = stage_of(self.stage)
+        first = STAGE_NAMES.index(getattr(unit, "stages", (unit.name,))[0])
+        wanted = {"argmax"} | ({STAGE_NAMES[first - 1]} if first else set())
+        stages = {name: self.facts.stages[name] for name in wanted}
+        return replace(self, facts=replace(self.facts, stages=stages))
+
+
+class Plugins:
+    """The variants of files from outside, and the process that knows them."""
+
+    def __init__(self, paths: Iterable[Path], gpu: Gpu | None) -> None:
+        self._paths = [*{os.path.realpath(path): path for path in paths}.values()]
+        self._gpu = gpu
+        self._child = Child(self._paths, gpu) if self._paths else None
+        self.found = self._child.found if self._child is not None else []
+
+    def of_kind(self, kind: str) -> tuple[list[Plugin], list[str]]:
+        """The variants of `kind`, and a sentence on those that are not.
+
+        Raises LenetError where there are others only, or a precision has no tolerance.
+        """
+        fitting = [one for one in self.found if one.kind == kind]
+        others = [f"{one.full_name} ({one.kind})" for one in self.found if one.kind != kind]
+        if others and not fitting:
+            raise LenetError(f"--with: expected variants of kind {kind}, found {', '.join(others)}")
+        for one in fitting:
+            if one.precision not in TOLERANCE:
+                raise LenetError(
+                    f"--with, {one.full_name}: expected a precision of {', '.join(TOLERANCE)}, "
+                    f"found {one.precision!r}"
+                )
+        left_out = f"--with: expected variants of kind {kind}, left out {', '.join(others)}"
+        return fitting, [left_out] if others else []
+
+    def candidate(self, one: Plugin, work: Work) -> Candidate:
+        """A candidate that is built in a process of its own; refused or failed where it cannot."""
+        name, precision = one.full_name, one.precision
+        try:
+            if self._child is None or self._child.ended:
+                self._child = Child(self._paths, self._gpu)
+            layed = self._child.ask("lay_out", name, work.sent())
+        except LenetError as error:
+            return Candidate(name, never, precision, "failed", str(error))
+        if isinstance(layed, str):
+            return Candidate(name, never, precision, "refused", layed)
+        return Candidate(name, lambda: PluginBench(one, self._gpu, layed, work), precision)
+
+
+@contextmanager
+def opened(paths: Iterable[Path], gpu: Gpu | None) -> Iterator[Plugins]:
+    """The variants of `paths`, for the length of a block. Raises LenetError for a bad file."""
+    yield Plugins(paths, gpu)
+
+
+def named(own: Sequence[Plugin], wanted: str | None) -> str | None:
+    """The first of `own` that `wanted` names, or whose family it does."""
+    families = (one.full_name for one in own if one.full_name.partition(".")[0] == wanted)
+    return next((one.full_name for one in own if one.full_name == wanted), next(families, None))
+
+
+def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
+    """Milliseconds that nothing on the device can do it in.
+
+    By its bytes past any cache at the copy's rate, and its operations at the best unit's: of a
+    convolution those of one filter element, as no transform needs fewer.
+    """
+    conv = getattr(problem, "conv", problem)
+    filter_elements = getattr(conv, "R", 1) * getattr(conv, "S", 1)
+    peak = 1e12 * max(limits.fma_tflops, _OTHER_UNITS * limits.tensor_tflops)
+    moved = max(0, problem.bytes(images) - _CACHED_BYTES)
+    compute = float(problem.flop(images)) / filter_elements / peak
+    return 1e3 * max(compute, moved / (1e9 * limits.copy_gbs))
+
+
+class PluginBench:
+    """A bench in a process of its own, whose answers and times are held against this one's."""
+
+    def __init__(self, plugin: Plugin, gpu: Gpu | None, problem: Any, work: Work) -> None:
+        self._plugin, self._work = plugin, work
+        self.images = self.scaled_from = work.images
+        self.problem, self.repeats = problem, plugin.repeats
+        self.launched: list[Launch] = []
+        self.once, self.passes, self.method, self.note = False, 1, "", ""
+        self._claims: list[float] = []
+        self._child = Child([plugin.path], gpu)
+        self._ask("build", plugin.full_name, problem, work.sent(), work.weights)
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        """Its answer; what a bench tells of itself is kept."""
+        answer, facts = self._child.ask(what, *arguments)
+        for name, value in facts.items():
+            setattr(self, name, value)
+        return answer
+
+    def use_cold_cache(self, flush: Flusher) -> None:
+        """Flush the L2 cache before every timed call, there."""
+        self._ask("cold")
+
+    def check(self) -> Checked:
+        """Compare with the float64 reference, there; `recheck` does so here."""
+        checked: Checked = self._ask("check")
+        return checked
+
+    def sample(self) -> float:
+        """One time in milliseconds for all images."""
+        took = float(self._ask("sample"))
+        self._claims.append(took)
+        return took
+
+    def burst(self, milliseconds: float) -> tuple[Callable[[], Any], int]:
+        """What passes all images for about so long without a pause, and how often it does."""
+        return partial(self._ask, "burst"), self._ask("set_burst", milliseconds)
+
+    def explain(self, images: int, machine: Any) -> list[tuple[str, str]]:
+        """The rows of its variant's `explain`."""
+        rows: list[tuple[str, str]] = self._ask("explain", images, machine)
+        return rows
+
+    def one_output(self) -> Any:
+        """What one more run leaves on the first of the images that all candidates get."""
+        assert self._work.case is not None
+        x = self._work.case.first("NHWC", min(self.images, CPU_CHUNK))
+        return self._ask("output", x.get() if self._work.case.gpu else x)
+
+    def errors(self) -> Errors:
+        """Of such a run, against float64."""
+        assert self._work.case is not None
+        return self._work.case.errors(self._work.case.arrays.asarray(self.one_output()))
+
+    def recheck(self) -> Checked:
+        """Check what it left there, then its outputs, clock and speed here."""
+        checked: Checked = self._ask("recheck")
+        if not checked.verdict.passed or self.once:
+            return checked
+        caught = self._outputs_wrong() or self._clock_wrong() or self._too_fast()
+        if caught:
+            wrong = replace(checked.verdict, passed=False, note=f", {caught}")
+            checked = replace(checked, verdict=wrong)
+        return checked
+
+    def _outputs_wrong(self) -> str:
+        """Judge some outputs of a call as timed, on images that are drawn now."""
+        import numpy as np
+
+        kind, rng = self._plugin.kind, np.random.default_rng()
+        x, _ = random_input(kind, self.problem, min(_DRAWN, self.images), rng)
+        given = self._work.weights
+        weights = given if len(given) > 1 else next(iter(given), None)
+        expected = reference(kind, x, weights, self.problem)
+        slots = np.unique([0, self.images - 1, *rng.integers(0, self.images, _LOOKED_AT)])
+        found = self._ask("answer", x, slots)
+        pairs = [(found, expected[slots % len(x)])]
+        verdict = judge_parts(pairs, largest(expected) or 1.0, self._plugin.precision)
+        off = verdict.note or f", error {verdict.error:.1e}"
+        return "" if verdict.passed else f"what it leaves of other images is wrong{off}"
+
+    def _clock_wrong(self) -> str:
+        """Hold the times that it claims against this process's clock around many calls."""
+        calls, tries = 1, 0
+        while True:
+            claimed = self._ask("sample") * self.scaled_from / self.images
+            start = clock()
+            claimed *= self._ask("run", calls)
+            passed = 1e3 * (clock() - start)
+            if not passed <= _FACTOR * claimed + _ALLOWED_MS:
+                tries += 1
+                if tries == _TRIES:
+                    return f"claims {claimed:.3g} ms where {passed:.3g} ms passed"
+            elif claimed >= _RUN_MS:
+                return ""
+            else:
+                calls, tries = 2 * calls, 0
+
+    def _too_fast(self) -> str:
+        """Refuse a time that the device's ceilings do not allow."""
+        took, least = (
+            median(self._claims or [float("inf")]),
+            least_ms(self.problem, self.images, self._work.limits),
+        )
+        if _FACTOR * took >= least:
+            return ""
+        return f"claims {took:.3g} ms for what this device needs {least:.3g} ms for at least"
+
+
+class _Server:
+    """The other side: one variant's bench, and what `Child` and `PluginBench` ask of it."""
+
+    def __init__(self) -> None:
+        self._variants: dict[str, Variant] = {}
+        self._bench: Any = None
+        self._burst: Callable[[], Any] = never
+
+    def load(self, paths: list[Path], gpu: Gpu | None) -> list[Plugin]:
+        self._gpu, found = gpu, []
+        for path in paths:
+            for one in outside.load(path):
+                self._variants[one.full_name] = one
+                facts = one.full_name, one.kind, one.precision, one.needs, one.repeats
+                found.append(Plugin(path, *facts))
+        return found
+
+    def lay_out(self, name: str, work: Work) -> Any:
+        """The problem in the variant's layouts, or why it cannot run here, and if it compiles."""
+        one, gpu = self._variants[name], self._gpu
+        laid = laid_out(one, work.problem) if work.stage is None else one.laid_out(work.problem)
+        if isinstance(laid, str):
+            return laid
+        compiled = compiles(one, gpu, laid, work.images)
+        here = "cpu" if gpu is None else "cuda"
+        if one.needs.device != here:
+            return f"needs {one.needs}, found device {here}{compiled}"
+        if gpu is not None and not one.needs.met_by(gpu):
+            return f"needs {one.needs}, found cuda {gpu.version}{compiled}"
+        return laid
+
+    def build(self, name: str, problem: Any, work: Work, weights: tuple[Any, ...]) -> None:
+        if self._gpu is not None:
+            activate(self._gpu)
+        one = self._variants[name]
+        if work.stage is not None and work.facts is not None:
+            self._bench = StageBench(one, stage_of(work.stage), work.images, work.facts)
+        else:
+            case = Case(work.problem, work.images, self._gpu is not None, weights)
+            self._bench = ConvBench(one, problem, case, work.seconds)
+
+    def cold(self) -> None:
+        self._bench.use_cold_cache(Flusher())
+
+    def set_burst(self, milliseconds: float) -> int:
+        self._burst, times = self._bench.burst(milliseconds)
+        return int(times)
+
+    def burst(self) -> None:
+        self._burst()
+
+    def explain(self, images: int, machine: Any) -> Any:
+        explain = self._bench.variant.explain
+        return [] if explain is None else explain(self._bench.problem, images, machine)
+
+    def reply(self, what: str, arguments: tuple[Any, ...]) -> Any:
+        """What the method of that name says; of a bench with what it tells of itself."""
+        if what in ("load", "lay_out"):
+            return getattr(self, what)(*arguments)
+        answer = getattr(self if hasattr(_Server, what) else self._bench, what)(*arguments)
+        told = ("scaled_from", "problem", "launched", "once", "passes", "method", "note")
+        return answer, {name: getattr(self._bench, name, "") for name in told}
+
+
+def compiles(one: Variant, gpu: Gpu | None, problem: Any, batch: int) -> str:
+    """Compile the variant's kernels, for `gpu` where it will do; a clause that says so."""
+    kernels = () if one.kernels is None else one.kernels(problem, batch)
+    if not kernels or one.needs.device != "cuda":
+        return ""
+    arch = gpu.arch if gpu is not None and one.needs.met_by(gpu) else _arch_for(one)
+    if arch is None:
+        return "; not compiled: no NVRTC is here that knows such a GPU"
+    for kernel in kernels:
+        if kernel.meant_for(arch):
+            nvrtc.compile_kernel(kernel, arch)
+    return f"; compiles for {arch}"
+
+
+def _arch_for(one: Variant) -> str | None:
+    """An architecture that the variant runs on and NVRTC knows: sm_90a where it is one, or None."""
+    try:
+        nvrtc.version()
+    except LenetError:
+        return None
+    for arch in ("sm_90a", *reversed(nvrtc.ARCHITECTURES)):
+        capability = int(arch[3:].rstrip("a"))
+        if one.needs.met_by(Gpu(0, arch, capability)) and nvrtc.supported(arch):
+            return arch
+    return None
+
+
+def serve(handle: int) -> None:
+    """Answer what is asked over the connection `handle`, until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    asked, server = Connection(handle), _Server()
+    while True:
+        try:
+            number, what, arguments = asked.recv()
+        except EOFError:
+            return
+        reply: tuple[int, type[Exception] | None, Any]
+        try:
+            reply = number, None, server.reply(what, arguments)
+        except BREAKS as error:
+            skipped = isinstance(error, Skip) or lacks_memory(error)
+            reply = number, Skip if skipped else LenetError, why(error)
+        asked.send(reply)
