@@ -132,7 +132,8 @@ def test_who_patches_its_own_process_lies_in_vain_or_changes_nothing(tmp_path, f
     assert what_judges() == before
     for name, mode in names.items():
         wrong = mode in LYING or mode == "run, in a call"
-        assert found[name].status == ("wrong" if wrong else "right"), (mode, found[name])
+        expected = "wrong" if wrong else "failed" if mode == "numpy" else "right"
+        assert found[name].status == expected, (mode, found[name])
         if mode in LYING:
             assert re.search("claims .* ms where .* ms passed|left is wrong", found[name].note)
 

@@ -498,10 +498,7 @@ def test_rows_of_halves_are_fenced_poisoned_and_turned_as_others_are(rng):
         first = bench.one_output()
         assert first.itemsize == ITEM_BYTES[dtype] and differing(first, bench.one_output()) == 0
         y = bench._feed.y
-        assert y.ctypes.data % 64 == case.slots("NHWC").images.ctypes.data % 64 == 0
-        for _ in range(3):
-            for window in bench._feed.whole():
-                assert window.ctypes.data % 64 == 0
+        assert y.ctypes.data % 64 == case.held("NHWC").array.ctypes.data % 64 == 0
         Mounted.poison(y)
         assert np.isnan(widened(y)).all()
 
@@ -596,7 +593,9 @@ def test_a_gpu_without_bf16_says_so(monkeypatch):
     assert lacking(problem, 75) == "bf16 needs cuda 8.0, found 7.5"
     assert lacking(problem, 80) is lacking(replace(problem, dtype="fp16"), 75) is None
     gpu = Gpu(0, "T4", 75)
-    setting = compared._Setting(gpu, None, "PyTorch", [find("conv", "direct.grouped", "cuda")], [])
+    setting = compared._Setting(
+        gpu, None, "PyTorch", [find("conv", "direct.grouped", "cuda")], None, []
+    )
     case = SimpleNamespace(images=1)
     for dtype, statuses in (("bf16", ["refused"] * 2), ("fp16", ["waiting"] * 2)):
         found = compared._candidates(Shape("", replace(PLAIN, dtype=dtype)), case, setting, 1.0)

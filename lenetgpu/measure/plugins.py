@@ -236,7 +236,7 @@ def least_ms(problem: Any, images: int, limits: Ceilings) -> float:
     peak = 1e12 * max(limits.fma_tflops, _OTHER_UNITS * limits.tensor_tflops)
     moved = max(0, problem.bytes(images) - _CACHED_BYTES)
     compute = float(problem.flop(images)) / filter_elements / peak
-    return 1e3 * max(compute, moved / (1e9 * limits.copy_gbs))
+    return max(1e3 * compute, float(moved) / (1e6 * limits.copy_gbs))
 
 
 class PluginBench:
