@@ -150,8 +150,11 @@ inline void multiply_16x8x8(float (&d)[4], unsigned a0, unsigned a1, unsigned a2
     cpu::multiply_tf32(d, {a0, a1, a2, a3}, {b0, b1});
 }
 
+inline uint2 __ldg(const uint2* from) { return *from; }
+
 namespace ptx {
 
+inline void copy16(u32 to, const void* from) { cpu::copy(cpu::at(to), from, true); }
 inline void copy16(float* to, const float* from) { cpu::copy(to, from, true); }
 inline void copy16_or_zero(float* to, const float* from, bool there) { cpu::copy(to, from, there); }
 inline void copy4_or_zero(float* to, const float* from, bool there) {

@@ -154,8 +154,9 @@ def wgmma_winograd_roles_fp16(images, tensors):
     return fp16_scores(features.reshape(len(images), -1), *tensors[2:])
 
 
-def mma_fp16(images, tensors):
-    conv1, conv2, fc1, fc2 = tensors
+def mma_fp16_features(images, tensors):
+    """(n, 1024) in (4, 4, 64) order."""
+    conv1, conv2 = tensors[:2]
     packed = mma.pack(tensors, 1)
     uint8 = images.dtype == np.uint8
     x = images.astype(np.float32) if uint8 else half(images).astype(np.float32)
@@ -163,7 +164,11 @@ def mma_fp16(images, tensors):
     maps = half(np.float32(2 * scale) * summed(convolve(x, to_half(conv1).astype(np.float32))))
     sums = convolve(maps.astype(np.float32), half(conv2).astype(np.float32))
     features = np.float32(2 * packed.factors.conv2) * summed(sums)
-    return fp16_scores(features.reshape(len(images), -1), fc1, fc2)
+    return features.reshape(len(images), -1)
+
+
+def mma_fp16(images, tensors):
+    return fp16_scores(mma_fp16_features(images, tensors), *tensors[2:])
 
 
 def mma_winograd_fp16(images, tensors):

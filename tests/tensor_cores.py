@@ -101,7 +101,7 @@ def selected(request, module):
 def argument(value):
     if isinstance(value, np.ndarray):
         return ctypes.c_void_p(value.ctypes.data)
-    return ctypes.c_int32(int(value))
+    return ctypes.c_float(value) if isinstance(value, np.float32) else ctypes.c_int32(int(value))
 
 
 def launcher(functions, rng):

@@ -1,4 +1,4 @@
-"""`mma_winograd` without a GPU: filters as they are packed, and the kernel compiled as C++.
+"""`mma_winograd` and `mma_fp16` without a GPU: packed filters, and the kernels compiled as C++.
 
 What its threads do runs as it stands, launched by the package's own launcher; tensor cores are
 those of cpu_mma.hpp, which add exactly and cut. Shared memory and features are poisoned.
@@ -9,21 +9,24 @@ from __future__ import annotations
 import ctypes
 import shutil
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from emulated import NAMES, roles_features
+from emulated import NAMES, mma_fp16_features, roles_features
 from tensor_cores import argument, in_a_namespace
 from test_kernels_on_a_cpu import build, version
 
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
+from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import compile_kernel, supported
 from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.plan import resolve
+from lenetgpu.stages.fused.mma import features as mma
 from lenetgpu.stages.fused.mma.pack import feature_order
 from lenetgpu.stages.fused.mma_winograd import fp16_features as winograd
 from lenetgpu.stages.fused.mma_winograd.fp16_pack import pack_conv1, pack_conv2
@@ -31,6 +34,7 @@ from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 
 compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 NAN = 0x7FFF
+KERNELS = [winograd.kernel(False), winograd.kernel(True), mma.kernel(True, 1, mma.TILINGS[1][0])]
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +45,19 @@ def weights():
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    """The kernels for floats and for bytes, as functions of this machine."""
+    """The kernels for floats and for bytes, and that of `mma_fp16` for bytes, on this machine."""
     folder = tmp_path_factory.mktemp("mma_winograd")
     for name in ("cpu_mma.hpp", "cpu_wgmma.hpp", "cpu_cluster.hpp", "cpu_cuda.hpp"):
         shutil.copy(ROOT / "tests" / name, folder)
     source, to = folder / "kernels.cpp", folder / "kernels.so"
-    texts = [in_a_namespace(int(uint8), winograd.kernel(uint8)) for uint8 in (False, True)]
+    texts = [in_a_namespace(i, kernel) for i, kernel in enumerate(KERNELS)]
     source.write_text("\n".join(['#include "cpu_mma.hpp"', *texts]))
     build("-shared", f"-I{folder}", source, "-o", to)
     made = ctypes.CDLL(str(to))
-    for run in (made.run0, made.run1):
+    found = {kernel: getattr(made, f"run{i}") for i, kernel in enumerate(KERNELS)}
+    for run in found.values():
         run.restype = ctypes.c_char_p
-    return made
+    return found
 
 
 @pytest.fixture
@@ -64,14 +69,17 @@ def launched(library, weights, monkeypatch):
     def launch(kernel, grid, block, args, shared):
         held = [argument(value) for value in args]
         addresses = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
-        run = library.run1 if dict(kernel.defines)["UINT8_PIXELS"] else library.run0
-        mistake = run(grid[0], block[0], ctypes.c_ulong(shared), len(args[0]), addresses)
+        mistake = library[kernel](
+            grid[0], block[0], ctypes.c_ulong(shared), len(args[0]), addresses
+        )
         assert mistake is None, mistake.decode()
 
-    def features_of(images, blocks):
-        monkeypatch.setattr(winograd, "launch", launch)
+    def features_of(images, blocks, plan="mma_winograd"):
+        for module in (winograd, mma):
+            monkeypatch.setattr(module, "launch", launch)
         monkeypatch.setattr(winograd, "multiprocessors", lambda: blocks)
-        variant, n = resolve("mma_winograd", "cuda").slots[0].variant, len(images)
+        monkeypatch.setattr(mma, "current", lambda: replace(H200, multiprocessors=blocks))
+        variant, n = resolve(plan, "cuda").slots[0].variant, len(images)
         out = np.full((n + 8, 1024), NAN, np.uint16)
         variant.launch(images, variant.prepare(weights, None, n), out, None)
         assert (out[n:] == NAN).all()
@@ -88,6 +96,15 @@ def test_features_are_those_of_the_packed_operands(launched, weights, uint8, n, 
         images = rng.random((n, 28, 28, 1), np.float32)
     found = launched(images, blocks)
     expected = roles_features(images, weights).reshape(n, 1024)[:, feature_order()]
+    np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
+
+
+@compiled_here
+def test_mma_fp16_writes_the_features_of_its_images_and_nothing_behind_them(launched, weights):
+    """Nine images in blocks of four: the last has one, whose neighbours' places are poisoned."""
+    images = load_dataset(assets.default_digits()).images[:9]
+    found = launched(images, 1, "mma_fp16")
+    expected = mma_fp16_features(images, weights)[:, feature_order()]
     np.testing.assert_allclose(found, expected, atol=5e-4 * expected.max())
 
 

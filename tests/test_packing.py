@@ -258,6 +258,14 @@ def test_int8_ranges_are_those_that_no_image_leaves(rng):
     assert large.any() and np.abs(steps - np.rint(steps))[large].max() < 1e-9
 
 
+def test_int8_rounds_whites_steps_from_eight_on():
+    """Eight and a half of them become eight, and 255 a sixteenth more; seven and a half stay."""
+    conv1 = np.zeros((5, 5, 1, 32))
+    conv1[2, 2, 0, :2] = 1  # the largest output; white's is that many of its 255ths
+    conv1[0, 0, 0, :2] = np.array([7.5, 8.5]) / 255 - 1
+    np.testing.assert_allclose(int8_pack.ranges(conv1)[:2], [1, 8.5 / 8], rtol=1e-12)
+
+
 def test_int8_filters_stay_finite_where_little_is_positive(rng):
     conv1 = -np.abs(rng.standard_normal((5, 5, 1, 32))).astype(np.float32)
     conv1[2, 2] = 1e-9
