@@ -169,6 +169,8 @@ def gpu_turn(request: pytest.FixtureRequest) -> Iterator[None]:
     with open(Path(os.environ["LENETGPU_CACHE"]) / "gpu.lock", "a") as lock:
         fcntl.flock(lock, kind)
         yield
+        if cupy := sys.modules.get("cupy"):  # what this process holds, the others lack
+            cupy.get_default_memory_pool().free_all_blocks()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

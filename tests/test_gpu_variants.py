@@ -210,6 +210,7 @@ def test_int8_loses_at_most_five_of_ten_thousand(digits, mnist):
     assert (found == test.labels).sum() >= exact - 5
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("plan", FUSED)
 def test_a_million_images(plan, digits):
     import cupy
