@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from lenetgpu.errors import LenetError, choose
+from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.layouts import PRIVATE, convertible, equivalent
 from lenetgpu.network import CLASSIFIER, FEATURES, IMAGE_SHAPE, SPANS, STAGE_NAMES, STAGES
@@ -352,3 +354,26 @@ def resolve(
             f"precisions there: {', '.join(have)}"
         )
     return plan
+
+
+def choose_device(wanted: str, plan: str = AUTO) -> tuple[Gpu | None, str]:
+    """The GPU for "auto", "cpu", "cuda" or "cuda:K" (None for the CPU), and why in one clause.
+
+    Raises LenetError where a GPU is asked for and there is none, or the word is another.
+    """
+    if wanted == "cpu":
+        return None, "asked for"
+    if wanted == "auto":
+        known = NAMED.get(canonical(plan))
+        if known is not None and "cuda" not in known:
+            return None, f"plan {plan} runs on the CPU"
+        gpus = gpu_device.driver_gpus()
+        if not gpus:
+            return None, "no NVIDIA GPU found"
+        if not gpu_device.cupy_installed():
+            return None, f"{gpus[0].name} found, but CuPy is missing: {gpu_device.INSTALL_HINT}"
+        return gpus[0], "NVIDIA GPU found"
+    found = re.fullmatch("cuda(?::([0-9]{1,9}))?", wanted)
+    if found is None:
+        raise LenetError(f"device {wanted!r}: expected auto, cpu, cuda or cuda:K")
+    return gpu_device.require_gpu(int(found[1] or 0)), "asked for"

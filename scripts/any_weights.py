@@ -26,10 +26,9 @@ from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.gpu import device as gpu_device
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head
-from lenetgpu.net.device import choose_device
 from lenetgpu.network import PIXEL_SCALE, STAGES
 from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import Plan, resolve, runnable_plans
+from lenetgpu.plan import Plan, choose_device, resolve, runnable_plans
 from lenetgpu.stages.conv.reference import reference as convolve
 from lenetgpu.store import write_atomically
 

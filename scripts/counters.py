@@ -22,11 +22,10 @@ from lenetgpu.measure.counters import read
 from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.measure.document import head, plan_json
 from lenetgpu.measure.outcome import Request
-from lenetgpu.net.device import choose_device
 from lenetgpu.net.engine import Engine
 from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counters import kernels_of_rows, places, suite_keys
-from lenetgpu.plan import Plan
+from lenetgpu.plan import Plan, choose_device
 
 PLANS = ("course", "auto")
 

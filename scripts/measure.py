@@ -27,10 +27,9 @@ from measured import MEASURED, ROOT, folder_of, kernels_of
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.document import device_json
-from lenetgpu.net.device import choose_device
 from lenetgpu.network import STAGE_NAMES
 from lenetgpu.papers.shapes import SUITES
-from lenetgpu.plan import NAMED
+from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.stages.matrix import cells
 from lenetgpu.store import write_atomically
 

@@ -37,8 +37,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import interleave
 from lenetgpu.measure.timing import cpu_ms
-from lenetgpu.net.device import choose_device
-from lenetgpu.plan import NAMED
+from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.store import write_atomically
 
 OURS, BUS = "lenetgpu", "bus"

@@ -30,8 +30,8 @@ from markers import filled
 from lenetgpu.cpu.threads import core_count, cpu_name, machine_load
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.software import software
-from lenetgpu.net.device import choose_device
 from lenetgpu.network import STAGES
+from lenetgpu.plan import choose_device
 from lenetgpu.stages import outside
 
 ROOT = Path(__file__).resolve().parent.parent

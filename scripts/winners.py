@@ -34,7 +34,7 @@ from lenetgpu.lab.conv.compared import run_conv
 from lenetgpu.lab.conv.given import taken
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure.document import head
-from lenetgpu.net.device import choose_device
+from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv
 
 PICTURE = ROOT / "docs" / "winners.png"

@@ -1,7 +1,6 @@
 """A GPU that does what it is given late and in any order that streams and events allow.
 
-It stands for `lenetgpu.net.streaming.cuda.Device`: what waits for too little gives wrong labels,
-what
+It stands for `lenetgpu.net.streaming.cuda.Cuda`: what waits for too little gives wrong labels, what
 writes to a buffer that is still read does too. Arrays on it are NumPy's.
 """
 
@@ -154,9 +153,6 @@ class PretendedGpu:
         for stream, last in zip(streams, lasts, strict=True):
             stream.last = last
         return graph
-
-    def lacks_memory(self, error):
-        return isinstance(error, MemoryError)
 
     def release(self):
         self.taken = 0

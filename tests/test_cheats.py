@@ -27,7 +27,7 @@ from lenetgpu.measure import plugins, rounds, timing
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.conv_bench import Case
 from lenetgpu.measure.roofline import Ceilings
-from lenetgpu.net.device import choose_device
+from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages import find, outside
 from lenetgpu.stages.mounted import Mounted

@@ -479,7 +479,7 @@ def test_a_net_is_right_in_every_thread(latency, digits):
 
 
 def test_what_answers_single_images_is_never_mixed_up(digits, shipped_weights):
-    from lenetgpu.net.streaming import OneImage
+    from lenetgpu.net.single import OneImage
     from lenetgpu.stages.fused.resident import Once
     from lenetgpu.stages.fused.resident.resident import Resident
 

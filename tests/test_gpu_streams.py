@@ -9,8 +9,8 @@ from lenetgpu.errors import LenetError
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.gpu.device import driver_gpus
+from lenetgpu.net.single import OneImage
 from lenetgpu.net.streaming import (
-    OneImage,
     Streamer,
     best_schedule,
     host_results,

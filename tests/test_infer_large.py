@@ -103,10 +103,6 @@ def test_stages_are_timed_of_images_that_are_read_whole(data, streamed):
     assert not outcome.streamed and len(outcome.rows) == 8
 
 
-def test_the_page_says_how_much_is_held_whole():
-    assert f"holds up to {job.WHOLE_BYTES >> 20} MiB" in (ROOT / "docs" / "files.md").read_text()
-
-
 def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
     """--skip and --limit, and two slices at a time."""
     read, plain = [], Source.read

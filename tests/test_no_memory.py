@@ -144,9 +144,6 @@ class Refusing(PretendedGpu):
             kinds = (MemoryError(), named("CUDARuntimeError", 2), named("CUBLASError", 3))
             raise kinds[self.asked % 3]
 
-    def lacks_memory(self, error):
-        return lacks_memory(error)
-
     def stream(self):
         self.take()
         return super().stream()

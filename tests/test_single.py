@@ -1,4 +1,4 @@
-"""The net's way to a GPU that is not there: whose turn it is, and which device is current."""
+"""Single images on a GPU that is pretended: which way answers them, and who waits for what."""
 
 from __future__ import annotations
 
@@ -11,11 +11,157 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lenetgpu.net import images as module
-from lenetgpu.net import single as single_module
+from lenetgpu.errors import LenetError
+from lenetgpu.net import images, single
 from lenetgpu.net.homes import Home
-from lenetgpu.net.single import Single
+from lenetgpu.net.single import OneImage, Single, one_image
 from lenetgpu.stages.fused import resident
+
+
+class Stream:
+    """What is launched on it is done when it is waited for."""
+
+    def __init__(self):
+        self.pending, self.waits = [], 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def synchronize(self):
+        self.waits += 1
+        while self.pending:
+            self.pending.pop(0)()
+
+
+class Recorded:
+    """A graph that is over at once, or when its stream is waited for."""
+
+    prompt, fails = True, False
+
+    def __init__(self, work, calls):
+        if self.fails:
+            raise RuntimeError("operation not permitted")
+        assert calls == 1
+        self.work, self.stream = work, Stream()
+
+    def launch_alone(self):
+        if self.prompt:
+            self.work()
+        else:
+            self.stream.pending.append(self.work)
+
+
+class Pipe:
+    input_dtype, labels_by_kernel = "uint8", True
+    plan = SimpleNamespace(name="pretended")
+
+    def run(self, image, observer=None, labels=None):
+        labels[0] = int(image[0, 3, 4, 0])
+        return labels
+
+    def scores(self, n):
+        return np.arange(10, dtype=np.float32)[None]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    device = SimpleNamespace(stream=Stream, mapped=lambda array: array)
+    monkeypatch.setattr(single, "Cuda", lambda: device)
+    monkeypatch.setattr(single, "pinned_empty", np.empty)
+    monkeypatch.setattr(single, "_LOOKS", 50)
+    kind = type("Kind", (Recorded,), {})
+    monkeypatch.setattr(single, "Graph", kind)
+    return kind
+
+
+def image(label):
+    made = np.zeros((28, 28), np.uint8)
+    made[3, 4] = label
+    return made
+
+
+def test_labels_are_seen_without_a_wait(gpu):
+    one = OneImage(lambda n: Pipe())
+    for label in (3, 0, 9, 9, 4):
+        assert one.label(image(label)) == label
+        assert one.label(image(label)[..., None]) == label
+    assert one._graph.stream.waits == 0
+    np.testing.assert_array_equal(one.scores(), np.arange(10))
+    assert one._graph.stream.waits == 1
+
+
+def test_a_late_label_is_waited_for_also_behind_a_pass_that_ctrl_c_left(gpu, monkeypatch):
+    """Its label would be taken for the next one's."""
+    gpu.prompt = False
+    one = OneImage(lambda n: Pipe())
+    assert [one.label(image(label)) for label in (3, 3, 7)] == [3, 3, 7]
+    with monkeypatch.context() as interrupted:
+
+        def leave():
+            raise KeyboardInterrupt
+
+        interrupted.setattr(one._graph.stream, "synchronize", leave)
+        with pytest.raises(KeyboardInterrupt):
+            one.label(image(5))
+    assert one._graph.stream.pending
+    assert one.label(image(2)) == 2
+    one._graph.work = lambda: None
+    with pytest.raises(LenetError, match="expected a label from the GPU, found none"):
+        one.label(image(1))
+
+
+def test_plans_that_cannot_be_recorded_are_refused(gpu):
+    gpu.fails = True
+    with pytest.raises(LenetError, match="plan pretended: expected one that a CUDA graph can hold"):
+        OneImage(lambda n: Pipe())
+    elsewhere = type("Elsewhere", (Pipe,), {"labels_by_kernel": False})
+    with pytest.raises(LenetError, match="expected labels of the GPU, found them on the CPU"):
+        OneImage(lambda n: elsewhere())
+
+
+@pytest.fixture
+def ways(monkeypatch):
+    """Which of them refuse, by what."""
+    refusing = {}
+
+    def made(name):
+        def make(*given):
+            if name in refusing:
+                raise refusing[name]
+            return name
+
+        return make
+
+    monkeypatch.setattr(resident, "Once", made("once"))
+    monkeypatch.setattr(single, "OneImage", made("recorded"))
+    monkeypatch.setattr(single, "check_resident", made("check"))
+    return refusing
+
+
+def asked(precision="fp32", dtype="uint8", chosen=True):
+    return one_image(SimpleNamespace(precision=precision), "weights", dtype, chosen, None)
+
+
+def test_plans_as_exact_as_fp32_have_the_resident_kernel(ways):
+    assert [asked(precision) for precision in ("fp32", "fp16x3")] == ["once", "once"]
+    assert [asked(precision) for precision in ("fp16", "int8")] == ["recorded", "recorded"]
+    assert asked(dtype="float32") == "recorded"
+    assert asked(chosen=False) == "recorded"
+
+
+@pytest.mark.parametrize("error", [LenetError("not here"), MemoryError()], ids=["said", "memory"])
+@pytest.mark.parametrize("refusal", ["once", "check"])
+def test_where_it_is_not_to_be_had_or_does_not_fit_the_plan_answers(ways, refusal, error):
+    ways[refusal] = error
+    assert asked() == "recorded"
+    ways["recorded"] = error
+    assert asked() is None
+    ways[refusal] = ValueError("broken")
+    with pytest.raises(ValueError, match="broken"):
+        asked()
 
 
 @pytest.fixture
@@ -57,12 +203,12 @@ class Resident:
 
 def test_a_label_waits_for_the_scores_of_the_image_before(current, monkeypatch):
     monkeypatch.setattr(resident, "Resident", Resident)
-    monkeypatch.setattr(single_module, "check_resident", lambda net, weights: None)
-    single = Single(SimpleNamespace(gpu=SimpleNamespace(index=1), weights=None))
+    monkeypatch.setattr(single, "check_resident", lambda net, weights: None)
+    net = Single(SimpleNamespace(index=1), "so", None)
     with ThreadPoolExecutor(1) as other:
-        scored = other.submit(single.answer, np.full((1, 28, 28, 1), 3, np.uint8), True)
-        assert single._resident.asked.wait(10)
-        assert single.label(np.full((28, 28), 7, np.uint8)) == 7
+        scored = other.submit(net.answer, np.full((1, 28, 28, 1), 3, np.uint8), True)
+        assert net._resident.asked.wait(10)
+        assert net.label(np.full((28, 28), 7, np.uint8)) == 7
         labels, scores = scored.result()
     assert labels.tolist() == [3]
     assert scores.tolist() == [[3.0] * 10]
@@ -72,18 +218,14 @@ def test_images_are_viewed_on_their_own_gpu(current, monkeypatch):
     """CuPy refuses to enter a stream of a GPU that is not the current one."""
     held = np.zeros((3, 28, 28), np.uint8)
 
-    @contextmanager
-    def stream():
-        assert current[-1] == 1
-        yield
-
     class There(Home):
         index = 1
 
+        @contextmanager
         def stream(self):
             assert current[-1] == 1
-            return stream()
+            yield
 
-    monkeypatch.setattr(module, "home_of", lambda images: There())
-    assert module.take(held, "cuda:1").raw is held
+    monkeypatch.setattr(images, "home_of", lambda images: There())
+    assert images.take(held, "cuda:1").raw is held
     assert current == [0]

@@ -18,8 +18,7 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.net.homes import home_of
 from lenetgpu.net.images import take
-from lenetgpu.net.pool import Pool
-from lenetgpu.net.runners import CpuRunner
+from lenetgpu.net.runners import CpuRunner, Pool
 from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import resolve
 

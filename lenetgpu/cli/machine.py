@@ -97,7 +97,7 @@ def warmup(device: str) -> None:
     """Compile every variant of the network for this machine now; on a GPU, measure plan auto."""
     from lenetgpu.check.warmup import warm_up
     from lenetgpu.dispatch.auto import choose_all
-    from lenetgpu.net.device import choose_device
+    from lenetgpu.plan import choose_device
 
     gpu, why = choose_device(device)
     count, seconds = warm_up(gpu)

@@ -26,7 +26,7 @@ from lenetgpu.jobs.manifest import Failed, Row
 from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import clock
-from lenetgpu.net.device import choose_device
+from lenetgpu.plan import choose_device
 
 AHEAD = 2
 """Lots that each worker has been given at most: it does one while the other waits beside it."""

@@ -65,11 +65,11 @@ from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 from lenetgpu.measure.timing import profile
-from lenetgpu.net.device import choose_device
 from lenetgpu.papers.course import IMAGES
 from lenetgpu.papers.course_counted import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
 from lenetgpu.papers.course_layouts import layout_rows
+from lenetgpu.plan import choose_device
 
 LONGEST_S = 1e9
 """Of what a comparison may be given: sums and shares of it are finite."""

@@ -87,7 +87,7 @@ def repaired() -> list[str]:
 
 def findings() -> list[tuple[str, str]]:
     """(what, found) rows, in the order a user would check them."""
-    from lenetgpu.net.device import choose_device
+    from lenetgpu.plan import choose_device
 
     gpus = device.driver_gpus()
     rows = [

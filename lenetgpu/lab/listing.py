@@ -18,8 +18,8 @@ from lenetgpu.files.regular import GZIP_MAGIC, open_regular
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.net.device import choose_device
 from lenetgpu.network import IMAGE_SHAPE, SPANS, STAGES
+from lenetgpu.plan import choose_device
 from lenetgpu.stages import Variant, variants
 from lenetgpu.stages.registry import KINDS, SPAN_KINDS, Needs
 from lenetgpu.store import write_atomically

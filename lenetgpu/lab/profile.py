@@ -19,7 +19,7 @@ from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.measure.document import ceilings_json, head, infer_json, stage_rows
 from lenetgpu.measure.outcome import Outcome, Progress, Request
 from lenetgpu.measure.trace import chrome_trace, copies_under_kernels
-from lenetgpu.net.device import choose_device
+from lenetgpu.plan import choose_device
 from lenetgpu.store import json_text
 
 

@@ -34,9 +34,7 @@ from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.net.engine import Engine
 from lenetgpu.net.homes import in_order_of
 from lenetgpu.net.images import Taken, take
-from lenetgpu.net.on_gpu import DeviceRunner
-from lenetgpu.net.pool import Pool
-from lenetgpu.net.runners import CpuRunner, GpuRunner
+from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.plan import AUTO, Plan
@@ -117,7 +115,8 @@ class LeNet:
             engine.start("uint8", batch)
             for note in engine.notes:
                 warnings.warn(note, stacklevel=2)
-            return cls(engine, Single(engine) if latency else None)
+            single = Single(engine.gpu, engine.why, engine.weights) if latency else None
+            return cls(engine, single)
 
     @property
     def plan(self) -> Plan:

@@ -18,12 +18,10 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, release, within_memory
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import Phases
-from lenetgpu.net.device import choose_device
-from lenetgpu.net.one import one_image
 from lenetgpu.net.runners import CpuRunner, Feed, GpuRunner
 from lenetgpu.network import FEATURES
 from lenetgpu.pipeline import Pipeline, default_chunk
-from lenetgpu.plan import AUTO, resolve, untried
+from lenetgpu.plan import AUTO, choose_device, resolve, untried
 
 
 class Engine:
@@ -200,6 +198,8 @@ class Engine:
                 return CpuRunner(
                     self.pipeline(dtype, self.batch(images), self.request.chunk, scores)
                 )
+        from lenetgpu.net.single import one_image
+
         if one:
             self.check(dtype, 1)
         feed = self.feed(dtype)

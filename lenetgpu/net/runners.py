@@ -1,21 +1,27 @@
-"""Host images to host labels, once: on the CPU a batch after the other, on a GPU by a streamer."""
+"""Images to labels: on the CPU batch after batch, on a GPU by a streamer or where they lie."""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.finite import first_not_finite, refused, require_finite
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.workspace import host_empty
-from lenetgpu.net.one import One
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from lenetgpu.net.images import Taken
+    from lenetgpu.net.single import One
 
 Passed = Callable[[int], None]
 Mark = Callable[[int, str | None], None]
@@ -328,3 +334,84 @@ class GpuRunner(Runner):
                 images = host_empty((room, *IMAGE_SHAPE), self._dtype)
             self._staged[room] = (images, *self.results(room, with_scores))
         return self._staged[room]
+
+
+class Pool:
+    """At most `most` runners, made by `make` when all others are out, lent to one caller each."""
+
+    def __init__(self, make: Callable[[], CpuRunner | GpuRunner], most: int) -> None:
+        self._make, self._left = make, threading.Semaphore(most)
+        self._idle: list[CpuRunner | GpuRunner] = []
+
+    @contextmanager
+    def lent(self) -> Iterator[CpuRunner | GpuRunner]:
+        """A runner for the block alone, waited for; one whose block fails is dropped."""
+        with self._left:
+            try:
+                runner = self._idle.pop()
+            except IndexError:  # asked first, another caller may take the last one meanwhile
+                runner = self._make()
+            yield runner
+            self._idle.append(runner)
+
+
+class DeviceRunner:
+    """One pipeline for callers with images on GPU `index`, who take turns on it in stream order.
+
+    Nobody waits on the host: a caller's stream waits for the work of the caller before.
+    """
+
+    def __init__(self, make: Callable[[], Pipeline], index: int) -> None:
+        import cupy
+
+        from lenetgpu.gpu.graph import new_stream
+
+        self._lock = threading.Lock()
+        self._held: deque[tuple[Any, Any]] = deque()
+        with cupy.cuda.Device(index), new_stream() as stream:
+            self._pipeline = make()
+            self._free = cupy.cuda.Event(disable_timing=True)
+            self._free.record(stream)
+            stream.synchronize()
+
+    def run(self, taken: Taken) -> tuple[Any, Any]:
+        """Fresh labels (n,) int32 and scores (n, 10) float32 or None, queued on the current stream.
+
+        The GPU is current. Float images that leave 0..1 or are NaN get label -1 and NaN scores.
+        Scores are waited for and looked at only where the weights' bound is beyond float32:
+        LenetError where one is.
+        """
+        import cupy
+
+        pixels = taken.pixels()
+        wanted, size = self._pipeline.with_scores, self._pipeline.batch
+        labels = cupy.empty(taken.count, "int32")
+        scores = cupy.empty((taken.count, CLASSES), "float32") if wanted else None
+        stream = cupy.cuda.get_current_stream()
+        with self._lock:
+            stream.wait_event(self._free)
+            for lo in range(0, taken.count, size):
+                part = slice(lo, min(lo + size, taken.count))
+                labels[part] = self._pipeline.run(pixels[part])
+                if scores is not None:
+                    scores[part] = self._pipeline.held_scores(part.stop - lo)
+            self._free.record(stream)
+            self._hold(taken, stream)
+        if scores is not None and not self._pipeline.bounded:
+            require_finite(scores.get(), self._pipeline.plan)
+        if taken.dtype != "uint8":
+            from lenetgpu.net.outside import mark_outside
+
+            mark_outside(pixels, labels, scores)
+        return labels, scores
+
+    def _hold(self, taken: Taken, stream: Any) -> None:
+        """Keep images whose owner may use their memory in another order than `stream`'s."""
+        import cupy
+
+        while self._held and self._held[0][0].done:
+            self._held.popleft()
+        if taken.home.in_other_order:
+            read = cupy.cuda.Event(disable_timing=True)
+            read.record(stream)
+            self._held.append((read, taken.raw))

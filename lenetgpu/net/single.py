@@ -1,40 +1,131 @@
-"""Single images from host memory by the kernel that stays on the GPU, checked before it is used."""
+"""Single images from host memory at the least latency: by a recorded pass or the resident kernel.
+
+What answers them in fp32 in place of the plan is held against float64 with the weights first.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
 
+from lenetgpu.check.fit import judged, looked_at
+from lenetgpu.cpu.turns import Left, in_turn
 from lenetgpu.errors import LenetError
-from lenetgpu.net.engine import Engine
-from lenetgpu.net.one import check_resident
+from lenetgpu.files.weights import Weights
+from lenetgpu.gpu.device import Gpu
+from lenetgpu.gpu.faults import lacks_memory
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.gpu.workspace import pinned_empty
+from lenetgpu.net.streaming.cuda import Cuda
+from lenetgpu.network import CLASSES, IMAGE_SHAPE
+from lenetgpu.pipeline import Pipeline
+from lenetgpu.plan import Plan, resolve
+
+_AS_EXACT = ("fp32", "fp16x3", "tf32x3")
+_LOOKS = 1 << 13
+"""Looks at the label before the host waits for the stream instead, which tells of errors."""
+_NONE = -1
+
+
+class One(Protocol):
+    """What answers single images, for one caller at a time."""
+
+    def label(self, image: Any) -> int:
+        """The label of `image`, (28, 28) or (28, 28, 1)."""
+
+    def scores(self) -> Any:
+        """The ten scores (10,) float32 of the last one."""
+
+
+class OneImage:
+    """A pass of one image, recorded and replayed; `make_pipeline(1)` makes its pipeline.
+
+    Kernels read the image from the host's memory and write the label there, which the host watches:
+    two copies less, and no wait for the stream. LenetError where the plan cannot be recorded, for
+    a thread that comes while another is inside, and for scores of another thread's image.
+    """
+
+    def __init__(self, make_pipeline: Callable[[int], Pipeline]) -> None:
+        device, self._turn = Cuda(), Left("one image")
+        stream = device.stream()
+        with stream:
+            self._pipeline = make_pipeline(1)
+            name = self._pipeline.plan.name
+            if not self._pipeline.labels_by_kernel:
+                raise LenetError(f"plan {name}: expected labels of the GPU, found them on the CPU")
+            self._image = pinned_empty((1, *IMAGE_SHAPE), self._pipeline.input_dtype)
+            self._label = pinned_empty((1,), "int32")
+            self._image.fill(0)
+            self._seen = device.mapped(self._image), device.mapped(self._label)
+            self._pass()
+        stream.synchronize()
+        try:
+            self._graph = Graph(self._pass, 1)
+        except RuntimeError as error:
+            raise LenetError(
+                f"plan {name}: expected one that a CUDA graph can hold, found: {error}"
+            ) from error
+        self._word = ctypes.c_int32.from_address(self._label.ctypes.data)
+        self._under_way = False
+
+    def _pass(self) -> None:
+        image, label = self._seen
+        self._pipeline.run(image, None, label)
+
+    @in_turn
+    def label(self, image: Any) -> int:
+        """The label of `image`, (28, 28) or (28, 28, 1) of the pipeline's dtype."""
+        if self._under_way:
+            self._graph.stream.synchronize()
+        self._image[0] = image.reshape(IMAGE_SHAPE)
+        word = self._word
+        word.value, self._under_way = _NONE, True
+        self._graph.launch_alone()
+        looks = _LOOKS
+        while looks and word.value == _NONE:
+            looks -= 1
+        if not looks:
+            self._graph.stream.synchronize()
+        self._under_way = False
+        if word.value == _NONE:
+            raise LenetError("one image: expected a label from the GPU, found none")
+        return int(word.value)
+
+    def scores(self) -> Any:
+        """Scores (10,) float32 of the last image, of a pipeline that has them."""
+        with self._turn.last():
+            self._graph.stream.synchronize()
+            return self._pipeline.scores(1)[0]
 
 
 class Single:
-    """Labels and scores of one image by a resident kernel on the engine's GPU, in fp32.
+    """Labels and scores of one image by the kernel that stays on `gpu`, in fp32.
 
     Raises LenetError where there is no GPU that has it, and where it does not fit the weights.
+    `why` says why that device.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, gpu: Gpu | None, why: str, weights: Weights) -> None:
         import numpy as np
 
-        if engine.gpu is None:
+        if gpu is None:
             raise LenetError(
-                "latency: expected a GPU of compute capability 9.0, found device cpu "
-                f"({engine.why})"
+                f"latency: expected a GPU of compute capability 9.0, found device cpu ({why})"
             )
         import cupy
 
         from lenetgpu.stages.fused.resident import Resident
 
-        self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(engine.gpu.index)
+        self._turn, self._gpu = threading.Lock(), cupy.cuda.Device(gpu.index)
         self._label = np.int32
         with self._gpu:
-            self._resident = Resident(engine.weights)
+            self._resident = Resident(weights)
         try:
             with self._gpu:
-                check_resident(self._resident, engine.weights)
+                check_resident(self._resident, weights)
         except BaseException:
             self.close()
             raise
@@ -51,13 +142,53 @@ class Single:
         """
         import numpy as np
 
-        scores = None
         with self._turn, self._gpu:
             label = self._resident.label(pixels[0, :, :, 0])
-            if with_scores:
-                scores = self._resident.scores()[None]
+            scores = self._resident.scores()[None] if with_scores else None
         return np.array([label], np.int32), scores
 
     def close(self) -> None:
         """End the kernel."""
         self._resident.close()
+
+
+def one_image(
+    plan: Plan, weights: Weights, dtype: str, chosen: bool, make: Callable[[int], Pipeline]
+) -> One | None:
+    """The quickest way of single host images of `dtype` through `plan` on the current GPU.
+
+    A recorded pass of the pipeline that `make(1)` gives. Where the plan was `chosen` for its
+    precision, and that is fp32's: the resident kernel, launched for one image, if it is to be had
+    and fits `weights`. None where neither is, or memory does not suffice.
+    """
+    ways: list[Callable[[], One]] = [lambda: OneImage(make)]
+    if chosen and plan.precision in _AS_EXACT and dtype == "uint8":
+        ways.insert(0, lambda: _once(weights))
+    for way in ways:
+        try:
+            return way()
+        except Exception as error:
+            if not isinstance(error, LenetError) and not lacks_memory(error):
+                raise
+    return None
+
+
+def _once(weights: Weights) -> One:
+    from lenetgpu.stages.fused.resident import Once
+
+    once = Once(weights)
+    check_resident(once, weights)
+    return once
+
+
+def check_resident(net: One, weights: Weights) -> None:
+    """LenetError unless the resident kernel gives what float64 does with `weights`."""
+    import numpy as np
+
+    asked = looked_at()
+    labels = np.empty(len(asked), np.int32)
+    scores = np.empty((len(asked), CLASSES), np.float32)
+    for index, image in enumerate(asked[..., 0]):
+        labels[index] = net.label(image)
+        scores[index] = net.scores()
+    judged(replace(resolve("fp32", "cuda"), name="resident"), weights, "uint8", scores, labels)

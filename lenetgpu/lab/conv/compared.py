@@ -37,9 +37,8 @@ from lenetgpu.measure.power import watch_all
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare, never
 from lenetgpu.measure.torch_peer import NAMES, TorchBench, peer_version
-from lenetgpu.net.device import choose_device
 from lenetgpu.papers.shapes import Row, Shape, Suite
-from lenetgpu.plan import NAMED
+from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, choices, families, find, variants
 from lenetgpu.stages.wants import lacking

@@ -30,12 +30,12 @@ from lenetgpu.lab.rows import (
 )
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
-from lenetgpu.net.device import choose_device
 from lenetgpu.papers import convnet2_shares, convnet2_tiles
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_field import Field
 from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
 from lenetgpu.papers.shapes import Shape
+from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
 from lenetgpu.stages.wants import untaken
 

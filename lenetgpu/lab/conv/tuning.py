@@ -15,8 +15,8 @@ from lenetgpu.gpu import machines
 from lenetgpu.lab.conv.request import ConvRequest
 from lenetgpu.measure.conv_bench import laid_out
 from lenetgpu.measure.roofline import load_on
-from lenetgpu.net.device import choose_device
 from lenetgpu.papers.shapes import Shape
+from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, find
 from lenetgpu.store.entries import alone

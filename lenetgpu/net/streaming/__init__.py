@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from lenetgpu.net.streaming.costs import costs_of, schedule_for
-from lenetgpu.net.streaming.one import OneImage
+from lenetgpu.net.streaming.costs import costs_of
 from lenetgpu.net.streaming.schedule import Costs, Schedule, best_schedule, predicted_ms
 from lenetgpu.net.streaming.streamer import Streamer, host_results, pinned_copy
 
 __all__ = [
     "Costs",
-    "OneImage",
     "Schedule",
     "Streamer",
     "best_schedule",
@@ -17,5 +15,4 @@ __all__ = [
     "host_results",
     "pinned_copy",
     "predicted_ms",
-    "schedule_for",
 ]

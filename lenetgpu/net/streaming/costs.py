@@ -17,7 +17,7 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
 from lenetgpu.net.streaming.cuda import Cuda
-from lenetgpu.net.streaming.schedule import Costs, Schedule, best_schedule
+from lenetgpu.net.streaming.schedule import Costs
 from lenetgpu.net.streaming.streamer import pinned_copy
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE
 from lenetgpu.pipeline import Pipeline
@@ -29,24 +29,6 @@ IMAGES, FEW = 10_000, 2_500
 _CALLS, _TIMES, _LAUNCHES, _LANES = 4, 5, 30, 3
 _LONG_MS = 10.0
 """A sample that took longer is not taken again."""
-
-
-def schedule_for(
-    plan: Plan,
-    weights: Weights,
-    gpu: Gpu,
-    dtype: str,
-    images: int,
-    *,
-    streams: int | None = None,
-    chunk: int | None = None,
-) -> Schedule:
-    """The schedule that the model says takes least for `images` page-locked images of `dtype`.
-
-    `gpu` is current. `streams` and `chunk` are taken as given where they are. The figures that
-    the model needs are measured on the first use of `plan` there, and remembered.
-    """
-    return best_schedule(images, costs_of(plan, weights, gpu, dtype), streams, chunk)
 
 
 def costs_of(plan: Plan, weights: Weights, gpu: Gpu, dtype: str) -> Costs:

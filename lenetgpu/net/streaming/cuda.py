@@ -1,77 +1,20 @@
-"""What a stream of images asks of a GPU: streams, events, copies, graphs, memory."""
+"""What a stream of images asks of the current GPU, through CuPy; tests put another in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
-from lenetgpu.gpu.faults import lacks_memory, release
+from lenetgpu.gpu.faults import release
 from lenetgpu.gpu.graph import Graph, new_stream
 from lenetgpu.gpu.workspace import pinned_empty
-
-
-class Recording(Protocol):
-    """A recorded graph and the stream that it is launched on."""
-
-    stream: Any
-
-    def launch_alone(self) -> None:
-        """Queue it on that stream."""
-
-
-class Device(Protocol):
-    """A GPU, or what a test puts in its place.
-
-    Streams have `synchronize()`, and are made current by `on`; arrays on the device are those that
-    a pipeline takes and returns.
-    """
-
-    def stream(self) -> Any:
-        """A stream that does not wait for the default one."""
-
-    def event(self) -> Any:
-        """A place in a stream to wait for, with `synchronize()`."""
-
-    def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """What is launched inside goes to `stream`."""
-
-    def record(self, event: Any, stream: Any) -> None:
-        """`event` is what `stream` holds now."""
-
-    def wait(self, stream: Any, event: Any) -> None:
-        """What `stream` is given from now on waits for `event`."""
-
-    def copy(self, to: Any, source: Any, stream: Any) -> None:
-        """Queue a copy between an array on the device and a page-locked one of as many bytes."""
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An uninitialised array on the device."""
-
-    def pinned(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An uninitialised page-locked array in host memory."""
-
-    def mapped(self, array: Any) -> Any:
-        """A page-locked array as kernels see it, where it lies."""
-
-    def is_pinned(self, address: int, size: int) -> bool:
-        """Whether host memory is page-locked, at its first byte and its last of `size`."""
-
-    def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Recording:
-        """`work`, which queues on `streams`, as one graph; RuntimeError where it cannot be."""
-
-    def lacks_memory(self, error: BaseException) -> bool:
-        """Whether `error` says that memory was refused."""
-
-    def release(self) -> None:
-        """Give the memory that nobody holds back to the driver."""
-
 
 _PAGE_LOCKED = 1
 
 
 class Cuda:
-    """The current GPU, through CuPy."""
+    """Streams, events, copies, graphs and memory."""
 
     def __init__(self) -> None:
         import cupy
@@ -87,7 +30,7 @@ class Cuda:
         return self._cupy.cuda.Event(disable_timing=True)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """`stream` is the current one inside."""
+        """A block whose launches go to `stream`."""
         current: AbstractContextManager[Any] = stream
         return current
 
@@ -105,15 +48,14 @@ class Cuda:
 
     def copy(self, to: Any, source: Any, stream: Any) -> None:
         """Queue a copy between an array on the device and a page-locked one of as many bytes."""
-        inward = isinstance(to, self._cupy.ndarray)
-        held, kind = (
-            (source, self._runtime.memcpyHostToDevice)
-            if inward
-            else (to, self._runtime.memcpyDeviceToHost)
+        to_at, from_at = (
+            array.data.ptr if isinstance(array, self._cupy.ndarray) else array.ctypes.data
+            for array in (to, source)
         )
-        device, host = (to if inward else source).data.ptr, held.ctypes.data
-        ends = (device, host) if inward else (host, device)
-        self._runtime.memcpyAsync(*ends, held.nbytes, kind, stream.ptr)
+        inward = isinstance(to, self._cupy.ndarray)
+        kind = self._runtime.memcpyHostToDevice if inward else self._runtime.memcpyDeviceToHost
+        size = source.nbytes if inward else to.nbytes
+        self._runtime.memcpyAsync(to_at, from_at, size, kind, stream.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """An uninitialised array on the device."""
@@ -132,18 +74,14 @@ class Cuda:
         return self._cupy.ndarray(array.shape, array.dtype, cuda.MemoryPointer(memory, 0))
 
     def is_pinned(self, address: int, size: int) -> bool:
-        """Whether host memory is page-locked, at its first byte and its last of `size`."""
+        """Return whether host memory is page-locked, at its first byte and its last of `size`."""
         ask = self._runtime.pointerGetAttributes
         last = address + size - 1
         return ask(address).type == _PAGE_LOCKED and (size <= 1 or ask(last).type == _PAGE_LOCKED)
 
-    def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Recording:
+    def record_graph(self, work: Callable[[], None], streams: Sequence[Any]) -> Graph:
         """`work`, which queues on `streams`, as one graph; RuntimeError where it cannot be."""
         return Graph(work, 1, streams)
-
-    def lacks_memory(self, error: BaseException) -> bool:
-        """Whether `error` says that memory was refused, on the device or page-locked."""
-        return lacks_memory(error)
 
     def release(self) -> None:
         """Give the memory that nobody holds back to the driver."""

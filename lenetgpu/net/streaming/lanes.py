@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lenetgpu.net.streaming.cuda import Device
+from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.pipeline import ALIGNED, Observer, Pipeline
 
@@ -31,6 +31,11 @@ class Chunk:
     images: Any
     labels: Any
     scores: Any = None
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """All three."""
+        return self.images, self.labels, self.scores
 
 
 @dataclass
@@ -51,7 +56,7 @@ class Lanes:
 
     def __init__(
         self,
-        device: Device,
+        device: Cuda,
         make_pipeline: Callable[[int], Pipeline],
         chunk: int,
         count: int,

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 from lenetgpu.cpu.turns import Turn, in_turn
 from lenetgpu.errors import LenetError
+from lenetgpu.files.reading import Source
+from lenetgpu.gpu.faults import lacks_memory
+from lenetgpu.gpu.graph import Graph
 from lenetgpu.gpu.workspace import host_empty, pinned_empty
-from lenetgpu.net.streaming.cuda import Cuda, Device, Recording
+from lenetgpu.net.streaming.cuda import Cuda
 from lenetgpu.net.streaming.lanes import Chunk, Lanes, Mark
 from lenetgpu.net.streaming.replays import Key, Replays
-from lenetgpu.net.streaming.ring import ArrayImages, Deliver, Filled, Readable, Reading, Ring
+from lenetgpu.net.streaming.ring import Ring, Slot
 from lenetgpu.net.streaming.schedule import EVEN, chunk_sizes
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 from lenetgpu.pipeline import Pipeline
@@ -26,6 +30,10 @@ from lenetgpu.pipeline import Pipeline
 MOST_RECORDED = 256
 """Chunks of a graph: of more, launching them one by one hides under the copies."""
 OnChunk = Callable[[int], None]
+Deliver = Callable[[Any, Any], None]
+"""Given labels (n,) int32 and scores (n, 10) float32 or None, which it may not keep."""
+Read = Callable[[int, Any], None]
+"""Fills an array (n, 28, 28, 1) with the images from a number on; several threads may at once."""
 
 
 def pinned_copy(array: Any) -> Any:
@@ -64,7 +72,7 @@ class Streamer:
         make_pipeline: Callable[[int], Pipeline],
         chunk: int,
         streams: int = 1,
-        device: Device | None = None,
+        device: Cuda | None = None,
         taper: float = EVEN,
         zero_copy: bool = False,
     ) -> None:
@@ -78,7 +86,7 @@ class Streamer:
         self.streams = streams
         self.done = 0
         self._make = make_pipeline
-        self._device: Device = Cuda() if device is None else device
+        self._device = Cuda() if device is None else device
         self._lanes: Lanes | None = None
         self._ring: Ring | None = None
         self._replays = Replays()
@@ -119,9 +127,7 @@ class Streamer:
             self._insist(lambda: self._launch(whole, on_chunk, mark))
 
     @in_turn
-    def run_source(
-        self, source: Readable, deliver: Deliver, on_chunk: OnChunk | None = None
-    ) -> None:
+    def run_source(self, source: Source, deliver: Deliver, on_chunk: OnChunk | None = None) -> None:
         """Read `source` by threads into a page-locked ring; `deliver(labels, scores)` in order.
 
         Labels (k,) int32 and scores (k, 10) float32, None unless the pipelines have scores, are
@@ -131,8 +137,8 @@ class Streamer:
         says how much memory it takes.
         """
         self.done = 0
-        scored = self._ready().with_scores
-        self._insist(lambda: self._stream(source, deliver, scored, on_chunk))
+        scored, images = self._ready().with_scores, len(source)
+        self._insist(lambda: self._stream(source.read, images, deliver, scored, on_chunk))
 
     @property
     def not_recorded(self) -> str:
@@ -159,18 +165,13 @@ class Streamer:
 
     def _ready(self) -> Lanes:
         """The lanes, made of as large a chunk as the GPU's memory holds."""
-        while self._lanes is None:
-            if not self._made():
-                self._halve()
+        if self._lanes is None:
+            self._insist(self._make_lanes)
+        assert self._lanes is not None
         return self._lanes
 
-    def _made(self) -> bool:
-        try:
-            self._lanes = Lanes(self._device, self._make, self.chunk, self.streams, self.zero_copy)
-        except Exception as error:
-            if not self._device.lacks_memory(error):
-                raise
-        return self._lanes is not None
+    def _make_lanes(self) -> None:
+        self._lanes = Lanes(self._device, self._make, self.chunk, self.streams, self.zero_copy)
 
     def _halve(self) -> None:
         """Let go of what is held for chunks of this size, and take half of it from now on."""
@@ -193,7 +194,7 @@ class Streamer:
         try:
             work()
         except Exception as error:
-            if not self._device.lacks_memory(error):
+            if not lacks_memory(error):
                 raise
             return False
         return True
@@ -227,7 +228,7 @@ class Streamer:
         graph = self._replays.find(key, whole, lambda: self._recorded(whole))
         return graph is not None and self._replay(graph, whole, on_chunk)
 
-    def _replay(self, graph: Recording, whole: Chunk, on_chunk: OnChunk | None) -> bool:
+    def _replay(self, graph: Graph, whole: Chunk, on_chunk: OnChunk | None) -> bool:
         """Whether memory sufficed for launching `graph`; where not, no graph is kept."""
         queued = 0
         try:
@@ -243,7 +244,7 @@ class Streamer:
             self.done = queued
         return True
 
-    def _recorded(self, whole: Chunk) -> Recording:
+    def _recorded(self, whole: Chunk) -> Graph:
         """A pass as one graph; RuntimeError where it cannot be recorded."""
         lanes = self._ready()
 
@@ -261,57 +262,66 @@ class Streamer:
             if whole.scores is not None:
                 whole.scores[part] = scores
 
-        scored, source = whole.scores is not None, ArrayImages(whole.images)
-        self._insist(lambda: self._stream(source, deliver, scored, on_chunk, mark))
+        def read(lo: int, out: Any) -> None:
+            out[...] = whole.images[lo : lo + len(out)]
+
+        scored, images = whole.scores is not None, len(whole.images)
+        self._insist(lambda: self._stream(read, images, deliver, scored, on_chunk, mark))
 
     def _stream(
         self,
-        source: Readable,
+        read: Read,
+        images: int,
         deliver: Deliver,
         with_scores: bool,
         on_chunk: OnChunk | None,
         mark: Mark | None = None,
     ) -> None:
-        """From image `done` of `source` on, reading under copies and kernels."""
-        lanes, ring = self._ready(), self._ring_for(with_scores)
-        flying: deque[Filled] = deque()
+        """From image `done` of `images` on, reading under copies and kernels."""
+        lanes = self._ready()
+        ahead: deque[tuple[Slot, Future[None]]] = deque()
+        flying: deque[Slot] = deque()
         giving = False
 
         def land() -> None:
             nonlocal giving
-            filled = flying[0]
-            filled.slot.done.synchronize()
-            found = filled.slot.chunk(filled.n)
+            slot = flying[0]
+            slot.done.synchronize()
+            found = slot.chunk()
             giving = True
             deliver(found.labels, found.scores)
-            self.done += filled.n
+            self.done += slot.n
             giving = False
-            ring.give_back(flying.popleft().slot)
+            ring.free.append(flying.popleft())
             if on_chunk is not None:
-                on_chunk(filled.n)
+                on_chunk(slot.n)
 
         lanes.begin()
-        turn = 0
-        with Reading(source, ring, self.done) as reading:
+        turn, asked = 0, self.done
+        with self._ring_for(with_scores) as ring:
             try:
                 while True:
-                    reading.read_ahead()
-                    if reading.waiting and (reading.ready or not flying):
-                        filled = reading.take()
-                        lanes.queue(turn, filled.chunk(), mark, filled.slot.done)
-                        flying.append(filled)
+                    while asked < images and (room := ring.take()) is not None:
+                        room.n = min(ring.images, images - asked)
+                        part = room.images[: room.n]
+                        ahead.append((room, ring.threads.submit(read, asked, part)))
+                        asked += room.n
+                    if ahead and (ahead[0][1].done() or not flying):
+                        slot, reading = ahead[0]
+                        reading.result()
+                        ahead.popleft()
+                        lanes.queue(turn, slot.chunk(), mark, slot.done)
+                        flying.append(slot)
                         turn += 1
                     elif flying:
                         land()
                     else:
                         break
-            except KeyboardInterrupt:
+            except BaseException as error:
                 self._ring = None
-                while flying and not giving:
-                    land()
-                raise
-            except BaseException:
-                self._ring = None
+                if isinstance(error, KeyboardInterrupt):
+                    while flying and not giving:
+                        land()
                 raise
             finally:
                 lanes.wait()
@@ -319,6 +329,5 @@ class Streamer:
     def _ring_for(self, with_scores: bool) -> Ring:
         lanes = self._ready()
         if self._ring is None or self._ring.with_scores != with_scores:
-            made = Ring(self._device, lanes.dtype, self.chunk, self.streams, with_scores)
-            self._ring = made
+            self._ring = Ring(self._device, lanes.dtype, self.chunk, self.streams, with_scores)
         return self._ring
