@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import io
 import subprocess
 import sys
 
@@ -13,7 +12,6 @@ import pytest
 
 from lenetgpu import __main__, cli
 from lenetgpu.lab import infer
-from lenetgpu.lab.console import Console
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import summarise
 from lenetgpu.stages import registry
@@ -125,21 +123,6 @@ with open_source(pathlib.Path({str(file)!r})) as source:
     assert fresh(code) == ["3 False"]
 
 
-@pytest.mark.parametrize(("terminal", "bold"), [(True, "\x1b[1m{}\x1b[0m"), (False, "{}")])
-def test_lines_are_printed_without_rich(monkeypatch, terminal, bold):
-    stream = io.StringIO()
-    stream.isatty = lambda: terminal
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setitem(sys.modules, "rich.console", None)  # an import of it fails
-    console = Console()
-    console.print("a [thing] is 7")
-    console.print("", bold="right")
-    console.print(" (once)", bold="took 3")
-    want = ["a [thing] is 7", bold.format("right"), bold.format("took 3") + " (once)"]
-    assert stream.getvalue().splitlines() == want
-
-
 @pytest.fixture
 def collecting():
     """The collector as it was, afterwards; what was frozen is not any more."""
@@ -180,26 +163,3 @@ def test_percentiles_are_numpys(rng, count):
     np.testing.assert_allclose([found.p05, found.median, found.p95, found.p99], wanted, rtol=1e-12)
     for none in ([], [*samples, float("nan")]):
         assert np.isnan([summarise(none).p05, summarise(none).median, summarise(none).p99]).all()
-
-
-GUEST = """
-from lenetgpu.stages.registry import cpu, variant
-@variant(kind="argmax", family="guest", reads="NC", writes="N", needs=cpu())
-def best(x, y, problem):
-    "Of a guest."
-    y[...] = x.argmax(1)
-"""
-
-
-def test_a_guests_departure_leaves_every_variant_there(tmp_path):
-    guest = tmp_path / "guest.py"
-    guest.write_text(GUEST)
-    code = f"""
-from pathlib import Path
-from lenetgpu.stages import outside, variants
-with outside.loaded((Path({str(guest)!r}),)) as found:
-    print(len(found), len(variants()))
-print(0, len(variants()))
-"""
-    count = len(registry.variants())
-    assert fresh(code) == [f"1 {count + 1}", f"0 {count}"]

@@ -46,16 +46,3 @@ def test_the_drawing_is_the_same_each_time_and_another_with_another_seed(drawing
     one, again, other = (drawing.pictures(seed, 3) for seed in (3, 3, 4))
     assert [picture.data for picture in one] == [picture.data for picture in again]
     assert [picture.data for picture in one] != [picture.data for picture in other]
-
-
-@pytest.mark.parametrize("page", ["no place", "<!-- begin:pictures -->\nx\n"])
-def test_a_page_without_a_place_for_the_table_is_an_error(drawing, page, tmp_path, monkeypatch):
-    target = tmp_path / "pictures.md"
-    target.write_text(page)
-    monkeypatch.setattr(drawing, "PAGE", target)
-    with pytest.raises(SystemExit, match="expected one place for the table, found 0"):
-        drawing.fill("text")
-    assert target.read_text() == page
-    target.write_text("a\n<!-- begin:pictures -->\nx\n<!-- end:pictures -->\nb\n")
-    drawing.fill("text")
-    assert target.read_text() == "a\n<!-- begin:pictures -->\ntext\n<!-- end:pictures -->\nb\n"

@@ -443,18 +443,6 @@ def at_once(call):
     return found[True], found[None]
 
 
-def test_a_pipeline_in_several_threads_is_refused(digits, shipped_weights):
-    import cupy
-
-    plan = resolve("tiled", "cuda")
-    given = [cupy.asarray(part) for part in digits]
-    own = [Pipeline(plan, shipped_weights, EACH) for _ in range(THREADS)]
-    expected = [pipeline.run(part).get() for pipeline, part in zip(own, given, strict=True)]
-    shared = Pipeline(plan, shipped_weights, EACH)
-    right, refused = at_once(lambda k: (shared.run(given[k]).get() == expected[k]).all())
-    assert (right, refused) == (CALLS, (THREADS - 1) * CALLS)
-
-
 @pytest.mark.parametrize("latency", [False, True])
 def test_a_net_is_right_in_every_thread(latency, digits):
     import cupy
@@ -501,18 +489,3 @@ def test_what_answers_single_images_is_never_mixed_up(digits, shipped_weights):
         right, refused = at_once(call)
         assert right and right + refused == THREADS * CALLS
         del one
-
-
-def test_a_broken_interface_and_freed_memory_are_refused(digits):
-    class Interface:
-        def __init__(self, address):
-            self.__cuda_array_interface__ = {
-                "shape": (2, 28, 28), "typestr": "|u1", "data": (address, False), "version": 3
-            }  # fmt: skip
-
-    host = np.zeros((2, 28, 28), np.uint8)
-    with LeNet.load(device="cuda", batch=EACH) as net:
-        for images in (Interface("x"), Interface(None), Interface(host.ctypes.data)):
-            with pytest.raises(LenetError, match="images: expected"):
-                net(images)
-        assert net(digits[0]).shape == (EACH,)

@@ -142,24 +142,6 @@ def test_a_download_that_fails_leaves_what_was_there(tmp_path, server, fault, wo
     assert [path.name for path in tmp_path.iterdir()] == ["first.gz"]
 
 
-def test_what_came_whole_stays_when_the_next_fails(tmp_path, server):
-    server.cut.add("second.gz")
-    folder = tmp_path / "mnist"
-    with pytest.raises(LenetError, match="second.gz"):
-        fetch(folder, server)
-    assert [path.name for path in folder.iterdir()] == ["first.gz"]
-    server.cut.clear()
-    server.asked.clear()
-    fetch(folder, server)
-    assert server.asked == ["second.gz"]
-
-
-def test_the_next_mirror_is_tried(tmp_path, server):
-    bad = f"{server.address}nothing/"
-    paths = mnist.fetch_mnist(tmp_path, (bad, server.address))
-    assert [path.read_bytes() for path in paths] == list(PACKED.values())
-
-
 # interrupts itself with a file half written
 INTERRUPTED = """
 import os, signal, sys
@@ -295,14 +277,6 @@ def test_what_is_there_and_is_no_file_is_a_sentence(make, tmp_path, server):
     result = CliRunner().invoke(main, [*FETCH, str(tmp_path), "--mirror", f"{server.address}none/"])
     assert result.exit_code == 2, result.output
     assert "first.gz: expected to download it" in result.stderr
-
-
-def test_a_file_that_is_there_is_not_read_beyond_the_limit(tmp_path, server, monkeypatch):
-    monkeypatch.setattr(mnist, "MAX_BYTES", 1 << 16)
-    with (tmp_path / "first.gz").open("wb") as file:
-        file.truncate(1 << 40)
-    _, said = fetch(tmp_path, server)
-    assert "already here, but expected at most 65,536 bytes, found 1,099,511,627,776" in said[0]
 
 
 def test_the_pinned_sums_are_mnists(mnist):

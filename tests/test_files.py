@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.convert import convert_data, convert_weights
+from lenetgpu.files.convert import convert_data
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.weights import load_weights
 
@@ -45,16 +45,6 @@ def held(path):
     """What h5py reads of a file's datasets."""
     with h5py.File(path) as file:
         return {name: file[name][()] for name in file}
-
-
-@pytest.mark.parametrize("zipped", [False, True])
-def test_idx_with_labels_beside(tmp_path, digits, zipped):
-    images, labels = digits
-    path = tmp_path / ("t-images-idx3-ubyte" + (".gz" if zipped else ""))
-    idx(path, images, labels, zipped=zipped)
-    dataset = load_dataset(path)
-    np.testing.assert_array_equal(dataset.images[..., 0], images)
-    np.testing.assert_array_equal(dataset.labels, labels)
 
 
 def test_packed_images_find_plain_labels(tmp_path, digits):
@@ -212,14 +202,6 @@ def test_converted_data_reads_the_same(tmp_path, digits):
     np.testing.assert_array_equal(again.images[..., 0], images)
     np.testing.assert_array_equal(again.labels, labels)
     np.testing.assert_array_equal(held(tmp_path / "out.h5")["x"].reshape(6, 28, 28), images)
-
-
-def test_converted_weights_read_the_same(tmp_path, weight_file):
-    convert_weights(weight_file, tmp_path / "out.h5")
-    again, first = held(tmp_path / "out.h5"), held(weight_file)
-    assert again.keys() == first.keys() == {"conv1", "conv2", "fc1", "fc2"}
-    for name, tensor in first.items():
-        np.testing.assert_array_equal(again[name], tensor)
 
 
 def test_a_packed_file_is_refused_by_its_name_and_what_to_do(tmp_path):

@@ -7,15 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from threading import Thread
 
-import h5py
 import numpy as np
 import pytest
 from conftest import ROOT
 
 from lenetgpu.files.assets import default_weights
-from lenetgpu.files.convert import convert_data
 from lenetgpu.files.hdf5 import new as module
 from lenetgpu.files.hdf5 import new_hdf5
 from lenetgpu.files.hdf5.new import later
@@ -94,17 +91,6 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path, rng, words, moments):
     assert wrong == []
 
 
-def test_a_thread_writes_as_the_main_one_does(tmp_path, rng):
-    """It may not set handlers, and Ctrl-C raises nothing there."""
-    images = rng.integers(0, 256, (9, 28, 28), dtype=np.uint8)
-    np.save(tmp_path / "x.npy", images)
-    thread = Thread(target=convert_data, args=(tmp_path / "x.npy", tmp_path / "x.h5"))
-    thread.start()
-    thread.join()
-    with h5py.File(tmp_path / "x.h5") as file:
-        np.testing.assert_array_equal(file["x"][..., 0], images)
-
-
 def test_ctrl_c_waits_for_the_check_or_the_end(tmp_path):
     """And is given to the handler that was there, once."""
     came = []
@@ -148,21 +134,6 @@ def send(number):
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_waits_for_the_end_or_for_the_call(number, handlers):
-    done = []
-    with pytest.raises(Ended, match=number.name), later():
-        send(number)
-        done.append("block")
-    with pytest.raises(Ended, match=number.name), later() as interrupt:
-        send(number)
-        done.append("to the call")
-        interrupt()
-        done.append("past it")
-    assert done == ["block", "to the call"]
-    assert [signal.getsignal(n) for n in SIGNALS] == [ended] * 3
-
-
 @pytest.mark.parametrize(
     ("place", "first", "then"),
     [(0, signal.SIGINT, signal.SIGTERM), (2, signal.SIGHUP, signal.SIGHUP)],
@@ -186,12 +157,3 @@ def test_none_is_swallowed_after_one_that_raises_between_two_handlers(
     assert len(restored) == place + 1
     with pytest.raises(Ended, match=then.name):
         send(then)
-
-
-def test_one_that_came_before_does_not_keep_others_from_being_heeded(handlers):
-    with pytest.raises(Ended, match="SIGINT"), later():
-        send(signal.SIGINT)
-        send(signal.SIGTERM)
-    for number in SIGNALS:
-        with pytest.raises(Ended, match=number.name):
-            send(number)

@@ -6,14 +6,12 @@ import os
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT
 
 from lenetgpu import LenetError
-from lenetgpu.cpu import turns
-from lenetgpu.gpu import device, faults
+from lenetgpu.gpu import device
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 FORKS, LIMIT_S = 20, 120
@@ -234,33 +232,3 @@ def test_a_forked_process_may_not_use_cuda_and_says_so(monkeypatch):
             ask()
     device.begin("cuda:0")
     device._contexts.pop().join()
-
-
-def test_what_was_dropped_is_told_no_more(monkeypatch):
-    told = []
-
-    class Kept:
-        def __init__(self, at):
-            self.at = at
-
-        def forked(self):
-            told.append(self.at)
-
-    kept = [Kept(0), Kept(1)]
-    monkeypatch.setattr(turns, "_parted", type(turns._parted)())
-    for one in kept:
-        turns.tell_children(one)
-    del kept[0], one
-    turns.PREPARING.acquire()
-    turns._in_child()
-    assert told == [1]
-
-
-def test_only_errors_of_cuda_are_silenced(monkeypatch):
-    shown = []
-    monkeypatch.setattr(sys, "unraisablehook", shown.append)
-    faults.silence()
-    cuda = type("CUDARuntimeError", (RuntimeError,), {})()
-    for error in (cuda, ValueError("mine"), type("CUBLASError", (RuntimeError,), {})()):
-        sys.unraisablehook(SimpleNamespace(exc_value=error))
-    assert [type(raised.exc_value) for raised in shown] == [ValueError]

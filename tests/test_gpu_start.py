@@ -17,7 +17,6 @@ import pytest
 
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, device, launch, nvrtc
-from lenetgpu.gpu.launch import _overlapping
 from lenetgpu.gpu.nvrtc import (
     CompileError,
     Kernel,
@@ -45,16 +44,6 @@ def host_memory(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
     return sizes, blocks
-
-
-SIZES = [((3, 28, 28, 1), "uint8", 2352), ((), "f4", 16), ((0, 10), "f4", 1), ((5,), "i8", 48)]
-
-
-@pytest.mark.parametrize(("shape", "dtype", "size"), SIZES)
-def test_pinned_memory_is_as_large_as_the_arrays_units(host_memory, shape, dtype, size):
-    array = pinned_empty(shape, dtype)
-    assert (array.shape, array.dtype, host_memory[0]) == (shape, np.dtype(dtype), [size])
-    assert array.flags.c_contiguous and array.flags.writeable
 
 
 def test_pinned_memory_lives_as_long_as_a_view_of_it(host_memory):
@@ -250,13 +239,6 @@ def test_the_compiler_is_asked_again_where_it_may_be_another(start, monkeypatch,
     assert (nvrtc.version(), later.loads) == ((13, 6), 1)
 
 
-def test_where_the_loaded_file_is_unknown_nothing_is_remembered(start, monkeypatch, tmp_path):
-    monkeypatch.setattr(compiler, "_MAPPED", tmp_path / "nowhere")
-    for loads in (1, 1):
-        found = start(5)
-        assert (nvrtc.version(), found.loads) == ((13, 5), loads)
-
-
 def test_a_cached_kernel_needs_no_compiler(start, monkeypatch, tmp_path):
     source = tmp_path / "kernel.cu"
     source.write_text("// nothing")
@@ -303,23 +285,6 @@ def test_kernels_are_compiled_side_by_side(start, monkeypatch, tmp_path):
     compile_kernel(Kernel(source, "a"), "sm_80")
     assert made.count("a") == 1
     nvrtc.source_hash.cache_clear()
-
-
-def test_a_launch_is_described_as_cuda_bindings_would():
-    """Byte for byte, the address of the attribute apart."""
-    cuda = pytest.importorskip("cuda.bindings.driver")
-    attribute, config = cuda.CUlaunchAttribute(), cuda.CUlaunchConfig()
-    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    config.gridDimX, config.gridDimY, config.gridDimZ = 132, 2, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = 384, 1, 1
-    config.sharedMemBytes, config.hStream = 227 << 10, 0x1234
-    config.attrs, config.numAttrs = [attribute], 1
-    ours = _overlapping((132, 2), (384,), 227 << 10, 0x1234)
-    theirs = launch._Config.from_buffer_copy(ctypes.string_at(config.getPtr(), ctypes.sizeof(ours)))
-    assert bytes(ours.attributes[0]) == bytes(theirs.attributes[0])
-    theirs.attributes = ours.attributes
-    assert bytes(ours) == bytes(theirs)
 
 
 def test_a_refused_launch_is_named(driver, monkeypatch):

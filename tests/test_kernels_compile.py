@@ -16,7 +16,7 @@ from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.instructions import INSTRUCTIONS
 from lenetgpu.gpu.latency import FMA_LATENCY, LOAD_LATENCY
-from lenetgpu.gpu.nvrtc import ARCHITECTURES, CompileError, Kernel, compile_kernel
+from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
 from lenetgpu.measure.counters.mark import MARK
 from lenetgpu.measure.roofline import FMA_RATE, MMA_RATE
 from lenetgpu.net.outside import OUTSIDE
@@ -172,16 +172,6 @@ def test_local_memory_is_seen(tmp_path):
     assert compile_kernel(Kernel(source, "spill"), "sm_90a").resources.stack_bytes > 0
 
 
-def test_a_static_assert_fails_with_its_reason(tmp_path):
-    source = tmp_path / "bad.cu"
-    source.write_text(
-        'static_assert(TILE == 32, "the tile is a warp wide");\n'
-        'extern "C" __global__ void bad() {}\n'
-    )
-    with pytest.raises(CompileError, match="the tile is a warp wide"):
-        compile_kernel(Kernel(source, "bad", (("TILE", 31),)), "sm_90a")
-
-
 def test_a_changed_header_is_compiled_again(tmp_path):
     header, source = tmp_path / "value.cuh", tmp_path / "kernel.cu"
     source.write_text(
@@ -194,13 +184,6 @@ def test_a_changed_header_is_compiled_again(tmp_path):
         paths.append(compile_kernel(Kernel(source, "k"), "sm_90a").path)
     assert paths[0] != paths[1]
     assert paths[0].read_bytes() != paths[1].read_bytes()
-
-
-def test_the_second_compilation_comes_from_the_cache(monkeypatch):
-    kernel = kernels_of(GPU[0])[0]
-    first = compile_kernel(kernel, "sm_90a")
-    monkeypatch.setattr(nvrtc, "_run_nvrtc", lambda *_: pytest.fail("compiled again"))
-    assert compile_kernel(kernel, "sm_90a") == first
 
 
 def test_every_source_is_launched_by_a_variant_of_its_own_file():

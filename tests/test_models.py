@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.cli import main
@@ -59,32 +57,6 @@ def test_out_and_in_again_is_the_same_file(tmp_path, ending):
     convert_weights(tmp_path / "round.h5", way)
     assert way.read_bytes() == first
     assert load_weights(way).digest == load_weights(shipped).digest
-
-
-@each_form
-@settings(
-    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.integers(0, 2**32 - 1), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
-def test_any_finite_bits_come_back(tmp_path, ending, seed, facts):
-    rng = np.random.default_rng(seed)
-    tensors = {}
-    for name, shape in weight_shapes().items():
-        bits = rng.integers(0, 2**32, shape, np.uint32).view(np.float32)
-        tensors[name] = np.where(np.isfinite(bits), bits, np.float32(-0.0))
-    facts = {name: text for name, text in facts.items() if _utf8(name + text)}
-    path = model_files.written(tmp_path, ending, tensors, facts)
-    same(load_weights(path).tensors, tensors)
-    said = about(path)
-    assert said.facts.items() <= facts.items()
-    assert set(said.facts) | set(said.unread) == set(facts) - (
-        {"format"} if ending == ".safetensors" else set()
-    )
-    assert convert_weights(path, tmp_path / "x.h5") == "HDF5"
-
-
-def _utf8(text):
-    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 @pytest.mark.parametrize("layout", ["ours", "PyTorch's"])
@@ -149,17 +121,15 @@ def test_what_is_not_finite_is_refused_in_every_form(tmp_path, tensors, ending):
 
 @each_form
 def test_checksums_are_said_and_compared(tmp_path, tensors, ending):
-    """Of the facts, what is a sum is not told again; another's `sha256` is no sum of ours."""
-    facts = {"who": "a test", checksums.ATTRIBUTE: "x", "sha256": 64 * "a", "others": "sha256"}
+    """Of the facts, what is a sum is not told again."""
+    facts = {"who": "a test", checksums.ATTRIBUTE: "x"}
     path = model_files.written(tmp_path, ending, tensors, facts)
     for command in ("weights", "data"):
         done = run(command, "verify", path)
         assert (done.exit_code, done.output.count("checksums right (4 tensors)")) == (0, 1)
     shown = run("weights", "info", path).output
     assert f"form          {model_files.FORMS[ending]}\n" in shown and "a test" in shown
-    assert shown.count("sha256") == 1 and 64 * "a" not in shown
-    path = model_files.written(tmp_path, ending, tensors, {"who": "a test", "sha256": "x"})
-    assert about(path).facts == {"who": "a test", "sha256": "x"}
+    assert "sha256" not in shown
     data = path.read_bytes()
     assert data.count(b"a test") == 1
     path.write_bytes(data.replace(b"a test", b"a tesT"))

@@ -17,7 +17,6 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.gpu.faults import lacks_memory, within_memory
 from lenetgpu.measure import rounds
 from lenetgpu.net.streaming import ring as ring_module
-from lenetgpu.plan import auto_plans
 
 HOPPER = Gpu(0, "Some Hopper", 90)
 
@@ -104,19 +103,6 @@ def test_half_is_tried_behind_what_was_given_back(monkeypatch):
     assert tried[3:] == [3, 2, 1, 1], "what was given back may be enough for one"
     with pytest.raises(ZeroDivisionError):
         within_memory(lambda n: n // 0, 3, "plan x")
-
-
-def test_pools_give_back_what_nobody_holds(monkeypatch):
-    freed = []
-    pools = {
-        f"get_default_{kind}memory_pool": lambda kind=kind: SimpleNamespace(
-            free_all_blocks=lambda: freed.append(kind)
-        )
-        for kind in ("", "pinned_")
-    }
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(**pools))
-    faults.release()
-    assert freed == ["", "pinned_"]
 
 
 def test_host_memory_that_cannot_be_page_locked_is_ordinary(monkeypatch):
@@ -297,17 +283,6 @@ def test_where_no_candidate_has_room_passes_are_smaller(timed):
         choice.measure(HOPPER, "fp32", 10_000)
 
 
-def test_what_was_left_out_is_a_note_of_the_choice(timed, monkeypatch, shipped_weights):
-    timed.room["sgemm", "first"] = 0
-    monkeypatch.setattr(
-        choice, "fit", lambda plan, *_: choice.Fit(plan.name, plan.precision, 1e-7, {})
-    )
-    notes = []
-    plan = choice.choose(HOPPER, "fp32", 10_000, shipped_weights, notes=notes)
-    assert plan.slots == auto_plans("cuda", "fp32", HOPPER)["fp16x3"].slots
-    assert len(notes) == 1 and notes[0].startswith("plan sgemm is left out of plan auto")
-
-
 @pytest.mark.parametrize("dtype", ["u1", "f4"])
 @pytest.mark.parametrize("ask", ["__call__", "scores", "probabilities", "top", "stream"])
 def test_images_that_no_memory_holds_are_refused_in_a_sentence(ask, dtype):
@@ -331,15 +306,3 @@ def test_memory_that_is_refused_as_images_are_copied(ask, monkeypatch):
         monkeypatch.setattr(np, "ascontiguousarray", refuse)
         with pytest.raises(LenetError, match="memory: expected enough for this job, found: no ro"):
             call(flipped)
-
-
-def test_what_the_batches_raise_stays_as_it_is():
-    def batches():
-        yield np.zeros((2, 28, 28), np.uint8)
-        raise MemoryError("theirs")
-
-    with LeNet.load(device="cpu") as net:
-        answers = net.stream(batches())
-        assert len(next(answers)) == 2
-        with pytest.raises(MemoryError, match="theirs"):
-            next(answers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 
@@ -15,7 +14,6 @@ from lenetgpu.gpu.machines import H200, known
 from lenetgpu.gpu.occupancy import (
     PROCESSORS,
     Demand,
-    Processor,
     Waves,
     explain_waves,
     filling_batches,
@@ -67,11 +65,6 @@ def test_by_hand(capability, demand, by, limit):
     assert held.limit == limit
 
 
-def test_an_unknown_capability_has_the_limits_of_the_one_before_it():
-    assert replace(H200, compute_capability=88).limits == PROCESSORS[87]
-    assert replace(H200, compute_capability=130).limits == PROCESSORS[121]
-
-
 def test_a_known_machine_is_found_by_name_or_refused_with_the_names():
     assert known("h200") == H200
     with pytest.raises(
@@ -120,17 +113,6 @@ def test_explained():
     assert lines["occupancy"] == "33%"
     assert lines["waves"] == "120 / (8 x 15) = 1.00, the last 100% full"
     assert lines["full batches"] == "128, 256, 384, 512, 640"
-
-
-def test_explaining_a_block_that_does_not_fit():
-    lines = dict(explain_waves(Demand(255, 512, 0), H200.limits, 132, 7))
-    assert lines["blocks/SM (4)"] == "0, limited by registers"
-    assert "waves" not in lines
-
-
-def test_no_registers_and_no_shared_memory_are_no_limit():
-    lines = dict(explain_waves(Demand(0, 32, 0), Processor(32, 16, 0, reserved_bytes=0), 1, 1))
-    assert lines["by registers (2)"] == lines["by shared memory (3)"] == "no limit"
 
 
 @pytest.mark.gpu

@@ -106,12 +106,6 @@ def test_what_cannot_be_drawn_is_refused_before_the_run(arguments, words, monkey
     assert words in result.stderr
 
 
-def test_names_of_a_chart_are_texts_whatever_a_file_holds():
-    signal = {"signal": "window.hit"}
-    assert charts.colour("a", [signal])["scale"]["domain"] == [str(signal)]
-    assert charts.names("a", [signal])["sort"] == [str(signal)]
-
-
 def test_nothing_timed_is_no_picture():
     for draw in (
         lambda: charts.candidates([], LIMITS),

@@ -11,7 +11,6 @@ from PIL import Image, ImageDraw, ImageFilter
 from lenetgpu.errors import LenetError
 from lenetgpu.pictures import read_digit
 from lenetgpu.pictures.as_mnist import as_mnist
-from lenetgpu.pictures.digits import digits_of
 from lenetgpu.pictures.read import read_colours
 from lenetgpu.pictures.shapes import FILLED, filled_outline, sheet_of
 
@@ -68,19 +67,6 @@ def test_a_sheet_or_screen_is_read_alone(paper, ink, ground, bezel, angle):
     made = as_mnist(page)
     assert alike(made.pixels, SEVEN, 30)
     assert (TURNED in made.notes) == (ink < paper)
-
-
-def test_several_digits_on_a_sheet_are_said_and_the_largest_is_read():
-    sheet = np.full((400, 400), 230, np.float32)
-    for size, top, left in ((150, 20, 20), (150, 20, 280), (240, 180, 100)):
-        page = laid(strokes(width=40).resize((size, size)), 230, 30)
-        rows, columns = (np.flatnonzero((page < 220).any(axis=axis)) for axis in (1, 0))
-        cut = page[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        sheet[top : top + len(rows), left : left + len(columns)] = cut
-    made = as_mnist(on_ground(sheet, 60, 6).astype(np.float32))
-    assert made.notes == (TURNED, "3 digits stand apart, the largest is taken")
-    lone = as_mnist(laid(strokes(width=40).rotate(6), 230, 30))
-    assert alike(made.pixels, lone.pixels, 12)
 
 
 @pytest.mark.parametrize(("paper", "ground"), [(230, 60), (20, 160)])
@@ -145,13 +131,6 @@ def test_a_written_0_and_8_are_no_outlines(boxes, width):
     assert filled_outline(ring(boxes, width)) is None
 
 
-def test_a_loop_with_a_tail_is_no_outline():
-    image = Image.new("L", (200, 240))
-    ImageDraw.Draw(image).ellipse([80, 140, 112, 230], outline=255, width=3)
-    ImageDraw.Draw(image).line([(81, 185), (90, 100), (130, 15)], fill=255, width=3)
-    assert filled_outline(np.asarray(image) > 127) is None
-
-
 def coloured(paper, ink, mask=None):
     cover = np.asarray(strokes() if mask is None else mask, np.float32)[..., None] / 255
     page = np.asarray(paper, np.float32) * (1 - cover) + np.asarray(ink, np.float32) * cover
@@ -212,20 +191,6 @@ def test_a_jpeg_that_is_long_and_narrow_is_not_decoded_in_colour(tmp_path):
         read_digit(tmp_path / "long.jpg")
 
 
-def test_ink_of_lines_is_looked_at_as_such(monkeypatch):
-    seen = []
-
-    def spied(ink, *words, **how):
-        seen.append(bool(how.get("lines")))
-        return digits_of(ink, *words, **how)
-
-    monkeypatch.setattr("lenetgpu.pictures.as_mnist.digits_of", spied)
-    page = laid(strokes(width=12), 230, 35)
-    page[:, 170:] *= 0.5
-    assert as_mnist(page).notes[0] == TURNED
-    assert seen == [False, True]
-
-
 def angular(boxes, size, pad=40):
     """(H, W) bool: a block of `size` (W, H) with `boxes` cut out."""
     image = Image.new("L", size, 255)
@@ -259,30 +224,6 @@ def test_a_digit_close_to_its_sheets_edges_is_read(tight):
     made = as_mnist(page)
     assert made.notes == (TURNED,)
     assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
-
-
-def test_the_holes_of_a_thick_digit_are_never_filled():
-    for width in (20, 30, 40):
-        for boxes in ([[40, 30, 160, 210]], [[50, 20, 150, 125], [40, 105, 160, 220]]):
-            cut = ring(boxes, width)
-            made = as_mnist(laid(cut * 255, 235, 20))
-            assert FILLED not in made.notes and (made.pixels[9:19, 10:18] < 60).any()
-
-
-def test_what_lies_along_a_sheets_edge_is_none_of_its_digits():
-    sheet = np.zeros((300, 300), bool)
-    sheet[20:280, 30:270] = True
-    ink = laid(strokes((300, 300), 20, (-50, -60)), 0, 1)
-    size = digits_of(ink, sheet)[0].box
-    ink[20:280, 30:35] = ink[20:25, 30:270] = 1
-    assert digits_of(ink, sheet)[0].box == size
-
-
-def test_a_faint_pixel_is_a_strokes_where_strokes_are_thin_and_not_of_lines():
-    ink = np.zeros((120, 120), np.float32)
-    ink[20:60, 50] = ink[60, 50:80] = 1
-    ink[61:100, 80] = 0.8
-    assert digits_of(ink)[0].box[1] >= 99 > 65 > digits_of(ink, lines=True)[0].box[1]
 
 
 # what is drawn round or beside a digit

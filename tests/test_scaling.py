@@ -18,7 +18,7 @@ from lenetgpu.check.fit import groups, judge_groups
 from lenetgpu.check.truth import reference_scores, reference_stages
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.scaling import LEVELS, balance, most_pooled
+from lenetgpu.files.scaling import LEVELS, most_pooled
 from lenetgpu.files.weights import Weights, load_weights
 from lenetgpu.net.runners import CpuRunner
 from lenetgpu.network import weight_shapes
@@ -76,19 +76,6 @@ def test_packed_operands_hold_float_images(plan, given):
     precision = PLANS[plan][0]
     expected = truth("as they ship")
     assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_digits_half_as_bright_are_as_right(plan, given):
-    """And floats do not mind a sixteenth, the network having no biases."""
-    images = given[0][:32]
-    for most in (128,) if plan in ("int8", "int8_sparse") else (128, 16):
-        dim = np.rint(images * (most / 255)).astype(np.uint8)
-        expected, _ = reference_scores(dim, SETS["as they ship"])
-        found = scores(plan, dim, SETS["as they ship"])
-        parts = [("dim digits", slice(None))]
-        precision = PLANS[plan][0]
-        assert_within(judge_groups(parts, found, found.argmax(1), expected, precision))
 
 
 @pytest.mark.parametrize("plan", ["unrolled", "tiled"])
@@ -154,14 +141,6 @@ def test_channels_come_out_alike_whatever_powers_of_two_they_had(shipped_weights
     np.testing.assert_array_equal(np.ldexp(a.scores(9), -30), b.scores(9))
 
 
-def test_what_is_even_stays(shipped_weights):
-    once = shipped_weights.balanced
-    tensors, exponent = balance(once.tensors)
-    assert exponent == 0
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor, once[name])
-
-
 def test_channels_that_never_wake_are_zeros_with_what_they_meet():
     name = "some filters zero or never awake"
     held = SETS[name].balanced
@@ -189,18 +168,6 @@ def test_the_largest_pooled_output_is_reached_and_never_passed(rng):
         reached = np.maximum(reached, np.diagonal(pooled))
         assert (pooled <= most * (1 + 1e-12)).all()
     np.testing.assert_allclose(reached, most, rtol=1e-12)
-
-
-def test_scores_are_undone_for_every_run_and_chunk(given):
-    images = given[0]
-    weights = SETS["times 1e-6"]
-    expected = reference_scores(images, weights)[0]
-    pipeline = Pipeline(resolve("unrolled", "cpu"), weights, len(images), chunk=16)
-    assert pipeline.exponent
-    for count in (len(images), 40, 1):
-        pipeline.run(images[:count])
-        error = np.abs(pipeline.scores(count) - expected[:count]).max()
-        assert error <= 1e-5 * np.abs(expected).max()
 
 
 def test_whole_and_half_filters_keep_their_sums(rng):

@@ -70,12 +70,6 @@ def test_every_form_of_hdf5_is_read_without_hdf5(
         np.testing.assert_array_equal(source.whole().images, as_read(images))
 
 
-def test_other_filters_are_refused(tmp_path, digits):
-    path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28), compression="lzf")
-    with pytest.raises(LenetError, match="/x to be .*, found filter .*, which is none of gzip, sh"):
-        open_source(path)
-
-
 def test_a_float_that_numpy_has_not_is_refused(tmp_path, digits):
     """Three bytes wide: its bytes are none of any dtype's."""
     kind = h5py.h5t.IEEE_F32LE.copy()
@@ -147,18 +141,6 @@ def test_no_images_left(tmp_path, digits, skip, limit, message):
     path = npy(tmp_path / "x.npy", digits)
     with pytest.raises(LenetError, match=message):
         open_source(path, skip, limit)
-
-
-def test_a_read_must_fit(tmp_path, digits):
-    with open_source(npy(tmp_path / "x.npy", digits), limit=4) as source:
-        for lo, shape in ((1, (4, 28, 28, 1)), (-1, (1, 28, 28, 1)), (0, (2, 28, 28))):
-            with pytest.raises(ValueError, match="expected"):
-                source.read(lo, np.empty(shape, np.uint8))
-        with pytest.raises(ValueError, match="expected"):
-            source.read(0, np.empty((1, 28, 28, 1), np.float32))
-        with pytest.raises(ValueError, match="expected"):
-            source.read(0, np.empty((4, 28, 28, 1), np.uint8)[::2])
-        source.read(4, np.empty((0, 28, 28, 1), np.uint8))
 
 
 def test_memory_is_a_source_too(digits, labels):

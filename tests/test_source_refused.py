@@ -18,7 +18,6 @@ from lenetgpu.files import disk, hdf5_source, reading
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.hdf5 import opened, stored
 from lenetgpu.files.hdf5.stored import fletcher32
-from lenetgpu.files.hdf5_source import ChunkedSource
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 
@@ -153,21 +152,6 @@ def test_a_chunk_without_its_filters(tmp_path, digits):
     np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
 
 
-def test_filters_in_another_order(tmp_path, digits):
-    """A checksum that is deflated with its data."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_chunk((7, 28, 28))
-        plist.set_fletcher32()
-        plist.set_deflate(1)
-        space = h5py.h5s.create_simple(digits.shape)
-        item = h5py.h5d.create(file.id, b"x", h5py.h5t.STD_U8LE, space, plist)
-        item.write(h5py.h5s.ALL, h5py.h5s.ALL, digits)
-    with open_source(tmp_path / "x.h5") as source:
-        assert isinstance(source, ChunkedSource)
-        np.testing.assert_array_equal(source.whole().images, as_read(digits))
-
-
 @pytest.mark.parametrize(
     ("filters", "said"),
     [
@@ -185,19 +169,6 @@ def test_which_filters_are_taken(filters, said):
         return
     with pytest.raises(LenetError, match=said):
         list(stored._filters(plist, 4, LenetError))
-
-
-def test_a_chunk_with_a_wrong_checksum(tmp_path, digits):
-    path = h5(tmp_path / "x.h5", digits[:7], chunks=(7, 28, 28), fletcher32=True)
-    data = bytearray(path.read_bytes())
-    at = data.index(digits[3].tobytes())
-    data[at] ^= 1
-    path.write_bytes(data)
-    assert "to have a chunk whose checksum is " in refusals(path)
-    direct(path, b"abc", fletcher32=True)
-    with h5py.File(path, "a") as file:
-        file["so that it may hold a chunk"] = np.ones(LENGTH, np.uint8)
-    assert "found none" in refusals(path)
 
 
 @pytest.mark.parametrize(("length", "value"), [(3, None), (200_001, None), (783, 0), (784, 255)])

@@ -17,9 +17,7 @@ from conftest import ROOT
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
 from lenetgpu.cpu.jit import lazy_njit
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu import nvrtc
-from lenetgpu.lab import listing as starting
 from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
 from lenetgpu.stages.argmax import serial
@@ -125,20 +123,6 @@ def test_what_is_refused_is_one_sentence_and_writes_nothing(words, said, fresh):
     assert result.exit_code == 2
     assert said in result.output and len(result.output.splitlines()) == 1
     assert [path.name for path in fresh.iterdir()] == ["a-file"]
-
-
-def test_half_a_pair_is_taken_back(fresh, monkeypatch):
-    plain = starting.write_atomically
-
-    def full(path, data):
-        if path.suffix == ".cu":
-            raise LenetError(f"{path}: expected a place to write to, found: No space left")
-        plain(path, data)
-
-    monkeypatch.setattr(starting, "write_atomically", full)
-    result = run("variants", "--new", "conv", "mine")
-    assert result.exit_code == 2 and "No space left" in result.output
-    assert list((fresh / "mine").iterdir()) == []
 
 
 def test_what_guests_compile_is_not_kept(fresh, monkeypatch):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 ATTRIBUTE = "lenetgpu_sha256"
-BEFORE = "sha256"
-"""What the attribute was called at first, which others call theirs too."""
 OF_BLOCKS = "_sha256"
 """What the name of a data set of blocks' sums ends in."""
 NONE = "has no checksums: cannot tell damage"
@@ -44,7 +41,6 @@ _BYTES = 32
 _SHOWN, _NAMED = 12, 8
 _AT_ONCE = 8 << 20
 _NUMBERS = "a data set of numbers"
-_DIGITS = re.compile(r"[0-9a-f]{64}")
 
 
 class Sum:
@@ -72,9 +68,9 @@ def _described(dtype: np.dtype[Any], shape: Iterable[int]) -> str:
 
 def sum_of(array: Array) -> str:
     """The SHA-256 of an array, its type and shape, as hex."""
-    whole = Sum(array.dtype, array.shape)
-    whole.add(array)
-    return whole.hex()
+    found = Sum(array.dtype, array.shape)
+    found.add(array)
+    return found.hex()
 
 
 @dataclass(frozen=True)
@@ -203,51 +199,35 @@ def describe(owner: h5py.File | h5py.Dataset, found: Mapping[str, Any]) -> None:
     """Write attributes such that they can be summed, text in a fixed length; sums are left out."""
     for name, value in found.items():
         text = value.decode() if isinstance(value, bytes) else value
-        if is_ours(name, text):
-            continue
-        if isinstance(text, str):
+        if isinstance(text, str) and name != ATTRIBUTE:
             hdf5.set_text(owner, name, text)
-        else:
+        elif name != ATTRIBUTE:
             owner.attrs[name] = value
 
 
 def sum_up(file: h5py.File) -> None:
     """The sum over names, types, shapes and attributes, when everything is written."""
-    items = {name: file[name] for name in file}
-    state(file, _sum_of_facts(file, items, "a new file", ATTRIBUTE))
+    state(file, _sum_of_facts(file, {name: file[name] for name in file}, "a new file"))
 
 
-def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str, but: str) -> str:
-    """Of an open file and data sets of it, being read or written; `but` the root's attribute `but`.
+def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str) -> str:
+    """Of an open file and data sets of it, being read or written.
 
     LenetError where there are more attributes than fit a file with sums, or others.
     """
-    facts = _facts(file, "", _MOST_FACTS, path, but)
-    for name, item in items.items():
-        left = _MOST_FACTS - sum(len(value) for _, _, value in facts)
-        facts.append((name, "", _described(item.dtype, item.shape)))
-        facts += _facts(item, name, left, path, None)
+    facts, held = [], 0
+    for where, holder in {"": file, **items}.items():
+        for name in hdf5.attribute_names(holder):
+            if where or name != ATTRIBUTE:
+                facts.append((where, name, _value(holder.id, name, path)))
+                held += len(facts[-1][2])
+            if held > _MOST_FACTS:
+                raise LenetError(
+                    f"{path}: expected attributes of at most {_MOST_FACTS // 2:,} bytes beside "
+                    "checksums, found more"
+                )
+    facts += [(name, "", _described(item.dtype, item.shape)) for name, item in items.items()]
     return hashlib.sha256(json.dumps(sorted(facts)).encode()).hexdigest()
-
-
-def _facts(
-    holder: Any, where: str, most: int, path: str, but: str | None
-) -> list[tuple[str, str, str]]:
-    """(object, attribute, value) of all attributes but one.
-
-    LenetError where their values are longer than `most` together.
-    """
-    found: list[tuple[str, str, str]] = []
-    for name in hdf5.attribute_names(holder):
-        if name != but:
-            found.append((where, name, _value(holder.id, name, path)))
-            most -= len(found[-1][2])
-        if most < 0:
-            raise LenetError(
-                f"{path}: expected attributes of at most {_MOST_FACTS // 2:,} bytes beside "
-                "checksums, found more"
-            )
-    return found
 
 
 def _value(holder: Any, name: str, path: str) -> str:
@@ -278,26 +258,20 @@ def stated(file: hdf5.Untrusted) -> Sums:
     root group's sum knows cannot lose its own. What came beside it has none.
     """
     path, names = str(file.path), file.names(_MOST + 1)
-    called = _called(file, names)
-    if called is None:
+    having, whole = [name for name in names if _has(file, name)], hdf5.attribute(file, ATTRIBUTE)
+    if whole is None and not having:
         return Sums(path, {}, tuple(names), whole=False)
     if len(names) > _MOST:
         raise LenetError(
             f"{path}: expected at most {_MOST} data sets beside checksums, found more: the file is "
             "damaged, or was changed since"
         )
-    items = _having(file, names, called)
-    whole = _sum_said(file, called)
+    items = {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in having}
     if whole is not None:
         what = f"{path}: expected names and attributes"
-        compare(what, whole, _sum_of_facts(file, items, path, called))
-    sums = {name: str(_sum_said(item, called)) for name, item in items.items()}
+        compare(what, str(whole), _sum_of_facts(file, items, path))
+    sums = {name: str(hdf5.attribute(item, ATTRIBUTE)) for name, item in items.items()}
     return Sums(path, sums, tuple(name for name in names if name not in sums), whole is not None)
-
-
-def is_ours(name: str, value: object) -> bool:
-    """Whether an attribute of that name and value is a sum."""
-    return name == ATTRIBUTE or (name == BEFORE and _is_digits(value))
 
 
 def blocks(item: hdf5.Stored, sums: Sums) -> Blocks | None:
@@ -355,48 +329,10 @@ def _is_some(shape: tuple[int, ...]) -> bool:
     return bool(shape) and 0 not in shape
 
 
-def _called(file: hdf5.Untrusted, names: list[str]) -> str | None:
-    """What the attributes are called that hold the file's sums; None where it has none.
-
-    The name that others use too counts where all of it looks as this package wrote it: a sum's
-    digits at the root group and at every data set, or such that the root group's is right.
-    """
-    if file.holds_attribute(ATTRIBUTE) or any(_has(file, name, ATTRIBUTE) for name in names):
-        return ATTRIBUTE
-    if len(names) > _MOST or not file.holds_attribute(BEFORE):
-        return None
-    try:
-        whole, items = _sum_said(file, BEFORE), _having(file, names, BEFORE)
-        sums = [whole, *(_sum_said(item, BEFORE) for item in items.values())]
-        if not items or not all(map(_is_digits, sums)):
-            return None
-        if len(items) == len(names):
-            return BEFORE
-        right = _sum_of_facts(file, items, str(file.path), BEFORE) == whole
-    except LenetError:
-        return None  # another's, of another type
-    return BEFORE if right else None
-
-
-def _having(file: hdf5.Untrusted, names: list[str], called: str) -> Mapping[str, hdf5.Stored]:
-    """The data sets that have a sum, looked at."""
-    having = [name for name in names if _has(file, name, called)]
-    return {name: hdf5.find(file, name, _NUMBERS, _is_some, "fiu") for name in having}
-
-
-def _has(file: hdf5.Untrusted, name: str, called: str) -> bool:
+def _has(file: hdf5.Untrusted, name: str) -> bool:
     """Whether what a hard link of the root group leads to has a sum; no other link has."""
     import h5py
 
     link = name.encode("utf-8", "surrogateescape")
     hard = file.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
-    return bool(hard and h5py.h5a.exists(file.id, called.encode(), obj_name=link))
-
-
-def _sum_said(holder: hdf5.Untrusted | hdf5.Stored, called: str) -> str | None:
-    found = hdf5.attribute(holder, called)
-    return None if found is None else str(found)
-
-
-def _is_digits(text: object) -> bool:
-    return isinstance(text, str) and _DIGITS.fullmatch(text) is not None
+    return bool(hard and h5py.h5a.exists(file.id, ATTRIBUTE.encode(), obj_name=link))

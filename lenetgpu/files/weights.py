@@ -113,7 +113,7 @@ def about(path: Path) -> About:
         return About(form, model.sums, model.facts, model.unread)
     sums = checksums.verify(path)
     found = hdf5.attributes(path).items()
-    facts = {name: text for name, text in found if not checksums.is_ours(name, text)}
+    facts = {name: text for name, text in found if name != checksums.ATTRIBUTE}
     return About(form, sums, facts, tuple(hdf5.unread_attributes(path)))
 
 

@@ -32,7 +32,7 @@ def stated(tensors: Mapping[str, Array], facts: Mapping[str, object]) -> dict[st
     found = {
         name: str(fact)
         for name, fact in facts.items()
-        if not checksums.is_ours(name, fact) and not name.startswith(WHOLE)
+        if name != checksums.ATTRIBUTE and not name.startswith(WHOLE)
     }
     found |= {_OF + name: checksums.sum_of(tensor) for name, tensor in tensors.items()}
     found[WHOLE] = _over(found)
@@ -66,7 +66,7 @@ def facts_of(
     others = {
         name: text
         for name, text in entries.items()
-        if not (name.startswith(WHOLE) or name in but or checksums.is_ours(name, text))
+        if not (name.startswith(WHOLE) or name in but or name == checksums.ATTRIBUTE)
     }
     kept = {name: text for name, text in others.items() if _holds(name, text)}
     kept = dict(list(kept.items())[: MAX_ATTRIBUTES // 2])
