@@ -75,7 +75,6 @@ def writers(limit: int) -> list[Command]:
     return [
         *labels,
         Command(("data", "convert", digits, "made.h5"), ("made.h5",)),
-        Command(("data", "pack", digits, "made.h5"), ("made.h5",)),
         Command(("weights", "convert", str(default_weights()), "w.h5"), ("w.h5",)),
     ]
 
@@ -85,7 +84,7 @@ def commands(limit: int, mirror: str) -> list[Command]:
     some, seconds = ("--limit", str(limit), *CPU), ("--seconds", "1", *CPU)
     forms = ("--json", "r.json", "--csv", "r.csv")
     return [
-        *writers(limit)[-5:],
+        *writers(limit)[-4:],
         Command(("infer", *some, "--timing"), ()),
         Command(("profile", *some, *forms, "--trace", "t.json"), ()),
         Command(("compare", "pool1", "--batch", "64", *seconds, *forms), ()),

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
+
 import lenetgpu
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.gpu.instructions import INSTRUCTIONS
@@ -245,3 +247,13 @@ def said_of(document: Document) -> str:
     """Return device, date and commit of a run beside peers, and the peers' versions."""
     quick = "A quick run, not to be quoted. " if document.get("quick") else ""
     return f"{quick}{where(document)}; PyTorch {document.get('torch') or 'not installed'}"
+
+
+def filled(page: str, text: str, name: str, content: str) -> str:
+    """Return `text` with `content` as the part of that name, which has to be there once."""
+    begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    if text.count(begin) != 1 or rest.count(end) != 1:
+        raise click.ClickException(f"{page}: expected {begin} and {end} once each")
+    return f"{before}{begin}\n{content}\n{end}{after}"

@@ -29,6 +29,7 @@ from measured import (
     SOURCES,
     Document,
     device_name,
+    filled,
     how_sure,
     kernels_line,
     load,
@@ -997,16 +998,6 @@ def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callabl
     if not there(GPUS[0], "peers.json"):
         del found["README.md"]["peers"]
     return found
-
-
-def filled(page: str, text: str, name: str, content: str) -> str:
-    """Return `text` with `content` as the part of that name, which has to be there once."""
-    begin, end = f"<!-- begin:{name} -->", f"<!-- end:{name} -->"
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    if text.count(begin) != 1 or rest.count(end) != 1:
-        raise click.ClickException(f"{page}: expected {begin} and {end} once each")
-    return f"{before}{begin}\n{content}\n{end}{after}"
 
 
 def updated(page: str, text: str, named_only: bool = False) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import click
 import tutorial_counts
-from markers import filled
+from measured import filled
 
 from lenetgpu.cpu.threads import core_count, cpu_name, machine_load
 from lenetgpu.gpu import nvrtc

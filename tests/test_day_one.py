@@ -194,7 +194,6 @@ def test_choices_end_with_what_was_meant():
         (["completion"], ["'SHELL'", "bash, zsh, fish"]),
         (["completion", "ksh"], ["'ksh'", "'bash', 'zsh', 'fish'"]),
         (["data", "convert"], ["SOURCE"]),
-        (["data", "pack", "a"], ["TARGET"]),
         (["data", "fetch-mnist"], ["FOLDER"]),
         (["weights", "verify"], ["FILE"]),
         (["infer", "--json"], ["--json"]),

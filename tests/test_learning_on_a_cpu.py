@@ -14,7 +14,7 @@ from lenetgpu.problems import Argmax, Conv, Fc, Pool
 from lenetgpu.stages import outside
 from lenetgpu.stages.pool import mean
 
-START, STEPS = ROOT / "lenetgpu" / "commands" / "start", ROOT / "docs" / "tutorial"
+START, STEPS = ROOT / "lenetgpu" / "lab" / "start", ROOT / "docs" / "tutorial"
 STEP = Conv(7, 6, 8, 8, 4, 3)
 CASES = {
     START / "conv.py": (Conv(7, 6, 3, 5, 3, 2, stride=2, pad=1), Conv(5, 6, 2, 3, 2, 3)),

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 PROMISED = ("3.10", "3.11", "3.12", "3.13", "3.14")
 READ = """
 import sys
@@ -29,8 +31,6 @@ LIST = """
 import sys
 sys.path.append({libraries!r})
 from lenetgpu.cli import main
-
-pytestmark = pytest.mark.slow
 main(["variants", "--json"])
 """
 

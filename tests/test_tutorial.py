@@ -58,7 +58,7 @@ def test_its_commands_run_in_order_and_do_as_the_page_says(tutorial, fresh):
 
 def test_the_first_step_is_what_new_writes():
     for ending in (".py", ".cu"):
-        written = (ROOT / "lenetgpu" / "commands" / "start" / f"conv{ending}").read_text()
+        written = (ROOT / "lenetgpu" / "lab" / "start" / f"conv{ending}").read_text()
         step = (STEPS / f"step1{ending}").read_text()
         assert step == written.replace('family="mine"', 'family="step1"')
 
@@ -94,7 +94,7 @@ def test_a_page_that_is_out_of_step_is_called_so(tutorial, old, new, said):
 
 def test_a_step_that_changed_makes_its_outputs_stale(tutorial, tmp_path, monkeypatch):
     shutil.copytree(STEPS, tmp_path / "docs" / "tutorial")
-    shutil.copytree(ROOT / "lenetgpu" / "commands", tmp_path / "lenetgpu" / "commands")
+    shutil.copytree(ROOT / "lenetgpu" / "lab", tmp_path / "lenetgpu" / "lab")
     monkeypatch.setattr(tutorial, "ROOT", tmp_path)
     text = (ROOT / "docs" / "tutorial.md").read_text()
     assert tutorial.stale(text) == []

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.client
 import io
+import tempfile
 import threading
 import urllib.request
 import zlib
@@ -153,6 +154,7 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         return path
     if fault is not None:
         say(f"{name}: already here, but {fault}; fetching it again")
+    _check_place(path.parent)
     reasons = []
     for mirror in mirrors:
         try:
@@ -168,3 +170,13 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
         reasons.append(f"{mirror}: {different}")
     kept = "" if fault is None else f"; the file that was there stays as it was: {fault}"
     raise LenetError(f"{name}: expected to download it, found {'; '.join(reasons)}{kept}")
+
+
+def _check_place(folder: Path) -> None:
+    """Raise LenetError, before anything is downloaded, unless files can be written there."""
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return
+    except OSError as error:
+        raise LenetError(f"{folder}: cannot write into {nearest}: {error.strerror}") from error

@@ -11,7 +11,7 @@ _FAMILIES = {
     "mma_winograd": "mma_winograd_fp16",
     "wgmma": "fused int8 split wgmma_fp16 wgmma_fp16x3 wgmma_int8",
     "wgmma_sparse": "wgmma_sparse_int8",
-    "wgmma_winograd": "wgmma_winograd_fp16x3 wgmma_winograd_roles_fp16",
+    "wgmma_winograd": "wgmma_winograd_fp16x3 wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "winograd": "winograd",
     "resident": "",
     "outputs": "",

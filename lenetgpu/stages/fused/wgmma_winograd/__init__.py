@@ -4,7 +4,7 @@ from lenetgpu.network import FEATURES
 from lenetgpu.stages.registry import offer
 
 _FAMILIES = {
-    "fp16_roles": "wgmma_winograd_roles_fp16",
+    "fp16_roles": "wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "fp16x3_features": "wgmma_winograd_fp16x3",
     "fp16_pack": "",
     "fp16x3_pack": "",
