@@ -27,8 +27,6 @@ from lenetgpu.store.entries import place
 
 pytestmark = pytest.mark.gpu
 PLANS = ("fp32", "fp16", "sgemm", "fft", "tiled")
-ALL_PLANS = (*PLANS, "auto", "serial", "unrolled", "cublas", "course", "block", "half", "fp16x3",
-             "int8", "mma_fp16x3", "mma_fp16")  # fmt: skip
 THREADS, CALLS, EACH = 8, 40, 33
 LIMIT_S = 400
 TRIED_S = 30  # of allocations refused one by one, in any order, in a process that shares its GPU
@@ -194,20 +192,17 @@ FILLED = (
 )
 
 
-OFTEN = ("fp32", "fp16", "fp16x3", "tiled", "unrolled", "fft", "auto:fp16")
-
-
 @pytest.mark.alone
-@pytest.mark.parametrize("plan", [*ALL_PLANS, "auto:fp16", "auto:fp16x3", "auto:int8"])
+@pytest.mark.parametrize("plan", ["fp32", "fp16x3", "unrolled", "fft", "auto:fp16"])
 def test_a_full_gpu_gives_the_same_labels_or_a_sentence(plan, ran, tmp_path):
     """10,000 digits beside what leaves 256 MiB free, 64, 2: 256 suffice for every plan.
 
-    One plan of each way to take memory is asked four times, the others beside 64 MiB.
+    One plan of each way to take memory.
     """
     if not runs_here(plan.partition(":")[0]):
         pytest.skip(f"this GPU has no plan {plan}")
     found = {}
-    for left in (0, 256 << 20, 64 << 20, 2 << 20) if plan in OFTEN else (0, 64 << 20):
+    for left in (0, 256 << 20, 64 << 20, 2 << 20):
         target = tmp_path / f"{left}.npy"
         code, out, errors = ran(FILLED, plan, left, target, seconds=180)
         where = f"{left >> 20} MiB left: exit {code}\n{out[-500:]}\n{errors[-2000:]}"

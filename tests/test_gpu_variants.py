@@ -27,7 +27,7 @@ from lenetgpu.stages import variants
 from lenetgpu.stages.conv.reference import reference as conv_reference
 
 pytestmark = pytest.mark.gpu
-BATCHES = (1, 3, 64, 133)
+BATCHES = (1, 3, 133)
 FULL = 10_000
 # the two kernels of a fused family share a private layout: whole plans check them
 GPU = [v for v in variants(device="cuda") if v.kind not in (FEATURES, CLASSIFIER)]
@@ -46,7 +46,7 @@ def plain(problem):
     return tuple((name, getattr(problem, name)) for name in names)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def case(kind, problem_type, known, n):
     seed = int.from_bytes(np.random.default_rng().bytes(4), "little")
     print(f"seed {seed}")
@@ -79,20 +79,20 @@ def assert_right(variant, problem, n):
 
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
-@pytest.mark.parametrize("n", BATCHES)
-def test_network_shapes(variant, n):
+def test_network_shapes(variant):
     needs(variant)
     for problem in network_problems(variant):
-        assert_right(variant, problem, n)
+        for n in BATCHES:
+            assert_right(variant, problem, n)
 
 
 @pytest.mark.parametrize("variant", GPU, ids=lambda v: f"{v.kind}-{v.full_name}")
-@pytest.mark.parametrize("n", [1, 5])
-def test_odd_shapes(variant, n):
+def test_odd_shapes(variant):
     needs(variant)
     for base in ODD[variant.kind]:
         for problem in in_layouts(variant, base):
-            assert_right(variant, problem, n)
+            for n in (1, 5):
+                assert_right(variant, problem, n)
 
 
 def bases(kind):

@@ -33,10 +33,11 @@ from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.lab import infer as job
 from lenetgpu.measure.outcome import FEW
-from lenetgpu.plan import NAMED, resolve
+from lenetgpu.plan import resolve
 
 pytestmark = pytest.mark.gpu
-PLANS = [name for name, devices in NAMED.items() if "cuda" in devices]
+# a plan of each precision and of each way to launch
+PLANS = ["fp32", "course", "fft", "half", "fp16", "fp16x3", "int8", "int8_sparse", "mma_fp16"]
 
 
 @pytest.fixture(params=PLANS)
