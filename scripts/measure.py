@@ -86,11 +86,7 @@ def jobs_of(device: str, quick: bool) -> Iterator[Job]:
     yield Job("weights", "weights.json",
               f"scripts/any_weights.py {on} {'--images 200' if quick else ''}", 60)  # fmt: skip
     yield Job("scale", "scale.json", f"scripts/scale.py {on} {_scale(device, quick)}", 240)
-    runs = "--runs 2 --seconds 1" if quick else "--seconds 1"
-    yield Job("instrument", "instrument.json", f"scripts/instrument.py {on} {runs}", 300)
     if device == "cpu":
-        yield Job("instrument", "instrument-loaded.json",
-                  f"scripts/instrument.py {runs} --load 2", 600)  # fmt: skip
         # as `make infer`, which names no device where there is no GPU
         yield Job("infer", "infer.json", f"infer --batch 10000 {on if driver_gpus() else ''}", 10,
                   text="infer.txt")  # fmt: skip
@@ -115,8 +111,6 @@ def jobs_of(device: str, quick: bool) -> Iterator[Job]:
             words = f"--plan {name} {on} --batch 10000 --timing"
             yield Job("plans", f"plans/{name}.json",
                       f"infer {{mnist}} --weights {{course}} {words}", 8)  # fmt: skip
-    words = "--rounds 3 --not-many" if quick else ""
-    yield Job("streams", "streams.json", f"scripts/streams_sweep.py {words}", 35)
 
 
 def data() -> dict[str, Path | None]:

@@ -44,8 +44,8 @@ GPUS = ("nvidia-h100-80gb-hbm3", GPU)
 """The folders that the pages are written of, the GPU that was measured last first."""
 _BATCHES = (1, 10_000)
 _KINDS: dict[Any, str] = {stage.name: stage.kind for stage in STAGES}
-_KINDS |= {(stage.name,): stage.kind for stage in STAGES}
-_KINDS |= {span.name: span.kind for span in SPANS} | {span.stages: span.kind for span in SPANS}
+_KINDS |= {span.name: span.kind for span in SPANS}
+_KINDS |= {"+".join(span.stages): span.kind for span in SPANS}
 _PASSES = {
     RELU: PASSES_OF,
     MEAN: PASSES_OF,
@@ -90,109 +90,60 @@ def _files(variant: Variant, problems: Iterable[Any]) -> set[Path]:
     }
 
 
-def _of_plan(name: str, device: str) -> set[Path]:
-    plan = resolve(canonical(name), device)
-    return {
-        path
-        for step in build_steps(plan, "uint8")
-        if step.variant is not None
-        for path in _files(step.variant, [step.problem])
-    }
+def _of_plan(name: str, device: str) -> Iterator[Path]:
+    for step in build_steps(resolve(canonical(name), device), "uint8"):
+        if step.variant is not None:
+            yield from _files(step.variant, [step.problem])
 
 
-def _of_variant(kind: str, name: str, device: str) -> set[Path]:
-    return {
-        path
-        for variant in variants(kind)
-        if name in variant.names and variant.needs.device in (device, "cpu")
-        for path in _files(variant, network_problems(variant))
-    }
+def _of_variant(kinds: Iterable[str], name: str, device: str, shape: str = "") -> Iterator[Path]:
+    for variant in (v for kind in kinds for v in variants(kind)):
+        known = (variant.full_name,) if shape else variant.names
+        if name in known and variant.needs.device in (device, "cpu"):
+            if shape:
+                problem = variant.laid_out(taken(shape).problem)
+                yield from _files(variant, [] if isinstance(problem, str) else [problem])
+            else:
+                yield from _files(variant, network_problems(variant))
 
 
-def _of_conv(document: Document) -> Iterator[Path]:
-    """Of every shape's candidates."""
-    device = document["device"]["kind"]
-    by_name = {v.full_name: v for v in variants("conv") if v.needs.device in (device, "cpu")}
-    for case in document["cases"]:
-        for entry in case["candidates"]:
-            variant = by_name.get(entry["name"])
-            if variant is None or entry["status"] != "right":
-                continue
-            problem = variant.laid_out(taken(case["shape"]).problem)
-            if not isinstance(problem, str):
-                yield from _files(variant, [problem])
-
-
-def _of_course(document: Document) -> Iterator[Path]:
-    device = document["device"]["kind"]
-    for row in document["rows"]:
-        name = row["variant"]
-        if row["status"] != "right":
-            continue
-        if name.startswith("plan "):
-            plan, _, _ = name.removeprefix("plan ").partition(",")
+def _ran(node: Any, device: str, kinds: tuple[str, ...], shape: str = "") -> Iterator[Path]:
+    """The sources of every right variant and of every plan that a part of a document names."""
+    for one in node if isinstance(node, list) else ():
+        yield from _ran(one, device, kinds, shape)
+    if not isinstance(node, dict) or node.get("status", "right") != "right":
+        return
+    shape = node["shape"] if isinstance(node.get("shape"), str) else shape
+    place = node.get("stage") or "+".join(s for s in node.get("stages", ()) if isinstance(s, str))
+    kinds = (_KINDS[place],) if place in _KINDS else kinds
+    name = str(node.get("variant") or node.get("name") or "")
+    if name in (APART, MERGED):
+        for kind in (_KINDS[part] for part in place.split("+")):
+            yield from _of_variant((kind,), LINEAR[device][kind], device)
+    yield from _of_variant(kinds, _PASSES.get(name, name), device, shape)
+    plans = [name.removeprefix("plan ").partition(",")[0]] if name.startswith("plan ") else []
+    plans += [node["plan"]] if isinstance(node.get("plan"), str) else []
+    held = node["plans"] if isinstance(node.get("plans"), dict) else {}
+    plans += [one for one, found in held.items() if "plan" not in found]
+    for plan in plans:
+        if plan != "auto":
             yield from _of_plan(plan, device)
-        elif name in _PASSES:
-            yield from _of_variant("pool", _PASSES[name], device)
-        elif name in (APART, MERGED):
-            for part in row["stage"].split("+"):
-                yield from _of_variant(_KINDS[part], LINEAR[device][_KINDS[part]], device)
-        else:
-            yield from _of_variant(_KINDS[row["stage"]], name, device)
-
-
-def _of_counters(document: Document, device: str) -> Iterator[Path]:
-    """Of every row's variant, and of the plans'."""
-    for row in document["rows"]:
-        name = _PASSES.get(row["variant"], row["variant"])
-        yield from _of_variant(_KINDS[row["stage"]], name, device)
-    for plan in document["plans"].values():
-        for slot in plan["plan"]:
-            yield from _of_variant(_KINDS[tuple(slot["stages"])], slot["variant"], device)
+    for value in node.values():
+        yield from _ran(value, device, kinds, shape)
 
 
 def _paths(document: Document) -> Iterator[Path]:
-    device = document["device"]["kind"]
+    device, command = document["device"]["kind"], document["command"]
     if document.get("ceilings") and device == "cuda":
         yield FMA_RATE.source.resolve()
-    if document["command"] in ("conv", "winners"):
-        yield from _of_conv(document)
-    elif document["command"] == "compare" and "candidates" in document:
-        for entry in document["candidates"]:
-            yield from _of_variant(_KINDS[document["what"]], entry["name"], device)
-    elif document["command"] == "compare":
-        yield from _of_course(document)
-    elif document["command"] == "counters":
-        yield from _of_counters(document, device)
-    elif document["command"] == "weights":
-        for name in document["rows"][0]["plans"]:
-            yield from _of_plan(name, device)
-    elif document["command"] == "peers":
-        for row in document["rows"]:
-            if row.get("plan", "auto") != "auto":
-                yield from _of_plan(row["plan"], device)
-    elif document["command"] == "shares":
+    if command == "shares":
         yield from (kernel.source for kernel in shares_kernels(TABLE_1, TABLE_1_BATCH))
         yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
-        if "latency" in document:
-            yield from (kernel.source for kernel in LOAD_LATENCY)
-    elif document["command"] == "scale":
-        yield from _of_plan(document["plan"], device)
-    elif document["command"] == "streams":
-        for sweep in document["sweeps"]:
-            yield from _of_plan(sweep["plan"], device)
+        yield from (kernel.source for kernel in LOAD_LATENCY if "latency" in document)
     else:
-        yield from _of_infer(document, device)
-
-
-def _of_infer(document: Document, device: str) -> Iterator[Path]:
-    """Of a plan's slots, and of the conversions between them that it timed."""
-    for slot in document["plan"]:
-        yield from _of_variant(_KINDS[tuple(slot["stages"])], slot["variant"], device)
-    between = {row["variant"] for row in document["stages"] if not row["stages"]}
-    for kind in ("scale", "relayout"):
-        for name in between:
-            yield from _of_variant(kind, name, device)
+        conv = command in ("conv", "winners")
+        kinds = ("conv",) if conv else (_KINDS.get(document.get("what"), ""), "scale", "relayout")
+        yield from _ran(document["cases"] if conv else document, device, kinds)
 
 
 def kernels_of(document: Document) -> dict[str, str]:
@@ -204,30 +155,16 @@ def kernels_of(document: Document) -> dict[str, str]:
     return {str(path.relative_to(SOURCES)): source_hash(path) for path in found}
 
 
-def joined(document: Document) -> list[str]:
-    """The stages' sources that `document`'s plans run today and did not when it was taken."""
-    new = set(kernels_of(document)) - set(document.get("kernels") or {})
-    return sorted(name for name in new if name.startswith(_SHORT))
-
-
-def _named(what: str, sources: set[str]) -> str:
-    names = ", ".join(name.removeprefix(_SHORT) for name in sorted(sources))
-    return f"{what}: {names}" if names else ""
-
-
 def kernels_line(documents: tuple[Document, ...]) -> str:
     """Whether what `documents` ran is still what the sources are."""
-    without = [document for document in documents if not document.get("kernels")]
-    if len(without) == len(documents):
-        return "kernels not recorded"
     recorded = [document for document in documents if document.get("kernels")]
-    since = {name for document in recorded for name in changed(document)}
-    new = {name for document in recorded for name in joined(document)}
+    if not recorded:
+        return "kernels not recorded"
+    names = sorted({name for document in recorded for name in changed(document)})
     said = "kernels as they are in the sources"
-    if since or new:
-        said = "; ".join(filter(None, (_named("since then changed", since),
-                                       _named("run today and not then", new))))  # fmt: skip
-    return said + (", some kernels not recorded" if without else "")
+    if names:
+        said = "since then changed: " + ", ".join(name.removeprefix(_SHORT) for name in names)
+    return said + (", some kernels not recorded" if len(recorded) < len(documents) else "")
 
 
 def _range(counts: list[int], of: str) -> str:

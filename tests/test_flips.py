@@ -269,26 +269,6 @@ def test_what_ships_holds_what_it_always_held():
     assert load_weights(assets.default_weights()).digest == WEIGHTS
 
 
-def test_adding_checksums_keeps_all_and_writes_the_same_bytes_again(script, tmp_path, converted):
-    add = script("add_checksums").with_checksums
-    plain = tmp_path / "plain.h5"
-    for path in (assets.default_weights(), converted):
-        made = rewritten(path, tmp_path / "made.h5", bare)
-        with h5py.File(plain, "w") as file, h5py.File(made) as source:
-            for name, item in source.items():
-                file.create_dataset(name, data=item[...], compression="gzip")
-                file[name].attrs.update({"note": "of variable length", "scale": [1.0, 2.0]})
-        made.write_bytes(add(plain))
-        assert checksums.verify(made)
-        with h5py.File(plain) as file, h5py.File(made) as found:
-            for name, item in file.items():
-                assert (found[name].dtype, found[name].shape) == (item.dtype, item.shape)
-                assert found[name][...].tobytes() == item[...].tobytes()
-                assert found[name].attrs["note"].decode() == "of variable length"
-                assert found[name].attrs["scale"].tolist() == [1, 2]
-        assert add(made) == made.read_bytes()
-
-
 def test_attributes_without_end_are_not_all_held(tmp_path):
     """Many data sets' names may lead to one that has many attributes."""
     with h5py.File(tmp_path / "x.h5", "w") as file:

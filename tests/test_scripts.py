@@ -69,7 +69,9 @@ def test_every_measured_file_has_a_job_and_data_is_asked_for(measure):
         made = {job.target for job in measure.jobs_of(device, False)}
         place = ROOT / "docs" / "measured" / folder
         there = {path.relative_to(place).as_posix() for path in place.rglob("*.json")}
-        assert there - made <= {"sanitize.json", "end_to_end.json", "one.json", "cold.json",
+        assert there - made <= {"sanitize.json", "streams.json", "instrument.json",
+                                "instrument-loaded.json", "end_to_end.json", "one.json",
+                                "cold.json",
                                 "again/pascal-multi-best.json", "again/256x56-3x3.json",
                                 }  # fmt: skip
     job = next(job for job in measure.jobs_of("cpu", True) if job.part == "peers")
@@ -177,8 +179,6 @@ def test_a_table_says_which_kernels_changed_since_its_figures(script):
     )
     old = measured.kernels_line((document | {"kernels": now | {source: "0" * 64}},))
     assert old == "since then changed: fused/wgmma/int8_features.cu"
-    fewer = {name: key for name, key in now.items() if name != source}
-    assert "run today and not then" in measured.kernels_line((document | {"kernels": fewer},))
     assert measured.kernels_line((document | {"kernels": {}},)) == "kernels not recorded"
 
 
