@@ -90,10 +90,3 @@ def test_little_is_written_twice():
     pairs = {pair for paths in where.values() if len(paths) <= 8
              for pair in combinations(sorted(paths), 2)}  # fmt: skip
     assert len(pairs) <= 6, sorted(pairs)
-
-
-def test_the_front_door_is_short():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 160
-    install = next(number for number, line in enumerate(lines, 1) if "pip install" in line)
-    assert install < 40
