@@ -282,8 +282,8 @@ def test_attributes_are_one_number_or_text_of_fixed_length(tmp_path):
         free="of variable length", many=np.arange(9), vast=np.bytes_(b"x" * 64_001),
         truth=True, none=h5py.Empty("f4"), pair=np.zeros((), [("a", "u1")]),
     )  # fmt: skip
-    assert hdf5.attributes(path) == {"number": "3", "half": "0.5", "text": "plain"}
-    assert set(hdf5.unread_attributes(path)) == {"free", "many", "vast", "truth", "none", "pair"}
+    unread = dict.fromkeys(("free", "many", "vast", "truth", "none", "pair"))
+    assert hdf5.attributes(path) == {"number": "3", "half": "0.5", "text": "plain"} | unread
     said = {
         "free": "text of variable length", "many": "9 items", "vast": "64,001 bytes, more than",
         "truth": "an enumeration", "none": "0 items", "pair": "a compound type",

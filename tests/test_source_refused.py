@@ -76,7 +76,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path, rng, make):
     with open_source(path) as source:
         source.read(0, out)
         os.truncate(path, path.stat().st_size * 5 // 8)
-        if make != "chunked":  # after HDF5 only the file's size is believed
+        if make not in ("chunked", "idx.gz"):  # after HDF5 only the file's size is believed
             source.read(1_000, out)
             np.testing.assert_array_equal(out, as_read(images)[1_000:2_000])
         with pytest.raises(LenetError) as caught:

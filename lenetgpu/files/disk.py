@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lenetgpu.errors import LenetError
@@ -26,7 +25,6 @@ class OpenFile:
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         """Open `path`, or take `file` that is open already; LenetError where it cannot be read."""
         self.path = path
-        self._turn = Lock()
         try:
             self.file = open_regular(path, "a file to read") if file is None else file
             self.size = os.fstat(self.file.fileno()).st_size
@@ -40,7 +38,7 @@ class OpenFile:
         done = 0
         try:
             while done < len(out):
-                got = self._some(out[done:], at + done)
+                got = os.preadv(self.file.fileno(), [out[done:]], at + done)
                 if not got:
                     raise LenetError(
                         f"{self.path}: expected {len(out):,} bytes from byte {at:,} on, "
@@ -52,13 +50,6 @@ class OpenFile:
                 f"{self.path}: expected {len(out):,} readable bytes from byte {at:,} on, "
                 f"found: {error.strerror or error}"
             ) from error
-
-    def _some(self, out: memoryview, at: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self.file.fileno(), [out], at)
-        with self._turn:
-            self.file.seek(at)
-            return self.file.readinto(out)  # type: ignore[attr-defined,no-any-return]
 
     def close(self) -> None:
         """Close the file."""

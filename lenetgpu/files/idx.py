@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 IMAGE_MAGIC, LABEL_MAGIC = 2051, 2049
 KEPT_BYTES = 256 << 20
 """What a gzip file's source keeps at most of images that another thread has read past."""
-_STEP = 4 << 20
+_STEP = 1 << 20
 
 
 class _Header:
@@ -69,87 +69,81 @@ class _Header:
             raise self.refuse(path, None if found > self.bytes else found)
 
 
-class GzipSource(Source):
-    """Images of an IDX file of gzip, which can only be inflated from its start on.
+class _Unpacked:
+    """Blocks of a gzip file's images, which can only be inflated from its start on.
 
-    Reads are to come about in order. Of what a read goes past, KEPT_BYTES are kept for the thread
-    that asks for it later; a read further back begins anew at the start of the file.
+    Blocks that are passed are kept until all of each was asked for, KEPT_BYTES of them; what was
+    dropped is inflated from the start again.
     """
 
-    def __init__(self, file: OpenFile, header: _Header, labels: Array | None, chosen: range):
-        super().__init__(str(file.path), "uint8", labels, chosen)
-        self._packed, self._path, self._header = file, file.path, header
-        self.inflated_from = file.size
-        self._turn = Lock()
+    def __init__(self, file: OpenFile, header: _Header) -> None:
+        self._packed, self._header, self._turn = file, header, Lock()
         self._kept: dict[int, Array] = {}
+        self._left: dict[int, int] = {}
         self._file: BinaryIO | None = None
-        self._at = 0
+        self._next = 0
 
-    def _fill(self, first: int, out: Array) -> None:
+    def read(self, first: int, out: Array) -> None:
+        """Fill `out` with the images from `first` on."""
         with self._turn:
-            done = self._from_kept(first, out)
-            if done < len(out):
-                self._reach(first + done)
-                self._inflate(out[done:])
+            while len(out):
+                number, at = divmod(first, _STEP // PIXELS)
+                if number not in self._kept:
+                    self._reach(number)
+                part = self._kept[number][at : at + len(out)]
+                out[: len(part)] = part
+                self._left[number] -= len(part)
+                if self._left[number] <= 0:
+                    del self._kept[number]
+                first, out = first + len(part), out[len(part) :]
 
-    def _from_kept(self, first: int, out: Array) -> int:
-        """Hand over what is kept of these images; how many, from the first on, were."""
-        done = 0
-        while done < len(out):
-            at = first + done
-            start = next((s for s, kept in self._kept.items() if s <= at < s + len(kept)), None)
-            if start is None:
-                break
-            kept = self._kept.pop(start)
-            part = kept[at - start :][: len(out) - done]
-            out[done : done + len(part)] = part
-            done += len(part)
-            for left, rest in (
-                (start, kept[: at - start]),
-                (first + done, kept[at - start + len(part) :]),
-            ):
-                if len(rest):
-                    self._kept[left] = rest
-        return done
-
-    def _reach(self, image: int) -> None:
-        """Bring the inflated file to `image`, keeping what is passed on the way."""
+    def _reach(self, number: int) -> None:
+        """Inflate up to a block and keep it."""
         import numpy as np
 
-        if self._file is None or self._at > image:
-            self._file = unpacking(self._packed.file)
-            self._file.read(self._header.length)
-            self._at = 0
-        while self._at < image:
-            passed = np.empty((min(image - self._at, _STEP // PIXELS), *IMAGE_SHAPE), np.uint8)
-            start = self._at
-            self._inflate(passed)
-            unasked = max(0, self.chosen.start - start)
-            if unasked < len(passed):
-                self._kept[start + unasked] = passed[unasked:]
-            while sum(images.nbytes for images in self._kept.values()) > KEPT_BYTES:
+        file, self._file = self._file, None  # gone where it is damaged
+        if file is None or number < self._next:
+            file, self._next = unpacking(self._packed.file), 0
+            file.read(self._header.length)
+        while self._next <= number:
+            size = _STEP // PIXELS
+            count = min(size, self._header.count - self._next * size)
+            block = np.empty((count, *IMAGE_SHAPE), np.uint8)
+            self._inflate(file, block.reshape(-1).data, self._next * size * PIXELS)
+            self._kept[self._next], self._left[self._next] = block, count
+            self._next += 1
+            while len(self._kept) > max(1, KEPT_BYTES // _STEP):
                 del self._kept[next(iter(self._kept))]
+        self._file = file
 
-    def _inflate(self, out: Array) -> None:
-        """Fill `out` with the next images; after the last one, see that nothing follows."""
-        assert self._file is not None
-        view = out.reshape(-1).data
+    def _inflate(self, file: BinaryIO, view: memoryview, at: int) -> None:
+        """Fill `view` from byte `at` of the images on; after the last, see that nothing follows."""
         done = 0
         try:
             while done < len(view):
-                got = self._file.readinto(view[done : done + _STEP])  # type: ignore[attr-defined]
+                got = file.readinto(view[done:])  # type: ignore[attr-defined]
                 if not got:
-                    raise self._header.refuse(self._path, self._at * PIXELS + done)
+                    raise self._header.refuse(self._packed.path, at + done)
                 done += got
-            self._at += len(out)
-            if self._at == self._header.count and self._file.read(1):
-                raise self._header.refuse(self._path, None)
+            if at + done == self._header.bytes and file.read(1):
+                raise self._header.refuse(self._packed.path, None)
         except broken() as error:
-            raise _damaged(self._path, self._header.what, error) from error
+            raise _damaged(self._packed.path, self._header.what, error) from error
+
+
+class GzipSource(Source):
+    """Images of an IDX file of gzip; reads are to come about in order."""
+
+    def __init__(self, file: OpenFile, header: _Header, labels: Array | None, chosen: range):
+        super().__init__(str(file.path), "uint8", labels, chosen)
+        self._unpacked, self._packed = _Unpacked(file, header), file
+        self.inflated_from = file.size
+
+    def _fill(self, first: int, out: Array) -> None:
+        self._unpacked.read(first, out)
 
     def close(self) -> None:
         """Close the file."""
-        self._file = None
         self._packed.close()
 
 

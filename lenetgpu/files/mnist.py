@@ -7,12 +7,10 @@ import hashlib
 import http.client
 import io
 import tempfile
-import threading
+import time
 import urllib.request
 import zlib
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as LateError
 from pathlib import Path
 
 from lenetgpu.errors import LenetError
@@ -46,52 +44,26 @@ _PIECE = 1 << 20
 _BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """Opens http and https, whatever a redirect or a mirror names."""
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler, urllib.request.UnknownHandler, urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler, urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler, urllib.request.HTTPErrorProcessor,
-    ):  # fmt: skip
-        opener.add_handler(handler())
-    return opener
-
-
 def _download(url: str) -> bytes:
-    """Return what `url` gives; ValueError where its length is wrong."""
-    with _opener().open(url, timeout=_SILENT_S) as reply:
+    """Return what `url` gives; TimeoutError where it takes longer than _ATTEMPT_S.
+
+    ValueError where its length is wrong.
+    """
+    begun, data = time.monotonic(), bytearray()
+    with urllib.request.urlopen(url, timeout=_SILENT_S) as reply:
         declared = reply.length
-        data: bytes = reply.read(MAX_BYTES + 1)
-    if max(declared or 0, len(data)) > MAX_BYTES:
-        raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {declared or 'more'}")
+        if (declared or 0) > MAX_BYTES:
+            raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found {declared}")
+        while piece := reply.read1(_PIECE):
+            data += piece
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"expected at most {MAX_BYTES:,} bytes, found more")
+            if time.monotonic() - begun > _ATTEMPT_S:
+                late = f"expected it within {_ATTEMPT_S:,.0f} s, found it not whole"
+                raise TimeoutError(late)
     if declared is not None and len(data) != declared:
         raise ValueError(f"expected {declared:,} bytes as announced, found {len(data):,}")
-    return data
-
-
-def _in_time(url: str) -> bytes:
-    """Return what `url` gives within _ATTEMPT_S; TimeoutError where it takes longer.
-
-    It runs in a thread, which is left behind then: a name server, a handshake or a header that
-    comes byte by byte asks for no clock.
-    """
-    answer: Future[bytes] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(_download(url))
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True, name="lenetgpu-download").start()
-    try:
-        return answer.result(_ATTEMPT_S)
-    except LateError as error:
-        if answer.done():
-            raise
-        late = f"expected it within {_ATTEMPT_S:,.0f} s, found it not whole"
-        raise TimeoutError(late) from error
+    return bytes(data)
 
 
 def _digest(packed: bytes) -> str:
@@ -158,7 +130,7 @@ def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> 
     reasons = []
     for mirror in mirrors:
         try:
-            data = _in_time(mirror + name)
+            data = _download(mirror + name)
             different = _other(data, pinned)
         except _BROKEN as error:
             reasons.append(f"{mirror}: {str(error) or type(error).__name__}")

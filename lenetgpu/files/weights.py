@@ -112,9 +112,10 @@ def about(path: Path) -> About:
         model = forms.read(path)
         return About(form, model.sums, model.facts, model.unread)
     sums = checksums.verify(path)
-    found = hdf5.attributes(path).items()
-    facts = {name: text for name, text in found if name != checksums.ATTRIBUTE}
-    return About(form, sums, facts, tuple(hdf5.unread_attributes(path)))
+    found = hdf5.attributes(path)
+    unread = tuple(name for name, text in found.items() if text is None)
+    facts = {n: text for n, text in found.items() if text is not None and n != checksums.ATTRIBUTE}
+    return About(form, sums, facts, unread)
 
 
 def _form(path: Path) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 Array = np.ndarray[Any, Any]
 
@@ -40,20 +41,8 @@ def shrunk(grey: Array, side: int = SIDE) -> Array:
 
 def resized(grey: Array, height: int, width: int) -> Array:
     """`grey` (H, W) float32 at (height, width): each pixel an average over what it covers."""
-    down, across = _weights(len(grey), height), _weights(grey.shape[1], width)
-    found: Array = np.einsum("ij,kj->ik", np.einsum("ij,jk->ik", down, grey), across)
-    return found
-
-
-def _weights(length: int, wanted: int) -> Array:
-    """(wanted, length) float32, rows of sum 1: a triangle as wide as two pixels of the coarser."""
-    step = length / wanted
-    reach = max(1.0, step)
-    centres = (np.arange(wanted) + 0.5) * step - 0.5
-    far = np.abs(np.arange(length) - centres[:, None]) / reach
-    rows = np.maximum(0, 1 - far)
-    found: Array = (rows / rows.sum(axis=1, keepdims=True)).astype(np.float32)
-    return found
+    image = Image.fromarray(np.ascontiguousarray(grey, np.float32))
+    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
 def blurred(grey: Array) -> Array:

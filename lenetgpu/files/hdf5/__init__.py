@@ -15,7 +15,6 @@ from lenetgpu.files.hdf5.opened import begins_later as begins_later
 from lenetgpu.files.hdf5.opened import open_file as open_file
 from lenetgpu.files.hdf5.opened import open_hdf5 as open_hdf5
 from lenetgpu.files.hdf5.opened import readable as readable
-from lenetgpu.files.hdf5.opened import unread_attributes as unread_attributes
 from lenetgpu.files.hdf5.stored import MAX_DATASET_BYTES as MAX_DATASET_BYTES
 from lenetgpu.files.hdf5.stored import Stored as Stored
 from lenetgpu.files.hdf5.stored import find as find

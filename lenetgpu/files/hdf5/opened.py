@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -177,24 +177,15 @@ def readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def attributes(path: Path) -> dict[str, str]:
-    """Attributes of the root group that may be read, as text."""
+def attributes(path: Path) -> dict[str, str | None]:
+    """Attributes of the root group as text; None for those not to be read: of variable length."""
+    found: dict[str, str | None] = {}
     with open_hdf5(path) as file:
-        return {name: text for name, text in _attributes(file) if text is not None}
-
-
-def unread_attributes(path: Path) -> list[str]:
-    """Names of those that may not be read: of variable length, say."""
-    with open_hdf5(path) as file:
-        return [name for name, text in _attributes(file) if text is None]
-
-
-def _attributes(file: Untrusted) -> Iterator[tuple[str, str | None]]:
-    for name in attribute_names(file):
-        try:
-            yield name, str(attribute(file, name))
-        except LenetError:
-            yield name, None
+        for name in attribute_names(file):
+            found[name] = None
+            with suppress(LenetError):
+                found[name] = str(attribute(file, name))
+    return found
 
 
 def linked(group: Any, name: str, refuse: Callable[[str], LenetError]) -> tuple[Any, bytes] | None:
