@@ -23,7 +23,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.files.assets import default_digits
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.jobs import cluster, manifest, worker
+from lenetgpu.jobs import crew, manifest, worker
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Follower, append, begin, read
 from lenetgpu.measure.outcome import Request
@@ -351,14 +351,14 @@ def test_two_dask_workers_write_the_files_of_none(tmp_path, folder):
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_workers_of_a_cpu_share_its_cores(device, monkeypatch):
     pytest.importorskip("distributed", reason="no Dask")
-    monkeypatch.setattr(cluster, "core_count", lambda: 8)
-    monkeypatch.setattr(cluster, "choose_device", lambda wanted, plan: (None, "none here"))
-    assert cluster.share(Request(device=device), "4").threads == 2
-    assert cluster.share(Request(device=device), "16").threads == 1
-    assert cluster.share(Request(device=device, threads=3), "4").threads == 3
-    assert cluster.share(Request(device=device), None).threads is None
-    monkeypatch.setattr(cluster, "choose_device", lambda wanted, plan: (object(), "a GPU"))
-    assert cluster.share(Request(), "4").threads is None
+    monkeypatch.setattr(crew, "core_count", lambda: 8)
+    monkeypatch.setattr(crew, "choose_device", lambda wanted, plan: (None, "none here"))
+    assert crew.share(Request(device=device), "4").threads == 2
+    assert crew.share(Request(device=device), "16").threads == 1
+    assert crew.share(Request(device=device, threads=3), "4").threads == 3
+    assert crew.share(Request(device=device), None).threads is None
+    monkeypatch.setattr(crew, "choose_device", lambda wanted, plan: (object(), "a GPU"))
+    assert crew.share(Request(), "4").threads is None
 
 
 def test_workers_and_schedulers_that_are_not_there(tmp_path, folder):

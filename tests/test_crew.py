@@ -1,13 +1,16 @@
-"""Who does a job's shards: lots of them, each written while the next is computed."""
+"""Who does a job's shards, each written while the next is computed; what many workers come to."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
+import sys
 import threading
 import time
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +22,13 @@ from lenetgpu.files.assets import default_digits, default_weights
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
-from lenetgpu.jobs import cluster, manifest, worker
+from lenetgpu.jobs import crew, manifest, worker
 from lenetgpu.jobs import opened as opening
-from lenetgpu.jobs.here import run_here
+from lenetgpu.jobs.crew import OnDask, UnfinishedError, run_here
 from lenetgpu.jobs.inputs import Input, fingerprint, gather
 from lenetgpu.jobs.job import Job
-from lenetgpu.jobs.lots import Lots
 from lenetgpu.jobs.manifest import Failed, Row
+from lenetgpu.jobs.model import Costs, lot, predict
 from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.outcome import Request
 
@@ -47,21 +50,17 @@ def begun(tmp_path):
     return out, job, (str(out), job.key, pickle.dumps(REQUEST))
 
 
-def test_a_lot_goes_on_behind_a_bad_shard(begun):
+def test_a_task_goes_on_behind_a_bad_shard_and_does_none_again(begun):
     out, _, told = begun
-    found, seconds = cluster._task(*told, (1, 2, 3))
-    assert [(number, how) for number, how, _ in found] == [(1, "done"), (2, "bad"), (3, "done")]
-    assert "image 120" in found[1][2] and seconds > 0
-    assert sorted(manifest.read(out).done) == [1, 3]
-    assert Row(**found[2][2]) == manifest.read(out).done[3]
-
-
-def test_what_a_dead_worker_had_listed_is_not_done_again(begun):
-    out, _, told = begun
-    cluster._task(*told, (0, 1))
+    with pytest.raises(UnfinishedError) as raised:
+        crew._task(*told, [1, 2, 3])
+    done = manifest.read(out).done
+    assert raised.value.rows == [done[1], done[3]] and sorted(done) == [1, 3]
+    ((number, why),) = raised.value.bad
+    assert number == 2 and "image 120" in why
+    assert len(str(raised.value)) < 100  # Dask cuts long ones
     before = (out / "part-000001.npy").stat().st_mtime_ns
-    found, _ = cluster._task(*told, (1, 3))
-    assert [how for _, how, _ in found] == ["done", "done"]
+    assert [row.shard for row in crew._task(*told, [0, 1])] == [0, 1]
     assert (out / "part-000001.npy").stat().st_mtime_ns == before
     assert manifest.read(out).redone == 0
 
@@ -81,7 +80,7 @@ def test_tasks_of_one_process_take_turns(begun, monkeypatch):
             inside.remove(shard)
 
     def task(number):
-        found[number] = cluster._task(*told, (number,))[0][0][1]
+        found[number] = crew._task(*told, [number])[0].shard
 
     monkeypatch.setattr(Worker, "_label", slow)
     threads = [threading.Thread(target=task, args=(number,)) for number in (0, 1, 3, 4)]
@@ -89,26 +88,7 @@ def test_tasks_of_one_process_take_turns(begun, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == dict.fromkeys((0, 1, 3, 4), "done") and max(most) == 1
-
-
-def test_a_process_keeps_the_worker_of_its_last_job(begun):
-    _, _, told = begun
-    cluster._task(*told, (0,))
-    first = cluster._worker(*told)
-    assert cluster._worker(*told) is first
-    other = (told[0], "another job", told[2])
-    assert cluster._worker(*other) is not first and cluster._worker(*told) is not first
-
-
-def test_a_lot_at_which_workers_die_is_taken_apart(begun):
-    out, job, _ = begun
-    crew, lots = cluster.Crew(None, out, job, REQUEST), Lots(())
-    assert list(crew._died((3, 4), lots, 3)) == []
-    assert [lots.take(1), lots.take(1)] == [((3,), 1), ((4,), 1)]
-    (failed,) = crew._died((4,), lots, 3)
-    assert failed == Failed(4, 50, failed.sentence, 3) and "images 200 to 250" in failed.sentence
-    assert not len(lots)
+    assert found == {number: number for number in (0, 1, 3, 4)} and max(most) == 1
 
 
 def test_the_shard_before_is_listed_while_the_next_is_computed(begun, monkeypatch):
@@ -161,21 +141,6 @@ def test_a_file_is_opened_once_for_shards_that_follow(begun, monkeypatch):
     assert [source._file.file.closed for source in held] == [True, True]
 
 
-def test_files_alike_but_in_the_middle_are_each_read(tmp_path):
-    """The same size, time, first and last bytes."""
-    images = load_dataset(default_digits()).images[:400].copy()
-    np.save(tmp_path / "a.npy", images)
-    images[150:250] = images[250:150:-1]
-    np.save(tmp_path / "b.npy", images)
-    for name in "ab":
-        os.utime(tmp_path / f"{name}.npy", ns=(10**18, 10**18))
-    words = ["classify", str(tmp_path / "?.npy"), "--out", str(tmp_path / "out"), "--shard", "100"]
-    done = CliRunner().invoke(main, [*words, "--device", "cpu", "--plan", "fp32", "--no-progress"])
-    assert done.exit_code == 0, done.output
-    found = [np.load(path) for path in sorted((tmp_path / "out").glob("part-*"))]
-    assert not (np.concatenate(found[:4]) == np.concatenate(found[4:])).all()
-
-
 def test_damage_behind_a_shard_is_not_its_own(tmp_path):
     """Labels are read as far as a file is opened."""
     head = (0x803).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in (300, 28, 28))
@@ -217,14 +182,7 @@ def test_a_shard_that_fails_on_its_way_leaves_nothing(begun):
     assert sorted(path.name for path in out.iterdir()) == ["manifest.json"]
 
 
-def test_a_worker_that_cannot_be_made_ready_is_said(begun):
-    out, job, _ = begun
-    other = Request(None, default_weights(), plan="fp32", device="cpu", threads=0)
-    assert "--threads" in cluster._prepare(str(out), "other", pickle.dumps(other))
-    assert cluster._prepare(str(out), job.key, pickle.dumps(REQUEST)) == ""
-
-
-@pytest.mark.parametrize("workers", [None, "1"])
+@pytest.mark.parametrize("workers", [None, pytest.param("1", marks=pytest.mark.slow)])
 def test_what_a_worker_costs(tmp_path, workers):
     """Nothing is left; a scheduler is measured where there is one."""
     if workers is not None:
@@ -246,15 +204,123 @@ def test_what_a_worker_costs(tmp_path, workers):
     assert sorted(Path(tmp_path).iterdir()) == [read, found]
 
 
-def test_a_job_without_workers_ends_with_a_sentence(begun, monkeypatch):
+@pytest.fixture
+def dask():
+    """A client of a scheduler in this process, of so many workers."""
     distributed = pytest.importorskip("distributed", reason="no Dask")
+
+    @contextmanager
+    def made(workers):
+        with (
+            distributed.LocalCluster(workers, processes=False, dashboard_address=None) as here,
+            distributed.Client(here) as client,
+        ):
+            yield client
+
+    return made
+
+
+def test_a_bad_shard_is_begun_as_often_as_asked_and_set_aside(begun, dask, monkeypatch):
     out, job, _ = begun
-    monkeypatch.setattr(cluster, "LOOK_S", 0.1)
-    monkeypatch.setattr(cluster, "JOIN_S", 0.3)
+    label, begins = Worker._label, []
+
+    def counted(self, shard):
+        begins.append(shard.number)
+        return label(self, shard)
+
+    monkeypatch.setattr(Worker, "_label", counted)
+    monkeypatch.setattr(crew, "lot", lambda shards, workers: 3)
+    with dask(1) as client:
+        found = list(OnDask(client, REQUEST).ready(out, job)([0, 1, 2, 3], 2))
+    (failed,) = [row for row in found if isinstance(row, Failed)]
+    assert failed == Failed(2, 50, failed.sentence, 2) and "image 120" in failed.sentence
+    assert sorted(row.shard for row in found if isinstance(row, Row)) == [0, 1, 3]
+    assert sorted(begins) == [0, 1, 2, 2, 3]
+
+
+def test_what_ends_a_job_passes_through_dask(begun, dask, monkeypatch):
+    """The full disk of one worker, and one that cannot be made ready; neither is tried again."""
+    out, job, _ = begun
+    calls = []
+
+    def full(self, labelled):
+        calls.append(labelled)
+        raise StopError("no space")
+
+    monkeypatch.setattr(Worker, "_end", full)
+    with dask(1) as client:
+        with pytest.raises(StopError, match="no space"):
+            list(OnDask(client, REQUEST).ready(out, job)([0], 3))
+        with pytest.raises(LenetError, match="--threads"):
+            OnDask(client, replace(REQUEST, threads=0)).ready(out, job)
+    assert len(calls) == 1
+
+
+TASKS, REAL = [], crew._task
+
+
+def dies(folder, key, asked, numbers):
+    """A task that kills its workers at shard 4."""
+    TASKS.append(numbers)
+    if 4 in numbers:
+        raise sys.modules["distributed"].KilledWorker("task", SimpleNamespace(address="there"), 3)
+    return REAL(folder, key, asked, numbers)
+
+
+def test_a_task_at_which_workers_die_is_taken_apart(begun, dask, monkeypatch):
+    monkeypatch.setattr(crew, "_task", dies)
+    monkeypatch.setattr(crew, "lot", lambda shards, workers: 2)
+    with dask(1) as client:
+        found = list(OnDask(client, REQUEST)._run(begun[2], begun[1], [3, 4], 1))
+    assert TASKS == [[3, 4], [3], [4]]
+    (failed,) = [row for row in found if isinstance(row, Failed)]
+    assert failed == Failed(4, 50, failed.sentence, 1) and "images 200 to 250" in failed.sentence
+
+
+def test_a_job_without_workers_ends_with_a_sentence(begun, dask, monkeypatch):
+    out, job, _ = begun
+    monkeypatch.setattr(crew, "LOOK_S", 0.1)
+    monkeypatch.setattr(crew, "JOIN_S", 0.3)
     with (
-        distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as made,
-        distributed.Client(made) as client,
+        dask(0) as client,
         pytest.raises(StopError, match="expected one at least, found none for 0 s"),
     ):
-        list(cluster.Crew(client, out, job, REQUEST).run([0, 1]))
+        list(OnDask(client, REQUEST)._run(begun[2], job, [0, 1]))
     assert manifest.read(out).done == {}
+
+
+ONE = Costs(
+    read=1_000.0, read_all=1e6, label=500.0, start=3.0, opening=0.1, ending=0.2, line=0.001
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change, bound, rate",
+    [
+        ({"read_all": 2_000.0}, "the files' medium", 2_000.0),
+        ({"line": 0.5}, "the manifest", 2_000.0),
+        ({"task": 0.5}, "the scheduler", 2_000.0),
+        ({"there": 2, "label_all": 600.0}, "the network", 80_000 / (10_000 / 300 + 1)),
+        ({"bus": 500.0, "kernels": 900.0}, "the bus", 80_000 / 21),
+        ({"bus": 900.0, "kernels": 500.0}, "the kernels", 80_000 / 21),
+        ({"read": 100.0}, "reading", 80_000 / 101),
+        ({"ending": 5.0}, "a shard's ends", 80_000 / 50),
+        ({}, "the network", 80_000 / 21),
+    ],
+)
+def test_what_bounds_eight_workers(change, bound, rate):
+    found = predict(replace(ONE, **change), 80_000, 1_000, 8)
+    assert found.bound == bound and found.rate == pytest.approx(rate)
+    assert found.seconds == pytest.approx(3 + 80_000 / rate)
+
+
+def test_a_worker_has_whole_shards():
+    assert predict(ONE, 2_500, 1_000, 1).rate == pytest.approx(2_500 / (5 + 0.3))
+    found = predict(ONE, 2_000, 1_000, 8)
+    assert found.bound == "the number of shards" and found.rate == pytest.approx(2_000 / 2.1)
+
+
+def test_tasks_are_several_a_worker_and_of_several_shards_where_there_are_many():
+    assert [lot(shards, 4) for shards in (1, 127, 128, 1_000, 10**6)] == [1, 1, 2, 15, 32]
+    found = predict(replace(ONE, label=1e9, read=1e9, task=2.0), 100_000, 1_000, 1)
+    assert found.bound == "the scheduler" and found.rate == pytest.approx(100_000 / (17 * 2.0))

@@ -1,116 +1,59 @@
-"""Who does a job's shards: this process, or Dask's workers."""
+"""Who does a job's shards: this process, or Dask's workers here or on a cluster that is there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import logging
+import os
+import pickle
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.errors import LenetError
-from lenetgpu.jobs import cluster
+from lenetgpu import __version__
+from lenetgpu.cpu.threads import core_count
+from lenetgpu.errors import LenetError, first_line, require_extra
+from lenetgpu.gpu.faults import lost
+from lenetgpu.jobs import manifest
 from lenetgpu.jobs.costs import costs, label_rate
-from lenetgpu.jobs.here import run_here
 from lenetgpu.jobs.job import Job
 from lenetgpu.jobs.manifest import Failed, Row
-from lenetgpu.jobs.model import Costs
-from lenetgpu.jobs.worker import Worker
+from lenetgpu.jobs.model import Costs, lot
+from lenetgpu.jobs.worker import StopError, Worker
 from lenetgpu.measure.document import device_json
 from lenetgpu.measure.outcome import Request
+from lenetgpu.measure.timing import clock
 from lenetgpu.net.engine import Engine
-from lenetgpu.plan import AUTO, settled
+from lenetgpu.plan import AUTO, choose_device, settled
+
+TRIES = 3
+"""Times that a shard is begun before it is set aside."""
+AHEAD = 2
+"""Tasks that each worker has been given at most: it does one while the other waits beside it."""
+JOIN_S, LOOK_S = 60.0, 5.0
+"""Seconds that a worker is waited for; those after which a job looks whether one is left."""
+_LOST = 70
+"""Exit code of a worker whose GPU is lost; another is started in its place."""
+_TALKATIVE = ("asyncio", "bokeh", "dask_cuda", "distributed", "tornado")
+"""Libraries whose tracebacks about connections that ended are nobody's business."""
+_TASKS = 256
+_turn = threading.Lock()
+"""One task of a process at a time, however many threads its cluster gave it."""
 
 Rows = Callable[[list[int], int], Iterator[Row | Failed]]
 """What does the shards of these numbers, each begun so many times at most."""
 Resolved = tuple[str, str, str, dict[str, Any]]
 """(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to."""
-
-
-class Here:
-    """This process as the crew."""
-
-    dashboard = ""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-
-    def resolve(self, dtype: str, size: int) -> Resolved:
-        """(plan, precision, "cpu" or "cuda", the device as JSON) that really run."""
-        return resolve(self.request, dtype, size)
-
-    def ready(self, folder: Path, job: Job) -> Rows:
-        """Make ready for a job; what then does shards."""
-        worker = Worker(folder, job, self.request)
-        worker.ready(job.valid[0].dtype)
-        return partial(run_here, worker)
-
-    def costs(self, folder: Path, job: Job) -> Costs:
-        """What a worker costs here; nothing is left in `folder`."""
-        return costs(Worker(folder, job, self.request), folder)
-
-
-class OnDask:
-    """Dask's workers as the crew."""
-
-    def __init__(self, client: Any, request: Request) -> None:
-        self.client, self.request = client, request
-        self.dashboard: str = cluster.dashboard(client)
-
-    def resolve(self, dtype: str, size: int) -> Resolved:
-        """As `Here.resolve`, on one of the workers."""
-        found: Resolved = self._asked(resolve, self.request, dtype, size)
-        return found
-
-    def ready(self, folder: Path, job: Job) -> Rows:
-        """Make all workers ready for a job; what then does shards."""
-        crew = cluster.Crew(self.client, folder, job, self.request)
-        crew.ready()
-        return crew.run
-
-    def costs(self, folder: Path, job: Job) -> Costs:
-        """What a worker costs there, alone and while all are at work, and a task of Dask's."""
-        alone: Costs = self._asked(_costs, folder, job, self.request)
-        addresses = cluster.addresses(self.client)
-        at_once = [
-            self.client.submit(_said, _label, (folder, job, self.request), pure=False,
-                               workers=[address])
-            for address in addresses
-        ]  # fmt: skip
-        rates = [_heard(future) for future in at_once]
-        task = cluster.task_seconds(self.client)
-        return replace(alone, task=task, there=len(rates), label_all=sum(rates))
-
-    def _asked(self, call: Callable[..., Any], *words: Any) -> Any:
-        return _heard(self.client.submit(_said, call, words, pure=False))
-
-
-def _said(call: Callable[..., Any], words: tuple[Any, ...]) -> tuple[bool, Any]:
-    """What a call comes to on a worker: whether it went well, what it gave or its sentence."""
-    try:
-        return True, call(*words)
-    except LenetError as error:
-        return False, str(error)
-
-
-def _heard(future: Any) -> Any:
-    well, found = cluster.result(future)
-    if not well:
-        raise LenetError(found)
-    return found
-
-
-def _costs(folder: Path, job: Job, request: Request) -> Costs:
-    return costs(Worker(folder, job, request), folder)
-
-
-def _label(folder: Path, job: Job, request: Request) -> float:
-    return label_rate(Worker(folder, job, request))
+Told = tuple[str, str, bytes]
+"""A job to a worker: its folder, its key, and the pickled request."""
 
 
 def resolve(request: Request, dtype: str, size: int) -> Resolved:
-    """(plan, precision, "cpu" or "cuda", the device as JSON) that a request comes to here."""
+    """What a request really runs on this machine."""
     engine = Engine(request)
     if request.plan == AUTO:
         engine.start(dtype, size)
@@ -126,5 +69,311 @@ def crew(
     if workers is None and scheduler is None:
         yield Here(run)
         return
-    with cluster.cluster(workers, scheduler, tries) as client:
-        yield OnDask(client, cluster.share(run, workers))
+    with cluster(workers, scheduler, tries) as client:
+        yield OnDask(client, share(run, workers))
+
+
+class Here:
+    """This process as the crew: one shard after the other, on one device."""
+
+    dashboard = ""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    def resolve(self, dtype: str, size: int) -> Resolved:
+        """What the request really runs."""
+        return resolve(self.request, dtype, size)
+
+    def ready(self, folder: Path, job: Job) -> Rows:
+        """Make ready for a job; what then does shards."""
+        worker = Worker(folder, job, self.request)
+        worker.ready(job.valid[0].dtype)
+        return partial(run_here, worker)
+
+    def costs(self, folder: Path, job: Job) -> Costs:
+        """What a worker costs here; nothing is left in `folder`."""
+        return costs(Worker(folder, job, self.request), folder)
+
+
+def run_here(worker: Worker, numbers: Iterable[int], tries: int = TRIES) -> Iterator[Row | Failed]:
+    """Do the shards of these numbers; a bad one is begun again behind all others, then set aside.
+
+    StopError, which ends the job, is raised.
+    """
+    left = list(numbers)
+    with closing(worker):
+        for count in range(1, tries + 1):
+            bad = []
+            for shard, found in worker.run(worker.job.joined(left)):
+                if isinstance(found, Row):
+                    yield found
+                elif count < tries:
+                    bad.append(shard.number)
+                else:
+                    yield Failed(shard.number, len(shard), str(found), count)
+            left = bad
+
+
+class OnDask:
+    """Dask's workers as the crew."""
+
+    def __init__(self, client: Any, request: Request) -> None:
+        self.client, self.request = client, request
+        served = "dashboard" in client.scheduler_info(n_workers=0).get("services", {})
+        self.dashboard: str = client.dashboard_link or "" if served else ""
+
+    def resolve(self, dtype: str, size: int) -> Resolved:
+        """As `Here.resolve`, on one of the workers."""
+        found: Resolved = result(self._submit(resolve, self.request, dtype, size))
+        return found
+
+    def ready(self, folder: Path, job: Job) -> Rows:
+        """Make all workers that are there ready for a job; what then does shards."""
+        told = str(folder.resolve()), job.key, pickle.dumps(self.request)
+        asked = [
+            self._submit(_prepare, *told, workers=[address], allow_other_workers=True)
+            for address in self._addresses()
+        ]
+        for future in asked:
+            with suppress(_dask().KilledWorker):  # what the job's shards will say too
+                result(future)
+        return partial(self._run, told, job)
+
+    def costs(self, folder: Path, job: Job) -> Costs:
+        """What a worker costs there, alone and while all are at work, and a task of Dask's."""
+        told = folder, job, self.request
+        alone: Costs = result(self._submit(_costs, *told))
+        there = self._addresses()
+        at_once = [self._submit(_label, *told, workers=[address]) for address in there]
+        rates = [result(future) for future in at_once]
+        begun = clock()
+        result(self.client.submit(sum, self.client.map(abs, range(_TASKS), pure=False)))
+        task = (clock() - begun) / _TASKS
+        return replace(alone, task=task, there=len(rates), label_all=sum(rates))
+
+    def _submit(self, call: Callable[..., Any], *words: Any, **how: Any) -> Any:
+        return self.client.submit(call, *words, pure=False, **how)
+
+    def _addresses(self) -> list[str]:
+        """Of the workers that are there."""
+        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+
+    def _run(
+        self, told: Told, job: Job, numbers: list[int], tries: int = TRIES
+    ) -> Iterator[Row | Failed]:
+        """Rows as they come, in any order; those set aside. StopError ends the job.
+
+        Dask begins a task again where one of its shards is bad or its worker died. Where several
+        workers died at one, a shard of it kills them, which shows when each is alone.
+        """
+        shares = [[one.number for one in shard.each] for shard in job.joined(numbers)]
+        size = lot(len(shares), max(1, len(self._addresses())))
+        parts = (shares[lo : lo + size] for lo in range(0, len(shares), size))
+        waiting = deque([number for share in part for number in share] for part in parts)
+        flying: dict[Any, list[int]] = {}
+        try:
+            while waiting or flying:
+                most = AHEAD * max(1, len(self._addresses()))
+                while waiting and len(flying) < most:
+                    given = waiting.popleft()
+                    flying[self._submit(_task, *told, given, retries=tries - 1)] = given
+                for future in self._ended(list(flying)):
+                    given = flying.pop(future)
+                    try:
+                        yield from result(future)
+                    except UnfinishedError as error:
+                        yield from error.rows
+                        for number, why in error.bad:
+                            yield Failed(number, len(job.shard(number)), why, tries)
+                    except _dask().KilledWorker:
+                        if len(given) > 1:
+                            waiting.extend([number] for number in given)
+                            continue
+                        shard = job.shard(given[0])
+                        why = (
+                            f"{shard.input.path}: expected workers that finish images "
+                            f"{shard.lo:,} to {shard.hi:,}, found that several died at them"
+                        )
+                        yield Failed(shard.number, len(shard), why, tries)
+        finally:
+            with suppress(Exception):  # the scheduler may be gone
+                self.client.cancel(list(flying))
+
+    def _ended(self, flying: list[Any]) -> list[Any]:
+        """The tasks that came back, one at least; StopError where nobody is there to do one."""
+        alone = 0.0
+        while True:
+            try:
+                found = _dask().wait(flying, timeout=LOOK_S, return_when="FIRST_COMPLETED")
+                return list(found.done)
+            except TimeoutError:
+                alone = 0.0 if self._addresses() else alone + LOOK_S
+            except _dask().CancelledError as error:
+                raise _gone() from error
+            if alone >= JOIN_S:
+                raise StopError(
+                    f"workers: expected one at least, found none for {JOIN_S:.0f} s; "
+                    "the same command goes on where it stopped"
+                )
+
+
+class UnfinishedError(Exception):
+    """Of a task's shards some are `rows` and some `bad`: (number, why)."""
+
+    def __init__(self, rows: list[Row], bad: list[tuple[int, str]]) -> None:
+        super().__init__(rows, bad)
+        self.rows, self.bad = rows, bad
+
+    def __str__(self) -> str:
+        return f"{len(self.bad)} bad shards"  # Dask replaces an exception that says much
+
+
+@lru_cache(1)
+def _worker(folder: str, key: str, asked: bytes) -> Worker:
+    """The process' own worker for its last job, `asked` a pickled request."""
+    found = manifest.read(Path(folder))
+    if found is None:
+        raise LenetError(f"{folder}: expected the manifest of a job, found none")
+    return Worker(Path(folder), found.job, pickle.loads(asked))
+
+
+def _prepare(folder: str, key: str, asked: bytes) -> None:
+    with _turn:
+        worker = _worker(folder, key, asked)
+        worker.ready(worker.job.valid[0].dtype)
+
+
+def _task(folder: str, key: str, asked: bytes, numbers: list[int]) -> list[Row] | LenetError:
+    """The lines of these shards, or the error that another try would not mend.
+
+    Those that are listed already are not done again. Raises UnfinishedError where some are bad.
+    """
+    with _turn:
+        try:
+            worker = _worker(folder, key, asked)
+            found = list(worker.run(worker.job.joined(numbers)))
+        except LenetError as error:
+            if isinstance(error, StopError) and lost():
+                os._exit(
+                    _LOST
+                )  # the scheduler gives the task to another, the nanny starts one anew
+            return error
+    rows = [row for _, row in found if isinstance(row, Row)]
+    bad = [(shard.number, str(why)) for shard, why in found if not isinstance(why, Row)]
+    if bad:
+        raise UnfinishedError(rows, bad)
+    return rows
+
+
+def _costs(folder: Path, job: Job, request: Request) -> Costs:
+    return costs(Worker(folder, job, request), folder)
+
+
+def _label(folder: Path, job: Job, request: Request) -> float:
+    return label_rate(Worker(folder, job, request))
+
+
+def result(future: Any) -> Any:
+    """What a future came to; the LenetError that it came to is raised.
+
+    StopError where the workers or the scheduler cannot say.
+    """
+    try:
+        found = future.result()
+    except ImportError as error:
+        raise StopError(
+            f"workers: expected lenetgpu {__version__} installed there, found: {error}"
+        ) from error
+    except (_dask().CancelledError, OSError) as error:
+        raise _gone() from error
+    if isinstance(found, LenetError):
+        raise found
+    return found
+
+
+def _gone() -> StopError:
+    return StopError(
+        "scheduler: expected it to stay until the job ends, found it gone; "
+        "the same command goes on where it stopped"
+    )
+
+
+def share(request: Request, workers: str | None) -> Request:
+    """`request` for each of several workers of one machine: the cores are shared out."""
+    if workers in (None, "cuda") or request.threads is not None:
+        return request
+    if choose_device(request.device, request.plan)[0] is not None:
+        return request
+    return replace(request, threads=max(1, core_count() // int(workers or 1)))
+
+
+def _dask() -> Any:
+    """The library `distributed`; LenetError where it is not."""
+    require_extra("--workers, --scheduler", "distributed", "cluster")
+    import distributed
+
+    return distributed
+
+
+@contextmanager
+def cluster(workers: str | None, scheduler: str | None, tries: int = TRIES) -> Iterator[Any]:
+    """A Dask client of `workers` ("2": processes here, "cuda": one a GPU) or of a scheduler.
+
+    LenetError where Dask is not installed, nobody answers, or there is no worker in a minute.
+    """
+    distributed = _dask()
+    import dask
+
+    settings = {
+        "distributed.scheduler.allowed-failures": tries - 1,
+        "distributed.worker.daemon": True,
+        "distributed.comm.timeouts.connect": "20s",
+        "distributed.admin.log-format": "%(message)s",
+    }
+    for name in [*logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    with dask.config.set(settings), ExitStack() as stack:
+        if scheduler is None:
+            try:
+                made = stack.enter_context(_local(distributed, workers or "1"))
+            except RuntimeError as error:
+                raise LenetError(
+                    f"--workers {workers}: expected processes that start, found: "
+                    f"{first_line(error)}; the same command begins again"
+                ) from error
+            client = stack.enter_context(distributed.Client(made))
+        else:
+            try:
+                client = stack.enter_context(distributed.Client(scheduler, timeout="20s"))
+            except (OSError, ValueError, RuntimeError) as error:
+                raise LenetError(
+                    f"--scheduler {scheduler}: expected a Dask scheduler there, "
+                    f"found: {first_line(error)}"
+                ) from error
+        try:
+            client.wait_for_workers(1, timeout=JOIN_S)
+        except TimeoutError as error:
+            where = scheduler or f"--workers {workers}"
+            raise LenetError(
+                f"{where}: expected a worker within {JOIN_S:.0f} s, found none"
+            ) from error
+        yield client
+
+
+def _local(distributed: Any, workers: str) -> Any:
+    """A cluster of processes of this machine."""
+    kept = {
+        "threads_per_worker": 1,
+        "memory_limit": 0,
+        "data": dict,
+        "dashboard_address": "127.0.0.1:0",
+        "silence_logs": logging.CRITICAL,
+    }
+    if workers == "cuda":
+        require_extra("--workers cuda", "dask_cuda", "cluster-cuda")
+        from dask_cuda import LocalCUDACluster
+
+        return LocalCUDACluster(**kept)
+    return distributed.LocalCluster(n_workers=int(workers), processes=True, **kept)

@@ -10,19 +10,23 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from operator import index
 from pathlib import Path
 from typing import IO, Any
 
+from lenetgpu.cpu.threads import core_count
 from lenetgpu.errors import LenetError
+from lenetgpu.files.regular import open_regular
 from lenetgpu.jobs.inputs import Input, Unreadable
 from lenetgpu.jobs.job import Job, OtherSchemaError, Shard, of_header
 from lenetgpu.jobs.pictures import keep
 from lenetgpu.network import CLASSES
-from lenetgpu.store import json_text, sizes, write_atomically
+from lenetgpu.store import json_text, known_by, sizes, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
@@ -311,6 +315,46 @@ def left(folder: Path, manifest: Manifest) -> list[int]:
     there = sizes(folder)
     rows = ((shard.number, manifest.row(shard.number)) for shard in manifest.job.shards)
     return [number for number, row in rows if row is None or there.get(row.file) != row.size]
+
+
+def altered(folder: Path, rows: Iterable[Row]) -> list[tuple[Row, str]]:
+    """The lines whose file in `folder` is not the one that was listed any more, each with why.
+
+    Every file is read: 4 bytes an image (44 with scores), beside the 784 that its label came of.
+    """
+    listed = list(rows)
+    with ThreadPoolExecutor(core_count(), thread_name_prefix="lenetgpu-look") as pool:
+        found = pool.map(lambda row: _altered(folder, row), listed)
+        return [(row, why) for row, why in zip(listed, found, strict=True) if why]
+
+
+def _altered(folder: Path, row: Row) -> str:
+    """Why a file is not the listed one, or nothing."""
+    path = folder / row.file
+    try:
+        if sizes(folder, [row.file]).get(row.file, row.size) == row.size:
+            with open_regular(path, "the labels that were listed") as file:
+                if known_by(file) == (row.size, row.digest):
+                    return ""
+    except LenetError as error:
+        return str(error)
+    except OSError as error:
+        return f"{path}: expected the labels that were listed, found: {error.strerror}"
+    return f"{path}: expected the labels that were listed, found them changed since"
+
+
+def clear(folder: Path, job: Job, rows: Iterable[Row]) -> None:
+    """Remove files that have names of the job's files of labels and are not those of `rows`.
+
+    Whoever wrote one was killed before its line, or it is not whole: its rows come once more, under
+    this name or within another file.
+    """
+    kept, name = {row.file for row in rows}, re.compile(rf"part-(\d{{6,}}){re.escape(job.form)}")
+    for there in sizes(folder):
+        found = name.fullmatch(there)
+        if found and there not in kept and int(found[1]) < job.numbers:
+            with suppress(OSError):  # it is written over, or the job says that it cannot be
+                (folder / there).unlink()
 
 
 @contextmanager

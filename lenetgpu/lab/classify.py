@@ -15,12 +15,10 @@ from lenetgpu.files.forms import FORMS
 from lenetgpu.files.kinds import require_pictures
 from lenetgpu.files.weights import load_weights
 from lenetgpu.jobs import manifest
-from lenetgpu.jobs.crew import Here, OnDask, crew
-from lenetgpu.jobs.here import TRIES
+from lenetgpu.jobs.crew import TRIES, Here, OnDask, crew
 from lenetgpu.jobs.inputs import Gathered, gather
 from lenetgpu.jobs.job import MOST, PICTURES, SHARD, Job, news, require_same
-from lenetgpu.jobs.kept import altered, clear
-from lenetgpu.jobs.manifest import Row
+from lenetgpu.jobs.manifest import Row, altered, clear
 from lenetgpu.jobs.outcome import ClassifyOutcome
 from lenetgpu.jobs.pictures import LIST, keep
 from lenetgpu.jobs.pictures import require_same as same_pictures
