@@ -212,7 +212,9 @@ def dask():
     @contextmanager
     def made(workers):
         with (
-            distributed.LocalCluster(workers, processes=False, dashboard_address=None) as here,
+            distributed.LocalCluster(
+                n_workers=workers, processes=False, dashboard_address=None
+            ) as here,
             distributed.Client(here) as client,
         ):
             yield client
