@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.graph import Graph
@@ -31,9 +32,6 @@ class Field:
     """
 
     def __init__(self, problem: Conv, batch: int) -> None:
-        import cupy
-        import numpy as np
-
         self.problem, self.batch = replace(problem, reads="NCHW", writes="NCHW"), batch
         host, w = random_input("conv", self.problem, batch, np.random.default_rng())
         self._which = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
@@ -48,8 +46,6 @@ class Field:
 
     def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
         """`step` with its relayouts into poisoned outputs, judged; the others must be finite."""
-        import cupy
-
         self._y.fill(cupy.nan)
         self._state.outputs.fill(cupy.nan)
 

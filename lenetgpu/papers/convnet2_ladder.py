@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
 from lenetgpu.gpu.device import Gpu
@@ -165,8 +166,6 @@ def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
 
 
 def _measure_cycles(bench: _Bench, row: dict[str, Any]) -> None:
-    import cupy
-
     spans = cupy.full((row["blocks"], 3), -1, cupy.int64)
     found = []
     for _ in range(_SPANS):
@@ -219,9 +218,6 @@ def measure_ladder(
     `paper_cycles`, `paper_gain` (share of the time saved), `section` and `paper_remark` are the
     paper's. `problem`'s layouts are ignored: NCHW in and out. Needs a GPU with CuPy.
     """
-    import cupy
-    import numpy as np
-
     problem = replace(problem, reads="NCHW", writes="NCHW")
     rng = np.random.default_rng()
     host, w = random_input("conv", problem, batch, rng)
@@ -279,8 +275,6 @@ def _compile_together(steps: list[PaperStep], problem: Conv, batch: int) -> None
 
 def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str) -> Verdict:
     """The whole variant into a poisoned output, `checked` images judged; finite everywhere."""
-    import cupy
-
     y.fill(cupy.nan)
     bench.whole()
     if not bool(cupy.isfinite(y).all()):

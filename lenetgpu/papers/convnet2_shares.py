@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.check.judge import Verdict
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.device import Gpu
@@ -147,8 +148,6 @@ class Shares:
 
 def _shares(step: Step, precision: str, field: Field) -> Shares:
     """`shares` on a field that is there."""
-    import cupy
-
     build = clocked(step)
     spans = cupy.full((warps_of(step, field.problem, field.batch), _COUNT), -1, cupy.int64)
     verdict = field.verdict(build, precision, spans)
@@ -223,8 +222,6 @@ def measure_shares(
     paper, `model` the timing model's shares, both at Table 1 only. A build that is wrong against
     float64 has the status "wrong" and no shares.
     """
-    import cupy
-
     from lenetgpu.gpu.device import current_arch
 
     compile_together(kernels(field.problem, field.batch), current_arch())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import Truth, reference
 from lenetgpu.measure.timing import cpu_ms, gpu_ms
@@ -94,8 +95,6 @@ class Linear:
     """
 
     def __init__(self, span: str, name: str, images: int, device: str, facts: Truth) -> None:
-        import numpy as np
-
         first, second = (stage(part) for part in span.split("+"))
         pool, after = first.problem, second.problem
         assert isinstance(pool, Pool) and isinstance(after, Conv | Fc) and second.weight

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.measure.timing import cpu_ms
@@ -43,8 +44,6 @@ class Transfers:
     """`plan` with every stage's output taken to the host and back (HOST), or left where it is."""
 
     def __init__(self, plan: Plan, weights: Weights, images: Any, where: str) -> None:
-        import cupy
-
         from lenetgpu.net.streaming import pinned_copy
 
         way = "host" if where == HOST else "device"

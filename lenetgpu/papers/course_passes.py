@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import judge
 from lenetgpu.cpu.threads import cpu_name
 from lenetgpu.measure.bench import StageBench, stage_of
@@ -40,9 +41,6 @@ def on_the_cpu() -> str:
 
 def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, Any]:
     """RELU in place or MEAN alone, on the map that the pool reads; checked here against CuPy."""
-    import cupy
-    import numpy as np
-
     from lenetgpu.stages.pool.looped import access_counts, mean_alone, relu_in_place
 
     problem, x = bench.problem, bench.input
@@ -80,8 +78,6 @@ def passed(bench: StageBench, name: str, limits: Ceilings | None) -> dict[str, A
 
 def serial_pass(stage: str, name: str, images: int) -> dict[str, Any]:
     """The report's serial ReLU or mean on one thread of the CPU, scaled to `images`."""
-    import numpy as np
-
     from lenetgpu.stages.pool.serial import mean_loops, relu_loops
 
     problem = stage_of(stage).problem

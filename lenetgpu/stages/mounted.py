@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.layouts import from_nhwc, held_as, physical_shape, to_nhwc
 from lenetgpu.stages.registry import Variant
 
@@ -15,8 +16,6 @@ _FLAT = ("NC", "N")
 def array_module(device: str) -> Any:
     """CuPy for "cuda", NumPy for "cpu"."""
     if device == "cuda":
-        import cupy
-
         return cupy
     import numpy
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
+from lenetgpu.arrays import Array, np
 
 _MOVES = 8
 
@@ -19,8 +15,6 @@ def to_half(filters: Array) -> Array:
     Rounded one by one their errors add up wherever pixels are alike. So taps of a sum that came out
     wrong go to their other neighbour, those first that lose least for what they mend.
     """
-    import numpy as np
-
     taps = filters.reshape(-1, *filters.shape[2:])
     exact, found = taps.astype(np.float64), taps.astype(np.float16)
     for _ in range(_MOVES):
@@ -42,8 +36,6 @@ def to_whole(filters: Array) -> Array:
 
     The taps that lose least go to their other neighbour, as in `to_half`.
     """
-    import numpy as np
-
     taps = filters.reshape(-1, *filters.shape[2:])
     found = np.rint(taps)
     wrong = taps - found

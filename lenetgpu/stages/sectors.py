@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.stages.registry import Rows
 
 WARP = 32
@@ -38,8 +39,6 @@ NONE = Counted(0, 0)
 
 def _distinct(values: Any) -> int:
     """Different values >= 0 of each row, added up."""
-    import numpy as np
-
     ordered = np.sort(values, axis=1)
     first = np.ones(ordered.shape, bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -48,8 +47,6 @@ def _distinct(values: Any) -> int:
 
 def counted(indices: Any) -> Counted:
     """Of an array (..., 32) of a warp's float indices, a row an instruction; -1: lane idle."""
-    import numpy as np
-
     rows = np.asarray(indices).reshape(-1, WARP)
     return Counted(_distinct(rows), _distinct(np.where(rows < 0, -1, rows // _SECTOR_FLOATS)))
 
@@ -64,8 +61,6 @@ def total(parts: Iterable[Counted]) -> Counted:
 
 def lanes(width: int, height: int) -> tuple[Any, Any]:
     """(threadIdx.x, threadIdx.y), each (warps, 32), of a width x height block; -1 past its end."""
-    import numpy as np
-
     thread = np.arange(-(-width * height // WARP) * WARP).reshape(-1, WARP)
     there = thread < width * height
     return np.where(there, thread % width, -1), np.where(there, thread // width, -1)
@@ -91,8 +86,6 @@ class Cells:
 
 def gather(where: Cells, y: Any, x: Any, c: Any) -> Any:
     """`where.at(y, x, c)`, -1 where any of the three lies outside."""
-    import numpy as np
-
     rows, columns, channels = where.shape
     inside = (y >= 0) & (y < rows) & (x >= 0) & (x < columns) & (c >= 0) & (c < channels)
     return np.where(inside, where.at(y, x, c), -1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.blas import largest_of_rows
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -26,8 +27,6 @@ class _Search:
 
 
 def _prepare(w: None, problem: Argmax, batch: int) -> _Search:
-    import cupy
-
     return _Search(cupy.empty((batch, problem.K), cupy.float64), cupy.zeros(batch, cupy.int64))
 
 

@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -51,8 +52,6 @@ def _wide(problem: Argmax) -> tuple[Kernel, ...]:
 
 def access_counts(problem: Argmax) -> tuple[Counted, Counted]:
     """Loads and stores of a warp: 32 images, K scores each."""
-    import numpy as np
-
     lane, k = np.arange(WARP)[None, :], np.arange(problem.K)[:, None]
     return counted(lane * problem.K + k), counted(lane)
 
@@ -73,8 +72,6 @@ def wide_blocks(x: Any, y: Any, problem: Argmax) -> None:
 
 
 def _scan(x: Any, y: Any, kernel: Kernel, images: int) -> None:
-    import numpy as np
-
     launch(kernel, (blocks_for(len(x), images),), (images,), (x, y, np.int32(len(x))))
 
 
@@ -97,8 +94,6 @@ def _list(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def list_(x: Any, y: Any, problem: Argmax) -> None:
     """Half as many threads as scores reduce the list pair by pair in shared memory."""
-    import numpy as np
-
     (kernel,) = _list(problem)
     images = _list_images(problem)
     block = ((problem.K + 1) // 2, images)
@@ -123,8 +118,6 @@ def _shuffle(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def shuffle(x: Any, y: Any, problem: Argmax) -> None:
     """A group of lanes per image reduces by warp shuffles."""
-    import numpy as np
-
     (kernel,) = _shuffle(problem)
     images = _LIST_THREADS // _lanes(problem)
     launch(kernel, (blocks_for(len(x), images),), (_LIST_THREADS,), (x, y, np.int32(len(x))))

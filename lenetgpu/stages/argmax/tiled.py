@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -67,8 +68,6 @@ def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
 )
 def shared(x: Any, y: Any, problem: Argmax) -> None:
     """Tiles of images x scores loaded coalesced into shared memory, a thread scans an image."""
-    import numpy as np
-
     (kernel,) = _kernel(problem)
     grid = (blocks_for(len(x), _IMAGES),)
     launch(kernel, grid, (_IMAGES,), (x, y, np.int32(len(x))))

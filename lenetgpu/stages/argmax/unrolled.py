@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
@@ -40,8 +41,6 @@ class _Pairs:
 
 
 def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
-    import numpy as np
-
     k = problem.K
     first, second = np.triu_indices(k, 1)
     columns = np.arange(len(first))
@@ -73,8 +72,6 @@ def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
 )
 def blas(x: Any, w: _Pairs, y: Any, problem: Argmax) -> None:
     """Every pair's difference by one BLAS product, who wins how many by another."""
-    import numpy as np
-
     most = np.finfo(np.float32).max
     for lo in range(0, len(x), w.chunk):
         part = np.clip(x[lo : lo + w.chunk], -most, most)  # infinity times 0 would be NaN

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.blas import exact_sgemm, half_gemm
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -35,8 +36,6 @@ class _Matrix:
 
 def _prepare(dtype: str) -> Callable[[Any, Conv, int], _Matrix]:
     def prepare(w: Any, problem: Conv, batch: int) -> _Matrix:
-        import cupy
-
         item, rows_per_image = cupy.dtype(dtype).itemsize, problem.OH * problem.OW
         chunk = images_within(batch, item * rows_per_image * problem.depth)
         rows = cupy.empty((chunk * rows_per_image, problem.depth), dtype)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -57,8 +58,6 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
 
     MemoryError where the host's free memory does not hold it while it is made.
     """
-    import numpy as np
-
     size = fft_size(problem)
     far, wide = problem.dilation
     frequencies, pairs = size[0] * (size[1] // 2 + 1), problem.C * problem.M
@@ -83,8 +82,6 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
 )
 def pocketfft(x: Any, w: CpuSpectrum, y: Any, problem: Conv) -> None:
     """Real FFTs of NumPy, a complex matrix product per frequency, inverse FFT."""
-    import numpy as np
-
     rows, columns = w.size
     (above, left, below, right), (down, across) = problem.around, problem.step
     for lo in range(0, len(x), w.chunk):
@@ -142,8 +139,6 @@ def fft_plan(size: tuple[int, int], batch: int, inverse: bool) -> Any:
 
 def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
     """What `cufft` takes of filters `w` (R, S, C, M), for up to `batch` images."""
-    import cupy
-
     size = fft_size(problem)
     rows, columns = size
     half = columns // 2 + 1
@@ -175,8 +170,6 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
 )
 def cufft(x: Any, w: GpuSpectrum, y: Any, problem: Conv) -> None:
     """cuFFT of the images, a complex product per frequency, inverse cuFFT."""
-    import numpy as np
-
     pad, product, crop = fft_kernels(problem)
     frequencies = w.filters.shape[2] * w.filters.shape[3]
     for lo in range(0, len(x), w.chunk):

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
@@ -283,8 +284,6 @@ class Prepared:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
-    import cupy
-
     maps = blocks_for(problem.M, BLOCK_MAPS) * BLOCK_MAPS
     spare = max(*_HELD.values(), problem.S)
     packed = cupy.zeros((problem.depth + spare, maps), cupy.float32)
@@ -297,8 +296,6 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Prepared:
 
 def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> None:
     """Copy as many images as the texture holds there, then `convolve(how many, their y)`."""
-    import numpy as np
-
     for lo in range(0, len(x), w.chunk):
         part = x[lo : lo + w.chunk]
         args = (w.input.surface, part, np.int32(part.size))
@@ -308,8 +305,6 @@ def by_parts(x: Any, w: Prepared, y: Any, problem: Conv, convolve: Convolve) -> 
 
 
 def _convolve(x: Any, w: Prepared, y: Any, problem: Conv, slides: bool) -> None:
-    import numpy as np
-
     def convolve(n: int, out: Any) -> None:
         tiling = tiling_for(problem, n, machines.current(), slides)
         args = (w.input.texture, w.coefficients, out, np.int32(n))

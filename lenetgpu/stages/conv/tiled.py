@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
@@ -24,8 +25,6 @@ class _Packed:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
-    import numpy as np
-
     from lenetgpu.cpu.tile import ROWS_TIMES_MATRIX, Lines, pack_weights
 
     beside = None
@@ -49,8 +48,6 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
 )
 def blocked(x: Any, w: _Packed, y: Any, problem: Conv) -> None:
     """Register tiles of pixels x channels, vector fused multiply-adds, every core."""
-    import numpy as np
-
     n, (down, across) = len(x), problem.step
     x = x if w.padded is None else w.padded.around(x)
     height, pixel = x.shape[1], across * problem.C

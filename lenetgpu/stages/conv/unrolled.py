@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.cpu.memory import aligned_empty, require_free
 from lenetgpu.gpu.launch import blocks_for, launch, load_module
 from lenetgpu.gpu.machines import Machine
@@ -44,8 +45,6 @@ class _Unrolled:
 
 
 def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
-    import numpy as np
-
     groups, (channels, maps) = problem.groups, problem.each
     pixels, alone = problem.OH * problem.OW, problem.C == groups > 1
     each = problem.M if alone else problem.depth * groups
@@ -63,8 +62,6 @@ def _prepare_blas(w: Any, problem: Conv, batch: int) -> _Unrolled:
 
 def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
     """Of one channel a group: y (n, OH, OW, M) from seen (n, OH, OW, R, S, C), tap by tap."""
-    import numpy as np
-
     *pixels, rows, columns, _ = seen.shape
     out = y.reshape(*pixels, *room.shape[-2:])
     for tap in range(rows * columns):
@@ -88,8 +85,6 @@ def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
 )
 def blas(x: Any, w: _Unrolled, y: Any, problem: Conv) -> None:
     """Windows copied to rows in cache-sized chunks, then a BLAS matrix product a group."""
-    import numpy as np
-
     groups, depth, maps = w.matrix.shape
     for lo in range(0, len(x), w.chunk):
         part, held = w.ends.read(x[lo : lo + w.chunk]), y[lo : lo + w.chunk]
@@ -196,8 +191,6 @@ def _explain_constant(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 
 def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
-    import cupy
-
     (kernel,) = _constant(problem)
     module = load_module(kernel)
     matrix = cupy.asarray(w).reshape(problem.depth, problem.M)
@@ -219,8 +212,6 @@ def _prepare_constant(w: Any, problem: Conv, batch: int) -> _Rolled:
 )
 def constant(x: Any, w: _Rolled, y: Any, problem: Conv) -> None:
     """Filters in constant memory, rolled through it in parts where they do not fit."""
-    import numpy as np
-
     (kernel,) = _constant(problem)
     step = _part_rows(problem)
     for first in range(0, problem.depth, step):

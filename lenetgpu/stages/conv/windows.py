@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.memory import require_free
 from lenetgpu.layouts import narrowed, widened
 from lenetgpu.problems import Conv
@@ -44,8 +45,6 @@ class Ends:
 
     def write(self, sums: Any, y: Any) -> None:
         """Outputs y of the `sums` that lie in their room, which this changes; NaN stays."""
-        import numpy as np
-
         if self.bias is not None:
             sums += self.bias
         if self.problem.relu:
@@ -56,8 +55,6 @@ class Ends:
 
 def ends(w: Any, problem: Conv, batch: int) -> Ends:
     """Both ends for up to `batch` images; `w` are filters, with a bias (filters, bias)."""
-    import numpy as np
-
     filters, bias = map(widened, w) if problem.bias else (widened(w), None)
     filters = np.asarray(filters, np.float32)
     bias = None if bias is None else np.asarray(bias, np.float32)
@@ -85,8 +82,6 @@ class Padded:
 
 def padding(problem: Conv, batch: int) -> Padded | None:
     """Room for `batch` images with their padding; None where there is none."""
-    import numpy as np
-
     above, left, _, _ = problem.around
     if not any(problem.around):
         return None

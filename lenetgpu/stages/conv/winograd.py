@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
@@ -29,8 +30,6 @@ class Rooms:
     free: SimpleQueue[Any] = field(default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
-        import numpy as np
-
         for _ in range(thread_count()):
             self.free.put(aligned_empty((self.size,), np.float32))
 
@@ -59,8 +58,6 @@ class Prepared:
 
 def filters_at_points(w: Any) -> Any:
     """Filters (5, 5, C, M) at the 64 points, transformed in float64, packed for the tile."""
-    import numpy as np
-
     from lenetgpu.cpu.winograd import pack_points
     from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
 
@@ -92,8 +89,6 @@ def prepare(w: Any, problem: Conv, means: bool) -> Prepared:
 
 def run(x: Any, w: Prepared, y: Any) -> None:
     """Images x (N, H, W, C) to y, on every thread."""
-    import numpy as np
-
     x = np.ascontiguousarray(x, np.float32)
     ends = addresses(x, w.filters, y)
     w.rooms.run(len(x), lambda room, lo, hi: w.kernel(*ends, room, lo, hi, *w.sizes))

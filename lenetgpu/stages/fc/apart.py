@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -34,8 +35,6 @@ def _kernels(problem: Fc) -> tuple[Kernel, ...]:
 
 def access_counts(problem: Fc) -> tuple[Counted, Counted]:
     """Loads and stores of a row of blocks: of 32 images."""
-    import numpy as np
-
     lane, row = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     loads, stores = NONE, NONE
     for column in range(_columns(problem)):
@@ -63,8 +62,6 @@ tiled = partial(variant, kind="fc", family="tiled", reads="NC", writes="NC", nee
 )
 def relu_apart(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """The tiled product in 4 columns of 32x32 blocks, then ReLU in place, 1,024 threads a block."""
-    import numpy as np
-
     product, *relu = _kernels(problem)
     grid = (_columns(problem) * blocks_for(len(x), _TILE),)
     launch(product, grid, (_TILE, _TILE), (x, w, y, np.int32(len(x))))

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.blas import exact_sgemm, half_gemm
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -30,8 +31,6 @@ _TO_HALF = Kernel(_SOURCE, "to_half", (("THREADS", _THREADS),))
 )
 def numpy(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """NumPy's BLAS matrix product, then ReLU."""
-    import numpy as np
-
     np.matmul(x, w, out=y)
     if problem.relu:
         np.maximum(y, 0, out=y)
@@ -70,8 +69,6 @@ class _Half:
 
 
 def _prepare_half(w: Any, problem: Fc, batch: int) -> _Half:
-    import cupy
-
     return _Half(cupy.asarray(w).astype(cupy.float16), cupy.empty((batch, problem.K), cupy.float16))
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -36,8 +37,6 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
 )
 def blocked(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """Register tiles of images x outputs, vector fused multiply-adds, every core."""
-    import numpy as np
-
     x = np.ascontiguousarray(x, np.float32)
 
     def images(lo: int, hi: int) -> None:
@@ -64,8 +63,6 @@ def _kernel(problem: Fc) -> tuple[Kernel, ...]:
 )
 def shared(x: Any, w: Any, y: Any, problem: Fc) -> None:
     """32x32 tiles of both matrices in shared memory, one output per thread."""
-    import numpy as np
-
     (kernel,) = _kernel(problem)
     grid = (blocks_for(len(x), _TILE) * blocks_for(problem.M, _TILE),)
     launch(kernel, grid, (_TILE, _TILE), (x, w, y, np.int32(len(x))))

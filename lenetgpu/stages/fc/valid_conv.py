@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import stage
 from lenetgpu.problems import Conv, Fc
@@ -60,8 +61,6 @@ def _on_cpu(w: Any, problem: Fc, batch: int) -> fft.CpuSpectrum:
 )
 def pocketfft(x: Any, w: fft.CpuSpectrum, y: Any, problem: Fc) -> None:
     """A convolution with filters as large as the map, by NumPy's FFTs, then ReLU."""
-    import numpy as np
-
     conv = as_conv(problem)
     fft.pocketfft(x.reshape(-1, *conv.in_shape), w, y.reshape(-1, *conv.out_shape), conv)
     if problem.relu:

@@ -11,14 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.network import PIXEL_SCALE
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 PIXEL_BOUND = 4.0
 FLOAT_PIXEL_EXPONENT = 8
@@ -61,17 +57,12 @@ class Filters:
 
     def args(self, x: Any, y: Any) -> tuple[Any, ...]:
         """What a kernel takes for images `x` (n, ...), uint8 or float32, and features `y`."""
-        import numpy as np
-
         scale1 = self.scales1[0 if x.dtype == "uint8" else 1]
         return (x, self.conv1, self.conv2, y, np.int32(len(x)), scale1, self.scale2)
 
 
 def filters(packed: Packed) -> Filters:
     """The convolutions' operands and factors on the current device."""
-    import cupy
-    import numpy as np
-
     return Filters(
         cupy.asarray(packed.conv1),
         cupy.asarray(packed.conv2),
@@ -87,8 +78,6 @@ def _exponent(bound: float) -> int:
 
 def halves(w: Array, axis: int = 0) -> tuple[Array, int]:
     """`w` times 2**k as fp16 hi and lo stacked along a new axis, and k; |hi| stays below 2**15."""
-    import numpy as np
-
     k = _HALF_EXPONENT - 1 - _exponent(float(np.abs(w).max()))
     scaled = np.ldexp(w.astype(np.float64), k)
     high = scaled.astype(np.float16)
@@ -101,8 +90,6 @@ def activation_exponents(tensors: Sequence[Array]) -> tuple[int, int, int]:
     `tensors` are conv1 (5, 5, 1, 32), conv2 (5, 5, 32, 64), fc1 (1024, 128) and what follows; each
     scale is what the largest output that they allow leaves room for.
     """
-    import numpy as np
-
     conv1, conv2, fc1 = (np.abs(tensor.astype(np.float64)) for tensor in tensors[:3])
     pool1 = PIXEL_BOUND * conv1.sum((0, 1, 2))
     pool2 = np.einsum("rscm,c->m", conv2, pool1)

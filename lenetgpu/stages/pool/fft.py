@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
@@ -30,8 +31,6 @@ def _box(problem: Pool) -> Conv:
 
 def _spectrum(size: tuple[int, int]) -> Any:
     """Conjugate spectrum of the box filter, (rows, columns/2 + 1) complex64."""
-    import numpy as np
-
     return np.fft.rfft2(np.full((2, 2), 0.25), s=size).conj().astype(np.complex64)
 
 
@@ -60,8 +59,6 @@ def _prepare_cpu(w: None, problem: Pool, batch: int) -> _CpuBox:
 )
 def pocketfft(x: Any, w: _CpuBox, y: Any, problem: Pool) -> None:
     """ReLU, real FFTs of NumPy, times a box's spectrum, inverse FFT, every second output."""
-    import numpy as np
-
     for lo in range(0, len(x), w.chunk):
         rectified = np.maximum(x[lo : lo + w.chunk], 0)
         product = np.fft.rfft2(rectified, s=w.size, axes=(1, 2)) * w.spectrum
@@ -96,8 +93,6 @@ def _kernels(problem: Pool) -> tuple[Kernel, ...]:
 
 
 def _prepare_gpu(w: None, problem: Pool, batch: int) -> _GpuBox:
-    import cupy
-
     size = fft_size(_box(problem))
     rows, columns = size
     half = columns // 2 + 1

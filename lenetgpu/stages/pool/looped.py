@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -47,8 +48,6 @@ def _fits(problem: Pool) -> str | None:
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     """Loads and stores of the mean's block for the first image, map by map."""
-    import numpy as np
-
     tx, ty = lanes(*_block(problem))
     read = Cells(problem.reads, problem.in_shape)
     written = Cells(problem.writes, problem.out_shape)
@@ -77,8 +76,6 @@ def mean_alone(x: Any, y: Any, problem: Pool) -> None:
 
 
 def _room(w: None, problem: Pool, batch: int) -> Any:
-    import cupy
-
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 

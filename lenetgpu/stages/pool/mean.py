@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
@@ -55,8 +56,6 @@ def _one_pass(problem: Pool) -> tuple[Kernel, ...]:
 
 def access_counts(problem: Pool) -> tuple[Counted, Counted]:
     """Loads and stores of the first image's outputs, threads along their memory order."""
-    import numpy as np
-
     y, x, c = np.indices(problem.out_shape)
     order = np.argsort(Cells(problem.writes, problem.out_shape).at(y, x, c), axis=None)
     outputs = np.full(-(-order.size // WARP) * WARP, -1)
@@ -71,8 +70,6 @@ def access_counts(problem: Pool) -> tuple[Counted, Counted]:
 
 
 def _rectified(w: None, problem: Pool, batch: int) -> Any:
-    import cupy
-
     return cupy.empty((batch, *problem.in_shape), cupy.float32)
 
 

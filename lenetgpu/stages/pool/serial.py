@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Pool
 from lenetgpu.stages.registry import cpu, variant
@@ -30,8 +31,6 @@ def mean_loops(x, y):  # type: ignore[no-untyped-def]
 
 
 def _prepare(w: None, problem: Pool, batch: int) -> Any:
-    import numpy as np
-
     return np.empty(problem.in_shape, np.float32)
 
 

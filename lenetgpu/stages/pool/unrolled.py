@@ -12,6 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.blas import exact_sgemm
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -51,8 +52,6 @@ class _Rows:
 
 
 def _prepare_cpu(w: None, problem: Pool, batch: int) -> _Rows:
-    import numpy as np
-
     chunk = images_within(batch, _rows_bytes(problem), _CPU_WORKSPACE_BYTES)
     rows = np.empty(chunk * _WINDOW * prod(problem.out_shape), np.float32)
     return _Rows(rows, np.full((1, _WINDOW), 0.25, np.float32))
@@ -70,8 +69,6 @@ def _prepare_cpu(w: None, problem: Pool, batch: int) -> _Rows:
 )
 def blas(x: Any, w: _Rows, y: Any, problem: Pool) -> None:
     """Windows copied to rows in cache-sized chunks, ReLU taken, then a BLAS product with a box."""
-    import numpy as np
-
     height, width, channels = problem.out_shape
     chunk = _images(w.rows, problem)
     for lo in range(0, len(x), chunk):
@@ -88,8 +85,6 @@ product = partial(variant, kind="pool", reads=_MAPS, writes=_MAPS, needs=cuda())
 
 def _prepare(w: None, problem: Pool, batch: int) -> Any:
     """Workspace for the unrolled windows of as many images as fit."""
-    import cupy
-
     chunk = images_within(batch, _rows_bytes(problem))
     return cupy.empty(chunk * _WINDOW * prod(problem.out_shape), cupy.float32)
 
@@ -131,8 +126,6 @@ def windows(x: Any, rows: Any, y: Any, problem: Pool) -> None:
 
 
 def _prepare_box(w: None, problem: Pool, batch: int) -> _Rows:
-    import cupy
-
     box = cupy.full((1, _WINDOW), 0.25, cupy.float32)
     return _Rows(_prepare(w, problem, batch), box)
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.layouts import MAP_LAYOUTS, from_nhwc, to_nhwc
@@ -33,8 +34,6 @@ def _quad_needs_even(problem: Relayout) -> str | None:
 )
 def copy(x: Any, y: Any, problem: Relayout) -> None:
     """NumPy strided copy."""
-    import numpy as np
-
     np.copyto(y, from_nhwc(to_nhwc(x, problem.reads, problem.in_shape), problem.writes))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
@@ -33,8 +34,6 @@ def _pixels_only(problem: Scale) -> str | None:
 )
 def divide(x: Any, y: Any, problem: Scale) -> None:
     """NumPy division by 255."""
-    import numpy as np
-
     np.divide(x, np.float32(PIXEL_SCALE), out=y, dtype=np.float32)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -113,7 +114,6 @@ def encode_im2col(address: int, problem: Conv, tile: Im2colTile, channels: int, 
 
     Raises LenetError where the driver refuses it.
     """
-    import numpy as np
     from cuda.bindings import driver
 
     sizes = (channels, problem.W, problem.H, images)
@@ -173,8 +173,6 @@ class Windows:
 
 def pack_filters(w: Any, problem: Conv, tile: Im2colTile) -> Any:
     """(R, S, C, M) to (blocks, R*S, channels, filters a block), zeros past C and M."""
-    import cupy
-
     taps, blocks = problem.R * problem.S, blocks_for(problem.M, tile.filters)
     channels = blocks_for(problem.C, tile.chunk) * tile.chunk
     packed = cupy.zeros((taps, channels, blocks * tile.filters), cupy.float32)
@@ -184,8 +182,6 @@ def pack_filters(w: Any, problem: Conv, tile: Im2colTile) -> Any:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
-    import cupy
-
     tile = im2col_tile(problem, batch)
     packed = pack_filters(w, problem, tile)
     channels = blocks_for(problem.C, _VECTOR) * _VECTOR
@@ -200,8 +196,6 @@ def _prepare(w: Any, problem: Conv, batch: int) -> Windows:
 
 def convolve(images: Any, state: Windows, y: Any, n: int, problem: Conv, spans: Any = None) -> None:
     """Launch the kernel on `n` NHWC images; `spans` takes every block's span."""
-    import numpy as np
-
     tile = state.tile
     outputs = n * problem.OH * problem.OW
     encoded = state.map_of(images.data.ptr, problem, len(images))

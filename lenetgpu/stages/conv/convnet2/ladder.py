@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
@@ -127,8 +128,6 @@ class Step:
 
         Of CLOCK (blocks, 3): multiprocessor, begin and end; of PARTS (blocks, warps, 6): clocks.
         """
-        import numpy as np
-
         tile = self.tile(problem, n)
         kernel = self.kernel(problem, n, spans is not None)
         args: tuple[Any, ...] = (images, state.filters, outputs, np.int32(n), state.table)
@@ -195,9 +194,6 @@ def hoisted_checks(x: Any, w: Innermost, y: Any, problem: Conv) -> None:
 
 def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     """With two tables: row (OH, R*S) and column (OW, R*S) offsets, far below zero outside."""
-    import cupy
-    import numpy as np
-
     taps = np.arange(problem.R * problem.S)
 
     def offsets(outputs: int, tap: Any, size: int, pitch: int) -> Any:

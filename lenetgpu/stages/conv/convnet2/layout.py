@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
@@ -27,8 +28,6 @@ def transpose(
     source: Any, target: Any, rows: int, columns: int, pitch: int, matrices: int = 1
 ) -> None:
     """`matrices` matrices (rows, columns) of `source` to (columns, pitch) of `target`, padded."""
-    import numpy as np
-
     down, across = blocks_for(pitch, _TILE), blocks_for(columns, _TILE)
     sizes = [np.int32(value) for value in (rows, columns, pitch, down, across)]
     launch(TRANSPOSE, (matrices * down * across,), (_TILE, _ROWS), (source, target, *sizes))
@@ -59,8 +58,6 @@ class Innermost:
 
 def prepare_innermost(w: Any, problem: Conv, batch: int, table: Any = None) -> Innermost:
     """Filters on the device and workspaces for as many of `batch` images as fit."""
-    import cupy
-
     inputs = problem.H * problem.W * problem.C
     outputs = problem.OH * problem.OW * problem.M
     chunk = images_within(batch, FLOAT_BYTES * (inputs + outputs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.launch import load_module
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
@@ -34,8 +35,6 @@ def refusal(problem: Conv) -> str | None:
 
 def hold(w: Any, kernel: Kernel, problem: Conv) -> Filters:
     """Filters `w` (R, S, C, M) on the device, and where they fit in `kernel`'s own `filters`."""
-    import cupy
-
     array = cupy.asarray(w)
     if not fits(problem):
         return Filters(array, None)

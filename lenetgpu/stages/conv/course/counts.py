@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.problems import Conv
 from lenetgpu.stages.sectors import (
     NONE,
@@ -26,8 +27,6 @@ _TILE = 32
 
 def _weights(problem: Conv, k: Any, m: Any) -> Any:
     """Where filter element (k, m) lies; -1 past the end."""
-    import numpy as np
-
     inside = (k >= 0) & (k < problem.depth) & (m >= 0) & (m < problem.M)
     return np.where(inside, k * problem.M + m, -1)
 
@@ -53,8 +52,6 @@ def _tile_loads(
 
     `in_a_row`: thread t takes elements t, t + threads, ... of the tile, else (x, y) its (y, x).
     """
-    import numpy as np
-
     rows = (tile[0] - 1) * problem.stride + problem.R
     columns = (tile[1] - 1) * problem.stride + problem.S
     where = Cells(problem.reads, problem.in_shape)
@@ -98,8 +95,6 @@ def direct_counts(
     or not (`_tile_loads`). `maps` (across, down) of a block stand side by side; None: one map,
     its outputs in a row. `constant`: filters in constant memory.
     """
-    import numpy as np
-
     tx, ty = lanes(*block)
     there, m = ty >= 0, np.zeros_like(tx)
     if maps is None:
@@ -126,8 +121,6 @@ def direct_counts(
 
 def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]:
     """`direct.basic` and `tight`: a block a map, an output a thread, all from global memory."""
-    import numpy as np
-
     tx, ty = lanes(*block)
     read = Cells(problem.reads, problem.in_shape)
     written = Cells(problem.writes, problem.out_shape)
@@ -147,8 +140,6 @@ def map_counts(problem: Conv, block: tuple[int, int]) -> tuple[Counted, Counted]
 
 def _unrolled(problem: Conv, k: Any, p: Any) -> Any:
     """Where element (k, p) of X lies; -1 past its end or in the padding."""
-    import numpy as np
-
     inside = (k >= 0) & (k < problem.depth) & (p >= 0) & (p < problem.OH * problem.OW)
     tap, c = k // problem.C, k % problem.C
     y = p // problem.OW * problem.stride + tap // problem.S - problem.pad
@@ -163,8 +154,6 @@ def image_counts(
 
     `transposed`: how W' is loaded into shared memory; None: it is in constant memory.
     """
-    import numpy as np
-
     lane, warp = np.arange(_TILE)[None, :], np.arange(_TILE)[:, None]
     pixels = problem.OH * problem.OW
     written = Cells(problem.writes, problem.out_shape)
@@ -192,8 +181,6 @@ def image_counts(
 
 def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
     """An output a thread, in a row over maps and their pixels, nothing shared."""
-    import numpy as np
-
     pixels = problem.OH * problem.OW
     warps = np.array(some(range(-(-problem.M * pixels // _TILE)), 2048))[:, None]
     outputs = warps * _TILE + np.arange(_TILE)
@@ -210,8 +197,6 @@ def flat_counts(problem: Conv) -> tuple[Counted, Counted]:
 
 def naive_counts(problem: Conv) -> tuple[Counted, Counted]:
     """The same block without shared memory: a thread an output at a time."""
-    import numpy as np
-
     lane = np.arange(_TILE)
     _, stores = image_counts(problem, (1, 1), None)
     loads = NONE

@@ -7,6 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.nvrtc import Kernel
@@ -73,8 +74,6 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
 
     Taps run along (channel, row, column), so that a round's segments of a block are contiguous.
     """
-    import numpy as np
-
     channels, blocks = ceil(problem.C / tile.splits), ceil(problem.M / tile.filters)
     taps = channels * problem.R * problem.S
     plain = np.zeros((blocks * tile.filters, tile.splits * channels, problem.R * problem.S))
@@ -90,8 +89,6 @@ def pack(w: Any, problem: Conv, tile: MultiTile) -> Any:
 
 
 def _prepare(w: Any, problem: Conv, batch: int) -> Any:
-    import cupy
-
     return cupy.asarray(pack(w, problem, _tile(problem)))
 
 

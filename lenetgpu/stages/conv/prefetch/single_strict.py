@@ -6,6 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
@@ -73,16 +74,11 @@ def _explain(problem: Conv, batch: int, machine: Machine, both: bool = False) ->
 
 def prepare(w: Any, problem: Conv, batch: int) -> Any:
     """float32 w (R, S, 1, M) as (M, 1, R, S): filters one after the other (Fig. 1(a))."""
-    import cupy
-    import numpy as np
-
     return cupy.asarray(np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1)))
 
 
 def launch_parts(x: Any, w: Any, y: Any, problem: Conv, parts: StrictParts) -> None:
     """Launch the kernel of `parts` on x (n, 1, H, W), w (M, 1, R, S) and y (n, M, OH, OW)."""
-    import numpy as np
-
     blocks, shared = parts.multiprocessors * parts.each, parts.shared(problem)
     args = (x, w, y, np.int32(len(x)))
     launch(parts_kernel(problem, parts), (blocks,), (parts.threads,), args, shared=shared)

@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import FLOAT, Machine
@@ -112,8 +113,6 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
 
     Unpacked is how the paper's Fig. 1(b) stores filters: along the channels, then the maps.
     """
-    import numpy as np
-
     plain = np.ascontiguousarray(np.asarray(w, np.float32).transpose(3, 2, 0, 1))
     if not tile.packed:
         return plain
@@ -126,8 +125,6 @@ def pack(w: Any, problem: Conv, tile: StrictTile) -> Any:
 
 def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: StrictTile) -> None:
     """Launch the kernel of `tile` on x (n, C, H, W), `pack`'s filters and y (n, M, OH, OW)."""
-    import numpy as np
-
     if tile.division == "channels":
         y.fill(0)  # what the multiprocessors add to
     blocks = tile.multiprocessors * tile.each
@@ -144,8 +141,6 @@ def _offer(name: str, choice: Choice, paper: str, summary: str) -> None:
         launch_tile(x, w, y, problem, choice.here(problem))
 
     def prepare(w: Any, problem: Conv, batch: int) -> Any:
-        import cupy
-
         return cupy.asarray(pack(w, problem, choice.here(problem)))
 
     run.__name__, run.__doc__ = name, summary

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.conv.tensor.halves import HEAD
@@ -42,8 +43,6 @@ def again(
 
     `w` are the float32 filters (R, S, C, M), `worst` their largest drop, `bias` float32 as well.
     """
-    import numpy as np
-
     problem = layout.problem
     numbers = (np.int32(number) for number in (count, worst, room(layout)))
     blocks = blocks_for(count * problem.OH * problem.OW * problem.M, _THREADS)
@@ -67,8 +66,6 @@ def meet(layout: Layout, split: int, images: int, args: tuple[Any, ...]) -> None
 
     `args` are (parts, tops, drops, y, reached, bias).
     """
-    import numpy as np
-
     problem = layout.problem
     blocks = blocks_for(images * problem.OH * problem.OW * problem.M, _THREADS)
     *first, bias = args

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP
 from lenetgpu.gpu.nvrtc import Kernel
@@ -93,8 +94,6 @@ class Images:
     @staticmethod
     def empty(split: Split, images: int) -> Images:
         """Room for `images` images."""
-        import cupy
-
         layout = split.layout
         made = cupy.zeros if layout.planes else cupy.empty  # between planes' images zeros stay
         return Images(
@@ -108,8 +107,6 @@ class Images:
 
     def fill(self, split: Split, x: Any, lifts: Any, images: int) -> None:
         """Split `images` images of `x` by the channels' `lifts`, on the current stream."""
-        import numpy as np
-
         largest, halves, *again = split.kernels()
         plane = np.int32(split.layout.plane(self.room))
         launch(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
@@ -137,8 +138,6 @@ def _launched(product: Product) -> tuple[Kernel, ...]:
 
 def _alike(w: Any) -> bool:
     """Whether no column of a filter (R, S, C, M) is small beside another of it."""
-    import numpy as np
-
     sizes = np.abs(widened(w).astype(np.float32)).max((0, 2))
     with np.errstate(invalid="ignore"):
         return not bool((_UNLIKE * sizes.min(0) < sizes.max(0)).any())
@@ -149,9 +148,6 @@ def prepare(w: Any, batch: int, product: Product) -> State:
 
     Both are as the problem's dtype has them.
     """
-    import cupy
-    import numpy as np
-
     layout, problem = product.layout, product.layout.problem
     filters, bias = w if problem.bias else (w, None)
     exact = np.ascontiguousarray(widened(filters), np.float32)

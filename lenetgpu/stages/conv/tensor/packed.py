@@ -8,17 +8,12 @@ then scaled to stay below 2**15 and its sums multiplied by 2**drop.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.nvrtc import ARCHITECTURES
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_defines
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 ABLE = tuple(arch for arch in ARCHITECTURES if int(arch[3:].rstrip("a")) >= 80)
 """Architectures of tensor cores that take these operands, which the kernels are meant for."""
@@ -214,15 +209,11 @@ class Packed:
 
 def _tops(sizes: Array) -> Array:
     """The least e with size < 2**e; _NONE of zeros."""
-    import numpy as np
-
     return np.where(sizes > 0, np.frexp(sizes)[1], _NONE).astype(np.int32)
 
 
 def _cells(w: Array, layout: Layout, padded: int) -> Array:
     """(R, S, C, M) as (chunks, cells of a chunk, 8, padded), zeros where there is no filter."""
-    import numpy as np
-
     rows, taps, channels, maps = w.shape
     if layout.folded:
         w = w.reshape(rows, 1, taps * channels, maps)
@@ -236,8 +227,6 @@ def _cells(w: Array, layout: Layout, padded: int) -> Array:
 
 def _in_halves(scaled: Array, parts: int) -> Array:
     """Float64 numbers as fp16: high, and low where there are two parts, along a new first axis."""
-    import numpy as np
-
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         high = scaled.astype(np.float16)
         return np.stack([high, (scaled - high).astype(np.float16)][:parts])
@@ -245,8 +234,6 @@ def _in_halves(scaled: Array, parts: int) -> Array:
 
 def _in_rows(halves: Array) -> Array:
     """(part, chunk, cell, channel, filter) as (chunk, filter, part and cell, channel), swizzled."""
-    import numpy as np
-
     _, chunks, _, _, padded = halves.shape
     cells = halves.transpose(1, 4, 0, 2, 3).reshape(chunks, padded, ROW, CELL)
     places = np.arange(ROW) ^ np.arange(padded)[:, None] % ROW
@@ -272,8 +259,6 @@ def _by_taps(halves: Array, layout: Layout) -> Array:
 
 def _at_points(w: Array) -> Array:
     """Filters (R, 3, C, M) at the points 0, 1, -1 and infinity: (R, 4, C, M)."""
-    import numpy as np
-
     first, middle, last = (w[:, s] for s in range(3))
     with np.errstate(invalid="ignore"):
         one, other = (first + middle + last) / 2, (first - middle + last) / 2
@@ -285,8 +270,6 @@ def pack(w: Array, layout: Layout, padded: int) -> Packed:
 
     NaN and infinity count for no scale, and stay what they are or become NaN.
     """
-    import numpy as np
-
     exact = w.astype(np.float64)
     if layout.pairs:
         exact = _at_points(exact)

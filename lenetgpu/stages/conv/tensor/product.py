@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -276,8 +277,6 @@ class Product:
 
         `ends` are what each padded filter's sums end with: its drop and its bias.
         """
-        import numpy as np
-
         drops, bias = ends
         outputs = images.tops, drops, y
         numbers = map(np.int32, self.tiling.numbers(self.layout, count, images.room))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
@@ -159,9 +160,6 @@ def refusal(problem: Conv) -> str | None:
 
 def prepare(w: Any, product: OneLaunch) -> State:
     """What a run needs; `w` are filters (R, S, C, M) float32 on the host, or they and a bias."""
-    import cupy
-    import numpy as np
-
     problem = product.problem
     filters, bias = w if problem.bias else (w, None)
     packed = pack(filters, problem, product.width)
@@ -177,8 +175,6 @@ def prepare(w: Any, product: OneLaunch) -> State:
 
 def run(x: Any, w: State, y: Any) -> None:
     """Launch on the current stream; once more for every 2**30 outputs of a filter."""
-    import numpy as np
-
     product = w.product
     pixels = product.problem.OH * product.problem.OW
     once = max(1, _MOST // pixels)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.problems import Conv
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 CHUNK = 32
 """Products of the depth that are added before they meet fp32 sums."""
@@ -35,8 +30,6 @@ class Packed:
 
 def rounded(x: Array) -> Array:
     """float32 to the nearest of TF32's 11 bits, ties away from zero, as cvt.rna has it."""
-    import numpy as np
-
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     with np.errstate(over="ignore"):
         near = (bits + np.uint32(1 << (_KEPT - 1))) & np.uint32(-1 << _KEPT & 0xFFFFFFFF)
@@ -60,8 +53,6 @@ def pack(w: Array, problem: Conv, width: int) -> Packed:
 
     NaN and infinity count for no scale; what they meet is NaN.
     """
-    import numpy as np
-
     exact = _ordered(w.astype(np.float64), problem)
     sizes = np.where(np.isfinite(exact), np.abs(exact), 0).max(0)
     exponents = np.where(sizes > 0, np.clip(np.frexp(sizes)[1], -_NORMAL, _NORMAL), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for
 from lenetgpu.gpu.machines import Machine
@@ -37,8 +38,6 @@ def prepare(w: Any, problem: Conv, batch: int, product: Product | None = None) -
 
     Returns once the filters are there: kernels fetch them before the one in front has ended.
     """
-    import cupy
-
     maps = 4 * blocks_for(problem.M, 4)
     filters = cupy.zeros((problem.depth, maps), cupy.float32)
     filters[:, : problem.M] = cupy.asarray(w).reshape(problem.depth, problem.M)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
@@ -130,8 +131,6 @@ def _explain(problem: Conv, batch: int, machine: Machine) -> Rows:
 
 def pack(w: Any, problem: Conv, batch: int) -> Any:
     """Filters (R, S, 1, M) as (M, R*S rounded up to 4), zeros behind."""
-    import cupy
-
     taps = problem.R * problem.S
     packed = cupy.zeros((problem.M, 4 * blocks_for(taps, 4)), cupy.float32)
     packed[:, :taps] = cupy.asarray(w).reshape(taps, problem.M).T
@@ -165,8 +164,6 @@ def run(
     group: int | None = None,
 ) -> None:
     """Launch with this tile, block and group of filters (chosen by the shape where None)."""
-    import numpy as np
-
     vectors, blocks = _blocks(problem, len(x), shape, threads)
     filters = group or filters_a_block(problem, blocks, multiprocessors())
     grid = (blocks, blocks_for(problem.M, filters))

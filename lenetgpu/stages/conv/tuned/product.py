@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine, multiprocessors
@@ -166,8 +167,6 @@ class Product:
         self, problem: Conv, x: Any, w: Any, y: Any, space: Workspace, images: int, groups: int = 1
     ) -> None:
         """Launch on the current stream; `groups` products, whose operands follow one another."""
-        import numpy as np
-
         blocks = groups * self.tiles(problem, images) * self.split
         resident = self.resident(machines.current())
         if self.walks:
@@ -214,8 +213,6 @@ class Workspace:
     @staticmethod
     def of(product: Product, problem: Conv, images: int, groups: int = 1) -> Workspace:
         """Enough for `images` images."""
-        import cupy
-
         tiles = groups * product.tiles(problem, images)
         used = product.split > 1 and int(cupy.cuda.Device().compute_capability) < 90
         tile = product.tile.bm * product.tile.bn

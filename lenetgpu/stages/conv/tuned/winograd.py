@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
@@ -19,11 +20,6 @@ from lenetgpu.stages.conv.tuned import direct
 from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks, transform_clocks
 from lenetgpu.stages.conv.tuned.product import Product, Workspace
 from lenetgpu.stages.registry import cuda, variant
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -149,8 +145,6 @@ class State:
 
 def transform_filters(w: Array, outputs: int) -> Array:
     """Filters (R, R, C, M) as (points, C, M rounded up to 4), float64 until the last step."""
-    import numpy as np
-
     taps, _, channels, maps = w.shape
     g = np.array(transforms(outputs, taps)[1], np.float64)
     rows = np.tensordot(g, w.astype(np.float64), axes=(1, 0))
@@ -165,8 +159,6 @@ def prepare(
     w: Any, problem: Conv, batch: int, outputs: int, product: Product | None = None
 ) -> State:
     """What `run` needs for up to `batch` images at a time; returns once the filters are there."""
-    import cupy
-
     points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
     chunk, inner = chunk_of(problem, batch, outputs), inner_problem(problem, outputs)
     product = product or plan(problem, batch, outputs)
@@ -184,8 +176,6 @@ def prepare(
 
 def run(x: Any, w: State, y: Any, problem: Conv, outputs: int) -> None:
     """Transform, multiply, transform back, in chunks of images."""
-    import numpy as np
-
     into, out = _transform_kernels(problem, outputs)
     points, tiles = (outputs + problem.R - 1) ** 2, tiles_of(problem, outputs)
     inner = inner_problem(problem, outputs)

@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
 from lenetgpu.stages.registry import cuda, variant
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _HIDDEN = 128
@@ -58,15 +54,11 @@ class Packed:
 
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:
     """fc1 (1024, 128) with pool2's 1/4 as it is, fc2 (128, 10) as (10, 128); both float32."""
-    import numpy as np
-
     quarter = np.asarray(fc1, np.float64) / 4
     return quarter.astype(np.float32), np.ascontiguousarray(np.asarray(fc2).T, np.float32)
 
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
-    import cupy
-
     fc1, fc2 = pack(w[2], w[3])
     return Packed(cupy.asarray(fc1), cupy.asarray(fc2), cupy.empty((batch, CLASSES), cupy.float32))
 
@@ -83,8 +75,6 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
 )
 def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel, register tiles of images x hidden units."""
-    import numpy as np
-
     labels, scores = y
     size = tuning()
     launch(

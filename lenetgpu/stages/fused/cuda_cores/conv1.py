@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, MAPS1, TILES, Tuning
 from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 128
@@ -44,8 +40,6 @@ def pack(conv1: Array) -> dict[str, Array]:
 
     Those for uint8 hold the pixels' 1/255.
     """
-    import numpy as np
-
     transform, taps = filter_transform(), np.asarray(conv1, np.float64).reshape(5, 5, MAPS1)
     return {
         dtype: np.ascontiguousarray(np.einsum("js,rsm->rjm", transform, taps / scale), np.float32)
@@ -60,8 +54,6 @@ def tiles_shape(images: int) -> tuple[int, ...]:
 
 def run(x: Any, filters: dict[str, Any], tiles: Any, size: Tuning) -> None:
     """Launch the kernel on images `x` (n, ...) into `tiles` (`tiles_shape`)."""
-    import numpy as np
-
     dtype = str(x.dtype)
     launch(
         kernel(dtype, size),

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning
 from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -43,8 +39,6 @@ def pack(conv2: Array) -> Array:
 
     (8, 8, 32, 64) float32: point x, point y, channel, map.
     """
-    import numpy as np
-
     transform, taps = filter_transform(), np.asarray(conv2, np.float64) / 4
     found = np.einsum("ir,js,rscm->jicm", transform, transform, taps)
     return np.ascontiguousarray(found, np.float32)
@@ -52,8 +46,6 @@ def pack(conv2: Array) -> Array:
 
 def run(tiles: Any, filters: Any, y: Any, count: int, size: Tuning) -> None:
     """Launch the kernel on conv1's `tiles` of `count` images into features `y` (count, 1024)."""
-    import numpy as np
-
     launch(
         kernel(size),
         (min(blocks_for(count, GROUP), multiprocessors()),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores import conv1, conv2
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, tuning
@@ -24,8 +25,6 @@ class Packed:
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    import cupy
-
     return Packed(
         {dtype: cupy.asarray(packed) for dtype, packed in conv1.pack(w[0]).items()},
         cupy.asarray(conv2.pack(w[1])),

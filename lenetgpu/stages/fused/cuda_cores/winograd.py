@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+from lenetgpu.arrays import np
 
 POINTS = 8
 _FINITE = tuple(Fraction(point, 2) for point in (0, 2, -2, 4, -4, 1, -1))
@@ -15,8 +14,6 @@ _TAPS = 5
 
 def filter_transform() -> np.ndarray[Any, Any]:
     """G of F(4,5), (8, 5) float64: the values of a 5-tap filter at the eight points."""
-    import numpy as np
-
     rows = []
     for i, point in enumerate(_FINITE):
         scale = Fraction(1)

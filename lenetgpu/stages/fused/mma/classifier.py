@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
@@ -46,9 +47,6 @@ class Weights:
 
 
 def _prepare(w: Any, parts: int) -> Weights:
-    import cupy
-    import numpy as np
-
     packed = pack(w, parts)
     return Weights(
         cupy.asarray(packed.fc1),

@@ -6,15 +6,10 @@ With two parts every operand is scaled by a power of two (`fused/split.py`); wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.rounding import to_half
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 # The mean's 1/4, halved, since the kernels' ReLUs are doubled.
 _MEAN = 0.125
@@ -33,8 +28,6 @@ def fragments(matrix: Array) -> Array:
 
 def feature_order() -> Array:
     """(1024,) where feature i, as the kernel writes it, lies in (4, 4, 64) order."""
-    import numpy as np
-
     rows, half, lane, item = np.indices((2, 2, 32, 8))
     window = lane // 4
     place = (2 * rows + window // 4) * 4 + window % 4
@@ -50,8 +43,6 @@ def _parts(w: Array, parts: int) -> tuple[Array, int]:
 
 def _conv1_matrix(conv1: Array) -> Array:
     """(5, 5, 1, 32) filters as (32, 64): 5 rows of 6 pixels and two zeros by channel/8, dx, 8."""
-    import numpy as np
-
     taps = np.zeros((5, 6, 4, 2, 8), np.float32)
     for dx in range(2):
         taps[:, dx : dx + 5, :, dx] = conv1.reshape(5, 5, 4, 8)
@@ -67,8 +58,6 @@ def pack(tensors: Sequence[Array], parts: int) -> split.Packed:
     [tap][half of the outputs, with two parts][K step][part][output/16][lane][8], `fc1`
     [slice][part][K step][output/16][lane][8], `fc2` [part][K step][lane][8].
     """
-    import numpy as np
-
     conv1, conv2, fc1, fc2 = tensors
     filters1, k1 = _parts(_conv1_matrix(conv1 if parts == 2 else to_half(conv1)), parts)
     first = fragments(filters1).reshape(parts, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
@@ -33,8 +34,6 @@ class Packed:
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    import cupy
-
     return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
 
 
@@ -57,8 +56,6 @@ def kernel(uint8: bool) -> Kernel:
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, conv2 by Winograd, fp16 operands."""
-    import numpy as np
-
     uint8 = bool(x.dtype == "uint8")
     launch(
         kernel(uint8),

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
 from lenetgpu.stages.fused.mma.pack import fragments
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 WARPS = 8
 """Warps of a block, 8 of conv2's outputs each."""
@@ -19,8 +13,6 @@ WARPS = 8
 
 def channel_order() -> Array:
     """(32,) which channel conv2's K has where: a cell is a pair of each plane of 8 channels."""
-    import numpy as np
-
     cell, item = np.divmod(np.arange(32), 8)
     order: Array = 8 * (item // 2) + 2 * cell + item % 2
     return order
@@ -28,8 +20,6 @@ def channel_order() -> Array:
 
 def output_order() -> Array:
     """(64,) conv2's outputs, warp after warp: a warp's are one cell of the features."""
-    import numpy as np
-
     warp, column = np.divmod(np.arange(64), 8)
     order: Array = 32 * (warp // 4) + 8 * (column // 2) + 2 * (warp % 4) + column % 2
     return order
@@ -40,8 +30,6 @@ def pack_conv1(conv1: Array) -> Array:
 
     The scales and K are those of the kernels on wgmma.
     """
-    import numpy as np
-
     columns = fp16_pack.pack_conv1(conv1).transpose(0, 1, 2, 4, 3).reshape(2, 32, 64)
     packed = fragments(columns).reshape(2, 2, 4, 32, 2, 4).transpose(0, 2, 3, 4, 1, 5)
     return np.ascontiguousarray(packed)
@@ -52,8 +40,6 @@ def pack_conv2(conv2: Array) -> Array:
 
     Infinity is the first point, 0 the second; the others are as `fp16_pack.ORDER` has them.
     """
-    import numpy as np
-
     points = fp16_pack.in_halves(conv2)[[1, 0, *range(2, POINTS)]]
     matrix = points[:, :, channel_order()][:, :, :, output_order()]
     packed = fragments(matrix).reshape(POINTS, 5, 2, WARPS // 2, 32, 2, 4)

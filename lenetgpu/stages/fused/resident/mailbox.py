@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.network import CLASSES, PIXEL_SCALE
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 SIDE, PIXELS = 28, 784
 ROW_BYTES = 32  # 28 pixels and the image's tag, so that one 32-byte read holds both
@@ -29,8 +25,6 @@ class Mailbox:
     """
 
     def __init__(self, address: int) -> None:
-        import numpy as np
-
         memory = (ctypes.c_uint8 * BYTES).from_address(address)
         everything: Array = np.ctypeslib.as_array(memory)
         everything[:] = 0
@@ -47,8 +41,6 @@ class Mailbox:
         `image` is (28, 28), (28, 28, 1), (1, 28, 28) or (784,), uint8 or float32 in 0..1;
         LenetError for another.
         """
-        import numpy as np
-
         given = np.asarray(image)
         if given.shape not in _SHAPES or given.dtype not in (np.uint8, np.float32):
             raise LenetError(
@@ -66,8 +58,6 @@ class Mailbox:
 
     def sums(self, tag: int) -> Array | None:
         """The ten sums of the image `tag`, float32; None until all four parts have arrived."""
-        import numpy as np
-
         found = self._answer.copy()
         if (found[:, 3] != tag).any():
             return None
@@ -80,8 +70,6 @@ def scaled(sums: Array, tag: int, scale: tuple[float, int]) -> Array:
 
     LenetError where they are beyond float32's range.
     """
-    import numpy as np
-
     factor, power = scale
     wide = np.ldexp(sums.astype(np.float64), power) * factor
     found = wide if tag % 2 else wide / PIXEL_SCALE

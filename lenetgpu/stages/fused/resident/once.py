@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.cpu.turns import Left, in_turn
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
@@ -12,11 +13,6 @@ from lenetgpu.gpu.device import usable
 from lenetgpu.gpu.graph import Graph
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.resident import Cluster, Design, opened
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _IDLE_NS = 1_000_000_000  # the image is there when it starts
 _LAST_TAG = 0x7FFFFFFE  # a launch answers any tag from 1 on, as a signed number
@@ -36,8 +32,6 @@ class Once:
         self.design, self._scale = opened(weights, self._open, design)
 
     def _open(self, cluster: Cluster) -> None:
-        import numpy as np
-
         launched: list[Graph] = []
         self._end = weakref.finalize(self, _close, launched, cluster)
         self._box = Mailbox(cluster.address)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.files.weights import Weights
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _MEANS = 1 / 16  # the kernel adds where the network takes means, twice of four
 
 
 def _near_one(tensor: Array) -> tuple[Array, int]:
     """`tensor` over the power of two above its largest absolute value, and that power."""
-    import numpy as np
-
     wide = np.asarray(tensor, np.float64)
     power = int(np.frexp(np.abs(wide).max())[1])
     return np.ldexp(wide, -power), power
@@ -31,8 +23,6 @@ def pack(weights: Weights) -> tuple[Array, tuple[float, int]]:
     Each tensor is scaled by a power of two to at most 1: exact, but for what is 2**-126 of its
     largest weight and less.
     """
-    import numpy as np
-
     (conv1, a), (conv2, b), (fc1, c), (fc2, d) = (
         _near_one(weights[name]) for name in ("conv1", "conv2", "fc1", "fc2")
     )

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock, get_ident
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.errors import LenetError
 from lenetgpu.files.weights import Weights
 from lenetgpu.gpu.device import current_arch, require_gpu, usable
@@ -26,11 +27,6 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.resident import mailbox
 from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, scaled
 from lenetgpu.stages.fused.resident.pack import pack
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ARCH = "sm_90a"
@@ -101,8 +97,6 @@ class Cluster:
                 "the resident kernel: expected a GPU of compute capability 9.0, "
                 f"found one for {current_arch()}"
             )
-        import cupy
-
         runtime = cupy.cuda.runtime
         self._design, self._runtime, self._device = design, runtime, cupy.cuda.Device()
         self._stream = new_stream(priority=_FIRST)
@@ -120,8 +114,6 @@ class Cluster:
 
     def queue(self, last: int, life: int, idle_ns: int, most: int = 0) -> None:
         """The same on the current stream, of `most` images at most; 0: as many as come."""
-        import numpy as np
-
         arguments = (
             np.uint64(self._seen),
             self._weights,
@@ -210,8 +202,6 @@ class Resident:
         timeout_s: float = 1.0,
         design: Design | None = None,
     ) -> None:
-        import numpy as np
-
         if not 0.01 <= idle_ms <= 1000:
             raise LenetError(f"idle_ms: expected 0.01 to 1000, found {idle_ms:g}")
         self._turn, self._array, self._uint8 = Lock(), np.ndarray, np.dtype(np.uint8)
@@ -220,8 +210,6 @@ class Resident:
         self.design, self._scale = opened(weights, self._open, design)
 
     def _open(self, cluster: Cluster) -> None:
-        import numpy as np
-
         self._cluster = cluster
         self._end = weakref.finalize(self, cluster.close, self._timeout_s)
         self._box = Mailbox(cluster.address)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
@@ -45,8 +46,6 @@ def kernel() -> Kernel:
 
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
-    import cupy
-
     return Packed(cupy.asarray(pack_fc1(w[2])), cupy.asarray(pack_fc2(w[3])))
 
 

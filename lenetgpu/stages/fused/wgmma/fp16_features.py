@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
@@ -85,8 +86,6 @@ def blocks(n: int) -> int:
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    import cupy
-
     return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
 
 
@@ -104,8 +103,6 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
-    import numpy as np
-
     uint8 = x.dtype == "uint8"
     launch(
         kernel(uint8),

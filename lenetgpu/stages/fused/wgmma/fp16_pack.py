@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.network import CLASSES, FEATURE_COUNT
 from lenetgpu.stages.rounding import to_half
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 HIDDEN = 128
 
@@ -22,8 +19,6 @@ def feature_order() -> Array:
 
     Thread t of a warpgroup writes 8: for each pooled row, channel c and c + 8.
     """
-    import numpy as np
-
     thread, row, half = np.meshgrid(np.arange(128), np.arange(4), np.arange(2), indexing="ij")
     warp, lane = thread // 32, thread % 32
     channel = 16 * warp + lane // 4 + 8 * half
@@ -37,8 +32,6 @@ def arrange_conv1(conv1: Array) -> Array:
     Column 16a + 8dx + b is channel 8a + b shifted dx pixels to the right; K runs over 5 rows of 6
     pixels and ends in two zeros.
     """
-    import numpy as np
-
     shifted = np.zeros((32, 4, 2, 8), conv1.dtype)
     taps = np.zeros((5, 6, 2, 32), conv1.dtype)
     for dx in range(2):
@@ -49,8 +42,6 @@ def arrange_conv1(conv1: Array) -> Array:
 
 def in_pair_order(conv1: Array, order: Sequence[int] | Array) -> Array:
     """(2, 2, 2, 64, 8) of `arrange_conv1`, K's 16 pairs in such an order."""
-    import numpy as np
-
     pairs = conv1.transpose(0, 1, 2, 4, 3).reshape(2, 16, 2, 64)[:, np.asarray(order)]
     return np.ascontiguousarray(pairs.reshape(2, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3))
 
@@ -60,8 +51,6 @@ def pack_conv1(conv1: Array) -> Array:
 
     The first serve pixels in 0..1, the second bytes / 256; the quarter of the mean is in both.
     """
-    import numpy as np
-
     scales = (0.25, 0.25 * 256 / 255)
     packed = [arrange_conv1(to_half(np.float32(scale) * conv1)) for scale in scales]
     return np.ascontiguousarray(np.stack(packed))
@@ -69,8 +58,6 @@ def pack_conv1(conv1: Array) -> Array:
 
 def pack_conv2(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters as (50, 2, 64, 8) fp16: tap and channel half, channel/8, output, 8."""
-    import numpy as np
-
     split = conv2.reshape(25, 2, 2, 8, 64).transpose(0, 1, 2, 4, 3)
     return np.ascontiguousarray(split, dtype=np.float16).reshape(50, 2, 64, 8)
 
@@ -80,16 +67,12 @@ def pack_fc1(fc1: Array) -> Array:
 
     Half of the outputs, K step, half of it, output, feature.
     """
-    import numpy as np
-
     rows = fc1[feature_order()].reshape(FEATURE_COUNT // 16, 2, 8, 2, HIDDEN // 2)
     return np.ascontiguousarray(rows.transpose(3, 0, 1, 4, 2), dtype=np.float16)
 
 
 def pack_fc2(fc2: Array) -> Array:
     """(128, 10) weights as (8, 32, 8) fp16: 16 outputs, lane, mma's A; zeros past class 10."""
-    import numpy as np
-
     padded = np.zeros((HIDDEN, 16), np.float16)
     padded[:, :CLASSES] = fc2
     band, lane, item = np.indices((HIDDEN // 16, 32, 8))

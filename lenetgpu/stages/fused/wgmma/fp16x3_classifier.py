@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES
 from lenetgpu.gpu.nvrtc import Kernel
@@ -44,9 +45,6 @@ class Weights:
 
 
 def _prepare(w: Any, problem: Classifier, batch: int) -> Weights:
-    import cupy
-    import numpy as np
-
     packed = pack(w)
     return Weights(
         cupy.asarray(packed.fc1), cupy.asarray(packed.fc2), np.float32(packed.factors.fc1)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.network import CLASSES
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.wgmma.fp16_pack import arrange_conv1
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 CELLS = 8
 """Cells of 8 features that the classifier multiplies before it moves their sums to registers."""
@@ -22,16 +17,12 @@ _MEAN = 0.25
 
 def _pack_conv1(conv1: Array) -> tuple[Array, int]:
     """(5, 5, 1, 32) filters as the kernel reads them, and their exponent."""
-    import numpy as np
-
     parts, k = split.halves(conv1)
     return np.ascontiguousarray(np.stack([arrange_conv1(part) for part in parts])), k
 
 
 def _pack_conv2(conv2: Array) -> tuple[Array, int]:
     """(5, 5, 32, 64) filters as the kernel reads them, and their exponent."""
-    import numpy as np
-
     parts, k = split.halves(conv2.reshape(25, 4, 8, 64), axis=1)
     return np.ascontiguousarray(parts.transpose(0, 1, 2, 4, 3)), k
 
@@ -42,8 +33,6 @@ def _pack_fc1(fc1: Array) -> tuple[Array, int]:
     Features lie as cells of one thread: cell 32*warp + 4*g + px, element 2*py + h is channel
     16*warp + 8*h + g of pooled position (py, px).
     """
-    import numpy as np
-
     # py, px, warp, h, g, output -> warp, g, px, py, h, output
     cells = fc1.reshape(4, 4, 4, 2, 8, 128).transpose(2, 4, 1, 0, 3, 5)
     parts, k = split.halves(cells.reshape(-1, CELLS, 8, 128), axis=1)
@@ -57,8 +46,6 @@ def pack(tensors: Sequence[Array]) -> split.Packed:
     (25, 2, 4, 64, 8) [tap][part][channel/8][map][8], `fc1` (16, 2, 8, 128, 8)
     [chunk][part][k/8][output][8], `fc2` (128, 12) float32, zeros past class 9.
     """
-    import numpy as np
-
     conv1, k1 = _pack_conv1(tensors[0])
     conv2, k2 = _pack_conv2(tensors[1])
     fc1, k3 = _pack_fc1(tensors[2])

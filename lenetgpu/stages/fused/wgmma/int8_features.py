@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
@@ -38,8 +39,6 @@ def kernel(uint8: bool) -> Kernel:
 
 def packed(conv1: Any, conv2: Any, pack: Callable[[Any], Any]) -> Packed:
     """Filters of conv1 (5, 5, 1, 32) and conv2 (5, 5, 32, 64); `pack` takes conv2's as int8."""
-    import cupy
-
     largest = ranges(conv1)
     whole, scales = quantize(conv2, largest)
     return Packed(
@@ -49,8 +48,6 @@ def packed(conv1: Any, conv2: Any, pack: Callable[[Any], Any]) -> Packed:
 
 def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     """Images x to features y by a kernel of such a tiling whose conv2 is in bytes."""
-    import numpy as np
-
     filters = w.conv1[int(x.dtype == "uint8")]
     launch(
         made,

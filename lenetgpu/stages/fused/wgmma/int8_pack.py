@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.files.scaling import most_pooled
 from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.rounding import to_whole
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 BYTE_MOST, FILTER_MOST = 255, 127
 _WIDEST = 256  # a filter over its largest output: times 64 of both, fp16 holds it
@@ -24,8 +18,6 @@ def ranges(conv1: Array) -> Array:
 
     A white image gives a whole number of steps where that costs little: flat strokes are exact.
     """
-    import numpy as np
-
     most = most_pooled(conv1)
     most = np.where(most > 0, np.maximum(most, np.abs(conv1).max((0, 1, 2)) / _WIDEST), 0.0)
     white = np.maximum(conv1.astype(np.float64).sum((0, 1, 2)), 0)
@@ -39,8 +31,6 @@ def quantize(conv2: Array, largest: Array) -> tuple[Array, Array]:
 
     `largest` (32,) is what the input's 255 stands for.
     """
-    import numpy as np
-
     scaled = conv2 * (largest / BYTE_MOST)[:, None]
     widest = np.abs(scaled).max((0, 1, 2))
     step = np.where(widest > 0, widest, 1.0) / FILTER_MOST
@@ -53,8 +43,6 @@ def pack_conv1(conv1: Array, largest: Array) -> Array:
 
     Column 16a + 8dx + 2q + e is channel 8q + 2a + e.
     """
-    import numpy as np
-
     plane, quad, item = np.meshgrid(np.arange(4), np.arange(4), np.arange(2), indexing="ij")
     order = (8 * quad + 2 * plane + item).reshape(-1)
     scales = np.where(largest > 0, BYTE_MOST / np.where(largest > 0, largest, 1.0), 0.0)
@@ -63,6 +51,4 @@ def pack_conv1(conv1: Array, largest: Array) -> Array:
 
 def pack_conv2(whole: Array) -> Array:
     """(5, 5, 32, 64) int8 as (25, 2, 64, 16): tap, channel/16, output, channel."""
-    import numpy as np
-
     return np.ascontiguousarray(whole.reshape(25, 2, 16, 64).transpose(0, 1, 3, 2))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
@@ -44,8 +45,6 @@ def kernel(uint8: bool) -> Kernel:
 
 
 def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    import cupy
-
     return Packed(*map(cupy.asarray, pack(w[0], pruned(w[0], w[1]))))
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.errors import LenetError
 from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _CELL = 16  # channels of a plane, bytes of a core
 _TAPS = 4  # that a step takes, from one plane but in the last step
@@ -30,8 +24,6 @@ def steps_of(whole: Array) -> Array:
 
     Two cells of the last step have no tap and are zeros.
     """
-    import numpy as np
-
     taps = whole.reshape(5, 5, 2, _CELL, 64).transpose(0, 1, 2, 4, 3)
     made = np.zeros((STEPS, 64, _TAPS, _CELL), whole.dtype)
     for step in range(STEPS - 1):
@@ -49,8 +41,6 @@ def halved(steps: Array) -> tuple[Array, Array]:
     Places ascend and differ; where fewer than two are not zero the first zeros are kept too.
     LenetError where more than two are not.
     """
-    import numpy as np
-
     fours = steps.reshape(*steps.shape[:-1], -1, 4)
     if ((fours != 0).sum(-1) > 2).any():
         raise LenetError("conv2: expected two of every four channels at most, found more")
@@ -64,8 +54,6 @@ def by_thread(places: Array) -> Array:
 
     Row, and which 8 fours: ptx/wgmma_sparse.cuh says the same. The first four has the lowest bits.
     """
-    import numpy as np
-
     thread = np.arange(_THREADS)
     row = thread % 2 * 8 + thread // 4 % 8 + 16 * (thread // 32)
     bits = (places[..., 0] | places[..., 1] << 2).astype(np.uint32)
@@ -79,8 +67,6 @@ def by_register(kept: Array) -> Array:
 
     That is what each of 128 threads has of A, four words a product.
     """
-    import numpy as np
-
     parts = kept.reshape(-1, 4, 2, 8, 2, 4, 4)  # warp, row half, row, K half, quad, bytes
     return np.ascontiguousarray(parts.transpose(0, 1, 3, 5, 4, 2, 6))
 
@@ -90,8 +76,6 @@ def pack_conv2(whole: Array) -> Array:
 
     [step][thread][4 words] kept as wgmma has A in registers, then [step][thread] places.
     """
-    import numpy as np
-
     kept, places = halved(steps_of(whole))
     parts = by_register(kept), by_thread(places).astype("<u4")
     return np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])

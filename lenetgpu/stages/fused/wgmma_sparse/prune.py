@@ -7,19 +7,14 @@ One pass and a least-squares refit, without training or labels: Frantar and Alis
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE, SPANS, weight_shapes
 from lenetgpu.problems import ConvPool
 from lenetgpu.stages.fused.reference import conv_pool_reference
 from lenetgpu.stages.fused.wgmma.int8_pack import BYTE_MOST, ranges
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 _FOUR, _KEPT = 4, 2
 _DAMPING = 1e-3  # of the mean second moment: what no digit wakes has one too
@@ -32,8 +27,6 @@ def calibration() -> Array:
 
     With digits alone, filters are free where no digit is, and white comes out wrong.
     """
-    import numpy as np
-
     digits = load_dataset(assets.default_digits()).images[::_EVERY]
     noise = np.random.default_rng(0).integers(0, 256, (_NOISE, *IMAGE_SHAPE), dtype=np.uint8)
     return np.concatenate([digits, noise, np.full((_WHITE, *IMAGE_SHAPE), 255, np.uint8)])
@@ -41,8 +34,6 @@ def calibration() -> Array:
 
 def _unit(conv1: Array) -> Array:
     """(32,): what 1 stands for in each channel of the maps."""
-    import numpy as np
-
     largest = ranges(conv1)
     found: Array = np.where(largest > 0, largest, 1.0) / BYTE_MOST
     return found
@@ -50,8 +41,6 @@ def _unit(conv1: Array) -> Array:
 
 def maps_of(images: Array, conv1: Array) -> Array:
     """pool1's outputs (N, 12, 12, 32) of uint8 images as the kernel rounds them: whole numbers."""
-    import numpy as np
-
     first = next(span.problem for span in SPANS if isinstance(span.problem, ConvPool))
     maps = conv_pool_reference(images / PIXEL_SCALE, conv1, first)
     found: Array = np.rint(maps / _unit(conv1))
@@ -63,8 +52,6 @@ def second_moments(maps: Array) -> Array:
 
     Whole numbers up to 255 give it exactly, in whatever order a library adds.
     """
-    import numpy as np
-
     found = np.zeros((5 * 5 * maps.shape[3],) * 2)
     for lo in range(0, len(maps), _PART):
         cells = np.lib.stride_tricks.sliding_window_view(maps[lo : lo + _PART], (5, 5), axis=(1, 2))
@@ -80,8 +67,6 @@ def prune(filters: Array, moments: Array) -> Array:
     others can make up for best, and what is kept is fitted anew at the end. Singular moments are
     taken with a little of the identity.
     """
-    import numpy as np
-
     exact = filters.astype(np.float64)
     inputs = len(exact)
     met = moments + (_DAMPING * np.trace(moments) / inputs or 1.0) * np.eye(inputs)
@@ -101,8 +86,6 @@ def prune(filters: Array, moments: Array) -> Array:
 
 def _dropped(left: Array, root: Array, kept: Array) -> Array:
     """Goes down the rows of `left` (B, M): marks those `kept`; what is lost, each by its root."""
-    import numpy as np
-
     dropped = np.empty_like(left)
     for row, own in enumerate(np.diag(root)):
         if row % _FOUR == 0:
@@ -120,15 +103,11 @@ def pruned(conv1: Array, conv2: Array) -> Array:
 
     LenetError where the shipped digits are not to be had.
     """
-    import numpy as np
-
     return _pruned(*(np.ascontiguousarray(w, np.float32).tobytes() for w in (conv1, conv2)))
 
 
 @lru_cache(maxsize=2)
 def _pruned(first: bytes, second: bytes) -> Array:
-    import numpy as np
-
     shapes = weight_shapes()
     conv1 = np.frombuffer(first, np.float32).reshape(shapes["conv1"])
     conv2 = np.frombuffer(second, np.float32).reshape(shapes["conv2"])

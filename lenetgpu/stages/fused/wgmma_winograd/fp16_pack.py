@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
 from lenetgpu.stages.fused.wgmma import fp16_pack
 from lenetgpu.stages.rounding import to_half
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 ORDER = (0, 7, 1, 2, 3, 4, 5, 6)
 """Points as they are multiplied, by their number in `filter_transform`: 0, infinity, pairs."""
@@ -23,8 +17,6 @@ def pair_order() -> Array:
     Lane q of four takes the three pairs of row q and one of row 4, so that pairs it has serve the
     next columns too; pair 15 has no weight.
     """
-    import numpy as np
-
     m, quad = np.divmod(np.arange(16), 4)
     order: Array = np.where(m < 3, 3 * quad + m, 12 + quad)
     return order
@@ -42,8 +34,6 @@ def pack_conv1(conv1: Array) -> Array:
 
 def at_points(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters as (8, 5, 32, 64) float64: a row's five taps become eight points."""
-    import numpy as np
-
     transform = filter_transform()[list(ORDER)]
     found: Array = np.einsum("pk,rkco->prco", transform, conv2.astype(np.float64))
     return found
@@ -55,14 +45,10 @@ def in_halves(conv2: Array) -> Array:
     A row's five taps are transformed in float64 and rounded once, the sum of each point's five rows
     kept: upright strokes are alike in all of them.
     """
-    import numpy as np
-
     return np.stack([to_half(rows[:, None])[:, 0] for rows in at_points(conv2)])
 
 
 def pack_conv2(conv2: Array) -> Array:
     """(5, 5, 32, 64) filters as (8, 5, 2, 2, 64, 8) fp16: point, row, channel/16, /8, output, 8."""
-    import numpy as np
-
     split = in_halves(conv2).reshape(POINTS, 5, 2, 2, 8, 64).transpose(0, 1, 2, 3, 5, 4)
     return np.ascontiguousarray(split)

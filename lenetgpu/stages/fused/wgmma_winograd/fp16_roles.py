@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
@@ -37,8 +38,6 @@ class Packed:
 
 def pack(w: Any, problem: Features, batch: int) -> Packed:
     """Filters of conv1 (5, 5, 1, 32) and conv2 (5, 5, 32, 64), packed and on the device."""
-    import cupy
-
     return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
 
 
@@ -80,8 +79,6 @@ class Design:
 
     def launch(self, x: Any, w: Packed, y: Any) -> None:
         """Images x (N, 28, 28, 1) to features y; a block takes batches in strides."""
-        import numpy as np
-
         uint8 = x.dtype == "uint8"
         batches = blocks_for(len(x), TILE_IMAGES) * TILE_IMAGES // BATCH
         launch(

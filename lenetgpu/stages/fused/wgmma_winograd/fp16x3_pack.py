@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
+from lenetgpu.arrays import Array, np
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
 from lenetgpu.stages.fused.wgmma import fp16x3_pack
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import at_points, in_pair_order
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, Any]
 
 GROWTH = 3
 """Exponent that pool1's scale is lowered by: eight neighbours in 0..m are up to 8.5m at a point.
@@ -31,8 +26,6 @@ def pack_conv2(conv2: Array) -> tuple[Array, int]:
     The order is point, part, row, channel/16, /8, output, 8; all points have one scale, so that
     their products can be added.
     """
-    import numpy as np
-
     rows = at_points(conv2).reshape(POINTS, 5, 2, 2, 8, 64)
     parts, k = split.halves(rows, axis=1)
     return np.ascontiguousarray(parts.transpose(0, 1, 2, 3, 4, 6, 5)), k

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu import network
+from lenetgpu.arrays import np
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
 from lenetgpu.stages.emitted import addresses, native
@@ -45,8 +46,6 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 by register tiles, conv2 by F(4x4,5x5), ReLU and mean behind both, every core."""
-    import numpy as np
-
     x = np.ascontiguousarray(x, np.uint8 if x.dtype == np.uint8 else np.float32)
     weights_and_output = addresses(w.conv1, w.conv2, y)
     ends = *addresses(x), x.itemsize, *weights_and_output

@@ -1,0 +1,24 @@
+"""NumPy and CuPy, imported when something of theirs is first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import cupy
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+else:
+
+    class _Lazy:
+        def __init__(self, module):
+            self._module = module
+
+        def __getattr__(self, name):
+            return getattr(import_module(self._module), name)
+
+    np, cupy, Array = _Lazy("numpy"), _Lazy("cupy"), Any
+
+__all__ = ["Array", "cupy", "np"]
