@@ -29,7 +29,7 @@ from lenetgpu.measure.document import head
 from lenetgpu.network import PIXEL_SCALE, STAGES
 from lenetgpu.pipeline import Pipeline, default_chunk
 from lenetgpu.plan import Plan, choose_device, resolve, runnable_plans
-from lenetgpu.stages.conv.reference import reference as convolve
+from lenetgpu.stages.reference import conv_reference as convolve
 from lenetgpu.store import write_atomically
 
 SEED, NOISE, PART = 20_261_122, 64, 1_000

@@ -36,7 +36,7 @@ from lenetgpu.network import CLASSIFIER, FEATURES, PIXEL_SCALE  # noqa: E402
 from lenetgpu.pipeline import Pipeline  # noqa: E402
 from lenetgpu.plan import resolve, runnable_plans  # noqa: E402
 from lenetgpu.stages import Variant, variants  # noqa: E402
-from lenetgpu.stages.conv.reference import reference as conv_reference  # noqa: E402
+from lenetgpu.stages.reference import conv_reference  # noqa: E402
 
 PLANTED = Path(__file__).with_name("sanitize_planted.cu")
 IMAGES, DIGITS, THREADS = (2, 5), 133, 64

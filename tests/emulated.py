@@ -14,7 +14,6 @@ from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 from lenetgpu.stages.fused.wgmma_sparse import pack as sparse_pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
 from lenetgpu.stages.rounding import to_half
 
 NAMES = ("conv1", "conv2", "fc1", "fc2")
@@ -329,7 +328,7 @@ def split_maps(images, packed):
 
 def split_winograd_features(images, tensors):
     """Maps and filters at points as hi and lo, corrections first; at the scale of pool2."""
-    packed = split_pack.pack(tensors)
+    packed = winograd_pack.pack(tensors)
     maps = split_maps(images, packed)
     filters = packed.conv2.transpose(0, 1, 2, 3, 4, 6, 5).reshape(8, 2, 160, 64)
     sums = np.zeros((len(images), 8, 2, 4, 64), np.float32)

@@ -16,7 +16,7 @@ from lenetgpu.check.judge import judge
 from lenetgpu.gpu.nvrtc import INCLUDE_ROOT
 from lenetgpu.layouts import narrowed, widened
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 
 compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 NCHW = {"reads": "NCHW", "writes": "NCHW"}

@@ -23,7 +23,7 @@ from lenetgpu.stages import find, variants
 
 OWN = """
 import numpy as np
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, variant
 
 DONE = [0]

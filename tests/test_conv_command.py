@@ -23,7 +23,7 @@ from lenetgpu.measure.conv_bench import Case, ConvBench, laid_out
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, make_variant
 
 COUNTS = {

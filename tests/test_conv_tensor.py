@@ -36,11 +36,11 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, held_as, narrowed, physical_shape, to_nhwc, widened
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tensor import after, halves, implicit, mma, product, taps, wgmma
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import SPLITS, Product, Tiling, cheapest, options
 from lenetgpu.stages.mounted import Fenced, Mounted
+from lenetgpu.stages.reference import conv_reference as reference
 
 LARGE, TALL, MIDDLE, LONG, SMALL, NARROW = mma.TILINGS
 SQUARE, TOWER, HALF = wgmma.TILINGS

@@ -37,10 +37,10 @@ from lenetgpu.gpu.occupancy import PROCESSORS
 from lenetgpu.layouts import from_nhwc, physical_shape, to_nhwc
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tf32 import mma, one_launch, patch, wgmma
 from lenetgpu.stages.conv.tf32.packed import CELL, CHUNK, chunks, pack, rounded
 from lenetgpu.stages.mounted import Fenced
+from lenetgpu.stages.reference import conv_reference as reference
 
 SQUARE, TALL, SMALL, NARROW = mma.TILINGS
 

@@ -35,10 +35,10 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.problems import ITEM_BYTES, Conv, ConvPool
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.conv import unrolled
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.mounted import Mounted
+from lenetgpu.stages.needs import WANTS, lacking
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, make_variant
-from lenetgpu.stages.wants import WANTS, lacking
 
 TAKING = [v for v in variants("conv", "cpu") if v.takes]
 ASKS = {
@@ -679,7 +679,7 @@ def test_a_file_of_fp32_is_not_held_against_one_of_halves(tmp_path, monkeypatch)
 
 LINE = as_line(TOGETHER)
 GUEST = """
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, variant
 
 

@@ -33,7 +33,7 @@ from lenetgpu.lab.conv.request import ConvRequest, command_of
 from lenetgpu.papers.networks import layers as networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 
 MIOPEN = "./bin/MIOpenDriver conv"
 

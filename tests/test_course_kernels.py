@@ -37,7 +37,7 @@ from lenetgpu.papers.course import MEAN, RELU
 from lenetgpu.papers.course_counted import NVVP, counted_rows
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv import direct
-from lenetgpu.stages.conv.course import constant, counts, image, maps
+from lenetgpu.stages.conv.course import counts, grid, image, maps
 from lenetgpu.stages.fc import apart
 from lenetgpu.stages.mounted import Fenced, Mounted
 from lenetgpu.stages.pool import looped, mean
@@ -121,7 +121,7 @@ GEOMETRY = [
     ids=[f"{c[2]}-{c[0]}-{'x'.join(map(str, c[3].in_shape))}" for c in GEOMETRY],
 )
 def test_blocks_and_threads_are_the_reports(launches, where, kind, name, problem, blocks, threads):
-    state = constant.Filters(None, None)
+    state = grid.Filters(None, None)
     if name == "basic.in_place":
         state = np.broadcast_to(np.float32(0), (IMAGES, *problem.in_shape)).view(Unwritten)
     run(kind, name, problem, IMAGES, state)
@@ -169,7 +169,7 @@ def on_a_cpu(folder, monkeypatch):
 
     def hold(w, kernel, problem):
         array = np.ascontiguousarray(w)
-        return constant.Filters(array, array if constant.fits(problem) else None)
+        return grid.Filters(array, array if grid.fits(problem) else None)
 
     monkeypatch.setitem(sys.modules, "cupy", np)
     for module in (direct, maps, image):

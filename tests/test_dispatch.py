@@ -35,10 +35,10 @@ from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import untried
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find, variants
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tensor import implicit, mma, wgmma
 from lenetgpu.stages.conv.tuned import winograd
-from lenetgpu.stages.wants import WANTS
+from lenetgpu.stages.needs import WANTS
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder
 

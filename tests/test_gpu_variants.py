@@ -24,7 +24,7 @@ from lenetgpu.pipeline import Pipeline
 from lenetgpu.plan import NAMED, resolve
 from lenetgpu.problems import Relayout, Scale
 from lenetgpu.stages import variants
-from lenetgpu.stages.conv.reference import reference as conv_reference
+from lenetgpu.stages.reference import conv_reference
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 3, 133)

@@ -37,7 +37,6 @@ from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_roles as roles
 from lenetgpu.stages.fused.wgmma_winograd import fp16x3_features as split
-from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
 
 pytestmark = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 HEADERS = ("async", "barrier", "cluster", "global", "math", "shared", "shared2", "wgmma")
@@ -120,7 +119,7 @@ def in_halves(pack):
 
 
 def in_parts(*tensors):
-    packed = split_pack.pack(tensors)
+    packed = winograd_pack.pack(tensors)
     first, second, conv2 = packed.factors.floats, packed.factors.bytes, packed.factors.conv2
     scales = np.array([first, conv2, second, conv2], np.float32)
     return (packed.conv1, packed.conv1), packed.conv2, scales

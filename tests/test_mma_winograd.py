@@ -29,7 +29,7 @@ from lenetgpu.plan import resolve
 from lenetgpu.stages.fused.mma import features as mma
 from lenetgpu.stages.fused.mma.pack import feature_order
 from lenetgpu.stages.fused.mma_winograd import fp16_features as winograd
-from lenetgpu.stages.fused.mma_winograd.fp16_pack import pack_conv1, pack_conv2
+from lenetgpu.stages.fused.mma_winograd.fp16_features import pack_conv1, pack_conv2
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 
 compiled_here = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")

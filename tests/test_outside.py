@@ -20,7 +20,7 @@ from lenetgpu.stages import outside, variants
 HEAD = """
 import numpy as np
 from lenetgpu.stages.registry import cpu, cuda, variant
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 """
 POOL = """
 @variant(kind="pool", family="guest", reads="NHWC", writes="NHWC", needs=cpu())

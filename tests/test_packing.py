@@ -14,15 +14,14 @@ import pytest
 from lenetgpu.files.scaling import LEVELS, most_pooled
 from lenetgpu.network import weight_shapes
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.conv.tuned import winograd
 from lenetgpu.stages.fused import split
 from lenetgpu.stages.fused.cuda_cores import classifier, conv1, conv2
-from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+from lenetgpu.stages.fused.cuda_cores.tuning import filter_transform
 from lenetgpu.stages.fused.mma import pack as mma
-from lenetgpu.stages.fused.wgmma import fp16_pack, fp16x3_pack, int8_pack
+from lenetgpu.stages.fused.wgmma import fp16_pack, int8_pack
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack as winograd_pack
-from lenetgpu.stages.fused.wgmma_winograd import fp16x3_pack as split_pack
+from lenetgpu.stages.reference import conv_reference as reference
 
 HALF = 2.0**-11  # of a value: fp16's rounding
 TINY = 2.0**-25  # fp16's rounding below its least normal number
@@ -135,7 +134,7 @@ def at_points(conv2):
 
 
 def test_split_winograds_operands_are_high_and_low_of_one_scale(tensors):
-    packed, direct = split_pack.pack(tensors), fp16x3_pack.pack(tensors)
+    packed, direct = winograd_pack.pack(tensors), fp16_pack.pack(tensors)
     assert packed.conv1.flags.c_contiguous and packed.conv2.flags.c_contiguous
     for part, column in product(range(2), range(64)):
         before, found = (p.conv1[part, :, :, column].reshape(16, 2) for p in (direct, packed))
@@ -160,7 +159,7 @@ def test_split_maps_at_points_stay_within_fp16():
     """Scales leave maps up to 2**15, of which a point may have 8.5 times as much."""
     rows = emulated.input_transform()
     most = max(np.maximum(sign * rows, 0).sum(1).max() for sign in (1, -1))
-    assert most == 8.5 and most * 2.0 ** (15 - split_pack.GROWTH) < 65504
+    assert most == 8.5 and most * 2.0 ** (15 - winograd_pack.GROWTH) < 65504
 
 
 def test_winograds_transformed_maps_stay_within_fp16():
@@ -296,7 +295,7 @@ def test_int8_conv1_gives_a_thread_neighbouring_channels_in_bytes(tensors):
 
 
 def test_fp16x3_operands_are_high_and_low_of_one_scale(tensors):
-    packed = fp16x3_pack.pack(tensors)
+    packed = fp16_pack.pack(tensors)
     assert packed.conv1.shape == (2, 2, 2, 64, 8) and packed.conv1.flags.c_contiguous
     k1 = assert_split(
         np.stack([conv1_by_columns(part) for part in packed.conv1]).astype(np.float16),

@@ -38,8 +38,8 @@ from lenetgpu.stages.conv.prefetch.strict_plan import (
     plan_rows,
     strict_plan,
 )
-from lenetgpu.stages.conv.reference import reference as conv_reference
 from lenetgpu.stages.mounted import Fenced, Mounted
+from lenetgpu.stages.reference import conv_reference
 
 on_this_cpu = pytest.mark.skipif(version() < 11, reason="no g++ 11 to compile kernels for a CPU")
 STRICT = [v for v in variants("conv", "cuda") if v.full_name.startswith("prefetch.s")]

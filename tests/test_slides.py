@@ -18,7 +18,7 @@ from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv import texture
-from lenetgpu.stages.conv.tegra import analysis, slides
+from lenetgpu.stages.conv.tegra import slides
 from lenetgpu.stages.mounted import Fenced, Mounted
 
 LAYERS = {int(s.label.split()[1]): s for s in SUITES["overfeat"].shapes}
@@ -48,38 +48,38 @@ def test_a_large_map_is_gone_through_in_regions():
 
 @pytest.mark.parametrize("layer", [2, 3, 4, 5, 6])
 def test_math_per_byte_is_the_slides(layer):
-    assert f"{analysis.math_per_byte(LAYERS[layer].problem):.1f}" == printed(layer)
+    assert f"{slides.math_per_byte(LAYERS[layer].problem):.1f}" == printed(layer)
 
 
 def test_layer_1_is_not():
     """32.1 against 31.8: the slides' figure needs 1.1 % more bytes than their formula has."""
     problem = LAYERS[1].problem
     # 96 * 3 * 49 * 108^2 over 4 * (3 * 221^2 + 96 * 3 * 49 + 96 * 108^2)
-    assert analysis.math_per_byte(problem) == 164_602_368 / (4 * (146_523 + 14_112 + 1_119_744))
-    assert f"{analysis.math_per_byte(problem):.1f}" == "32.1" != printed(1) == "31.8"
-    moved = analysis.math(problem) / analysis.math_per_byte(problem)
-    twice = moved + 4 * analysis.coefficients(problem)  # the filters twice
+    assert slides.math_per_byte(problem) == 164_602_368 / (4 * (146_523 + 14_112 + 1_119_744))
+    assert f"{slides.math_per_byte(problem):.1f}" == "32.1" != printed(1) == "31.8"
+    moved = slides.math(problem) / slides.math_per_byte(problem)
+    twice = moved + 4 * slides.coefficients(problem)  # the filters twice
     whole = moved + 4 * 3 * (231**2 - 221**2)  # Overfeat's images of 231x231
-    assert {f"{analysis.math(problem) / bytes_:.1f}" for bytes_ in (twice, whole)} == {"31.8"}
+    assert {f"{slides.math(problem) / bytes_:.1f}" for bytes_ in (twice, whole)} == {"31.8"}
 
 
 @pytest.mark.parametrize(
     ("layer", "ratio"), [(1, "10.383"), (2, "0.103"), (3, "0.063"), (4, "0.063"), (5, "0.031")]
 )
 def test_input_per_coefficient_is_the_slides(layer, ratio):
-    assert f"{analysis.input_per_coefficient(LAYERS[layer].problem):.3f}" == ratio
+    assert f"{slides.input_per_coefficient(LAYERS[layer].problem):.3f}" == ratio
 
 
 def test_layer_6_has_layer_5s_ratio():
     """H x W over K x R x S knows no channels: 0.031, where the slides print 0.027."""
-    of = analysis.input_per_coefficient
+    of = slides.input_per_coefficient
     assert of(OVERFEAT_6) == of(LAYERS[5].problem) == 17 * 17 / (1024 * 9)
 
 
 def test_the_slides_padding_is_counted():
     plain = replace(OVERFEAT_6, H=15, W=15, pad=0)
-    assert analysis.inputs(OVERFEAT_6) == 1024 * 17 * 17 and analysis.inputs(plain) == 1024 * 225
-    assert f"{analysis.input_per_coefficient(plain):.3f}" == "0.024"
+    assert slides.inputs(OVERFEAT_6) == 1024 * 17 * 17 and slides.inputs(plain) == 1024 * 225
+    assert f"{slides.input_per_coefficient(plain):.3f}" == "0.024"
 
 
 def test_explained():

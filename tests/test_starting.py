@@ -20,7 +20,7 @@ from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.gpu import nvrtc
 from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
-from lenetgpu.stages.argmax import serial
+from lenetgpu.stages.argmax import scan
 from lenetgpu.stages.registry import KINDS, find
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -128,8 +128,8 @@ def test_what_is_refused_is_one_sentence_and_writes_nothing(words, said, fresh):
 def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
     """Their names differ from run to run: entries would only pile up."""
     monkeypatch.setenv("LENETGPU_CACHE", str(fresh / "cache"))
-    uncompiled = lazy_njit(serial._loops._function)  # whatever ran before in this process
-    monkeypatch.setattr(serial, "_loops", uncompiled)
+    uncompiled = lazy_njit(scan._loops._function)  # whatever ran before in this process
+    monkeypatch.setattr(scan, "_loops", uncompiled)
     x, y = np.eye(4, 7, dtype=np.float32), np.full(4, -1, np.int32)
     for variants in (kernel_of("argmax"), outside.loaded([])):
         with variants as found:
@@ -138,4 +138,4 @@ def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
             loops.launch(x, None, y, Argmax(7))
             assert y.tolist() == [0, 1, 2, 3]
     kept = [path.name for path in (fresh / "cache").rglob("*.kept")]
-    assert [name.partition("._loops")[0] for name in kept] == ["stages.argmax.serial"]
+    assert [name.partition("._loops")[0] for name in kept] == ["stages.argmax.scan"]

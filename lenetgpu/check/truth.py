@@ -9,12 +9,15 @@ from typing import Any
 from lenetgpu.files.weights import Weights
 from lenetgpu.layouts import narrowed
 from lenetgpu.network import CONV_POOL, FEATURE_STAGES, FEATURES, STAGES, weight_shapes
-from lenetgpu.stages.argmax.reference import reference as argmax_reference
-from lenetgpu.stages.conv.reference import reference as conv_reference
-from lenetgpu.stages.fc.reference import reference as fc_reference
-from lenetgpu.stages.fused.reference import conv_pool_reference
-from lenetgpu.stages.pool.reference import reference as pool_reference
-from lenetgpu.stages.support.reference import relayout_reference, scale_reference
+from lenetgpu.stages.reference import (
+    argmax_reference,
+    conv_pool_reference,
+    conv_reference,
+    fc_reference,
+    pool_reference,
+    relayout_reference,
+    scale_reference,
+)
 
 _CHUNK = 500
 CHECK_IMAGES = 500

@@ -24,8 +24,8 @@ from lenetgpu.gpu import machines, nvrtc
 from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.problems import Conv
+from lenetgpu.stages.needs import WANTS
 from lenetgpu.stages.registry import find
-from lenetgpu.stages.wants import WANTS
 from lenetgpu.store import entries
 from lenetgpu.store.entries import folder, sources
 

@@ -26,8 +26,8 @@ from lenetgpu.measure.timing import CALLS, LEAST_SAMPLES, CallTimer, cpu_ms
 from lenetgpu.pipeline import CPU_CHUNK
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant
-from lenetgpu.stages.conv.reference import reference
 from lenetgpu.stages.mounted import Fenced, Mounted, array_module
+from lenetgpu.stages.reference import conv_reference as reference
 
 _SPARE = 2
 _LONG_FLOP = 1_000_000_000

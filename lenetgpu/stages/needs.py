@@ -2,12 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from lenetgpu.problems import Conv
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.device import Gpu
     from lenetgpu.gpu.machines import Machine
+
+
+def _by(numbers: tuple[int, ...], between: str) -> str:
+    return between.join(map(str, numbers))
+
+
+_SAID: dict[str, Callable[[Conv], str]] = {
+    "strides": lambda p: f"supports rows and columns of one stride, not {_by(p.step, 'x')}",
+    "pads": lambda p: f"supports padding alike on every side, not {_by(p.around, ',')}",
+    "dilation": lambda p: f"supports no dilation, not {_by(p.dilation, 'x')}",
+    "groups": lambda p: f"supports one group, not {p.groups}",
+    "bias": lambda p: "supports sums as they are, not with a bias",
+    "relu": lambda p: "supports sums as they are, not through ReLU",
+    "fp16": lambda p: "supports fp32 in and out, not fp16",
+    "bf16": lambda p: "supports fp32 in and out, not bf16",
+}
+WANTS = tuple(_SAID)
+_BF16 = 80
+
+
+def require_known(words: str) -> frozenset[str]:
+    """The wants that `words` name; ValueError where it has other words."""
+    found = frozenset(words.split())
+    if not found <= {*WANTS}:
+        others = ", ".join(sorted(found - {*WANTS}))
+        raise ValueError(f"expected takes of {', '.join(WANTS)}, found {others}")
+    return found
+
+
+def lacking(problem: Any, compute_capability: int) -> str | None:
+    """A sentence where a GPU of that compute capability (75 = 7.5) has no such dtype, or None."""
+    if "bf16" in problem.wants and compute_capability < _BF16:
+        return f"bf16 needs cuda {_BF16 / 10}, found {compute_capability / 10}"
+    return None
+
+
+def untaken(problem: Any, takes: frozenset[str]) -> str | None:
+    """A sentence on the first thing that `problem` wants and that is not in `takes`, or None."""
+    wanted: frozenset[str] = getattr(problem, "wants", frozenset()) - takes
+    conv = getattr(problem, "conv", problem)
+    return next((_SAID[name](conv) for name in WANTS if name in wanted), None)
 
 
 @dataclass(frozen=True)

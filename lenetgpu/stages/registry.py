@@ -21,7 +21,7 @@ from lenetgpu.stages.needs import Needs as Needs
 from lenetgpu.stages.needs import cpu as cpu
 from lenetgpu.stages.needs import cuda as cuda
 from lenetgpu.stages.needs import hopper as hopper
-from lenetgpu.stages.wants import require_known, untaken
+from lenetgpu.stages.needs import require_known, untaken
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.machines import Machine
@@ -50,7 +50,7 @@ class Variant:
       and may allocate workspace for up to `batch` images.
     - `kernels(problem, batch)` lists every CUDA kernel that a run of 1 to `batch` images may launch
       after `prepare(w, problem, batch)`; `of_shape` makes it of a function of the problem alone.
-    - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.wants`): one that
+    - `takes` names what of a convolution's `wants` it knows of (`lenetgpu.stages.needs`): one that
       wants more is refused, before `supports` is asked.
     - `supports(problem)` is None, or a sentence saying why not.
     - `explain(problem, batch, machine)` gives (what, found) rows on how it divides that work on a

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, variant
 
 cache, calls = {}, {"second": 0}

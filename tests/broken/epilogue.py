@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from lenetgpu.layouts import narrowed, widened
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, variant
 
 

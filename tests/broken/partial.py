@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lenetgpu.stages.conv.reference import reference
+from lenetgpu.stages.reference import conv_reference as reference
 from lenetgpu.stages.registry import cpu, variant
 
 from .pooled import pool, pooled

@@ -41,7 +41,7 @@ from lenetgpu.papers.shapes import Row, Shape, Suite
 from lenetgpu.plan import NAMED, choose_device
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, choices, families, find, variants
-from lenetgpu.stages.wants import lacking
+from lenetgpu.stages.needs import lacking
 
 
 @dataclass(frozen=True)

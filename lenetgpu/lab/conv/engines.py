@@ -17,7 +17,7 @@ from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_claims import claim_rows
 from lenetgpu.papers.convnet2_engines import CHANGED, STEPS, step_rows
 from lenetgpu.papers.convnet2_listings import GTX_480, PARTS
-from lenetgpu.stages.wants import untaken
+from lenetgpu.stages.needs import untaken
 
 
 def rounded(value: float) -> str:

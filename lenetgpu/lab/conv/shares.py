@@ -37,7 +37,7 @@ from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
-from lenetgpu.stages.wants import untaken
+from lenetgpu.stages.needs import untaken
 
 _SUITE = "convnet2"
 SAME_PROGRAM = (0.9, 1.1)

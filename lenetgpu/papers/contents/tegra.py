@@ -6,7 +6,7 @@ from lenetgpu.papers.contents import SLIDE, Item, Text
 
 _SHAPES, _KERNEL = "papers/shapes.py:SUITES", "stages/conv/tegra/slides.cu"
 _ANALYSIS, _TABLES = (
-    "stages/conv/tegra/analysis.py",
+    "stages/conv/tegra/slides.py",
     "docs/convolutions.md#the-papers-kernels",
 )
 

@@ -3,12 +3,10 @@
 from lenetgpu.stages.registry import offer, refuse
 
 _FAMILIES = {
-    "serial": "serial",
-    "scan": "numpy reduction thread",
+    "scan": "serial numpy reduction thread",
     "tiled": "tiled",
     "unrolled": "unrolled cublas",
     "cublas": "cublas",
-    "reference": "",
 }
 offer(__name__, __path__, "argmax", _FAMILIES)
 refuse("argmax", "fft", "an FFT is for sums of products, and the largest of K scores is no sum")

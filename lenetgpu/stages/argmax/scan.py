@@ -7,12 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from lenetgpu.arrays import np
+from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
 from lenetgpu.stages.sectors import WARP, Counted, counted, efficiency_rows
+
+
+@lazy_njit
+def _loops(x, y):  # type: ignore[no-untyped-def]
+    for n in range(x.shape[0]):
+        best = 0
+        for k in range(1, x.shape[1]):
+            if x[n, k] > x[n, best]:
+                best = k
+        y[n] = best
+
+
+@variant(
+    kind="argmax",
+    family="serial",
+    reads="NC",
+    writes="N",
+    needs=cpu(),
+    paper="report 3.3, table 12: the serial code",
+)
+def loops(x: Any, y: Any, problem: Argmax) -> None:
+    """Images outside, scores inside, on one CPU thread."""
+    _loops(x, y)
+
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREAD_IMAGES = 128

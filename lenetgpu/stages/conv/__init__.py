@@ -21,8 +21,6 @@ _FAMILIES = {
     "lenetgpu.dispatch.choose": "best",
     "tensor": "tensor",
     "tf32": "tensor",
-    "reference": "",
-    "shape": "",
     "windows": "",
 }
 offer(__name__, __path__, ("conv", CONV_POOL), _FAMILIES)

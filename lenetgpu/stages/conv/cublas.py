@@ -14,7 +14,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import cuda, of_shape, variant
 from lenetgpu.stages.rounding import to_half
 

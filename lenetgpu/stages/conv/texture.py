@@ -16,7 +16,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.texture import MAX_SIDE, Texture3D
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

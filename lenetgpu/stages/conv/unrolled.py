@@ -16,11 +16,10 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import CONSTANT_BYTES, copy_to_constant
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
-from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
-from lenetgpu.stages.explain import conv_moves, reuse
+from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
-from lenetgpu.stages.sectors import efficiency_rows
+from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 

@@ -59,7 +59,7 @@ class Prepared:
 def filters_at_points(w: Any) -> Any:
     """Filters (5, 5, C, M) at the 64 points, transformed in float64, packed for the tile."""
     from lenetgpu.cpu.winograd import pack_points
-    from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+    from lenetgpu.stages.fused.cuda_cores.tuning import filter_transform
 
     g = filter_transform()
     values = np.einsum("pk,ql,klcm->pqcm", g, g, w.astype(np.float64), optimize=True)

@@ -8,6 +8,5 @@ _FAMILIES = {
     "apart": "tiled",
     "cublas": "blas cublas unrolled",
     "valid_conv": "unrolled fft",
-    "reference": "",
 }
 offer(__name__, __path__, "fc", _FAMILIES)

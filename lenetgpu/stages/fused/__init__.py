@@ -14,8 +14,6 @@ _FAMILIES = {
     "wgmma_winograd": "wgmma_winograd_fp16x3 wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "winograd": "winograd",
     "resident": "",
-    "outputs": "",
-    "reference": "",
     "split": "",
 }
 offer(__name__, __path__, KINDS, _FAMILIES)

@@ -12,8 +12,8 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import ConvPool
 from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid, tile_reuse
 from lenetgpu.stages.defines import conv_defines
-from lenetgpu.stages.explain import conv_pool_moves
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.sectors import conv_pool_moves
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 

@@ -16,6 +16,13 @@ from typing import Any
 from lenetgpu.arrays import Array, cupy, np
 from lenetgpu.network import PIXEL_SCALE
 
+
+def output_args(y: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+    """Labels (n,) int32, scores (n, 10) or a null pointer where nobody asked for them, and n."""
+    labels, scores = y
+    return labels, np.uint64(0) if scores is None else scores, np.int32(len(labels))
+
+
 PIXEL_BOUND = 4.0
 FLOAT_PIXEL_EXPONENT = 8
 _HALF_EXPONENT = 15

@@ -9,6 +9,5 @@ _FAMILIES = {
     "tiled": "tiled",
     "unrolled": "unrolled cublas",
     "fft": "fft",
-    "reference": "",
 }
 offer(__name__, __path__, "pool", _FAMILIES)

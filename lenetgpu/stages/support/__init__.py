@@ -2,4 +2,4 @@
 
 from lenetgpu.stages.registry import offer
 
-offer(__name__, __path__, ("scale", "relayout"), {"reference": ""})
+offer(__name__, __path__, ("scale", "relayout"), {})

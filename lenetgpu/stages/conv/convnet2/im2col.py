@@ -13,7 +13,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages.conv.convnet2.layout import TRANSPOSE, indexable, transpose
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

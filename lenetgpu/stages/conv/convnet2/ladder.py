@@ -20,7 +20,7 @@ from lenetgpu.stages.conv.convnet2.layout import (
     prepare_innermost,
     run_innermost,
 )
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -11,12 +11,11 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.course.constant import Filters, hold, refusal
 from lenetgpu.stages.conv.course.counts import image_counts, naive_counts
-from lenetgpu.stages.conv.shape import MAPS, conv_kernel, odd_outputs
-from lenetgpu.stages.explain import reuse
+from lenetgpu.stages.conv.course.grid import Filters, hold, refusal
+from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
-from lenetgpu.stages.sectors import efficiency_rows
+from lenetgpu.stages.sectors import efficiency_rows, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32

@@ -10,13 +10,11 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.course.constant import Filters, fits, hold
 from lenetgpu.stages.conv.course.counts import direct_counts
-from lenetgpu.stages.conv.course.grid import grid_refusal, maps_grid, residents
-from lenetgpu.stages.conv.shape import MAPS, conv_kernel
-from lenetgpu.stages.explain import idle, reuse
+from lenetgpu.stages.conv.course.grid import Filters, fits, grid_refusal, hold, maps_grid, residents
+from lenetgpu.stages.defines import MAPS, conv_kernel
 from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
-from lenetgpu.stages.sectors import efficiency_rows
+from lenetgpu.stages.sectors import efficiency_rows, idle, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _SHARED_BYTES = 48 << 10

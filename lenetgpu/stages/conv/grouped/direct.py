@@ -9,10 +9,9 @@ from typing import Any
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import MAPS
-from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.explain import reuse
+from lenetgpu.stages.defines import MAPS, map_defines
 from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.sectors import reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256

@@ -14,7 +14,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.explain import explain_multi
 from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, flat, multi_tile
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -18,7 +18,7 @@ from lenetgpu.stages.conv.prefetch.single_strict_plan import (
     parts_rows,
     strict_single,
 )
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -24,7 +24,7 @@ from lenetgpu.stages.conv.prefetch.strict_plan import (
     plan_rows,
     strict_plan,
 )
-from lenetgpu.stages.conv.shape import conv_kernel
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -11,8 +11,6 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import FLOAT_BYTES, Conv
-from lenetgpu.stages.conv.shape import conv_kernel
-from lenetgpu.stages.conv.tegra import analysis
 from lenetgpu.stages.conv.texture import (
     BLOCK_MAPS,
     Prepared,
@@ -21,7 +19,35 @@ from lenetgpu.stages.conv.texture import (
     side_refusal,
     texture,
 )
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import Rows, of_shape
+
+
+def inputs(problem: Conv) -> int:
+    """C x H x W, the padding counted."""
+    return problem.C * (problem.H + 2 * problem.pad) * (problem.W + 2 * problem.pad)
+
+
+def coefficients(problem: Conv) -> int:
+    """K x C x R x S."""
+    return problem.M * problem.depth
+
+
+def math(problem: Conv) -> int:
+    """K x C x P x Q x R x S multiply-adds."""
+    return problem.M * problem.depth * problem.OH * problem.OW
+
+
+def math_per_byte(problem: Conv) -> float:
+    """#1: multiply-adds over the bytes of inputs, coefficients and outputs, each moved once."""
+    outputs = problem.M * problem.OH * problem.OW
+    return math(problem) / (FLOAT_BYTES * (inputs(problem) + coefficients(problem) + outputs))
+
+
+def input_per_coefficient(problem: Conv) -> float:
+    """#3: C x H x W over K x C x R x S."""
+    return inputs(problem) / coefficients(problem)
+
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -106,8 +132,8 @@ def explain(problem: Conv, batch: int, machine: Machine) -> Rows:
     once = batch * problem.C * problem.H * problem.W
     taken = BLOCK_MAPS * blocks_for(problem.M, BLOCK_MAPS) * problem.depth * batch
     return [
-        ("FFMA/byte (#1)", f"{analysis.math_per_byte(problem):.1f}, the padding counted as input"),
-        ("input/coefficient (#3)", f"{analysis.input_per_coefficient(problem):.3f}"),
+        ("FFMA/byte (#1)", f"{math_per_byte(problem):.1f}, the padding counted as input"),
+        ("input/coefficient (#3)", f"{input_per_coefficient(problem):.3f}"),
         ("tile", f"{TILE[0]}x{TILE[1]} outputs of one map a thread"),
         (
             "blocks",

@@ -14,11 +14,11 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.layouts import widened
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tensor import after
 from lenetgpu.stages.conv.tensor.halves import Images, Split, worth_sampling
 from lenetgpu.stages.conv.tensor.packed import Layout, pack
 from lenetgpu.stages.conv.tensor.product import FIT, Product, Tiling, ranked
+from lenetgpu.stages.defines import MAPS
 from lenetgpu.stages.registry import Rows, variant
 
 _MOST = 1 << 30  # elements of an image, whose offsets are 32-bit

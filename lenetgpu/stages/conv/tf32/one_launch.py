@@ -12,9 +12,8 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import MAPS
 from lenetgpu.stages.conv.tf32.packed import CHUNK, chunks, pack
-from lenetgpu.stages.defines import conv_defines
+from lenetgpu.stages.defines import MAPS, conv_defines
 from lenetgpu.stages.registry import Rows, variant
 
 FLOAT = 4

@@ -15,10 +15,10 @@ from lenetgpu.gpu.machines import Machine
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
-from lenetgpu.stages.conv.shape import conv_kernel
 from lenetgpu.stages.conv.tuned import direct
 from lenetgpu.stages.conv.tuned.clocks import cheapest, product_clocks, transform_clocks
 from lenetgpu.stages.conv.tuned.product import Product, Workspace
+from lenetgpu.stages.defines import conv_kernel
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -10,8 +10,14 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
-from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, MAPS1, TILES, Tuning
-from lenetgpu.stages.fused.cuda_cores.winograd import POINTS, filter_transform
+from lenetgpu.stages.fused.cuda_cores.tuning import (
+    GROUP,
+    MAPS1,
+    POINTS,
+    TILES,
+    Tuning,
+    filter_transform,
+)
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 128

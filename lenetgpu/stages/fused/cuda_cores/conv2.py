@@ -10,8 +10,7 @@ from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
-from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning
-from lenetgpu.stages.fused.cuda_cores.winograd import filter_transform
+from lenetgpu.stages.fused.cuda_cores.tuning import GROUP, Tuning, filter_transform
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256

@@ -11,7 +11,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
 from lenetgpu.stages.fused.mma.pack import pack
-from lenetgpu.stages.fused.outputs import output_args
+from lenetgpu.stages.fused.split import output_args
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -3,4 +3,4 @@
 from lenetgpu.network import FEATURES
 from lenetgpu.stages.registry import offer
 
-offer(__name__, __path__, (FEATURES,), {"fp16_features": "mma_winograd_fp16", "fp16_pack": ""})
+offer(__name__, __path__, (FEATURES,), {"fp16_features": "mma_winograd_fp16"})

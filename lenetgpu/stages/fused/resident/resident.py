@@ -25,8 +25,15 @@ from lenetgpu.gpu.graph import new_stream
 from lenetgpu.gpu.launch import function, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.stages.fused.resident import mailbox
-from lenetgpu.stages.fused.resident.mailbox import ANSWERED, ASLEEP, LABEL, SIDE, Mailbox, scaled
-from lenetgpu.stages.fused.resident.pack import pack
+from lenetgpu.stages.fused.resident.mailbox import (
+    ANSWERED,
+    ASLEEP,
+    LABEL,
+    SIDE,
+    Mailbox,
+    pack,
+    scaled,
+)
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _ARCH = "sm_90a"

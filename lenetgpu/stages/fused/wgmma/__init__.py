@@ -10,7 +10,6 @@ _FAMILIES = {
     "fp16x3_features": "split wgmma_fp16x3",
     "int8_features": "int8 wgmma_int8",
     "fp16_pack": "",
-    "fp16x3_pack": "",
     "int8_pack": "",
 }
 offer(__name__, __path__, (FEATURES, CLASSIFIER), _FAMILIES)

@@ -10,7 +10,7 @@ from lenetgpu.arrays import cupy
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
-from lenetgpu.stages.fused.outputs import output_args
+from lenetgpu.stages.fused.split import output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import HIDDEN, pack_fc1, pack_fc2
 from lenetgpu.stages.registry import hopper, variant

@@ -11,9 +11,9 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
-from lenetgpu.stages.fused.outputs import output_args
+from lenetgpu.stages.fused.split import output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
-from lenetgpu.stages.fused.wgmma.fp16x3_pack import CELLS, pack
+from lenetgpu.stages.fused.wgmma.fp16_pack import CELLS, pack
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

@@ -11,7 +11,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.split import Filters, filters
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
-from lenetgpu.stages.fused.wgmma.fp16x3_pack import pack
+from lenetgpu.stages.fused.wgmma.fp16_pack import pack
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()

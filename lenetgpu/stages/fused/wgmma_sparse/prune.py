@@ -13,8 +13,8 @@ from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.network import IMAGE_SHAPE, PIXEL_SCALE, SPANS, weight_shapes
 from lenetgpu.problems import ConvPool
-from lenetgpu.stages.fused.reference import conv_pool_reference
 from lenetgpu.stages.fused.wgmma.int8_pack import BYTE_MOST, ranges
+from lenetgpu.stages.reference import conv_pool_reference
 
 _FOUR, _KEPT = 4, 2
 _DAMPING = 1e-3  # of the mean second moment: what no digit wakes has one too

@@ -7,6 +7,5 @@ _FAMILIES = {
     "fp16_roles": "wgmma_winograd_roles_fp16 wgmma_winograd_fp16",
     "fp16x3_features": "wgmma_winograd_fp16x3",
     "fp16_pack": "",
-    "fp16x3_pack": "",
 }
 offer(__name__, __path__, (FEATURES,), _FAMILIES)

@@ -14,7 +14,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
+from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant

@@ -9,11 +9,11 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.cuda_cores.winograd import POINTS
+from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.split import Filters, filters
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
+from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack
 from lenetgpu.stages.fused.wgmma_winograd.fp16_roles import BATCH, FILTER_BYTES, MAP_BYTES
-from lenetgpu.stages.fused.wgmma_winograd.fp16x3_pack import pack
 from lenetgpu.stages.registry import hopper, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
