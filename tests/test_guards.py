@@ -141,9 +141,8 @@ def compiler(tmp_path, monkeypatch):
 
     monkeypatch.setenv("LENETGPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(nvrtc, "_run_nvrtc", run)
-    monkeypatch.setattr(nvrtc, "_no_cache", tuple)
-    monkeypatch.setattr(nvrtc, "_build", lambda: "a build")
-    monkeypatch.setattr(nvrtc, "version", lambda: (13, 0))
+    known = nvrtc.compiler.Compiler((13, 0), (), "a build")
+    monkeypatch.setattr(nvrtc.compiler, "current", lambda: known)
     monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
     yield asked
     nvrtc.source_hash.cache_clear()
@@ -169,12 +168,13 @@ def test_a_kernel_is_compiled_anew_when_anything_of_it_changes(tmp_path, compile
         before = len(compiler)
         compile_kernel(kernel, "sm_90a")
         assert len(compiler) == before + 1, path.name
-    monkeypatch.setattr(nvrtc, "version", lambda: (13, 1))
-    before = len(compiler)
-    compile_kernel(kernel, "sm_90a")
-    assert len(compiler) == before + 1
-    for what, value in {"_build": "another", "surroundings": ("580.1", None)}.items():
-        monkeypatch.setattr(nvrtc, what, lambda value=value: value)
+    others = [nvrtc.compiler.Compiler(*of) for of in (((13, 1), (), "a"), ((13, 1), (), "b"))]
+    for module, what, value in (
+        (nvrtc.compiler, "current", others[0]),
+        (nvrtc.compiler, "current", others[1]),
+        (nvrtc, "surroundings", ("580.1", None)),
+    ):
+        monkeypatch.setattr(module, what, lambda value=value: value)
         before = len(compiler)
         compile_kernel(kernel, "sm_90a")
         assert len(compiler) == before + 1, what

@@ -169,11 +169,9 @@ def tuned_kind(monkeypatch, tmp_path):
 def kernels_kind(monkeypatch, tmp_path, suffix=".kept"):
     source = tmp_path / "k.cu"
     source.write_text("// nothing\n")
-    for name, value in {
-        "_no_cache": (), "_build": "a build", "version": (13, 0), "surroundings": (None, None),
-        "_parse_resources": Resources(8, 0, 0, 0),
-    }.items():  # fmt: skip
-        monkeypatch.setattr(nvrtc, name, lambda *_, value=value: value)
+    monkeypatch.setattr(compiler, "current", lambda: compiler.Compiler((13, 0), (), "a build"))
+    monkeypatch.setattr(nvrtc, "surroundings", lambda: (None, None))
+    monkeypatch.setattr(nvrtc, "_parse_resources", lambda *_: Resources(8, 0, 0, 0))
     monkeypatch.setattr(nvrtc.compiler, "outdated", lambda: False)
     made = told_of(monkeypatch, nvrtc, "_run_nvrtc", (b"the right cubin", "a remark"))
 

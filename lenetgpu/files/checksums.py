@@ -211,10 +211,7 @@ def sum_up(file: h5py.File) -> None:
 
 
 def _sum_of_facts(file: Any, items: Mapping[str, Any], path: str) -> str:
-    """Of an open file and data sets of it, being read or written.
-
-    LenetError where there are more attributes than fit a file with sums, or others.
-    """
+    """Of an open file and data sets of it, being read or written."""
     facts, held = [], 0
     for where, holder in {"": file, **items}.items():
         for name in hdf5.attribute_names(holder):
@@ -325,7 +322,6 @@ def _require_whole(item: hdf5.Stored, sums: Sums, parts: Blocks | None) -> None:
 
 
 def _is_some(shape: tuple[int, ...]) -> bool:
-    """Whether there is a number in it, in rows."""
     return bool(shape) and 0 not in shape
 
 

@@ -25,8 +25,6 @@ def read_early(source: Source) -> Source:
 
 
 class _EarlySource(Source):
-    """All of `inner`, read by a thread into memory."""
-
     def __init__(self, inner: Source) -> None:
         super().__init__(inner.source, inner.dtype, inner.labels, inner.chosen)
         self._inner = inner

@@ -96,7 +96,6 @@ class Npy(Form):
         self._header(self.count)
 
     def _header(self, count: int) -> None:
-        """NumPy leaves room for the longest count: another one's header is as long."""
         from numpy.lib import format as npy
 
         form = {
@@ -125,7 +124,6 @@ class Npy(Form):
 
 
 def _no_formula(name: str) -> str:
-    """A name that may stand in a cell of a spreadsheet."""
     return f"{chr(39) * name.startswith(_FORMULAS)}{printable(name)}"
 
 

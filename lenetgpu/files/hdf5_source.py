@@ -6,9 +6,8 @@ Contiguous images are read where they lie, chunks are read raw and decoded by a 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import core_count
@@ -26,8 +25,6 @@ from lenetgpu.files.reading import (
 from lenetgpu.network import CLASSES, IMAGE_SHAPE
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     import numpy as np
 
     Array = np.ndarray[Any, Any]
@@ -146,8 +143,8 @@ class ChunkedSource(Source):
         from concurrent.futures import ThreadPoolExecutor
 
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lenetgpu-chunks")
-        self._kept: OrderedDict[tuple[int, ...], Future[Array]] = OrderedDict()
-        self._turn = Lock()
+        # chunks that more than one read wants a part of, the latest
+        self._remembered = lru_cache(self._most_kept)(self._decoded)
         self._process = os.getpid()
 
     def _fill(self, first: int, out: Array) -> None:
@@ -167,7 +164,6 @@ class ChunkedSource(Source):
                 raise errors[0]
 
     def _rows(self, lo: int, hi: int, images: Array) -> None:
-        """Fill `images` with those from `lo` to `hi`."""
         rows, count = self._item.piece[0], self._item.shape[0]
         for corner, to, held in self._item.cuts(lo, hi):
             whole = held[0] == slice(0, min(rows, count - corner[0]))
@@ -182,24 +178,6 @@ class ChunkedSource(Source):
         if self._blocks is not None:
             self._blocks.require(corner[0], chunk)
         return chunk
-
-    def _remembered(self, corner: tuple[int, ...]) -> Array:
-        """A chunk that more than one read wants a part of: decoded once, the latest kept."""
-        from concurrent.futures import Future
-
-        with self._turn:
-            found = self._kept.get(corner)
-            mine = found is None
-            if found is None:
-                found = self._kept[corner] = Future()
-                while len(self._kept) > self._most_kept:
-                    self._kept.popitem(last=False)
-        if mine:
-            try:
-                found.set_result(self._decoded(corner))
-            except BaseException as error:
-                found.set_exception(error)
-        return found.result()
 
     def close(self) -> None:
         """Close the file, when no chunk is being decoded any more."""

@@ -98,7 +98,6 @@ class _Unpacked:
                 first, out = first + len(part), out[len(part) :]
 
     def _reach(self, number: int) -> None:
-        """Inflate up to a block and keep it."""
         import numpy as np
 
         file, self._file = self._file, None  # gone where it is damaged

@@ -45,10 +45,7 @@ _BROKEN = (EOFError, OSError, ValueError, zlib.error, http.client.HTTPException)
 
 
 def _download(url: str) -> bytes:
-    """Return what `url` gives; TimeoutError where it takes longer than _ATTEMPT_S.
-
-    ValueError where its length is wrong.
-    """
+    """Return what `url` gives; TimeoutError where it takes longer than _ATTEMPT_S."""
     begun, data = time.monotonic(), bytearray()
     with urllib.request.urlopen(url, timeout=_SILENT_S) as reply:
         declared = reply.length
@@ -67,10 +64,6 @@ def _download(url: str) -> bytes:
 
 
 def _digest(packed: bytes) -> str:
-    """Return the SHA-256 of the unpacked file; one of _BROKEN where it does not unpack.
-
-    No more than MAX_UNPACKED_BYTES are inflated, and a piece of them is in memory at a time.
-    """
     digest, length = hashlib.sha256(), 0
     with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
         while piece := file.read(_PIECE):
@@ -118,7 +111,6 @@ def fetch_mnist(
 
 
 def _fetch(path: Path, mirrors: tuple[str, ...], say: Callable[[str], None]) -> Path:
-    """Fetch one of the files, from the first mirror that has it."""
     name, pinned = path.name, SHA256[path.name]
     fault = _fault(path, pinned)
     if fault == "":

@@ -122,7 +122,6 @@ def _names(path: Path) -> set[object]:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether it is the file that stdout or stderr goes to."""
     if str(path) == "-" or not path.is_file():
         return False
     for handle in (1, 2):
@@ -148,7 +147,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Temporary:
-    """A new empty file beside what `path` leads to, or anywhere where that is a device or pipe."""
     target = resolved(path)
     return Temporary(Path(tempfile.gettempdir()) if is_device(target) else target.parent)
 

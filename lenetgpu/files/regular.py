@@ -72,7 +72,6 @@ def read_whole(path: Path, what: str, most: int, limited: str) -> bytes:
 
 @cache
 def _modules() -> tuple[Any, Any]:
-    """Something like `zlib`, and something like `gzip`."""
     try:
         from isal import igzip, isal_zlib
 

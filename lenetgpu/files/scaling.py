@@ -47,10 +47,7 @@ def most_pooled(conv1: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Channels:
-    """What brings each channel's size just below a level: factors, and the sizes then.
-
-    Both are 0 of a channel that no image wakes.
-    """
+    """What brings each channel's size just below a level: factors, and the sizes then."""
 
     factors: Array
     sizes: Array

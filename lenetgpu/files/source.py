@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,24 +29,18 @@ def form_of(path: Path, expected: str) -> str:
 
     LenetError, naming what is `expected`, where it is no file that can be read.
     """
-    return _form(path, expected)[0]
-
-
-def _form(path: Path, expected: str) -> tuple[str, int]:
-    """`form_of` a file, and its bytes."""
     try:
         with open_regular(path, expected) as file:
-            size = os.fstat(file.fileno()).st_size
             start = file.read(max(START, len(hdf5.MAGIC)))
-            if start.startswith(hdf5.MAGIC) or hdf5.begins_later(file, size):
-                return "HDF5", size
+            if start.startswith(hdf5.MAGIC) or hdf5.begins_later(file):
+                return "HDF5"
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error
     if is_idx(start):
-        return "IDX", size
+        return "IDX"
     if start[:6] == b"\x93NUMPY":
-        return "npy", size
-    return kind_of(start) or "", size
+        return "npy"
+    return kind_of(start) or ""
 
 
 def is_idx(start: bytes) -> bool:
@@ -62,11 +55,12 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
     was expected and what was found. Memory is bounded whatever the file's size, but for the labels
     of the images asked for, which are read at once.
     """
-    form, size = _form(path, _EXPECTED)
+    form = form_of(path, _EXPECTED)
     if form in DATA:
         return DATA[form](path, skip, limit)
     if form:
         found = f"a {form} picture, which only `lenetgpu infer` takes"
     else:
+        size = path.stat().st_size
         found = f"{size:,} bytes of another form" if size else "an empty file"
     raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")

@@ -119,7 +119,6 @@ def about(path: Path) -> About:
 
 
 def _form(path: Path) -> str:
-    """The form of a file by its first bytes; LenetError where it has none that is known."""
     try:
         with open_regular(path, EXPECTED) as file:
             start = file.read(forms.START)
@@ -127,7 +126,7 @@ def _form(path: Path) -> str:
                 return forms.HDF5
             size = os.fstat(file.fileno()).st_size
             form = forms.form_of(start)
-            if form is None and hdf5.begins_later(file, size):
+            if form is None and hdf5.begins_later(file):
                 return forms.HDF5
     except OSError as error:
         raise LenetError(f"{path}: expected a readable file, found: {error.strerror}") from error

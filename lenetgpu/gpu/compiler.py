@@ -119,7 +119,6 @@ def _record() -> str:
 
 
 def _places(file: str) -> list[list[Any]]:
-    """(path, size, time) of the library, (path, time) of the folders that pip writes to."""
     found = os.stat(file)
     places: list[list[Any]] = [[file, found.st_size, found.st_mtime_ns]]
     for folder in sys.path:
@@ -139,7 +138,6 @@ def _loaded() -> list[list[Any]] | None:
 
 
 def _remember(found: Compiler, places: list[list[Any]] | None) -> None:
-    """Write it down, where it is known which file is loaded."""
     if places:
         entries.keep(
             "nvrtc", _record(), asdict(found) | {"library": places[0][0], "places": places}

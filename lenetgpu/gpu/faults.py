@@ -55,7 +55,6 @@ _said: list[str] = []
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error`, and what it was raised from."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -209,7 +208,6 @@ def within_memory(make: Callable[[int], _Made], most: int, what: str) -> tuple[_
 
 
 def _tried(make: Callable[[int], _Made], size: int) -> tuple[list[_Made], str]:
-    """`make(size)` in a list, or an empty one and why memory was refused."""
     try:
         return [make(size)], ""
     except Exception as error:

@@ -87,8 +87,6 @@ class _Attribute(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """`CUlaunchConfig` of cuda.h."""
-
     _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3),
                 ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p),
                 ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint)]  # fmt: skip
@@ -135,7 +133,6 @@ def _launch_overlapping(
 
 
 def _plain(scalar: Any) -> Any:
-    """A NumPy scalar as the ctypes value of the same bytes."""
     import numpy as np
 
     return np.ctypeslib.as_ctypes_type(scalar.dtype)(scalar.item())

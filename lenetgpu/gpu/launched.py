@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import prod
 
 from lenetgpu.gpu import machines
 from lenetgpu.gpu.launch import Launch, function
 from lenetgpu.gpu.occupancy import Demand, explain_waves, residency
 
 
-def _product(dim: tuple[int, ...]) -> int:
-    total = 1
-    for extent in dim:
-        total *= extent
-    return total
-
-
 def grid_of(launched: Launch) -> int:
     """Blocks of a recorded launch."""
-    return _product(launched.grid)
+    return prod(launched.grid)
 
 
 def demand_of(launched: Launch) -> Demand:
@@ -27,7 +21,7 @@ def demand_of(launched: Launch) -> Demand:
     from lenetgpu.gpu.nvrtc import compile_kernel
 
     used = compile_kernel(launched.kernel, current_arch()).resources
-    return Demand(used.registers, _product(launched.block), used.shared_bytes + launched.shared)
+    return Demand(used.registers, prod(launched.block), used.shared_bytes + launched.shared)
 
 
 def binding_limit(launched: Launch) -> str:
@@ -40,7 +34,7 @@ def active_blocks(launched: Launch) -> int:
     from cupy.cuda import driver
 
     count: int = driver.occupancyMaxActiveBlocksPerMultiprocessor(
-        function(launched.kernel).ptr, _product(launched.block), launched.shared
+        function(launched.kernel).ptr, prod(launched.block), launched.shared
     )
     return count
 
@@ -50,7 +44,7 @@ def occupancy(launched: Launch) -> float:
     import cupy
 
     limit = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
-    share: float = active_blocks(launched) * _product(launched.block) / limit
+    share: float = active_blocks(launched) * prod(launched.block) / limit
     return share
 
 

@@ -7,7 +7,7 @@ is None: no measurement depends on it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,12 @@ class MachineState:
 
     def as_json(self) -> dict[str, Any]:
         """The `machine` object of the schema: medians, the temperature's highest, and ranges."""
-        found: dict[str, Any] = {
-            "sm_mhz": self.sm_mhz and self.sm_mhz.median,
-            "power_w": self.power_w and self.power_w.median,
-            "temperature_c": self.temperature_c and self.temperature_c.most,
-            "throttle": None if self.throttle is None else list(self.throttle),
-            "energy_uj_per_image": self.energy_uj_per_image,
-            "energy_from": self.energy_from,
-            "watched_s": self.watched_s,
-            "readings": self.readings,
-        }
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found["throttle"] = None if self.throttle is None else list(self.throttle)
         for name in ("sm_mhz", "power_w", "temperature_c"):
-            spread: Spread | None = getattr(self, name)
+            spread: Spread | None = found[name]
+            middle = "most" if name == "temperature_c" else "median"
+            found[name] = spread and getattr(spread, middle)
             found[f"{name}_range"] = spread and [spread.least, spread.most]
         return found
 

@@ -151,17 +151,7 @@ def surroundings() -> tuple[str | None, ...]:
 
 def environment() -> tuple[object, ...]:
     """What else than its source a kernel comes of: NVRTC's version and build, `surroundings`."""
-    return (version(), _build(), *surroundings())
-
-
-def _build() -> str:
-    """Which build of that version."""
-    return compiler.current().build
-
-
-def _no_cache() -> tuple[str, ...]:
-    """The option against NVRTC's own cache, whose hits come without ptxas' report."""
-    return compiler.current().options
+    return (version(), compiler.current().build, *surroundings())
 
 
 @cache
@@ -221,7 +211,7 @@ def _run_nvrtc(kernel: Kernel, arch: str, options: list[str]) -> tuple[bytes, st
 def _place(kernel: Kernel, arch: str) -> tuple[str, list[str]]:
     """The entry of a kernel whose source is there, and the options that make its cubin."""
     folders = dict.fromkeys((kernel.source.parent, INCLUDE_ROOT))
-    options = [*_OPTIONS, *_no_cache(), f"-arch={arch}"]
+    options = [*_OPTIONS, *compiler.current().options, f"-arch={arch}"]
     options += [*(f"-I{folder}" for folder in folders), *kernel.macros]
     named = [option for option in options if not option.startswith("-I")]
     key = hashlib.sha256(
@@ -249,7 +239,6 @@ def _kept(name: str) -> Compiled | None:
 
 
 def _keep(name: str, made: Compiled) -> Compiled:
-    """`made` with the place where it is kept, or remembered until this process ends."""
     facts = {"resources": asdict(made.resources), "log": made.log}
     path = entries.write_cubin(name, made.binary, facts)
     if path is None:

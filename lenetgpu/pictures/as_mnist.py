@@ -77,7 +77,6 @@ def of_colours(bands: list[Array]) -> Prepared:
 
 
 def _made(found: Found, notes: list[str]) -> Prepared:
-    """The largest digit of what was found, as MNIST's are; what is said of it after `notes`."""
     ink, digits = found.ink, found.digits
     if len(digits) > 1:
         notes.append(f"{len(digits)} digits stand apart, the largest is taken")
@@ -126,10 +125,7 @@ def _found(grey: Array, sheet: Array | None = None, depth: int = 0, lines: bool 
 
 
 def _on_sheet(grey: Array, standing: Found) -> Found | None:
-    """What is on the sheet that stands out of `grey` (H, W); None: it is none, or has no digit.
-
-    LenetError where it is whole, solid and empty.
-    """
+    """What is on the sheet that stands out of `grey` (H, W); None: it is none, or has no digit."""
     digit = standing.digits[0]
     sheet = sheet_of(digit.mask)
     if sheet is None:
@@ -185,7 +181,6 @@ def _cropped(ink: Array, digit: Digit) -> Array:
 
 
 def _fitted(ink: Array) -> Array:
-    """`ink` (H, W) in 0..1, its longer side BOX pixels long, float32 with 1 at its brightest."""
     rows, columns = ((ink.max(axis=axis) > _EDGE).nonzero()[0] for axis in (1, 0))
     ink = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     height, width = ink.shape

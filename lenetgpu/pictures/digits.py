@@ -55,7 +55,6 @@ def _is_rim(one: Island, numbers: Array) -> bool:
 
 
 def _holds(one: Island, other: Island) -> bool:
-    """Whether the other is in its box, and no speck there."""
     return (
         other.size >= _HELD * one.size
         and one.top < other.top
@@ -66,7 +65,6 @@ def _holds(one: Island, other: Island) -> bool:
 
 
 def _alike(one: Island, other: Island) -> bool:
-    """Whether it is another island, as high and as wide."""
     most = _SAME * other.size
     return (
         one is not other
@@ -235,7 +233,6 @@ def _beside(one: Island, other: Island) -> bool:
 
 
 def _gap(box: tuple[int, int, int, int], part: Island) -> float:
-    """Pixels between a box and a part."""
     top, bottom, left, right = box
     down = max(part.top - bottom, top - part.bottom, 0)
     across = max(part.left - right, left - part.right, 0)

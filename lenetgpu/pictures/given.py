@@ -80,7 +80,6 @@ class Gathered:
         return MemorySource(np.concatenate(parts), truth, self._called())
 
     def _called(self) -> str:
-        """The first file's name, and how many images are not of it."""
         first, more = self.names[0], len(self.names) - 1
         return f"{first} and {more:,} more" if more else first
 

@@ -56,10 +56,7 @@ def lines_of(grey: Array) -> Array:
 
 
 def _scaled(away: Array, smooth: Array) -> Array:
-    """`away` (H, W) in 0..1, from paper's noise to full ink; LenetError where there is no ink.
-
-    `smooth` is the same with less noise.
-    """
+    """`away` (H, W) in 0..1, from paper's noise to full ink; LenetError where there is no ink."""
     top = smooth[smooth > float(smooth.max()) / 2]
     level = float(np.median(top)) if top.size else 0.0
     if level < _FAINTEST:
@@ -111,10 +108,7 @@ def _spread(values: Array) -> float:
 
 
 def _of_most(values: Array, border: Array) -> Array:
-    """Which of `values` (n,) are like most of those at the border: paper, where ink touches it.
-
-    Where the border's fall into two heaps, those of the larger heap; else those near its median.
-    """
+    """Which of `values` (n,) are like most of those at the border: paper, where ink touches it."""
     levels = np.sort(values[border])
     counts = np.arange(1, len(levels))
     sums = np.cumsum(levels)
@@ -143,7 +137,6 @@ def _border(on: Array) -> Array:
 
 
 def _terms(height: int, width: int) -> list[Array]:
-    """1, y, x, y*y, y*x, x*x of each pixel, (height, width) float32 from -1 to 1."""
     y, x = np.meshgrid(
         np.linspace(-1, 1, height, dtype=np.float32),
         np.linspace(-1, 1, width, dtype=np.float32),

@@ -135,10 +135,7 @@ def _without_libtiff() -> Iterator[None]:
 def _decoded(
     data: bytes, form: str, draft: str, planes: Callable[[Image.Image], list[Array]]
 ) -> tuple[list[Array], list[str], tuple[int, int]]:
-    """The `planes` of a picture's bytes, turned and averaged, notes, and its (H, W) as it was.
-
-    RefusedError of what is damaged, or not safe to decode.
-    """
+    """The `planes` of a picture's bytes, turned and averaged, notes, and its (H, W) as it was."""
     if len(data) > _FILE.get(form, MOST_BYTES):
         raise RefusedError(f"{len(data):,}", f"a {form} picture of at most {_FILE[form]:,} bytes")
     if ImageFile.LOAD_TRUNCATED_IMAGES:
@@ -232,10 +229,7 @@ def _grey(image: Image.Image) -> Array:
 
 
 def _averaged(image: Image.Image, plane: Callable[[Image.Image], Image.Image]) -> Array:
-    """Return what `plane` makes of a picture, (H, W) float32, averaged to sides of at most SIDE.
-
-    It is made of parts of the picture, so that little is held beside what was decoded.
-    """
+    """Return what `plane` makes of a picture, (H, W) float32, averaged to sides of at most SIDE."""
     width, height = image.size
     by = averaged_by(image.size)
     if by == 1:

@@ -56,10 +56,7 @@ def filled(mask: Array) -> Array:
 
 
 def _is_stroke(mask: Array, whole: Array) -> bool:
-    """Whether `mask` (H, W) is an angular 0 or 8 and no sheet: as wide everywhere, its holes bars.
-
-    A sheet's margins and what is left between the strokes on it differ. `whole` (H, W): it, filled.
-    """
+    """Whether `mask` (H, W) is an angular 0 or 8: as wide everywhere, its holes bars."""
     broad = stroke_of(mask)
     if eroded(mask, max(1, round(_STROKE * broad))).any():
         return False

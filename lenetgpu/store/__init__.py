@@ -173,10 +173,7 @@ def _private(name: str, flags: int) -> int:
 
 
 def _locked(handle: int) -> bool:
-    """Lock a new file; False where somebody who sweeps was faster.
-
-    Where files cannot be locked it goes without, and nobody sweeps it.
-    """
+    """Lock a new file; False where somebody who sweeps was faster."""
     import fcntl
 
     try:
@@ -190,7 +187,6 @@ def _locked(handle: int) -> bool:
 
 @cache
 def _swept(folder: Path) -> None:
-    """`sweep`, once in a process."""
     sweep(folder)
 
 
@@ -220,10 +216,7 @@ def _remove_orphan(path: Path) -> None:
 
 
 def _give_rights(handle: int, target: Path) -> None:
-    """The rights, and where they may be given the owner and group, of the file that is replaced.
-
-    Where there is none, those of a file that was opened there.
-    """
+    """The rights, and where they may be given the owner and group, of the file that is replaced."""
     try:
         old = target.stat()
     except FileNotFoundError:
@@ -237,10 +230,7 @@ def _give_rights(handle: int, target: Path) -> None:
 
 
 def _umask() -> int:
-    """The process' umask, which asking the system for would change for every thread.
-
-    Linux tells it in a file; elsewhere it is changed for a moment.
-    """
+    """The process' umask, which asking the system for would change for every thread."""
     with suppress(OSError):
         found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
         if found:

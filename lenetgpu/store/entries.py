@@ -184,7 +184,7 @@ def _form(found: os.stat_result) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return getattr(error, "strerror", None) or str(error)
 
 
 @cache
@@ -237,7 +237,6 @@ def _json(data: bytes) -> dict[str, Any]:
 
 
 def _looked_at(where: Path, kind: str, name: str) -> bytes:
-    """Return what an entry holds; OSError or UnfitError where it is not to be used."""
     return _opened(kind, name, _read_ours(where / (name + SUFFIX)))
 
 
@@ -275,10 +274,7 @@ def write(kind: str, name: str, data: bytes) -> bool:
 
 
 def _write(kind: str, file: str, data: bytes) -> Path | None:
-    """Keep `data` in a file that only the user reads, whole or not at all: where it is then.
-
-    What has that name already is replaced, a link itself and not what it leads to.
-    """
+    """Keep `data` in a file that only the user reads, whole or not at all: where it is then."""
     where = folder(kind, make=True)
     if where is None:
         return None
@@ -320,7 +316,6 @@ def kept(kind: str, name: str, made: type[T]) -> T | None:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Return whether a JSON value is of the type that a field says, a dictionary's values too."""
     if annotation.startswith("dict[str, "):
         of = annotation[len("dict[str, ") : -1]
         return isinstance(value, dict) and all(_fits(item, of) for item in value.values())
@@ -466,7 +461,6 @@ def repair() -> Removed:
 
 
 def _remove(path: Path, kind: str, removed: Removed) -> None:
-    """Remove an entry, or the folder of a `kind`, "", where nothing is left in it."""
     try:
         found = path.lstat()
         _require_owner(found)

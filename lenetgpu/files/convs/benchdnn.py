@@ -74,7 +74,6 @@ def read(line: str, epilogue: bool = False) -> Given:
 
 
 def _sided(entry: str) -> bool:
-    """Whether an entry is of one side: rows, columns or depth."""
     return len(entry) == 2 and entry not in ("mb", "ic", "oc")
 
 
@@ -85,7 +84,6 @@ def _number(text: str, where: str) -> int:
 
 
 def _entries(descriptor: str, where: str) -> tuple[dict[str, int], str]:
-    """A descriptor's entries, and its name."""
     entries: dict[str, int] = {}
     at, name = 0, ""
     while at < len(descriptor):

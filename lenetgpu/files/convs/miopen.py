@@ -81,7 +81,6 @@ def read(line: str, epilogue: bool = False) -> Given:
 
 
 def _flags(words: list[str], where: str) -> dict[str, str]:
-    """Letter to value, as text."""
     found: dict[str, str] = {}
     for flag, value in zip(words[::2], [*words[1::2], ""], strict=False):
         name = flag[2:] if flag.startswith("--") else flag[1:]

@@ -130,7 +130,6 @@ class _Graph:
         return Given(asked, _name(node), tuple(others))
 
     def _size(self, name: str) -> list[int] | None:
-        """A value's dimensions; None where one is open."""
         dims = self._values.get(name, (0, [None]))[1]
         whole = [n for n in dims if n is not None]
         return whole if len(whole) == len(dims) else None
@@ -154,10 +153,7 @@ class _Graph:
 
 
 def _described(size: Sequence[int], filters: Sequence[int], given: dict[str, Any]) -> Described:
-    """A convolution of two sides, (images, C, H, W) by (M, C over groups, R, S).
-
-    ValueError where its lists have other lengths than that, or numbers below what they can be.
-    """
+    """A convolution of two sides, (images, C, H, W) by (M, C over groups, R, S)."""
     taps = list(filters[2:])
     strides, dilation = given.get("strides") or [1, 1], given.get("dilations") or [1, 1]
     pads, auto = given.get("pads") or [0] * 4, given.get("auto_pad", "NOTSET")
@@ -192,13 +188,11 @@ def _name(node: Any) -> str:
 
 
 def _graphs(node: Any) -> Iterator[Any]:
-    """The graphs that a node holds: branches, a loop's body."""
     for attribute in node.attribute:
         yield from (attribute.g, *attribute.graphs)
 
 
 def _within(node: Any) -> Iterator[Any]:
-    """Convolutions in the graphs that a node holds."""
     for graph in _graphs(node):
         for inner in graph.node:
             if "Conv" in inner.op_type:

@@ -117,12 +117,11 @@ class Untrusted:
         self._file.close()
 
 
-def begins_later(file: BinaryIO, size: int) -> bool:
+def begins_later(file: BinaryIO) -> bool:
     """Whether HDF5 begins behind a block of the user's: at 512, 1,024, 2,048..."""
     at = 512
-    while at < size:
-        file.seek(at)
-        if file.read(len(MAGIC)) == MAGIC:
+    while file.seek(at) and (found := file.read(len(MAGIC))):
+        if found == MAGIC:
             return True
         at *= 2
     return False

@@ -206,7 +206,6 @@ def _opened(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
 
 
 def _dtype(kind: Any, refuse: Refuse) -> np.dtype[Any]:
-    """Return the type of numbers whose bytes lie in the file as NumPy has them."""
     import h5py
 
     dtype: np.dtype[Any] = kind.dtype

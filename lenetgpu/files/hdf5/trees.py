@@ -59,7 +59,6 @@ def require_trees(path: Path, file: BinaryIO) -> None:
 
 
 def _by_threads(look: Callable[[int], str], parts: Iterable[int]) -> str:
-    """What `look` finds first of all parts."""
     from concurrent.futures import ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(min(_THREADS, core_count()))
@@ -100,7 +99,6 @@ def _starts(part: Any, there: Any, name: bytes, letter: int) -> Any:
 
 
 def _at(file: OpenFile, place: int, length: int) -> bytes:
-    """The bytes at a place within the file."""
     found = bytearray(length)
     file.read_into(memoryview(found), place)
     return bytes(found)
@@ -194,5 +192,4 @@ _CHECKS: dict[int, tuple[tuple[bytes, Callable[..., str]], ...]] = {
 
 
 def _power(number: int) -> bool:
-    """Whether it is a power of two."""
     return number > 0 and number & (number - 1) == 0

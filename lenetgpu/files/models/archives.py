@@ -66,7 +66,6 @@ def _members(path: Path, data: bytes, form: str) -> tuple[dict[str, bytes], byte
 
 
 def _require_plain(path: Path, infos: list[zipfile.ZipInfo]) -> None:
-    """Raise LenetError unless all files of an archive may be inflated."""
     names = [info.filename for info in infos]
     for info in infos:
         name, method = info.filename, info.compress_type
@@ -140,10 +139,7 @@ def _array(path: Path, name: str, raw: bytes, matching: layouts.Matching) -> Arr
 
 
 def _entries(path: Path, comment: bytes) -> dict[str, str]:
-    """Return the entries in one of our archives' comments; nothing of another program's.
-
-    LenetError where it begins as ours, or names our checksums, and is no JSON.
-    """
+    """Return the entries in one of our archives' comments; nothing of another program's."""
     try:
         found = json.loads(comment)
     except (ValueError, RecursionError) as error:

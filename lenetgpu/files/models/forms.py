@@ -80,7 +80,6 @@ def form_of(start: bytes) -> str | None:
 
 
 def _codec(form: str) -> tuple[Callable[..., Model], Callable[..., bytes]]:
-    """Return the reader and the writer of a form, imported when it is asked for."""
     if form == SAFETENSORS:
         from lenetgpu.files.models import safetensors
 

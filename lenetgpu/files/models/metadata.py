@@ -79,7 +79,6 @@ def _over(entries: Mapping[str, str]) -> str:
 
 
 def _holds(name: str, text: str) -> bool:
-    """Whether an HDF5 file's attribute may be called so and hold this."""
     try:
         length, size = len(name.encode()), len(text.encode())
     except UnicodeEncodeError:  # half of a pair

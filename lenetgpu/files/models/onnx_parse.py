@@ -107,7 +107,6 @@ class _Pruned:
         return bytes(made)
 
     def _varint(self, end: int) -> int:
-        """A number of seven bits a byte."""
         found = shift = 0
         while shift < 70 and self._file.tell() < end and (byte := self._file.read(1)):
             found |= (byte[0] & 0x7F) << shift

@@ -180,7 +180,6 @@ class _Walk:
         return None
 
     def _pass(self, node: Any) -> None:
-        """Go back to what a node reads."""
         self._steps -= 1
         if self._steps < 0:
             raise damaged(self._path, ONNX, "a circle of nodes")
@@ -297,7 +296,6 @@ class _Walk:
         return found
 
     def _require_no_bias(self, node: Any, name: str, size: int) -> None:
-        """Raise LenetError unless an input is left out, or zeros."""
         if not name:
             return
         bias = self._constant(name)
@@ -306,7 +304,6 @@ class _Walk:
         layouts.require_no_bias(self._path, f"{node_text(node)}'s {name}", bias)
 
     def _skip_zeros(self, size: int) -> None:
-        """Go back through an addition of zeros, a bias that stands apart."""
         node = self._made("Add")
         if node.op_type == "Add" and node.domain in OWN and len(node.input) == 2:
             data, bias = node.input
@@ -324,7 +321,6 @@ class _Walk:
         return self._weights_of(node, shape)
 
     def _linear(self, name: str) -> Array:
-        """Weights (out, in) of a MatMul or Gemm."""
         size, depth = layouts.torch_shapes()[name]
         self._skip_zeros(size)
         node, given = self._take("MatMul", "Gemm")
