@@ -15,6 +15,8 @@ from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.nvrtc import source_hash
 from lenetgpu.papers.shapes import SUITES
 
+LEARNING = ("train", "make_digits")  # need extras
+SCRIPTS = [path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem not in LEARNING]
 DOCUMENT = {
     "command": "infer",
     "date": "2026-11-22",
@@ -34,6 +36,11 @@ def nowhere(monkeypatch):
 @pytest.fixture
 def measure(script):
     return script("measure")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_finds_what_it_imports(script, name):
+    script(name)
 
 
 def runs(measure, monkeypatch, codes):
