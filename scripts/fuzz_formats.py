@@ -11,48 +11,35 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import struct
-import tempfile
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
 import h5py
 import numpy as np
 import onnx
 from PIL import Image
 
-from lenetgpu.check import fit, verify
-from lenetgpu.cpu import native as code
-from lenetgpu.dispatch import auto
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, hdf5
+from lenetgpu.files import hdf5
 from lenetgpu.files.convs import benchdnn, miopen, onnx_convs
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.models import forms
 from lenetgpu.files.weights import load_weights
-from lenetgpu.gpu import nvrtc
-from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.documents import load_earlier
-from lenetgpu.measure import regression, roofline
-from lenetgpu.net.streaming import costs
-from lenetgpu.net.streaming.schedule import Costs, best_schedule
+from lenetgpu.measure import regression
 from lenetgpu.network import weight_shapes
 from lenetgpu.pictures.as_mnist import as_it_is, as_mnist
 from lenetgpu.pictures.read import read_grey
-from lenetgpu.plan import resolve
-from lenetgpu.stages import emitted
-from lenetgpu.store import entries
 
 ROOT = Path(__file__).resolve().parent.parent
 Spans = Sequence[tuple[int, int]]
@@ -571,120 +558,6 @@ def convolution_models() -> list[Entry]:
     return [Entry(made.SerializeToString())]
 
 
-# what the cache folder keeps
-
-HOPPER = Gpu(0, "Some Hopper", 90)
-_CUBIN = b"\x7fELF" + bytes(range(256))
-_LOG = """ptxas info    : Compiling entry function 'argmax_thread' for 'sm_90a'
-ptxas info    : Function properties for argmax_thread
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 26 registers, used 0 barriers, 512 bytes smem
-"""
-_shipped = cache(lambda: load_weights(assets.default_weights()))
-_fp32 = cache(lambda: resolve("fp32", "cpu"))
-
-
-@dataclass(frozen=True)
-class Record:
-    """A cache entry of something that `ask` makes, reads, or makes anew.
-
-    `given` stands in for `name` of the module `owner`, which measures or compiles.
-    """
-
-    ask: Callable[[], object]
-    owner: Any
-    name: str
-    given: Callable[..., object]
-    suffix: str = entries.SUFFIX
-
-    def _asked(self, folder: str) -> str:
-        with (
-            mock.patch.dict(os.environ, {"LENETGPU_CACHE": folder}),
-            mock.patch.object(self.owner, self.name, self.given),
-        ):
-            return repr(self.ask()).replace(folder, "")
-
-    def seeds(self, whole: bool) -> list[Entry]:
-        """Return the files that are written where there were none; without digest, if not whole."""
-        with tempfile.TemporaryDirectory() as folder:
-            self._asked(folder)
-            files = [path.read_bytes() for path in Path(folder).rglob(f"*{self.suffix}")]
-        return [Entry(data[0 if whole else data.index(b"{") :], [(0, 128)]) for data in files]
-
-    def read(self, whole: bool, path: Path) -> str:
-        """Return what is made of a damaged file, behind a digest of its own if not whole."""
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            self._asked(folder)
-            for place in Path(folder).rglob(f"*{self.suffix}"):
-                data = path.read_bytes()
-                kind = place.parent.name, place.stem
-                place.write_bytes(data if whole else entries.enclosed(*kind, data))
-            return self._asked(folder)
-
-
-def _ceilings() -> object:
-    found = roofline.ceilings("cpu", "a CPU")
-    return found, found.share(1e9, 1e6, 0.5, "fp32"), found.copy_gbs * 1.0
-
-
-def _fit() -> object:
-    found = fit.fit(_fp32(), _shipped(), "a CPU")
-    return found, found.error < 1.0, sorted(found.groups.items()), str(found)
-
-
-def _compiled() -> object:
-    source = ROOT / "lenetgpu" / "stages" / "argmax" / "scan.cu"
-    found = nvrtc.compile_kernel(nvrtc.Kernel(source, "argmax_thread"), "sm_90a")
-    return found.resources, len(found.log), hashlib.sha256(found.binary).hexdigest()
-
-
-def _chosen() -> object:
-    refused: list[str] = []
-    with (
-        mock.patch.object(auto, "plan_key", lambda *facts: "key"),
-        mock.patch.object(roofline, "load_on", lambda device: 0.0),
-    ):
-        found = auto.still_holds(HOPPER, "fp32", 1) or auto.measure(HOPPER, "fp32", 1)
-        return str(found), list(auto._ordered(HOPPER, "fp32", 1, refused)), refused
-
-
-def _scheduled() -> object:
-    found = costs.costs_of(_fp32(), _shipped(), HOPPER, "uint8")
-    return found, [best_schedule(images, found) for images in (1, 20_000, 1_000_000)]
-
-
-_KERNEL = code.Emitted("plus_three", 2, lambda v, x, y: v.store(v.add(v.load(x), v.all(3.0)), y))
-
-
-def _native() -> object:
-    emitted.native.cache_clear()
-    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
-    emitted.native(_KERNEL)(*emitted.addresses(x, y))
-    return float(y[0])
-
-
-_BUILT = (_compiled, nvrtc, "_run_nvrtc", lambda *rest: (_CUBIN, _LOG))
-RECORDS = {
-    "ceilings": Record(_ceilings, roofline, "_measured", lambda device, name: roofline.Ceilings(
-        device=name, copy_gbs=10.0, fma_tflops=1.0, tensor_tflops=0.0, date=roofline._today(),
-        **roofline._facts("cpu"))),
-    "fit": Record(_fit, fit, "measure", lambda plan, *rest: fit.Fit(
-        plan.name, plan.precision, 1e-7, {"digits": 1e-7})),
-    "verified": Record(lambda: verify.verify_once(_fp32(), "a CPU"), verify, "verify",
-                       lambda *rest: None),
-    "kernel": Record(*_BUILT),
-    "auto": Record(_chosen, auto, "_measured", lambda *given: auto.Choice(
-        HOPPER.name, "fp32", 1, "sgemm", {"sgemm": 1.0, "fp32": 2.0}, {"fp16x3": "is wrong"})),
-    "schedule": Record(_scheduled, costs, "measure_costs", lambda *given: Costs(
-        50.0, 5.0, 9.0, 20.0, 9.0, 9.0, 784, 20.0, 9.0)),
-}  # fmt: skip
-WHOLE = {
-    "fit": RECORDS["fit"],
-    "cubin": Record(*_BUILT, entries.CUBIN),
-    "cpu": Record(_native, code, "machine_code", cache(code.machine_code)),
-}
-
-
 def _formats() -> Iterator[Format]:
     x, y = "t-images-idx3-ubyte", "t-labels-idx1-ubyte"
     idx, labels = (np.array([magic, *array.shape], ">u4").tobytes() + array.tobytes()
@@ -715,12 +588,6 @@ def _formats() -> Iterator[Format]:
         b"./bin/MIOpenDriver conv -n 2 -c 8 -H 9 -W 9 -k 4 --pad_h 1 -q 1 -F 1 -b 1",
     )
     yield Format("convs-lines", "line", _plain(*lines), of_bytes, read_line)
-    for name, record in RECORDS.items():
-        yield Format(f"record-{name}", "r.json", partial(record.seeds, False), of_json,
-                     partial(record.read, False))  # fmt: skip
-    for name, record in WHOLE.items():
-        yield Format(f"entry-{name}", "e", partial(record.seeds, True), of_bytes,
-                     partial(record.read, True), summed=True)  # fmt: skip
 
 
 FORMATS = {one.name: one for one in _formats()}

@@ -159,13 +159,10 @@ def plant(name: str) -> None:
 @click.command()
 @click.option("--list", "listed", is_flag=True, help="Only say which cases there are.")
 @click.option("--part", default="0/1", help="I/N: every Nth case from the Ith.")
-@click.option("--skip", default=0, help="Of the part's cases, so many first ones are left out.")
 @click.option("--seconds", default=float("inf"), help="No case begins after so many.")
 @click.option("--only", default="", help="Cases of what has one of these names in its own.")
 @click.option("--planted", help="The one kernel with an error for this tool.")
-def main(
-    listed: bool, part: str, skip: int, seconds: float, only: str, planted: str | None
-) -> None:
+def main(listed: bool, part: str, seconds: float, only: str, planted: str | None) -> None:
     """Run the cases, in an order in which everybody's first come first."""
     until = time.monotonic() + seconds
     try:
@@ -188,7 +185,7 @@ def main(
             print(f"case {case}")
         return
     index, parts = map(int, part.split("/"))
-    sys.exit(run(cases[index::parts][skip:], until))
+    sys.exit(run(cases[index::parts], until))
 
 
 if __name__ == "__main__":
