@@ -266,40 +266,6 @@ def test_a_lost_gpu_is_a_lenet_error_and_the_process_ends(how, ran):
     assert "nothing more can run on it in this process" in out, where
 
 
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_command_whose_gpu_is_lost_ends_with_a_sentence(how, ran, tmp_path):
-    code, out, errors = ran(
-        COMMON
-        + BREAK
-        + f"""
-    from lenetgpu import __main__
-    from lenetgpu.net.runners import GpuRunner
-    plain = GpuRunner._pass
-    def broken(self, *asked):
-        break_it()
-        plain(self, *asked)
-    GpuRunner._pass = broken
-    sys.argv[2:] = []
-    code, sys.argv = sys.argv[1], ["lenetgpu", "infer", "--device", "cuda", "--no-progress",
-                                   "--output", {str(tmp_path / "labels.npy")!r}]
-    real, asked = break_it, sys.argv
-    def break_it():
-        sys.argv = ["", code]
-        real()
-        sys.argv = asked
-    __main__.main()
-    """,
-        BROKEN[how],
-        seconds=180,
-    )
-    where = f"exit {code}\n{out}\n{errors[-3000:]}"
-    assert code == 2, where
-    lines = errors.strip().splitlines()
-    assert lines[-1].startswith("lenetgpu: error: GPU: expected its kernels to end"), where
-    assert "Traceback" not in errors and "Exception ignored" not in errors, where
-    assert not (tmp_path / "labels.npy").exists(), "labels of a lost GPU"
-
-
 def test_four_processes_share_a_gpu(ran):
     program = (
         COMMON

@@ -173,12 +173,6 @@ def with_biases(net):
         net[name].input.append(f"{weight}.bias")
 
 
-def of_halves(net):
-    net.put("a1", "Cast", to=TensorProto.FLOAT16)
-    net.end("Cast", to=TensorProto.FLOAT)
-    net.weights = {n: t.astype(np.float16) for n, t in net.weights.items()}
-
-
 def ends(*kinds):
     def change(net):
         for kind, attributes in kinds:
@@ -207,7 +201,6 @@ ACCEPTED = {
     "transposed, zeros added": turned,
     "constants": from_constants,
     "zero biases": with_biases,
-    "halves": of_halves,
     "identities": lambda net: (net.put("r1", "Identity"), net.end("Identity")),
     "nodes that nothing reads": lambda net: (
         net.nodes.append(helper.make_node("Relu", ["p1"], ["more"], "more")),
@@ -221,28 +214,13 @@ ACCEPTED = {
 
 @pytest.mark.parametrize("way", ACCEPTED)
 def test_ways_to_write_this_network(tmp_path, tensors, way):
-    if way == "halves":
-        tensors = {n: t.astype(np.float16).astype(np.float32) for n, t in tensors.items()}
     net = Net(tensors)
     ACCEPTED[way](net)
     path = net.write(tmp_path / "x.onnx")
-    if way != "halves":  # the checker infers no types through a Cast of the input
-        onnx.checker.check_model(onnx.load(path))
+    onnx.checker.check_model(onnx.load(path))
     found = load_weights(path).tensors
     for name, tensor in tensors.items():
         assert found[name].tobytes() == tensor.tobytes(), name
-
-
-def computed(net):
-    net["a1"].input[1] = "w"
-    net.nodes.insert(0, helper.make_node("Mul", ["conv1", "conv1"], ["w"], "w"))
-
-
-def in_a_circle(net):
-    net.drop("f")
-    node = helper.make_node("Concat", ["c", "c"], ["c"], "c", axis=0)
-    net.nodes.insert(0, node)
-    net.put("g1", "Reshape", "c")
 
 
 def biased(name, size, value=1.0):
@@ -253,22 +231,10 @@ def biased(name, size, value=1.0):
     return change
 
 
-def of_domain(net):
-    net["r1"].domain = "com.microsoft"
-    net.opsets.append(("com.microsoft", 1))
-
-
-def of_opset(number):
-    return lambda net: setattr(net, "opsets", [("", number)])
-
-
 REFUSED = {
     "strides": (lambda net: net.set("a1", strides=[2, 2]), "a1 (Conv): expected strides to be"),
     "same": (lambda net: net.set("a1", auto_pad="SAME_UPPER"), "NOTSET or VALID, found SAME_UPPER"),
     "unknown attribute": (lambda net: net.set("a1", magic=1), "magic to be no such attribute"),
-    "a tensor for a number": (
-        lambda net: net.set("a1", group=numpy_helper.from_array(np.zeros(9))), "found a message",
-    ),
     "no strides": (
         lambda net: net["p1"].attribute.pop(), "p1 (AveragePool): expected an attribute strides",
     ),
@@ -277,38 +243,30 @@ REFUSED = {
     ),
     "no ReLU": (lambda net: net.drop("r1"), "node a1 (Conv): expected Relu, found Conv"),
     "ReLU at the end": (ends(("Relu", {})), "(Relu): expected MatMul or Gemm, found Relu"),
-    "two labels": (ends(*[("ArgMax", {"axis": 1})] * 2), "expected MatMul or Gemm, found ArgMax"),
     "labels of images": (ends(("ArgMax", {"axis": 0})), "axis to be 1 or -1, found 0"),
     "labels of the default axis": (ends(("ArgMax", {})), "an attribute axis, found none"),
     "scores as bytes": (ends(("Cast", {"to": 3})), "(Cast): expected scores of floats"),
     "reshaped": (reshaped(-1, 512), "new9: expected the shape (N, 1024), found (15838, 512)"),
     "reshaped to zero": (reshaped(2, -1), "expected the shape (N, 1024), found (2, 4054528)"),
-    "reshaped in a circle": (in_a_circle, "expected the shape (N, 1024), found ()"),
     "scaled": (lambda net: scaled(net, "Div", 256), "expected the factor 255, found 256"),
     "scaled twice": (
         lambda net: (scaled(net, "Div", 255), scaled(net, "Div", 255)),
         "(Div): expected Transpose on images, found Div",
     ),
-    "scaled by image": (lambda net: net.put("a1", "Mul", "x"), "Mul): expected pixels by the con"),
     "shifted": (
         lambda net: (net.extra.update(m=np.float32(0.13)), net.put("a1", "Sub", "m")),
         "(Sub): expected Div, Mul, Transpose on images",
     ),
     "a bias": (biased("a1", 32), "found node a1 (Conv)'s b with 32 other values"),
-    "a bias that is none": (biased("y", 10, np.nan), "with 10 other values"),
     "not transposed": (
         lambda net: net.set("g1", transB=0), "weights of shape 1024x128, found 128x1024",
     ),
     "residual": (
         lambda net: net.put("r3", "Add", "g1"), "new10 (Add): expected no bias, or 128 constants",
     ),
-    "weights that are computed": (computed, "a1 (Conv): expected weights that are constants"),
     "two outputs": (
         lambda net: net.outputs.append("r3"), "one input and one output, found x and y, r3",
     ),
-    "another domain": (of_domain, "node r1 (com.microsoft.Relu): expected Relu"),
-    "an old opset": (of_opset(6), "expected ONNX's opset 7 to "),
-    "no opset": (lambda net: setattr(net, "opsets", [("x", 17)]), ", found 0"),
     "other images": (
         lambda net: setattr(net, "images", ("x", TensorProto.FLOAT, [N, 1, 32, 32])),
         "x: expected the shape (N, 1, 28, 28), found (N, 1, 32, 32)",
@@ -319,9 +277,6 @@ REFUSED = {
     "images of text": (
         lambda net: setattr(net, "images", ("x", TensorProto.STRING, [N, 1, 28, 28])),
         "images of floats or bytes, found ONNX's type 8",
-    ),
-    "turned otherwise": (
-        lambda net: (from_nhwc(net), net.set("new10", perm=[0, 3, 2, 1])), "perm to be [0, 3, 1, 2]"
     ),
     "a circle": (
         lambda net: (net.put("a1", "Identity"), net["new10"].input.__setitem__(0, "new10")),

@@ -216,16 +216,6 @@ def test_an_angular_0_or_8_is_no_sheet_with_a_1_on_it(boxes, size, paper, ink):
     assert made.pixels[4:24].max(axis=1).min() > 60
 
 
-@pytest.mark.parametrize("tight", [0, 6])
-def test_a_digit_close_to_its_sheets_edges_is_read(tight):
-    sheet = laid(strokes(width=34), 225, 40)[90 + tight : 330 - tight, 96 + tight : 290 - tight]
-    page = np.full((330, 300), 60, np.float32)
-    page[30 : 30 + sheet.shape[0], 40 : 40 + sheet.shape[1]] = sheet
-    made = as_mnist(page)
-    assert made.notes == (TURNED,)
-    assert alike(made.pixels, as_mnist(laid(strokes(width=34), 225, 40)).pixels, 12)
-
-
 # what is drawn round or beside a digit
 
 
