@@ -1,16 +1,21 @@
-"""Ends commands at moments drawn over their time: what is left of their files, and how they end.
+"""End commands at moments drawn over their time: what is left of their files, and how they end.
 
     python scripts/kills.py --kills 300      # SIGKILL; then a next start in the same folder
     python scripts/kills.py --signals 12     # as many moments of each command for INT, TERM and HUP
+    python scripts/kills.py --jobs 200 --workers 100 --pictures 50    # `lenetgpu classify`, again
 
 A moment lies between that at which the command heeds signals, which Python's own start keeps it
 from before, and its measured end; half of the kills wait for a temporary file to be there first.
-Prints a row a command, and what was wrong; ends with 1 where something was.
+A job is started again: its labels must be those of an uninterrupted one, and at most one shard a
+worker may have been done twice. Prints a row each, and what was wrong; ends with 1 where something
+was.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
+import itertools
 import json
 import os
 import random
@@ -24,11 +29,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
+from PIL import Image
+
 from lenetgpu.files.assets import default_digits, default_weights
+from lenetgpu.files.dataset import load_dataset
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 OLD = b"old"
@@ -190,18 +201,10 @@ def state(name: str, content: bytes, whole: dict[str, bytes], parts: bool) -> st
         if name.endswith(".json"):
             json.loads(content)
         elif name.endswith(".npy"):
-            import io
-
-            import numpy as np
-
             np.load(io.BytesIO(content))
         elif name.endswith(".csv"):
             assert content.endswith(b"\n")
         else:
-            import io
-
-            import h5py
-
             with h5py.File(io.BytesIO(content)) as file:
                 assert [file[item][()] is not None for item in file]
     except (ValueError, OSError, AssertionError) as error:
@@ -287,33 +290,189 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
     return row
 
 
+# jobs of `lenetgpu classify`
+
+_SIZES = (700, 2_500, 1_300, 400, 3_100)
+_LITTLE, _FEW = 160, 3
+"""Files of so many images, which share files of labels."""
+_PICTURES = 600
+
+
+class Jobs:
+    """`count` images in files, of many or `pictures`, and how a job over them is started."""
+
+    def __init__(self, folder: Path, shard: int, pictures: bool = False) -> None:
+        self.folder, self.shard, self.random = folder, shard, random.Random(0)
+        sizes = () if pictures else (*_SIZES, *[_FEW] * _LITTLE)
+        self.sources, self.count = folder / "read", sum(sizes) or _PICTURES
+        self.sources.mkdir(parents=True)
+        images, at = load_dataset(default_digits()).images, 0
+        for number in range(self.count if pictures else 0):
+            Image.fromarray(images[number, ..., 0]).save(self.sources / f"digit {number:03}.png")
+        for number, count in enumerate(sizes):
+            np.save(self.sources / f"digits {number:03}.npy", images[at : at + count])
+            at += count
+        self.whole = self.labels(self.end(self.start(folder / "whole")))
+
+    def start(self, out: Path, workers: int = 0) -> tuple[Path, subprocess.Popen[bytes]]:
+        """A job's processes, in a group of their own."""
+        words = ["classify", self.sources, "--out", out, "--shard", self.shard, "--device", "cpu"]
+        words += ["--threads", 1, "--plan", "fp32", "--no-progress"]
+        words += ["--workers", workers] if workers else []
+        command = [sys.executable, "-m", "lenetgpu", *map(str, words)]
+        pipe = subprocess.PIPE
+        return out, subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe)
+
+    def end(self, started: tuple[Path, subprocess.Popen[bytes]]) -> Path:
+        """Wait for a job, which must come to its end."""
+        out, process = started
+        _, said = process.communicate(timeout=_SLOW_S)
+        if process.returncode:
+            raise RuntimeError(f"{out}: code {process.returncode}: {said.decode()[-300:]}")
+        return out
+
+    def labels(self, out: Path) -> bytes:
+        """All labels in the order of the shards' names."""
+        return b"".join(np.load(path).tobytes() for path in sorted(out.glob("part-*.npy")))
+
+    def wait(self, out: Path, process: subprocess.Popen[bytes]) -> bool:
+        """Until a drawn moment: any, or soon after a drawn number of shards; False: it is over."""
+        wanted = self.random.choice((0, self.random.randrange(1, self.count // self.shard)))
+        end = time.monotonic() + (_SLOW_S if wanted else self.random.uniform(0.1, 2.5))
+        while process.poll() is None and time.monotonic() < end:
+            if wanted and out.is_dir() and len(list(out.glob("part-*.npy"))) >= wanted:
+                end, wanted = time.monotonic() + self.random.uniform(0, 0.02), 0
+            time.sleep(0.001)
+        return process.poll() is None
+
+
+def unlisted(out: Path) -> int:
+    """Shards whose file is there and that no line names: they will be done again."""
+    lines = (out / "manifest.json").read_text().splitlines()
+    named = set()
+    for line in lines[1:]:
+        with suppress(ValueError):  # the end of the line that was being written
+            named.add(json.loads(line)["done"]["file"])
+    return sum(path.name not in named for path in out.glob("part-*.npy"))
+
+
+def again(jobs: Jobs, out: Path, workers: int, row: Row) -> None:
+    """Start the job again and hold what it leaves against the uninterrupted one's."""
+    begun = (out / "manifest.json").exists()
+    redone = unlisted(out) if begun else 0
+    row.counts["before the first shard" if not begun else "while it ran"] += 1
+    row.counts["shards done again"] += redone
+    if redone > max(1, workers):
+        row.wrong.append(f"{out}: {redone} shards done again")
+    jobs.end(jobs.start(out, workers))
+    judge_job(jobs, out, row)
+
+
+def judge_job(jobs: Jobs, out: Path, row: Row) -> None:
+    """Labels bit for bit, a line and a file a shard, nothing left over."""
+    if jobs.labels(out) != jobs.whole:
+        row.wrong.append(f"{out}: other labels")
+    summary = json.loads((out / "summary.json").read_text())
+    if summary["images_done"] != jobs.count or sum(summary["counts"]) != jobs.count:
+        row.wrong.append(f"{out}: {summary['images_done']} of {jobs.count} images")
+    if left := [path.name for path in out.glob(".lenetgpu.*") if path.suffix != ".lock"]:
+        row.wrong.append(f"{out}: left over: {left[:3]}")
+
+
+def kill_jobs(count: int, folder: Path, pictures: bool = False) -> Row:
+    """SIGKILL to all processes of a job at once, every second one with two Dask workers."""
+    row = Row("jobs of pictures" if pictures else "jobs")
+    jobs = Jobs(folder, 10 if pictures else 100, pictures)
+    for number in range(count):
+        workers = 2 * (number % 2)
+        out, process = jobs.start(jobs.folder / f"job {number}", workers)
+        row.counts["alive"] += jobs.wait(out, process)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        row.moments += 1
+        again(jobs, out, workers, row)
+    return row
+
+
+def children(parent: int) -> list[int]:
+    """Dask's workers of the job whose process `parent` is."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and b"spawn_main" in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def kill_workers(count: int, folder: Path) -> Row:
+    """SIGKILL to one worker of three, `count` times; the job goes on and ends well."""
+    row, jobs = Row("workers"), Jobs(folder, 100)
+    for number in itertools.count():
+        if row.moments == count:
+            break
+        out, process = jobs.start(jobs.folder / f"workers {number}", 3)
+        row.counts["alive"] += jobs.wait(out, process)
+        workers = children(process.pid)
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(jobs.random.choice(workers), signal.SIGKILL)
+        row.moments += bool(workers)
+        _, said = process.communicate(timeout=_SLOW_S)
+        if process.returncode:  # it was killed before the job began
+            row.counts["ended with a sentence"] += 1
+            if process.returncode != 2 or b"Traceback" in said:
+                row.wrong.append(f"{out}: code {process.returncode}: {said.decode()[-300:]}")
+            jobs.end(jobs.start(out, 3))
+        judge_job(jobs, out, row)
+        text = (out / "manifest.json").read_text().splitlines()[1:]
+        shards = [json.loads(line)["done"]["shard"] for line in text]
+        row.counts["shards done again"] += len(shards) - len(set(shards))
+        if len(shards) - len(set(shards)) > 1:
+            row.wrong.append(f"{out}: {len(shards) - len(set(shards))} shards done again")
+    return row
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--kills", type=int, default=0, help="SIGKILLs in all")
-    parser.add_argument("--signals", type=int, default=0, help="moments a command and signal")
+    for name, what in (
+        ("kills", "SIGKILLs of commands, in all"),
+        ("signals", "moments a command and signal"),
+        ("jobs", "SIGKILLs of whole jobs"),
+        ("workers", "SIGKILLs of one worker of three"),
+        ("pictures", "SIGKILLs of whole jobs of pictures"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=0, help=what)
     parser.add_argument("--limit", type=int, default=2_000, help="images of infer and profile")
     parser.add_argument("--only", default="", help="commands whose name holds this")
     asked = parser.parse_args()
-    after = writers(asked.limit)[-1]
-    rows = []
-    with silent_mirror() as mirror:
-        killed = [c for c in writers(asked.limit) if asked.only in c.name] if asked.kills else []
-        each = [len(range(i, asked.kills, len(killed))) for i in range(len(killed))]
-        jobs = [(kill, c, n, (after,)) for c, n in zip(killed, each, strict=True)]
-        if asked.signals:
-            stopped = [c for c in commands(asked.limit, mirror) if asked.only in c.name]
-            jobs += [(stop, c, asked.signals, ()) for c in stopped]
-        for job, command, moments, more in jobs:
-            with tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as folder:
-                row = job(command, moments, Path(folder), *more)
-            rows.append(row)
-            print(row, flush=True)
-            for sentence in row.wrong:
-                print(f"  WRONG: {sentence}", flush=True)
-    wrong = sum(len(row.wrong) for row in rows)
-    print(f"{sum(row.moments for row in rows)} moments, {wrong} wrong")
+    wrong = 0
+    with silent_mirror() as mirror, tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as made:
+        after = writers(asked.limit)[-1]
+        killed = [c for c in writers(asked.limit) if asked.only in c.name]
+        todo: list[Callable[[Path], Row]] = []
+        for number, command in enumerate(killed if asked.kills else ()):
+            moments = len(range(number, asked.kills, len(killed)))
+            todo.append(partial(kill, command, moments, after=after))
+        for command in commands(asked.limit, mirror) if asked.signals else ():
+            if asked.only in command.name:
+                todo.append(partial(stop, command, asked.signals))
+        if asked.jobs:
+            todo.append(partial(kill_jobs, asked.jobs))
+        if asked.workers:
+            todo.append(partial(kill_workers, asked.workers))
+        if asked.pictures:
+            todo.append(partial(kill_jobs, asked.pictures, pictures=True))
+        for number, job in enumerate(todo):
+            folder = Path(made) / str(number)
+            folder.mkdir()
+            row = job(folder)
+            print(row, *(f"  WRONG: {sentence}" for sentence in row.wrong), sep="\n", flush=True)
+            wrong += len(row.wrong)
+    print(f"{wrong} wrong")
     return wrong > 0
 
 

@@ -29,6 +29,9 @@ from lenetgpu.files.convert import write_weights
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = 5_000
 CLASSES = 10
+STUDENTS, TEACHERS, EPOCHS, TEACHER_EPOCHS = 4, 3, 110, 30
+MIXING = 0.5  # share of student inputs blended with another image
+TEMPERATURE = 2.0  # of the softmax that is distilled
 
 
 class LeNet(nn.Module):
@@ -104,13 +107,13 @@ def uniform(n: int, limit: float, device: torch.device) -> Tensor:
     return torch.empty(n, device=device).uniform_(-limit, limit)
 
 
-def deform(x: Tensor, strength: float) -> Tensor:
+def deform(x: Tensor) -> Tensor:
     """Random affine map, elastic distortion and stroke width for (n, 1, 28, 28) images.
 
-    Each image draws its own share of ``strength``; about one in eight stays unchanged.
+    Each image draws its own strength; about one in eight stays unchanged.
     """
     n, device = len(x), x.device
-    share = strength * (1.15 * torch.rand(n, device=device) - 0.15).clamp_(min=0)
+    share = (1.15 * torch.rand(n, device=device) - 0.15).clamp_(min=0)
     angle = share * uniform(n, math.radians(18), device)
     shear = share * uniform(n, 0.25, device)
     scale_x = torch.exp(share * uniform(n, 0.18, device))
@@ -150,7 +153,6 @@ def fit(
     batch: int,
     rate: float,
     decay: float,
-    strength: float,
     mixing: float = 0.0,
     temperature: float = 1.0,
     bf16: bool = False,
@@ -172,7 +174,7 @@ def fit(
         for model in models:
             model.train()
         for picks in torch.randperm(len(train.x), device=device)[: steps * batch].split(batch):
-            x = mix(deform(train.x[picks], strength), mixing)
+            x = mix(deform(train.x[picks]), mixing)
             probabilities = target(x, train.y[picks])
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
                 logits = [model(x) for model in models]
@@ -224,53 +226,16 @@ def smoothed(amount: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option(
-    "--mnist",
-    envvar="LENETGPU_MNIST",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Directory with the four MNIST IDX files, plain or gzipped.",
-)
-@click.option(
-    "--digits",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    default=ROOT / "data" / "digits-10k.h5",
-    help="Evaluated only, never trained on.",
-)
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=ROOT / "weights" / "lenet-mnist.h5",
-)
+@click.option("--mnist", envvar="LENETGPU_MNIST", required=True,
+              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Directory with the four MNIST IDX files, plain or gzipped.")  # fmt: skip
+@click.option("--out", default=ROOT / "weights" / "lenet-mnist.h5",
+              type=click.Path(dir_okay=False, path_type=Path))  # fmt: skip
 @click.option("--device", default="cuda" if torch.cuda.is_available() else "cpu")
 @click.option("--seed", default=1)
-@click.option("--students", default=4, help="LeNets trained side by side.")
-@click.option("--epochs", default=110, help="Passes over the training images for the students.")
-@click.option("--rate", default=2e-3, help="Peak learning rate of the students.")
-@click.option("--mixing", default=0.5, help="Share of student inputs blended with another image.")
-@click.option("--temperature", default=2.0, help="Softmax temperature of the distillation.")
-@click.option("--strength", default=1.0, help="Scale of the random deformations.")
-@click.option("--teachers", default=3)
-@click.option("--teacher-epochs", default=30)
-@click.option("--batch", default=1_000)
 @click.option("--limit", type=int, help="Use only the first images of each set, for a dry run.")
-def main(
-    mnist: Path,
-    digits: Path,
-    out: Path,
-    device: str,
-    seed: int,
-    students: int,
-    epochs: int,
-    rate: float,
-    mixing: float,
-    temperature: float,
-    strength: float,
-    teachers: int,
-    teacher_epochs: int,
-    batch: int,
-    limit: int | None,
-) -> None:
+@click.option("--epochs", default=EPOCHS, help="Passes over the training images for the students.")
+def main(mnist: Path, out: Path, device: str, seed: int, limit: int | None, epochs: int) -> None:
     """Train, choose by validation accuracy, report the test accuracy and write the weights."""
     start = time.perf_counter()
     where = torch.device(device)
@@ -284,71 +249,36 @@ def main(
     validation = Split.of(*held_out, where)
     click.echo(f"{len(train.x)} training and {len(validation.x)} validation images on {where}")
 
-    large: list[nn.Module] = [
-        Teacher().to(where, memory_format=torch.channels_last) for _ in range(teachers)
-    ]
-    fit(
-        "teachers",
-        large,
-        smoothed(0.02),
-        train,
-        validation,
-        epochs=teacher_epochs,
-        batch=batch // 2,
-        rate=3e-3,
-        decay=0.05,
-        strength=strength,
-        bf16=True,
-    )
-
-    small = [LeNet().to(where, memory_format=torch.channels_last) for _ in range(students)]
-    fit(
-        "students",
-        list(small),
-        ensemble(large, temperature),
-        train,
-        validation,
-        epochs=epochs,
-        batch=batch,
-        rate=rate,
-        decay=0.01,
-        strength=strength,
-        mixing=mixing,
-        temperature=temperature,
-    )
+    last = {"memory_format": torch.channels_last}
+    large: list[nn.Module] = [Teacher().to(where, **last) for _ in range(TEACHERS)]
+    how = {"epochs": min(epochs, TEACHER_EPOCHS), "batch": 500, "rate": 3e-3, "decay": 0.05}
+    fit("teachers", large, smoothed(0.02), train, validation, bf16=True, **how)
+    small = [LeNet().to(where, **last) for _ in range(STUDENTS)]
+    how = {"epochs": epochs, "batch": 1_000, "rate": 2e-3, "decay": 0.01, "mixing": MIXING}
+    target = ensemble(large, TEMPERATURE)
+    fit("students", list(small), target, train, validation, temperature=TEMPERATURE, **how)
 
     cpu = torch.device("cpu")
     held_out_cpu = Split.of(*held_out, cpu)
     scores = [evaluate(model.cpu(), held_out_cpu) for model in small]
-    best = max(range(students), key=lambda i: (scores[i][0], -scores[i][1]))
-    chosen = small[best]
-    test = Split.of(
-        read_idx(mnist, "t10k-images-idx3-ubyte")[:limit],
-        read_idx(mnist, "t10k-labels-idx1-ubyte")[:limit],
-        cpu,
-    )
-    with h5py.File(digits) as file:
+    best = max(range(STUDENTS), key=lambda i: (scores[i][0], -scores[i][1]))
+    names = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+    test = Split.of(*(read_idx(mnist, name)[:limit] for name in names), cpu)
+    with h5py.File(ROOT / "data" / "digits-10k.h5") as file:  # evaluated only, never trained on
         uci = Split.of(file["x"][:limit], file["y"][:limit], cpu)
     provenance: dict[str, str | int | float] = {
         "who": "lenetgpu project, scripts/train.py",
         "data": "MNIST training images 0..54999; UCI handwritten digits 1287..1796 of load_digits",
-        "date": datetime.date.today().isoformat(),
-        "seed": seed,
-        "student": best,
-        "epochs": epochs,
-        "teachers": teachers,
-        "teacher_epochs": teacher_epochs,
-        "mixing": mixing,
-        "temperature": temperature,
-        "strength": strength,
+        "date": datetime.date.today().isoformat(), "seed": seed, "student": best,
+        "epochs": epochs, "teachers": TEACHERS, "teacher_epochs": TEACHER_EPOCHS,
+        "mixing": MIXING, "temperature": TEMPERATURE, "strength": 1.0,
         "torch": str(torch.__version__),
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU",
-        "seconds": round(time.perf_counter() - start),
-        "validation_accuracy": scores[best][0],
-        "mnist_test_accuracy": evaluate(chosen, test)[0],
-        "digits_10k_accuracy": evaluate(chosen, uci)[0],
-    }
-    write_weights(out, chosen.arrays(), provenance)
+        "seconds": round(time.perf_counter() - start), "validation_accuracy": scores[best][0],
+        "mnist_test_accuracy": evaluate(small[best], test)[0],
+        "digits_10k_accuracy": evaluate(small[best], uci)[0],
+    }  # fmt: skip
+    write_weights(out, small[best].arrays(), provenance)
     for name, value in provenance.items():
         click.echo(f"{name}: {value}")
 

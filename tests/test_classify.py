@@ -359,32 +359,6 @@ def test_a_line_waits_for_the_lock(out, folder):
     assert len((out / "manifest.json").read_bytes()) > len(before)
 
 
-@pytest.mark.slow
-def test_kills_of_jobs_and_workers(script, tmp_path):
-    """A short form of `scripts/job_kills.py`."""
-    pytest.importorskip("distributed", reason="no Dask")
-    kills = script("job_kills")
-    jobs = kills.Jobs(tmp_path, 400, 5)
-    tally = kills.Tally()
-    kills.kill_jobs(jobs, 1, tally)
-    kills.kill_workers(jobs, 1, tally)
-    assert tally.wrong == [] and tally.kills >= 1
-
-
-@pytest.mark.slow
-def test_kills_see_what_is_wrong(script, tmp_path):
-    kills = script("job_kills")
-    jobs, tally = kills.Jobs(tmp_path, 2_000, 5), kills.Tally()
-    out = jobs.end(jobs.start(tmp_path / "other"))
-    part = out / "part-000001.npy"
-    shutil.copy(out / "part-000000.npy", part)
-    kills.judge(jobs, out, tally)
-    assert len(tally.wrong) == 1 and "other labels" in tally.wrong[0]
-    lines = (out / "manifest.json").read_text().splitlines(keepends=True)
-    (out / "manifest.json").write_text("".join(lines[:-2]))
-    assert kills.unlisted(out) == 2
-
-
 # while somebody else writes
 
 

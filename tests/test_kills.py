@@ -40,3 +40,23 @@ def test_what_is_neither_old_nor_whole_is_told(script, tmp_path):
     row = kills.Row("x")
     kills.judge(row, command, tmp_path, whole)
     assert (row.wrong, row.counts) == ([], {"old": 5})
+
+
+def test_kills_of_jobs_and_workers(script, tmp_path):
+    pytest.importorskip("distributed", reason="no Dask")
+    kills = script("kills")
+    for name, kill in (("jobs", kills.kill_jobs), ("workers", kills.kill_workers)):
+        row = kill(1, tmp_path / name)
+        assert row.wrong == [] and row.moments >= 1
+
+
+def test_kills_see_what_is_wrong_with_a_job(script, tmp_path):
+    kills = script("kills")
+    jobs, row = kills.Jobs(tmp_path, 2_000), kills.Row("x")
+    out = jobs.end(jobs.start(tmp_path / "other"))
+    (out / "part-000001.npy").write_bytes((out / "part-000000.npy").read_bytes())
+    kills.judge_job(jobs, out, row)
+    assert len(row.wrong) == 1 and "other labels" in row.wrong[0]
+    lines = (out / "manifest.json").read_text().splitlines(keepends=True)
+    (out / "manifest.json").write_text("".join(lines[:-2]))
+    assert kills.unlisted(out) == 2
