@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
-import h5py
 import numpy as np
 import pytest
 
@@ -64,11 +63,9 @@ LAYOUTS = {
     "(N, 28, 28)": lambda x: x,
     "(N, 28, 28, 1)": lambda x: x[..., None],
     "(N, 1, 28, 28)": lambda x: x[:, None],
-    "columns": lambda x: np.asfortranarray(x),
     "every second": lambda x: np.repeat(x, 2, axis=0)[::2],
     "read-only": lambda x: np.broadcast_to(x, (1, *x.shape))[0],
     "lists": lambda x: x.tolist(),
-    "a tuple of arrays": lambda x: tuple(x),
 }
 TYPES = {
     "uint8": lambda x: x,
@@ -80,8 +77,10 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [*((layout, "uint8") for layout in LAYOUTS), *(("(N, 28, 28)", kind) for kind in TYPES)],
+)
 def test_every_shape_and_type_gives_the_scores_of_float64(net, digits, truth, layout, kind):
     images = LAYOUTS[layout](TYPES[kind](digits))
     labels, scores = net(images), net.scores(images)
@@ -109,14 +108,8 @@ def test_no_images_have_an_empty_answer(net, empty):
     assert [part.shape for part in net.top(empty, 3)] == [(0, 3), (0, 3)]
 
 
-def test_more_images_than_a_batch(digits, truth):
-    with LeNet.load(device="cpu", batch=7) as small:
-        np.testing.assert_array_equal(small(digits), truth[1])
-
-
-@pytest.mark.parametrize("batch", [2**31, 10**30])
-def test_a_huge_batch_takes_no_memory_for_images_that_do_not_come(digits, truth, batch):
-    with LeNet.load(device="cpu", batch=batch) as large:
+def test_a_huge_batch_takes_no_memory_for_images_that_do_not_come(digits, truth):
+    with LeNet.load(device="cpu", batch=10**30) as large:
         np.testing.assert_array_equal(large(digits), truth[1])
         assert large.scores(digits).shape == (N, 10)
         assert large._pools["uint8", True]._idle[0].pipeline.batch == 2**20
@@ -144,15 +137,6 @@ def test_probabilities_are_the_softmax_and_the_top_is_in_order(net, digits, trut
     for k in (0, 11, 2.5, True, "a", None):
         with pytest.raises(LenetError, match=f"k: expected 1 to 10 labels, found {k!r}"):
             net.top(digits, k)
-
-
-def test_an_answer_stays_when_the_next_call_comes(net, digits):
-    first, sums = net(digits[:20]), net.scores(digits[:20])
-    kept = first.copy(), sums.copy()
-    second, others = net(digits[20:]), net.scores(digits[20:])
-    np.testing.assert_array_equal(first, kept[0])
-    np.testing.assert_array_equal(sums, kept[1])
-    assert not np.shares_memory(first, second) and not np.shares_memory(sums, others)
 
 
 class OnTheGpu:
@@ -187,26 +171,15 @@ def test_whatever_speaks_dlpack_is_read(net, digits, truth):
 REFUSED = {
     "int64": (np.zeros((2, 28, 28), np.int64), "expected uint8 pixels or floats .*, found int64"),
     "bool": (np.zeros((2, 28, 28), bool), "found bool"),
-    "complex": (np.zeros((2, 28, 28), complex), "found complex128"),
-    "objects": (np.zeros((2, 28, 28), object), "found object"),
     "no array": (object(), "found object"),
-    "a file's name": ("digits.h5", "found str"),
     "flat": (np.zeros((2, 784), np.uint8), r"expected shape \(28, 28\), .*, found \(2, 784\)"),
-    "wide": (np.zeros((2, 28, 29), np.uint8), r"found \(2, 28, 29\)"),
     "colours": (np.zeros((2, 28, 28, 3), np.uint8), r"found \(2, 28, 28, 3\)"),
     "a number": (np.uint8(3), r"found \(\)"),
     "pixels as floats": (np.full((28, 28), 255.0), "floats from 0 to 1, found 255 to 255; whole"),
-    "centred": (np.full((28, 28), -0.5), "found -0.5 to -0.5"),
-    "a little more": (np.full((28, 28), 1.002), "found 1.002 to 1.002"),
     "NaN": (np.where(np.eye(28) > 0, np.nan, 0.5), "expected floats from 0 to 1, found NaN"),
-    "infinity": (np.full((28, 28), np.inf), "found inf to inf"),
     "ragged lists": ([[1, 2], [3]], "all rows of a length, found others"),
-    "lists of words": ([["a"] * 28] * 28, "found str"),
-    "lists of truths": ([[True] * 28] * 28, "found bool"),
     "lists of large numbers": ([[256] * 28] * 28, "in lists from 0 to 255, found 256 to 256"),
-    "lists of floats": ([[2.0] * 28] * 28, "found 2 to 2"),
     "a mask": (np.ma.masked_equal(np.zeros((28, 28), np.uint8), 0), "mask, found a masked one"),
-    "a list of masks": ([np.ma.array(np.zeros((28, 28), np.uint8))], "found a masked one"),
     "a mask in lists": ([[[np.ma.masked] + [0.5] * 27] * 28], "found a masked one"),
     "another device": (OnTheGpu(), "expected them in host memory or on the net's device, cpu, "
                        "found them on cuda:1"),
@@ -227,18 +200,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence(net, what):
     [
         ({"device": "cpu", "weights": "none.h5"}, "none.h5"),
         ({"device": "tpu"}, "device 'tpu'"),
-        ({"device": "cpu", "plan": "course"}, "plan course"),
-        ({"device": "cpu", "precision": "fp16"}, "precision"),
         ({"device": "cpu", "batch": 0}, "at least 1 image, found 0"),
         ({"device": "cpu", "batch": "a"}, "batch: expected a whole number of images, found 'a'"),
-        ({"device": "cpu", "batch": True}, "batch: expected a whole number of images, found True"),
         ({"device": "cpu", "threads": 1.5}, "threads: expected a whole number, found 1.5"),
         ({"device": None}, "device: expected auto, cpu, cuda or cuda:K, found None"),
         ({"weights": 3}, "weights: expected the path of a file, found 3"),
-        ({"weights": b"a.h5"}, "weights: expected the path of a file, found b'a.h5'"),
-        ({"device": "cpu", "threads": "2"}, "threads: expected a whole number, found '2'"),
         ({"device": "cpu", "threads": 1_025}, "--threads: expected at most 1,024, found 1,025"),
-        ({"device": 3}, "device: expected auto, cpu, cuda or cuda:K, found 3"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_too(options, words):
@@ -285,16 +252,6 @@ def test_a_plan_that_gave_way_is_said(monkeypatch, tmp_path):
         assert LeNet.load(device="cpu").plan.name == "tiled"
     said = CliRunner().invoke(main, ["infer", "--device", "cpu", "--limit", "5"]).output
     assert "\nnote     plan quick (fp16) does not fit these weights\n" in said
-
-
-@pytest.mark.parametrize("plan", ["auto", "tiled"])
-def test_weights_that_the_plan_does_not_fit_are_refused(tmp_path, plan):
-    path = tmp_path / "large.h5"
-    with h5py.File(assets.default_weights()) as file, h5py.File(path, "w") as large:
-        for name in ("conv1", "conv2", "fc1", "fc2"):
-            large[name] = file[name][()] * np.float32(1e12)
-    with pytest.raises(LenetError, match="expected weights whose scores float32 holds"):
-        LeNet.load(path, plan=plan, device="cpu")
 
 
 def test_a_stream_gives_the_labels_of_each_batch_in_order(net, digits, truth):

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from lenetgpu.cli import main
 from lenetgpu.cli.options import write_json
 from lenetgpu.errors import LenetError
-from lenetgpu.lab import documents
 from lenetgpu.lab.compare import gate_note
 from lenetgpu.lab.documents import load_earlier
 from lenetgpu.measure.regression import check_earlier, regressions
@@ -89,17 +88,6 @@ def test_the_baseline_is_compared_by_its_time_also_of_files_without_intervals():
     assert len(regressions(now, earlier, 5)) == 1
 
 
-def test_a_baseline_of_one_sample_is_as_uncertain_as_one_sample():
-    earlier, now = conv(case()), conv(case())
-    for document, time in ((earlier, 1.0), (now, 1.4)):
-        one = document["cases"][0]["candidates"][0]
-        one.pop("interval_ms")
-        one["samples_ms"] = [time]
-    assert regressions(now, earlier, 5) == []
-    now["cases"][0]["candidates"][0]["samples_ms"] = [1.7]
-    assert len(regressions(now, earlier, 5)) == 1
-
-
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -108,17 +96,11 @@ def test_a_baseline_of_one_sample_is_as_uncertain_as_one_sample():
         (lambda d, e: e.pop("p95_ms"), "p95_ms: expected a number, found none"),
         (lambda d, e: e.update(ratio={"median": 1.0, "low": 2.0, "high": 0.5}),
          "candidate 1: ratio: expected 1.0 between its ends"),
-        (lambda d, e: e.update(ratio={"median": 1.0, "low": 0.5, "high": 0.6}), "between its ends"),
-        (lambda d, e: e["ratio"].pop("low"), "ratio: low: expected a number"),
         (lambda d, e: e.update(ratio=[1, 2, 3]), "ratio: expected an object, found a list"),
         (lambda d, e: e.update(samples_ms=[0]), "samples_ms: expected a number"),
         (lambda d, e: e.update(name="base"), "two candidates of one name"),
-        (lambda d, e: e.pop("name"), "name: expected a text"),
         (lambda d, e: d["cases"][0].pop("reference"), "reference: expected a text"),
-        (lambda d, e: d["cases"][0].pop("images"), "images: expected a number"),
-        (lambda d, e: d["cases"][0].update(candidates=3), "candidates: expected a list"),
         (lambda d, e: d.update(cases={"a": 1}), "cases: expected a list, found an object"),
-        (lambda d, e: d.update(device=None), "device: expected an object, found none"),
         (lambda d, e: d.update(cold_l2="no"), "cold_l2: expected true or false"),
         (lambda d, e: d.update(command="compare"), "command: expected 'conv'"),
     ],
@@ -229,12 +211,9 @@ def test_mutated_documents_end_in_a_sentence(command, tmp_path):
 
 TEXTS = {
     "nothing": b"",
-    "no object": b"[1, 2]",
     "deep list": b"[" * 100_000,
-    "many digits": b'{"command": ' + b"9" * 10_000 + b"}",
     "key twice": b'{"command": "conv", "command": "compare"}',
     "not UTF-8": b'{"command": "\xff\xfe"}',
-    "escape": b'{"command": "compare", "device": {"name": ""}, "what": "\\u001b[2J"}',
 }
 
 
@@ -247,12 +226,3 @@ def test_what_is_no_document_is_refused_on_the_command_line(data, tmp_path):
     expected = f"{path}: expected JSON of conv, found another document ("
     assert result.stderr.startswith(f"lenetgpu: error: {expected}")
     assert result.stderr[:-1].isprintable()
-
-
-def test_a_file_is_not_read_beyond_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "MAX_BYTES", 1_000)
-    path = tmp_path / "earlier.json"
-    with path.open("wb") as file:
-        file.truncate(1 << 40)
-    with pytest.raises(LenetError, match="more than 1,000 bytes"):
-        load_earlier(path, "compare", "fc2")

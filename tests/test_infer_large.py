@@ -21,7 +21,7 @@ from lenetgpu.files import early
 from lenetgpu.files.reading import Source
 from lenetgpu.files.source import open_source
 from lenetgpu.lab import infer as job
-from lenetgpu.measure.outcome import FEW, Request
+from lenetgpu.measure.outcome import Request
 from lenetgpu.net.engine import Engine
 
 DIGITS = ROOT / "data" / "digits-10k.h5"
@@ -52,7 +52,7 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-@pytest.mark.parametrize("ending", ["npy", "csv", "h5", "json"])
+@pytest.mark.parametrize("ending", ["csv", "h5"])
 def test_labels_and_scores_are_those_of_images_that_are_read_whole(
     data, tmp_path, monkeypatch, ending
 ):
@@ -73,22 +73,6 @@ def test_labels_and_scores_are_those_of_images_that_are_read_whole(
     assert told[-1] == (N, N) and [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-@pytest.mark.parametrize("scores", [False, True], ids=["labels alone", "with scores"])
-@pytest.mark.parametrize("ending", ["npy", "json"])
-def test_few_images_are_written_with_what_was_asked_for(
-    data, tmp_path, monkeypatch, scores, ending
-):
-    """Their table has scores, whether or not the file is to have them."""
-    files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
-    few = {"scores": scores, "each": True, "limit": FEW}
-    job.infer(asked(data, **few), output=files[0])
-    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
-    assert job.infer(asked(data, **few), output=files[1]).streamed
-    assert files[0].read_bytes() == files[1].read_bytes()
-    if ending == "json":
-        assert ("scores" in json.loads(files[1].read_text())) == scores
-
-
 def test_it_says_that_its_time_begins_in_the_file(data, streamed):
     result = run("infer", data, "--device", "cpu", "--json", "-", "--repeat", 2)
     assert "ms file to labels (median of 2 passes, " in result.stderr
@@ -96,11 +80,6 @@ def test_it_says_that_its_time_begins_in_the_file(data, streamed):
     assert document["from"] == "file"
     assert document["timing_ms"]["compute"]["samples"] == []
     assert len(document["timing_ms"]["end_to_end"]["samples"]) == 2
-
-
-def test_stages_are_timed_of_images_that_are_read_whole(data, streamed):
-    outcome = job.infer(asked(data, timing=True, repeat=1))
-    assert not outcome.streamed and len(outcome.rows) == 8
 
 
 def test_only_what_is_meant_is_read(data, streamed, monkeypatch):

@@ -27,7 +27,7 @@ from lenetgpu.lab.console import folded
 from lenetgpu.lab.listing import verified
 from lenetgpu.lab.pictures import Classified
 from lenetgpu.lab.render import show as rendering
-from lenetgpu.pictures.given import Gathered, gather, meant, single_data
+from lenetgpu.pictures.given import Gathered, meant, single_data
 
 CPU = ("--device", "cpu", "--plan", "cublas")
 
@@ -120,28 +120,6 @@ def test_one_file_of_data_goes_its_own_way_without_pillow(folder, digits):
         assert (imported == "[]") == (not data.endswith("png")), imported
 
 
-def test_data_among_pictures_join_in_as_rows(folder, digits):
-    np.save("x.npy", digits.images[20:23])
-    np.save("f.npy", digits.images[23:25].astype(np.float32) / 255)
-    found = rows("x.npy", f"scans/{first(folder)}", "f.npy")
-    names = [f"x.npy[{k}]" for k in range(3)] + [f"scans/{first(folder)}", "f.npy[0]", "f.npy[1]"]
-    assert [row["file"] for row in found] == names
-    expected = digits.labels[[20, 21, 22, 0, 23, 24]]
-    assert sum(row["label"] == label for row, label in zip(found, expected, strict=True)) >= 5
-    assert [row["notes"] for row in found[:3]] == [[]] * 3
-    mixed = gather(["x.npy", "f.npy"], False).source().images
-    assert mixed.dtype == np.float32 and mixed.max() <= 1
-    assert (mixed[:3] == digits.images[20:23] / np.float32(255)).all()
-
-
-@pytest.mark.parametrize(("skip", "limit"), [(2, 4), (5, None)])
-def test_skip_and_limit_count_images_of_all_files(folder, digits, skip, limit):
-    np.save("x.npy", digits.images[:4])
-    whole = gather(meant(["x.npy", "scans"]).paths, False).names
-    found = gather(meant(["x.npy", "scans"]).paths, False, skip, limit).names
-    assert found == whole[skip : None if limit is None else skip + limit]
-
-
 def test_stdin_is_a_file_like_any_other(folder, digits):
     picture = (folder / "scans" / first(folder)).read_bytes()
     (row,) = rows("-", input=picture)
@@ -219,17 +197,6 @@ def test_results_hold_the_names(folder):
     assert np.load("o.npy").tolist() == document["labels"]
 
 
-def test_a_picture_that_is_read_is_not_written_over(folder):
-    target = folder / "scans" / "o.csv"
-    target.write_text("x")
-    assert run("scans", "--output", target).exit_code == 0
-    os.rename(f"scans/{first(folder)}", "one.json")
-    result = run("one.json", "scans", "--output", "one.json")
-    assert (
-        result.exit_code == 2 and "another file to write than those that are read" in result.stderr
-    )
-
-
 def test_as_is_leaves_the_preparation_out(folder, digits):
     image = Image.fromarray(digits.images[0, ..., 0])
     image.save("plain.png")
@@ -288,21 +255,6 @@ class Narrow:
             self.out.write(folded(what, self.width) + "\n")
         else:
             self._rich.print(what)
-
-
-@pytest.mark.parametrize("width", [30, 80])
-def test_a_narrow_terminal_has_narrow_lines(digits, width):
-    names = ["a/very/long/path/to/some/picture-of-a-digit-that-was-drawn.png", "x\x1b[2J.png"]
-    table = [
-        {"file": name, "label": 7, "probability": 0.5, "notes": ["dark on light, turned"],
-         "runner_up": {"label": 1, "probability": 0.25}} for name in names
-    ]  # fmt: skip
-    console = Narrow(width)
-    rendering(console, show.parts(table, digits.images[:2], console.width))
-    text = console.out.getvalue()
-    assert "\x1b" not in text and max(map(len, text.splitlines())) <= width
-    if width >= 50:
-        assert "drawn.png" in text and "50.0%" in text and "7" in text
 
 
 @pytest.mark.parametrize(("width", "long"), [(80, False), (40, True)])

@@ -48,7 +48,7 @@ def stopped(chunk, *arguments, code=DRIVER):
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
-@pytest.mark.parametrize("ending", [".npy", ".csv", ".h5", ".json"])
+@pytest.mark.parametrize("ending", [".h5", ".json"])
 def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path, ending):
     target, report = tmp_path / f"labels{ending}", tmp_path / "out.json"
     asked = ["infer", "--limit", 600, "--batch", 250, "--scores", *CPU]
@@ -82,12 +82,6 @@ def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path, endi
 def read(path):
     """Labels and scores of a file, which says itself that it is a part where it can."""
     part = path.stem == "labels"
-    if path.suffix == ".npy":
-        rows = np.load(path)
-        return rows["label"], rows["scores"]
-    if path.suffix == ".csv":
-        rows = np.loadtxt(path, delimiter=",", skiprows=1)
-        return rows[:, 1].astype(int), rows[:, 2:].astype(np.float32)
     if path.suffix == ".h5":
         with h5py.File(path) as file:
             said = {key: value for key, value in file.attrs.items() if key != ATTRIBUTE}
@@ -153,7 +147,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("whole", "timed"), [(3, 0), (8, 1), (11, 4)])
+@pytest.mark.parametrize(("whole", "timed"), [(3, 0), (11, 4)])
 def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, timed):
     """Of a chunk of images: the first pass, 5 unprofiled, one profiled that is no sample, 5 that
     are; a chunk before them warms up."""

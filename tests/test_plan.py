@@ -10,9 +10,8 @@ from lenetgpu.gpu.device import Gpu
 from lenetgpu.network import CLASSIFIER, FEATURES
 from lenetgpu.network import stage as stage_called
 from lenetgpu.pipeline import Pipeline, build_steps
-from lenetgpu.plan import ALIASES, NAMED, canonical, resolve, runnable_plans
+from lenetgpu.plan import ALIASES, NAMED, canonical, resolve
 from lenetgpu.stages import variants
-from lenetgpu.stages.matrix import FAMILIES
 from lenetgpu.stages.registry import find_span
 
 
@@ -23,13 +22,6 @@ def names(plan, dtype="uint8"):
 def test_float_images_need_no_input_step():
     assert names(resolve("tiled", "cpu"), "float32")[0] == "conv1"
     assert names(resolve("tiled", "cpu"), "uint8")[0] == "input"
-
-
-def test_the_course_plan_needs_no_conversion():
-    plan = resolve("course", "cuda")
-    assert names(plan) == ["input", "conv1", "pool1", "conv2", "pool2", "fc1", "fc2", "argmax"]
-    layouts = [(slot.problem.reads, slot.problem.writes) for slot in plan.slots[:4]]
-    assert layouts == [("NCHW", "QUAD"), ("QUAD", "NCHW"), ("NCHW", "QUAD"), ("QUAD", "NHWC")]
 
 
 def gpu_of(compute_capability):
@@ -51,11 +43,6 @@ def test_serial_inside_a_gpu_plan_shows_its_copies():
     rows = names(resolve("cublas", "cuda", {"conv2": "serial"}))
     at = rows.index("conv2")
     assert rows[at - 1 : at + 2] == ["copy to cpu", "conv2", "copy to cuda"]
-
-
-def test_a_final_cpu_stage_brings_its_labels_back():
-    rows = names(resolve("cublas", "cuda", {"argmax": "serial"}))
-    assert rows[-3:] == ["copy to cpu", "argmax", "copy to cuda"]
 
 
 @pytest.mark.parametrize(
@@ -149,14 +136,6 @@ def test_auto_takes_the_fastest_plan_the_device_can_run():
         resolve("auto", "cuda", precision="tf32")
 
 
-def test_runnable_plans_leave_out_what_needs_hopper():
-    assert {"fp16", "fp16x3"} <= set(runnable_plans("cuda", gpu_of(90)))
-    assert not {"fp16", "fp16x3"} & set(runnable_plans("cuda", gpu_of(86)))
-    assert {"mma_fp16", "mma_fp16x3"} <= set(runnable_plans("cuda", gpu_of(80)))
-    assert not {"mma_fp16", "mma_fp16x3"} & set(runnable_plans("cuda", gpu_of(75)))
-    assert set(runnable_plans("cpu", None)) == {*FAMILIES, "fp32"}
-
-
 OLD_FAMILIES = {
     "fused": "wgmma_fp16",
     "split": "wgmma_fp16x3",
@@ -188,9 +167,3 @@ def test_a_fused_family_answers_to_its_old_name(old, new):
         assert found.family == new
         for name in (old, f"{old}.{kind}", f"{new}.{kind}"):
             assert find_span(kind, name, "cuda") is found, name
-
-
-def test_an_old_family_is_taken_for_a_stage():
-    switched = resolve("cublas", "cuda", {"conv1": "fused.features", "fc1": "fused"})
-    assert [slot.variant.family for slot in switched.slots] == ["wgmma_fp16", "wgmma_fp16"]
-    assert find_span(FEATURES, "fused.classifier", "cuda") is None

@@ -21,7 +21,6 @@ from pretended_gpu import (
 
 from lenetgpu.errors import LenetError
 from lenetgpu.net.streaming import ring as ring_module
-from lenetgpu.net.streaming.ring import Ring
 from lenetgpu.network import CLASSES
 
 
@@ -60,15 +59,6 @@ def test_arrays_that_are_not_page_locked_go_through_the_ring(locked, small_slots
         streamer.run(**found)
         assert_right(**found)
     assert streamer.done == 31
-
-
-def test_the_ring_has_scores_when_they_are_wanted(small_slots):
-    gpu = PretendedGpu()
-    streamer, images = streamer_on(gpu, 5, 2), pixels(31)
-    for wanted in (False, True, False):
-        labels, scores = np.full(31, -1, np.int32), np.zeros((31, CLASSES), np.float32)
-        streamer.run(images, labels, scores if wanted else None)
-        assert_right(images, labels, scores if wanted else None)
 
 
 class Source:
@@ -134,23 +124,6 @@ def test_a_long_source_takes_no_more_memory_than_a_short_one(small_slots):
         assert max(read_to) <= 4 * (3 + 2 + 1)
         taken.append(gpu.pinned_bytes)
     assert taken[0] == taken[1] == 6 * 4 * (28 * 28 + 4)
-
-
-def test_threads_are_made_once(small_slots):
-    streamer, source = streamer_on(PretendedGpu(), 9, 2), Source(pixels(61))
-    streamer.run_source(source, Delivered())
-    before = {thread.ident for thread in threading.enumerate()}
-    for _ in range(3):
-        streamer.run_source(source, Delivered())
-    assert len({thread.ident for thread in threading.enumerate()} - before) <= 3 - 1
-    assert len(readers()) <= 3
-
-
-def test_a_slot_holds_one_image_at_least():
-    gpu = PretendedGpu()
-    assert Ring(gpu, "uint8", 1_000_000, 3, False).images == ring_module.SLOT_BYTES // 784
-    assert Ring(gpu, "float32", 1_000_000, 3, False).images == ring_module.SLOT_BYTES // 3136
-    assert Ring(gpu, "uint8", 7, 3, False).images == 7
 
 
 def test_what_a_reader_raises_ends_it_with_the_threads_joined(small_slots):

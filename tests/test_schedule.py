@@ -38,12 +38,6 @@ def test_the_model_says_what_was_measured(costs, streams, chunk, measured):
     assert predicted_ms(10_000, streams, chunk, costs) == pytest.approx(measured, rel=0.1)
 
 
-def test_a_million_images_are_predicted():
-    """Three streams of 20,000 on an H200: 15.0 ms, the bus 14.2."""
-    costs = replace(FP16, bus_gbs=55.2)
-    assert predicted_ms(1_000_000, 3, 20_000, costs) == pytest.approx(15.0, rel=0.05)
-
-
 def test_the_model_worked_out_by_hand():
     """In us: a copy 2 and 1 an image, kernels 3 and 2 an image, a call 10."""
     costs = Costs(
@@ -92,16 +86,8 @@ def test_of_schedules_that_take_as_long_the_smallest_is_taken():
     assert best_schedule(10_000, same).streams == 1
 
 
-def test_one_stream_adds_what_two_overlap():
-    one = predicted_ms(10_000, 1, 5_000, FP16)
-    two = predicted_ms(10_000, 2, 5_000, FP16)
-    parts = 2 * (FP16.copy(5_000) + FP16.kernels(5_000)) / 1e3
-    assert one > parts > two
-    assert one - two == pytest.approx(FP16.kernels(5_000) / 1e3, rel=0.1)
-
-
 @pytest.mark.parametrize("costs", [INT8, FP16, SLOW])
-@pytest.mark.parametrize("images", [1, 9, 100, 2_000, 10_000, 60_000, 1_000_000])
+@pytest.mark.parametrize("images", [1, 100, 10_000, 1_000_000])
 def test_the_best_is_not_beaten_by_any_other(costs, images):
     best = best_schedule(images, costs)
     assert best.predicted_ms == predicted_ms(images, best.streams, best.chunk, costs, best.taper)
@@ -118,16 +104,6 @@ def test_the_best_is_not_beaten_by_any_other(costs, images):
 def test_the_bus_is_the_floor_where_kernels_are_faster(costs, share):
     assert best_schedule(10_000, costs).predicted_ms < share * costs.bare_copy_ms(10_000)
     assert best_schedule(1_000_000, costs).predicted_ms < 1.05 * costs.bare_copy_ms(1_000_000)
-
-
-def test_kernels_are_the_floor_where_the_bus_is_faster():
-    best = best_schedule(1_000_000, SLOW)
-    assert 1e6 * 52e-6 < best.predicted_ms < 1.05 * 1e6 * 52e-6
-
-
-def test_few_images_are_one_chunk():
-    assert (best_schedule(1, FP16).streams, best_schedule(1, FP16).chunk) == (1, 1)
-    assert best_schedule(200, FP16).streams == 1
 
 
 def test_what_is_asked_for_is_kept():
@@ -147,9 +123,9 @@ def test_long_passes_are_followed_as_short_ones_are():
             assert found == pytest.approx(whole, rel=1e-3)
 
 
-@pytest.mark.parametrize("taper", [1.0, 2.0, 3.0, 4.0, 0.5, 0.25])
-@pytest.mark.parametrize("chunk", [1, 77, 500, 4_000, 40_000])
-@pytest.mark.parametrize("images", [0, 1, 499, 501, 700, 10_000, 123_457])
+@pytest.mark.parametrize("taper", [1.0, 3.0, 0.5])
+@pytest.mark.parametrize("chunk", [1, 500, 4_000])
+@pytest.mark.parametrize("images", [0, 1, 501, 10_000])
 def test_chunks_are_all_images_and_none_is_too_large(images, chunk, taper):
     sizes = chunk_sizes(images, chunk, taper)
     assert sum(sizes) == images and all(0 < size <= chunk for size in sizes)

@@ -47,21 +47,6 @@ def test_a_graph_is_of_its_arrays():
     assert gpu.launches == 2
 
 
-def test_a_graph_is_of_where_its_results_go():
-    gpu = PretendedGpu()
-    streamer = streamer_on(gpu, 4, 2)
-    images, first, second = pinned(gpu, pixels(10)), results(gpu, 10), results(gpu, 10)
-    streamer.run(images, first[0])
-    streamer.run(images, first[0])
-    for labels, scores in ((second[0], None), second, first, (second[0], first[1])):
-        labels[...] = -1
-        if scores is not None:
-            scores[...] = np.nan
-        streamer.run(images, labels, scores)
-        assert_right(images, labels, scores)
-    assert gpu.launches == 1
-
-
 def test_graphs_are_few_and_of_few_chunks(monkeypatch):
     gpu = PretendedGpu()
     streamer = streamer_on(gpu, 4, 2)
@@ -185,12 +170,6 @@ def test_lanes_that_do_not_fit_are_made_smaller(room):
         assert_right(images, labels, scores)
 
 
-def test_what_fits_is_not_made_smaller():
-    gpu = PretendedGpu(room=32)
-    streamer = streamer_on(gpu, 16, 2)
-    assert (streamer.chunk, streamer.shrunk, gpu.released) == (16, "", 0)
-
-
 def test_a_gpu_without_room_for_an_image_is_said():
     with pytest.raises(LenetError, match="GPU memory: expected room for one image on 2 streams"):
         streamer_on(PretendedGpu(room=1), 16, 2)
@@ -215,12 +194,3 @@ def test_chunks_taper_as_they_are_asked_to(monkeypatch):
     assert told == [1, 2, 4, 8, 15]
     with pytest.raises(LenetError, match="taper: expected more than 0, found 0"):
         streamer_on(gpu, 16, 2, taper=0)
-
-
-def test_other_errors_are_not_taken_for_lack_of_memory():
-    gpu = PretendedGpu()
-    streamer = streamer_on(gpu, 4, 2)
-    images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
-    with pytest.raises(ValueError):
-        streamer.run(images, labels, on_chunk=Interrupts(at=2, error=ValueError))
-    assert (streamer.done, streamer.chunk) == (8, 4)
