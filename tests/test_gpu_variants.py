@@ -111,6 +111,7 @@ FULL_CASES = [
 ]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("variant", "base"), FULL_CASES)
 def test_full_batch(variant, base):
     needs(variant)

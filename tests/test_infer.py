@@ -1,8 +1,14 @@
-"""Runs of the pipeline: how many passes there are, what is said of them."""
+"""Runs of the pipeline: passes, files that are read meanwhile, what Ctrl-C leaves."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import tracemalloc
 from functools import cache
 from types import SimpleNamespace
 
@@ -11,13 +17,22 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
+from pretended_gpu import PretendedGpu, streamer_on
 
 from lenetgpu.cli import main
+from lenetgpu.cpu import threads
+from lenetgpu.errors import LenetError
+from lenetgpu.files import early
+from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
+from lenetgpu.files.reading import Source
+from lenetgpu.files.source import open_source
+from lenetgpu.lab import console as progress
 from lenetgpu.lab import infer as job
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
 from lenetgpu.measure.timing import expected, repeat, summarise
+from lenetgpu.net.engine import Engine
 from lenetgpu.pipeline import CPU_CHUNK, Pipeline
 
 CPU = ("--device", "cpu", "--plan", "tiled")
@@ -202,3 +217,412 @@ def test_progress_ends_at_its_total():
     assert all(one <= total for one, total in told)
     assert min(totals) >= 130 * (1 + 5 + 6 + 1)
     assert done[-1] == totals[-1] and done[-1] % 130 == 0
+
+
+DIGITS = ROOT / "data" / "digits-10k.h5"
+
+
+N = 330
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    """Nothing is small enough to be read whole, or before it is asked for."""
+    monkeypatch.setattr(job, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(early, "MOST_BYTES", 0)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "many.h5"
+    with open_source(DIGITS, limit=N) as source, h5py.File(path, "w") as file:
+        whole = source.whole()
+        file["x"], file["y"] = whole.images, whole.labels
+    return path
+
+
+def asked(path, **options):
+    return Request(data=path, device="cpu", plan="tiled", batch=100, **options)
+
+
+@pytest.mark.parametrize("ending", ["csv", "h5"])
+def test_labels_and_scores_are_those_of_images_that_are_read_whole(
+    data, tmp_path, monkeypatch, ending
+):
+    files = tmp_path / f"whole.{ending}", tmp_path / f"parts.{ending}"
+    whole = job.infer(asked(data, scores=True), output=files[0])
+    monkeypatch.setattr(job, "WHOLE_BYTES", N * 784 - 1)
+    told = []
+    parts = job.infer(asked(data, scores=True), lambda *at: told.append(at), files[1])
+    np.testing.assert_array_equal(parts.labels, whole.labels)
+    assert parts.correct == whole.correct
+    assert (whole.streamed, parts.streamed) == (False, True)
+    if ending == "h5":
+        with h5py.File(files[0]) as one, h5py.File(files[1]) as other:
+            for name in ("labels", "scores"):
+                np.testing.assert_array_equal(one[name][()], other[name][()])
+    else:
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert told[-1] == (N, N) and [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_it_says_that_its_time_begins_in_the_file(data, streamed):
+    result = run("infer", data, "--device", "cpu", "--json", "-", "--repeat", 2)
+    assert "ms file to labels (median of 2 passes, " in result.stderr
+    document = json.loads(result.stdout)
+    assert document["from"] == "file"
+    assert document["timing_ms"]["compute"]["samples"] == []
+    assert len(document["timing_ms"]["end_to_end"]["samples"]) == 2
+
+
+def test_only_what_is_meant_is_read(data, streamed, monkeypatch):
+    """--skip and --limit, and two slices at a time."""
+    read, plain = [], Source.read
+
+    def watched(self, lo, out):
+        read.append((self.chosen.start + lo, len(out)))
+        plain(self, lo, out)
+
+    monkeypatch.setattr(Source, "read", watched)
+    whole = job.infer(asked(DIGITS, limit=N)).labels
+    read.clear()
+    part = job.infer(asked(data, skip=17, limit=230))
+    assert read == [(17, 100), (117, 100), (217, 30)]
+    np.testing.assert_array_equal(part.labels, whole[17:247])
+    assert len(part.truth) == 230
+    for words, options in (("more images than the 330 to skip, found 330", ["--skip", N]),
+                           ("--skip: expected at least 0, found -1", ["--skip", -1])):  # fmt: skip
+        refused = run("infer", data, "--device", "cpu", *options)
+        assert refused.exit_code == 2 and words in refused.stderr
+
+
+@pytest.mark.parametrize("images", [130, 300])
+def test_ctrl_c_writes_what_was_done(data, tmp_path, streamed, images):
+    target = tmp_path / "labels.json"
+    whole = job.infer(asked(data)).labels
+
+    def stop(done, total):
+        if done >= images:
+            raise KeyboardInterrupt
+
+    outcome = job.infer(asked(data), stop, target)
+    count = outcome.done
+    assert outcome.interrupted and images <= count < N
+    written = json.loads(target.read_text())
+    assert written["labels"] == whole[:count].tolist()
+    assert (written["interrupted"], written["images_asked"]) == (True, N)
+    assert not [t for t in threading.enumerate() if t.name.startswith("lenetgpu-read")]
+
+
+class Breaks(Source):
+    """Images that cannot be read from number 200 on, as of a file that shrinks meanwhile."""
+
+    def __init__(self, images):
+        super().__init__("many.h5", "uint8", None, range(len(images)))
+        self.images = images
+
+    def _fill(self, first, out):
+        if first >= 200:
+            raise LenetError("many.h5: expected 330 images, found 200")
+        out[...] = self.images[first : first + len(out)]
+
+
+def test_a_file_that_shrinks_meanwhile_leaves_no_labels(data, tmp_path, streamed, monkeypatch):
+    target = tmp_path / "labels.npy"
+    target.write_bytes(b"before")
+    images = open_source(data).whole().images
+    monkeypatch.setattr(job, "open_source", lambda *_: Breaks(images))
+    refused = run("infer", data, "--device", "cpu", "--batch", 100, "--output", target)
+    assert (refused.exit_code, refused.stderr) == (
+        2, "lenetgpu: error: many.h5: expected 330 images, found 200\n",
+    )  # fmt: skip
+    assert target.read_bytes() == b"before"
+    assert {path.name for path in tmp_path.iterdir()} == {"labels.npy", "many.h5"}
+
+
+def test_a_disk_that_fills_is_said_and_leaves_nothing(data, tmp_path, streamed, monkeypatch):
+    """The limit of a file's size stands for a full disk."""
+    resource = pytest.importorskip("resource")
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    job.infer(asked(data, limit=1))  # what is remembered of plans is written
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+    try:
+        refused = run("infer", data, "--device", "cpu", "--output", tmp_path / "labels.npy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert refused.exit_code == 2 and "labels.npy: expected a place to write to" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["many.h5"]
+
+
+def test_threads_are_as_many_as_asked(data, monkeypatch):
+    used, plain = set(), threads.thread_count
+
+    def counted():
+        used.add(plain())
+        return plain()
+
+    monkeypatch.setattr(threads, "thread_count", counted)
+    for asked_for in (1, 3):
+        used.clear()
+        assert run("infer", data, "--device", "cpu", "--threads", asked_for).exit_code == 0
+        assert used == {asked_for}
+    used.clear()
+    assert run("infer", data, "--device", "cpu").exit_code == 0
+    assert used == {threads.core_count()}
+    refused = run("infer", data, "--device", "cpu", "--threads", 0)
+    assert refused.exit_code == 2 and "--threads: expected at least 1, found 0" in refused.stderr
+
+
+def test_options_of_another_device_are_refused(data, monkeypatch):
+    from lenetgpu.gpu.device import Gpu
+    from lenetgpu.net import engine
+
+    with pytest.raises(LenetError, match="--streams 3: expected a GPU, found device cpu"):
+        Engine(asked(data, streams=3))
+    monkeypatch.setattr(engine, "choose_device", lambda *_: (Gpu(0, "pretended", 90), "asked for"))
+    with pytest.raises(LenetError, match="--threads 2: expected device cpu, found pretended"):
+        Engine(asked(data, threads=2))
+
+
+@pytest.mark.parametrize("words", [["--streams", "many"], ["--chunk", "1.5"]])
+def test_auto_or_a_whole_number(words):
+    refused = run("infer", "--device", "cpu", *words)
+    assert refused.exit_code == 2
+    assert f"expected auto or a whole number, found '{words[1]}'" in refused.stderr
+    assert run("infer", "--device", "cpu", "--limit", 3, words[0], "auto").exit_code == 0
+
+
+def test_memory_is_bounded(tmp_path, streamed):
+    """Of 400 MB of images no more than some tens are held at any time."""
+    path, count = tmp_path / "long.npy", 500_000
+    header = np.lib.format.header_data_from_array_1_0(np.empty((0, 28, 28), np.uint8))
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header | {"shape": (count, 28, 28)})
+        file.truncate(file.tell() + count * 784)
+
+    def stop(done, total):
+        if done >= 60_000:
+            raise KeyboardInterrupt
+
+    tracemalloc.start()
+    try:
+        assert job.infer(Request(data=path, device="cpu"), stop).done >= 60_000
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2 * 10_000 * 784 < most < 100e6
+    assert os.path.getsize(path) > 390e6
+
+
+DRIVER = """
+import os, signal, sys
+from lenetgpu.cli import main
+from lenetgpu.pipeline import Pipeline
+signal.signal(signal.SIGINT, signal.default_int_handler)
+at, arguments = int(sys.argv[1]), sys.argv[2:]
+begun, plain = 0, Pipeline._output
+def output(self, place, step, lo, n):
+    global begun
+    begun += step is self.steps[0]
+    if begun == at and step is self.steps[0]:
+        os.kill(os.getpid(), signal.SIGINT)
+    return plain(self, place, step, lo, n)
+Pipeline._output = output
+main(arguments, prog_name="lenetgpu")
+"""
+
+
+def stopped(chunk, *arguments, code=DRIVER):
+    """The command, interrupted as chunk `chunk` begins; the first only warms up."""
+    weights_were_checked()
+    words = [sys.executable, "-c", code, str(chunk), *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+@pytest.mark.parametrize("ending", [".h5", ".json"])
+def test_ctrl_c_in_the_first_pass_keeps_the_labels_that_were_done(tmp_path, ending):
+    target, report = tmp_path / f"labels{ending}", tmp_path / "out.json"
+    asked = ["infer", "--limit", 600, "--batch", 250, "--scores", *CPU]
+    done = stopped(7, *asked, "--output", target, "--json", report)
+    count = 250 + CPU_CHUNK  # chunk 1 warms up, 2 to 5 are the first batch, 6 is the next one's
+    assert done.returncode == 130, done.stderr
+    assert done.stderr == (
+        f"lenetgpu: interrupted: {count} of 600 images classified, {600 - count} not; "
+        f"{target} holds their labels only\n"
+    )
+    assert f"{count} of 600 images in batches of 250" in done.stdout
+    assert "ms host to host (one pass)" in done.stdout
+    document = json.loads(report.read_text())
+    assert document["interrupted"] is True
+    assert (document["images_done"], document["images_asked"]) == (count, 600)
+    assert (document["images"], document["batch"]) == (count, 250)
+    truth = load_dataset(ROOT / "data" / "digits-10k.h5").labels[:count]
+    whole = tmp_path / f"whole{ending}"
+    assert run(*asked, "--output", whole).exit_code == 0
+    (labels, scores), (all_labels, all_scores) = read(target), read(whole)
+    assert len(labels) == len(scores) == count
+    np.testing.assert_array_equal(labels, all_labels[:count])
+    np.testing.assert_array_equal(scores, all_scores[:count])
+    np.testing.assert_array_equal(scores.argmax(axis=1), labels)
+    assert document["correct"] == (labels == truth).sum()
+    assert document["accuracy"] == document["correct"] / count
+    assert f"accuracy {document['correct']}/{count}" in done.stdout
+    assert document["timing_ms"]["end_to_end"]["samples"] == [document["timing_ms"]["first"]]
+
+
+def read(path):
+    """Labels and scores of a file, which says itself that it is a part where it can."""
+    part = path.stem == "labels"
+    if path.suffix == ".h5":
+        with h5py.File(path) as file:
+            said = {key: value for key, value in file.attrs.items() if key != ATTRIBUTE}
+            assert said == ({"interrupted": True, "images_asked": 600} if part else {})
+            return file["labels"][()], file["scores"][()]
+    document = json.loads(path.read_text())
+    assert document.get("interrupted", False) is part
+    assert document.get("images_asked") == (600 if part else None)
+    return np.array(document["labels"]), np.array(document["scores"], np.float32)
+
+
+def test_ctrl_c_in_the_repeats_keeps_all_labels_and_the_samples(tmp_path):
+    target, report = tmp_path / "labels.npy", tmp_path / "out.json"
+    each = -(-300 // CPU_CHUNK)
+    asked = ["infer", "--limit", 300, *CPU, "--repeat", 4, "--output", target, "--json", report]
+    done = stopped(1 + 3 * each + 2, *asked)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("lenetgpu: interrupted: 300 of 300 images classified;")
+    document = json.loads(report.read_text())
+    assert document["interrupted"] is True
+    assert document["images_done"] == document["images_asked"] == len(np.load(target)) == 300
+    assert len(document["timing_ms"]["compute"]["samples"]) == 2
+    assert "(median of 2 passes, " in done.stdout
+
+
+def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
+    target, report = tmp_path / "labels.npy", tmp_path / "out.json"
+    done = stopped(2, "infer", "--limit", 300, *CPU, "--output", target, "--json", report)
+    assert (done.returncode, done.stderr) == (130, "lenetgpu: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_for():
+    def stop(done, total):
+        if done == 2 * CPU_CHUNK:
+            raise KeyboardInterrupt
+
+    outcome = job.infer(
+        Request(limit=600, batch=500, device="cpu", plan="tiled", min_accuracy=1.0), stop
+    )
+    count = 2 * CPU_CHUNK
+    assert outcome.ended() == {
+        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
+        "repeated": False, "streams": 1, "chunk": None, "zero_copy": False,
+        "model_ms": None, "from": "memory", "notes": [],
+    }  # fmt: skip
+    assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
+    assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    again = DRIVER.replace(
+        "main(arg",
+        "import lenetgpu.files.output as files\n"
+        "files.LabelWriter.write = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main(arg",
+    )
+    target, report = tmp_path / "labels.npy", tmp_path / "out.json"
+    arguments = "infer", "--limit", 300, *CPU, "--output", target, "--json", report
+    done = stopped(4, *arguments, code=again)
+    assert (done.returncode, done.stderr) == (130, "lenetgpu: interrupted\n")
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("whole", "timed"), [(3, 0), (11, 4)])
+def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, timed):
+    """Of a chunk of images: the first pass, 5 unprofiled, one profiled that is no sample, 5 that
+    are; a chunk before them warms up."""
+    forms = {form: tmp_path / f"p.{form}" for form in ("json", "csv", "markdown", "trace")}
+    options = [word for form, path in forms.items() for word in (f"--{form}", path)]
+    code = DRIVER.replace(
+        "main(arg", "import lenetgpu.lab.infer as i; i._CPU_BUDGET_S = 0\nmain(arg"
+    )
+    done = stopped(whole + 2, "profile", "--limit", CPU_CHUNK, *CPU, *options, code=code)
+    assert done.returncode == 130, done.stderr
+    document = json.loads(forms["json"].read_text())
+    assert document["interrupted"] is True
+    assert document["images_done"] == CPU_CHUNK
+    assert f"stages timed in {timed} passes" in done.stderr
+    assert not forms["trace"].exists()
+    assert f"{forms['trace']} is not written" in done.stderr
+    if timed:
+        assert len(document["timing_ms"]["compute"]["samples"]) == 5
+        assert len(document["stages"]) == 8
+        assert forms["csv"].read_text().count("\n") == 9
+    else:
+        assert len(document["timing_ms"]["compute"]["samples"]) == min(whole - 1, 5)
+        assert document["stages"] == []
+        assert document["residual_ms"] is document["hint"] is None
+        assert not forms["csv"].exists() and not forms["markdown"].exists()
+
+
+def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
+    gpu = PretendedGpu()
+    made, ran = streamer_on(gpu, 4, 2), job._Ran()
+    images, labels = gpu.pinned((10, 28, 28, 1), np.uint8), gpu.pinned((10,), np.int32)
+    images[:, 0, 0, 0] = np.arange(10)
+    told = []
+
+    def stop(done, total):
+        told.append((done, total))
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    made.results = lambda n, scored: (labels, None)
+    asked = SimpleNamespace(
+        engine=SimpleNamespace(phases=timing.Phases()), request=Request(), source=range(10),
+        runner=made, images=images, tally=progress.Tally(10, stop),
+    )  # fmt: skip
+    asked.tally.expect(1)
+    with pytest.raises(KeyboardInterrupt):
+        job._classify(asked, ran)
+    assert ran.done == 8
+    np.testing.assert_array_equal(ran.labels[:8], range(8))
+    assert asked.engine.phases["first"] > 0
+    assert told == [(4, 10), (8, 10)]
+
+
+def stop_at(images):
+    """A progress that is interrupted as soon as so many images have passed."""
+
+    def stop(done, total):
+        if done >= images:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("streams", [1, 3])
+def test_ctrl_c_on_a_gpu_keeps_what_was_queued(streams):
+    asked = Request(device="cuda", batch=600, chunk=200, streams=streams, limit=2000, scores=True)
+    whole = job.infer(asked)
+    part = job.infer(asked, stop_at(1100))
+    assert part.interrupted and not part.repeated and not whole.interrupted
+    assert part.ended()["images_done"] == 1200
+    np.testing.assert_array_equal(part.labels, whole.labels[:1200])
+    np.testing.assert_array_equal(part.scores.argmax(axis=1), part.labels)
+    assert part.compute.samples == whole.compute.samples == []
+    assert len(part.end_to_end.samples) == len(whole.end_to_end.samples) == 1
+
+
+@pytest.mark.gpu
+def test_ctrl_c_in_a_gpus_repeats_keeps_all_labels_and_the_samples():
+    asked = Request(device="cuda", limit=500, timing=True, roofline=True)
+    part = job.infer(asked, stop_at(500 * (1 + 1 + 4)))
+    assert part.interrupted and not part.rows
+    assert part.ended()["images_done"] == 500
+    assert len(part.compute.samples) == 3
+    np.testing.assert_array_equal(part.labels, job.infer(asked).labels)
