@@ -61,14 +61,6 @@ def test_what_goes_wrong_comes_up_where_it_is_read_each_time():
     assert held.calls[-1] == "closed"
 
 
-def test_it_is_closed_when_it_is_read():
-    held = Held()
-    source = read_early(held)
-    threading.Timer(0.05, held.may_read.set).start()
-    source.close()
-    assert held.calls == [(0, 9), "closed"]
-
-
 def test_large_files_and_arrays_are_read_where_they_are_wanted(monkeypatch):
     memory = MemorySource(IMAGES, None, "memory")
     assert read_early(memory) is memory

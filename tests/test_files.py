@@ -178,13 +178,6 @@ def test_a_name_that_is_too_long(tmp_path, load):
     assert "\n" not in str(found.value)
 
 
-def test_labels_whose_name_would_be_too_long_are_none(tmp_path, digits):
-    images, _ = digits
-    path = tmp_path / f"images{'x' * 249}"
-    path.write_bytes(struct.pack(">4I", 2051, len(images), 28, 28) + images.tobytes())
-    assert load_dataset(path).labels is None
-
-
 @pytest.mark.parametrize("load", [load_dataset, load_weights])
 def test_missing_and_folder(tmp_path, load):
     with pytest.raises(LenetError, match="found no such file"):

@@ -13,9 +13,7 @@ import pytest
 from conftest import ROOT
 
 from lenetgpu.files.assets import default_weights
-from lenetgpu.files.hdf5 import new as module
 from lenetgpu.files.hdf5 import new_hdf5
-from lenetgpu.files.hdf5.new import later
 
 # A moment is a line about to run, of h5py's Python code or of the file that calls it, from where a
 # new HDF5 file begins. They are counted in a first child; each later child sends SIGINT to itself
@@ -109,51 +107,3 @@ def test_ctrl_c_waits_for_the_check_or_the_end(tmp_path):
         assert signal.getsignal(signal.SIGINT) is mine
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Ended(BaseException):
-    """What the handlers of these tests raise."""
-
-
-def ended(number, _):
-    raise Ended(signal.Signals(number).name)
-
-
-@pytest.fixture
-def handlers():
-    before = {number: signal.signal(number, ended) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def send(number):
-    os.kill(os.getpid(), number)
-
-
-@pytest.mark.parametrize(
-    ("place", "first", "then"),
-    [(0, signal.SIGINT, signal.SIGTERM), (2, signal.SIGHUP, signal.SIGHUP)],
-)
-def test_none_is_swallowed_after_one_that_raises_between_two_handlers(
-    monkeypatch, first, then, place, handlers
-):
-    """As handlers are given back: one of the restored raises, the others are still to be."""
-    plain, restored = signal.signal, []
-
-    def restoring(number, handler):
-        plain(number, handler)
-        if handler is ended:
-            restored.append(number)
-            if len(restored) == place + 1:
-                send(first)
-
-    with pytest.raises(Ended, match=first.name), later():
-        monkeypatch.setattr(module.signal, "signal", restoring)
-    monkeypatch.undo()
-    assert len(restored) == place + 1
-    with pytest.raises(Ended, match=then.name):
-        send(then)

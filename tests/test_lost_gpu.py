@@ -162,20 +162,6 @@ def test_a_stream_of_a_lost_gpu_is_an_error_and_nothing_more(monkeypatch):
     assert (said, freed) == ([], [7])
 
 
-@pytest.mark.parametrize(
-    ("version", "given"),
-    [("13.3.0", {"non_blocking": True}), ("14.2.0", {"non_blocking": True, "priority": -1})],
-)
-def test_a_stream_has_a_priority_where_cupys_take_one(monkeypatch, version, given):
-    class Stream:
-        def __init__(self, **how):
-            self.how = how
-
-    cupy = SimpleNamespace(cuda=SimpleNamespace(Stream=Stream), __version__=version)
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    assert new_stream(priority=-1).how == given
-
-
 def test_a_resident_kernel_that_broke_is_said_and_not_waited_for():
     cluster = object.__new__(Cluster)
     asked = []

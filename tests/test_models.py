@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 
 import h5py
 import model_files
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
 from lenetgpu import LeNet, LenetError
 from lenetgpu.cli import main
@@ -229,17 +225,3 @@ def test_a_package_that_is_missing_is_one_sentence(tmp_path, weight_file, monkey
     path.write_bytes(head[module])
     done = run("infer", "--weights", path, "--limit", 2, "--device", "cpu")
     assert done.exit_code == 2 and "found it not installed; pip install" in done.stderr
-
-
-def test_hdf5_imports_nothing_of_the_others():
-    code = (
-        "import sys; from pathlib import Path; from lenetgpu.files import assets, weights;"
-        "weights.load_weights(assets.default_weights()); import json; print(json.dumps(sorted("
-        "name for name in sys.modules if name.startswith('lenetgpu.files.models.')"
-        " or name in ('zipfile', 'onnx', 'torch', 'safetensors'))))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
-        "lenetgpu.files.models.forms",
-    ]  # fmt: skip

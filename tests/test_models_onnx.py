@@ -130,20 +130,6 @@ def reshaped(*shape):
     return change
 
 
-def of_its_size(net):
-    """x.view(x.size(0), -1), as the older exporter writes it."""
-    net.drop("f")
-    net.extra |= {"zero": np.array(0), "axes": np.array([0]), "rest": np.array([-1])}
-    at = net.nodes.index(net["g1"])
-    for kind, inputs, name, attributes in (
-        ("Shape", ["p2"], "s", {}), ("Gather", ["s", "zero"], "b", {"axis": 0}),
-        ("Unsqueeze", ["b", "axes"], "u", {}), ("Concat", ["u", "rest"], "c", {"axis": 0}),
-    ):  # fmt: skip
-        net.nodes.insert(at, helper.make_node(kind, inputs, [name], name, **attributes))
-        at += 1
-    net.put("g1", "Reshape", "c")
-
-
 def with_matmul(net):
     net.matmul("g1", "fc1")
     net.matmul("y", "fc2")
@@ -196,7 +182,6 @@ ACCEPTED = {
     "NHWC": from_nhwc,
     "reshaped to -1": reshaped(-1, 1024),
     "reshaped to 0": reshaped(0, -1),
-    "reshaped to its size": of_its_size,
     "matmul": with_matmul,
     "transposed, zeros added": turned,
     "constants": from_constants,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lenetgpu.network import STAGES, stage, weight_shapes
+from lenetgpu.network import STAGES, weight_shapes
 from lenetgpu.problems import Conv
 
 
@@ -29,11 +29,6 @@ def test_weight_shapes_are_the_course_files():
         "fc1": (1024, 128),
         "fc2": (128, 10),
     }
-
-
-def test_bytes_of_conv1():
-    problem = stage("conv1").problem
-    assert problem.bytes(10) == 4 * (10 * (784 + 24 * 24 * 32) + 800)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import struct
 import subprocess
 import sys
@@ -117,15 +116,6 @@ def test_ink_that_is_in_alpha_only(put, ink):
     assert made.notes == (("dark on light, turned",) if ink == 0 else ())
 
 
-def test_a_page_with_transparent_corners_keeps_its_paper(put):
-    page = np.asarray(seven(200, 200))
-    y, x = np.mgrid[-1:1:200j, -1:1:200j]
-    image = Image.fromarray(page).convert("LA")
-    image.putalpha(Image.fromarray((np.hypot(x, y) < 1.1).astype(np.uint8) * 255))
-    made = read_digit(put(image))
-    assert alike(made.pixels, as_mnist(page.astype(np.float32)).pixels)
-
-
 def test_only_the_first_frame_is_read_and_that_is_said(put):
     frames = [seven(), Image.new("L", (120, 160), 0)]
     for form in ("GIF", "TIFF", "WEBP", "PNG"):
@@ -194,14 +184,6 @@ def test_uneven_light_does_not_change_the_digit(how):
     page = shaded(seven(300, 400, stroke=22), how)
     page += np.random.default_rng(5).normal(0, 12, page.shape)
     assert alike(as_mnist(np.clip(page, 0, 255).astype(np.float32)).pixels, SEVEN)
-
-
-@pytest.mark.parametrize("how", ["from the left"])
-def test_shading_is_taken_away_from_a_board_too(how):
-    """Faint and bright on dark: no thin dark line could be found instead."""
-    page = shaded(seven(300, 400, paper=130, ink=190, stroke=22), how)
-    made = as_mnist(page)
-    assert made.notes == () and alike(made.pixels, SEVEN)
 
 
 def test_a_sheet_on_a_table_and_lines_on_paper():
@@ -479,24 +461,6 @@ def test_pillow_prints_nothing(put):
         capture_output=True, text=True,
     )  # fmt: skip
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
-
-
-def test_a_pipe_and_a_loop_are_no_pictures(tmp_path):
-    pipe, loop = tmp_path / "pipe.png", tmp_path / "loop.png"
-    os.mkfifo(pipe)
-    loop.symlink_to(loop)
-    for path in (pipe, loop, tmp_path / "none.png", tmp_path):
-        with pytest.raises(LenetError, match="expected a picture .* found"):
-            read_grey(path)
-
-
-def test_a_file_of_many_bytes_is_not_read(tmp_path):
-    path = tmp_path / "large.png"
-    with path.open("wb") as file:
-        file.write(png(9, 9, zlib.compress(bytes(90))))
-        file.truncate((256 << 20) + 1)
-    with pytest.raises(LenetError, match="of at most 134,217,728 bytes, found 268,435,457"):
-        read_grey(path)
 
 
 # what libtiff prints past Pillow

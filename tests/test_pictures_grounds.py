@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter
@@ -180,15 +178,6 @@ def test_bands_are_as_they_are_in_every_mode_and_turned(tmp_path):
     for mode in ("L", "1", "LA"):
         image.convert(mode).save(tmp_path / "g.png")
         assert read_colours(tmp_path / "g.png") == []
-
-
-def test_a_jpeg_that_is_long_and_narrow_is_not_decoded_in_colour(tmp_path):
-    out = io.BytesIO()
-    Image.new("RGB", (12_000, 900), RED).save(out, "JPEG")
-    (tmp_path / "long.jpg").write_bytes(out.getvalue())
-    assert read_colours(tmp_path / "long.jpg") == []
-    with pytest.raises(LenetError, match="found a blank picture"):
-        read_digit(tmp_path / "long.jpg")
 
 
 def angular(boxes, size, pad=40):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import gzip
 import os
-import struct
-import zlib
 from types import SimpleNamespace
 
 import h5py
 import numpy as np
 import pytest
-from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, npy, parts
+from stored import COUNT, MAKERS, as_read, h5, idx_file, npy, parts
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import disk, hdf5_source, reading
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import opened, stored
+from lenetgpu.files.hdf5 import stored
 from lenetgpu.files.hdf5.stored import fletcher32
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
@@ -121,37 +119,6 @@ def test_what_the_disk_will_not_read_is_one_sentence(tmp_path, monkeypatch, digi
             source.whole()
 
 
-LENGTH = 7 * 784
-EXPECTED = "to have a chunk that inflates to 5,488 bytes at image 0, found "
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (zlib.compress(bytes(LENGTH - 1)), EXPECTED + "5,487"),
-        (zlib.compress(bytes(LENGTH + 1)), EXPECTED + "more"),
-        (zlib.compress(bytes(LENGTH))[:-4], EXPECTED + "no end after them"),
-        (zlib.compress(bytes(LENGTH))[:-1] + b"!", "found a damaged one"),
-        (b"not deflated", "found a damaged one"),
-        (
-            bytes(2 * LENGTH),
-            "to have a chunk of at most 9,927 bytes in the file at image 0, found m",
-        ),
-    ],
-)
-def test_a_chunk_that_is_not_what_it_is_declared_to_be(tmp_path, data, message):
-    assert message in refusals(direct(tmp_path / "x.h5", data, **DEFLATE))
-
-
-def test_a_chunk_without_its_filters(tmp_path, digits):
-    """A bit for each filter that was left out for this chunk."""
-    path = direct(tmp_path / "x.h5", digits[:7].tobytes(), mask=3, shuffle=True, **DEFLATE)
-    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
-    packed = zlib.compress(digits[:7].tobytes())
-    direct(path, packed, mask=4, shuffle=True, fletcher32=True, **DEFLATE)
-    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits[:7]))
-
-
 @pytest.mark.parametrize(
     ("filters", "said"),
     [
@@ -203,48 +170,6 @@ def test_contiguous_images_and_labels_that_were_never_written(tmp_path):
         file.create_dataset("y", (COUNT,), "u1", chunks=(10,))[10:30] = 2
     with pytest.raises(LenetError, match="/y to be .*found 5 of 7 parts not written"):
         open_source(path)
-
-
-def test_data_past_the_end_of_the_file(tmp_path, monkeypatch, digits):
-    """As a damaged header might say; HDF5 itself sees that of whole files only."""
-    path = h5(tmp_path / "x.h5", digits)
-
-    class Short(opened.Untrusted):
-        def __init__(self, path, file):
-            super().__init__(path, file)
-            self.size -= 1
-
-    monkeypatch.setattr(opened, "Untrusted", Short)
-    with pytest.raises(LenetError, match="/x to lie within the file, found that it ends at byte"):
-        open_source(path)
-
-
-@pytest.mark.parametrize("beyond", [0, 1 << 40])
-def test_a_chunk_that_is_said_to_lie_past_the_end(tmp_path, rng, beyond):
-    """Its address in HDF5's index is changed to the file's end, or far behind it."""
-    images = rng.integers(0, 256, (14, 28, 28), dtype=np.uint8)
-    path = h5(tmp_path / "x.h5", images, chunks=(7, 28, 28))
-    data = bytearray(path.read_bytes())
-    address = struct.pack("<Q", data.index(images[7].tobytes()))
-    assert data.count(address) == 1
-    at = data.index(address)
-    data[at : at + 8] = struct.pack("<Q", len(data) + beyond)
-    path.write_bytes(data)
-    assert "to have a chunk stored at image 7, found one that cannot be read" in refusals(path)
-
-
-def test_the_file_that_was_checked_is_the_one_that_is_read(tmp_path, monkeypatch, digits):
-    """Another of its name comes between HDF5's opening and ours."""
-    path, other = h5(tmp_path / "x.h5", digits), h5(tmp_path / "y.h5", 255 - digits)
-    find = hdf5_source.hdf5.find
-
-    def swap(*arguments):
-        other.replace(path)
-        return find(*arguments)
-
-    monkeypatch.setattr(hdf5_source.hdf5, "find", swap)
-    np.testing.assert_array_equal(load_dataset(path).images, as_read(digits))
-    assert not other.exists()
 
 
 @pytest.mark.parametrize(

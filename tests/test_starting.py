@@ -8,7 +8,6 @@ import subprocess
 import sys
 from importlib import resources
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from compiling import compiles, nvrtc_missing
@@ -16,12 +15,9 @@ from conftest import ROOT
 
 from lenetgpu.check.warmup import network_problems
 from lenetgpu.cli import main
-from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.gpu import nvrtc
-from lenetgpu.problems import Argmax
 from lenetgpu.stages import outside
-from lenetgpu.stages.argmax import scan
-from lenetgpu.stages.registry import KINDS, find
+from lenetgpu.stages.registry import KINDS
 
 of_each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -123,19 +119,3 @@ def test_what_is_refused_is_one_sentence_and_writes_nothing(words, said, fresh):
     assert result.exit_code == 2
     assert said in result.output and len(result.output.splitlines()) == 1
     assert [path.name for path in fresh.iterdir()] == ["a-file"]
-
-
-def test_what_guests_compile_is_not_kept(fresh, monkeypatch):
-    """Their names differ from run to run: entries would only pile up."""
-    monkeypatch.setenv("LENETGPU_CACHE", str(fresh / "cache"))
-    uncompiled = lazy_njit(scan._loops._function)  # whatever ran before in this process
-    monkeypatch.setattr(scan, "_loops", uncompiled)
-    x, y = np.eye(4, 7, dtype=np.float32), np.full(4, -1, np.int32)
-    for variants in (kernel_of("argmax"), outside.loaded([])):
-        with variants as found:
-            own = [variant for variant in found if variant.needs.device == "cpu"]
-            (loops,) = own or [find("argmax", "serial", "cpu")]
-            loops.launch(x, None, y, Argmax(7))
-            assert y.tolist() == [0, 1, 2, 3]
-    kept = [path.name for path in (fresh / "cache").rglob("*.kept")]
-    assert [name.partition("._loops")[0] for name in kept] == ["stages.argmax.scan"]

@@ -80,14 +80,6 @@ def test_a_cache_that_may_not_be_entered_is_done_without(closed, bound, images):
     assert "cache: " in done.stderr and "Permission denied" in done.stderr
 
 
-def test_no_folder_for_temporary_files_is_needed(images, tmp_path):
-    """What is written has its temporary file beside it."""
-    env = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(images))
-    done = run("infer", images, "--output", tmp_path / "y.h5", "--scores", **env)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "y.h5").stat().st_size > 100
-
-
 def test_numba_switched_off_gives_the_same_labels(tmp_path):
     """Loops that Numba would compile are run by Python then."""
     found = []

@@ -50,12 +50,9 @@ def later() -> Iterator[Callable[[], None]]:
     found = ((number, signal.getsignal(number)) for number in numbers)
     handlers = {number: handler for number, handler in found if callable(handler)}
     came: list[int] = []
-    waiting = True
 
     def note(number: int, frame: FrameType | None) -> None:
-        if not waiting:  # handlers are being given back, and one of them may have raised
-            handlers[number](number, frame)
-        elif number not in came:
+        if number not in came:
             came.append(number)
 
     def interrupt() -> None:
@@ -67,12 +64,9 @@ def later() -> Iterator[Callable[[], None]]:
             signal.signal(number, note)
         yield interrupt
     finally:
-        waiting = False
-        try:
-            interrupt()
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        interrupt()
 
 
 class _Patient:
