@@ -35,7 +35,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tensor import implicit
 from lenetgpu.stages.conv.tuned import direct
-from lenetgpu.stages.registry import Rows, Variant, cuda, find, variant
+from lenetgpu.stages.registry import Rows, Variant, find, variant
 
 _LEAST_MEMORY = ("direct.tuned", "tensor.wgmma_tf32x3")  # next to none beside images and filters
 FURTHER = 4
@@ -298,7 +298,6 @@ def refusal(problem: Conv) -> str | None:
     family="best",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     prepare=_prepare,
     kernels=_kernels,
     takes="bias relu fp16 bf16",

@@ -125,6 +125,12 @@ class TakenError(ValueError):
 
 
 REGISTRY: dict[tuple[str, str], Variant] = {}
+_PLAIN = dict.fromkeys(("conv", "pool", "scale"), ("NHWC", "NHWC")) | {
+    "fc": ("NC", "NC"),
+    "argmax": ("NC", "N"),
+    FEATURES: ("NHWC", ()),
+    CLASSIFIER: ((), "N"),
+}
 
 
 def _tuple(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -135,10 +141,14 @@ def make_variant(run: Callable[..., None], **fields: Any) -> Variant:
     """`run` as variant `family.<function name>`, not registered; `fields` are Variant's.
 
     A layout or another name may stand alone, without a tuple around it; `takes` is a text of words.
-    ValueError where it has others than wants.
+    ValueError where it has others than wants. Without `needs` it runs on a GPU if it has kernels;
+    without layouts it has its kind's plain ones.
     """
-    for name in ("reads", "writes", "also"):
-        fields[name] = _tuple(fields.get(name, ()))
+    fields.setdefault("needs", cuda() if "kernels" in fields else cpu())
+    fields.setdefault("raw_images", fields.get("kind") == FEATURES)
+    plain = _PLAIN.get(fields.get("kind", ""), ((), ()))
+    for name, default in zip(("reads", "writes", "also"), (*plain, ()), strict=True):
+        fields[name] = _tuple(fields.get(name, default))
     fields["takes"] = require_known(fields.get("takes", ""))
     return Variant(name=run.__name__.rstrip("_"), run=run, **fields)
 

@@ -11,7 +11,7 @@ from lenetgpu.gpu.blas import largest_of_rows
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -33,9 +33,6 @@ def _prepare(w: None, problem: Argmax, batch: int) -> _Search:
 @variant(
     kind="argmax",
     family="cublas",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
     prepare=_prepare,
     kernels=lambda problem, batch: (_RANKS, _LABELS),
     paper="report 3.3 in the manner of its 2.2.6",

@@ -29,9 +29,6 @@ def _loops(x, y):  # type: ignore[no-untyped-def]
 @variant(
     kind="argmax",
     family="serial",
-    reads="NC",
-    writes="N",
-    needs=cpu(),
     paper="report 3.3, table 12: the serial code",
 )
 def loops(x: Any, y: Any, problem: Argmax) -> None:

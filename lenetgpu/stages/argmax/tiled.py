@@ -12,7 +12,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Argmax
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _IMAGES = 128
@@ -41,9 +41,6 @@ def _four(x, y, lo, hi):  # type: ignore[no-untyped-def]
 @variant(
     kind="argmax",
     family="tiled",
-    reads="NC",
-    writes="N",
-    needs=cpu(),
     paper="report 3.3.1 on a CPU",
 )
 def four(x: Any, y: Any, problem: Argmax) -> None:
@@ -60,9 +57,6 @@ def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
 @variant(
     kind="argmax",
     family="tiled",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
     kernels=of_shape(_kernel),
     paper="report 3.3.1, with the loads of its 2.1.3",
 )

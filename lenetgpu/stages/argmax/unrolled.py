@@ -16,7 +16,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Argmax
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -63,9 +63,6 @@ def _prepare(w: None, problem: Argmax, batch: int) -> _Pairs:
 @variant(
     kind="argmax",
     family="unrolled",
-    reads="NC",
-    writes="N",
-    needs=cpu(),
     also="cublas.blas",
     prepare=_prepare,
     paper="report 3.3 in the manner of its 2.2, on a CPU",
@@ -91,9 +88,6 @@ def _kernel(problem: Argmax) -> tuple[Kernel, ...]:
 @variant(
     kind="argmax",
     family="unrolled",
-    reads="NC",
-    writes="N",
-    needs=cuda(),
     kernels=of_shape(_kernel),
     paper="report 3.3 in the manner of its 2.2.1",
 )

@@ -14,7 +14,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -73,9 +73,6 @@ def cpu_spectrum(w: Any, problem: Conv, batch: int) -> CpuSpectrum:
 @variant(
     kind="conv",
     family="fft",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     takes="strides pads dilation",
     prepare=cpu_spectrum,
     paper="report 2.4 on a CPU",
@@ -163,7 +160,6 @@ def gpu_spectrum(w: Any, problem: Conv, batch: int) -> GpuSpectrum:
     family="fft",
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
     prepare=gpu_spectrum,
     kernels=of_shape(fft_kernels),
     paper="report 2.4",

@@ -7,7 +7,7 @@ from typing import Any
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Ends, ends
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 
 @lazy_njit
@@ -39,9 +39,6 @@ def _loops(x, w, y, step, pad, far):  # type: ignore[no-untyped-def]
 @variant(
     kind="conv",
     family="serial",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     takes="strides pads dilation groups bias relu fp16 bf16",
     prepare=ends,
     paper="report 2.1, table 13: the serial code",

@@ -12,7 +12,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.windows import Padded, columns, padding
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 
 @dataclass
@@ -39,9 +39,6 @@ def _prepare(w: Any, problem: Conv, batch: int) -> _Packed:
 @variant(
     kind="conv",
     family="tiled",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     takes="strides pads dilation",
     prepare=_prepare,
     paper="report 2.1.3 on a CPU: the tile sits in registers",

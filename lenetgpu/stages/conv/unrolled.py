@@ -18,7 +18,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.course.counts import flat_counts, image_counts
 from lenetgpu.stages.conv.windows import Ends, Padded, ends, padding, windows
 from lenetgpu.stages.defines import MAPS, conv_kernel, odd_outputs
-from lenetgpu.stages.registry import Rows, cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
 from lenetgpu.stages.sectors import conv_moves, efficiency_rows, reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -73,9 +73,6 @@ def _by_taps(seen: Any, matrix: Any, room: Any, y: Any) -> None:
 @variant(
     kind="conv",
     family="unrolled",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     takes="strides pads dilation groups bias relu fp16 bf16",
     also="cublas.blas",
     prepare=_prepare_blas,

@@ -12,7 +12,7 @@ from lenetgpu.cpu.memory import aligned_empty
 from lenetgpu.cpu.threads import parallel_ranges, thread_count
 from lenetgpu.problems import Conv, ConvPool
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 if TYPE_CHECKING:
     from lenetgpu.cpu.native import Native
@@ -97,9 +97,6 @@ def run(x: Any, w: Prepared, y: Any) -> None:
 @variant(
     kind="conv",
     family="winograd",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     prepare=lambda w, problem, batch: prepare(w, problem, means=False),
     supports=refusal,
     paper="Lavin & Gray, F(4x4)",
@@ -114,7 +111,6 @@ def blocked(x: Any, w: Prepared, y: Any, problem: Conv) -> None:
     family="winograd",
     reads="NHWC",
     writes="NHWC",
-    needs=cpu(),
     prepare=lambda w, problem, batch: prepare(w, problem.conv, means=True),
     supports=lambda problem: refusal(problem.conv),
     paper="Lavin & Gray, F(4x4); report 3.4.1 on a CPU",

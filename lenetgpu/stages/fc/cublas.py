@@ -12,7 +12,7 @@ from lenetgpu.gpu.blas import exact_sgemm, half_gemm
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.registry import cuda, variant
 
 _THREADS = 256
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -23,9 +23,6 @@ _TO_HALF = Kernel(_SOURCE, "to_half", (("THREADS", _THREADS),))
 @variant(
     kind="fc",
     family="blas",
-    reads="NC",
-    writes="NC",
-    needs=cpu(),
     also=("unrolled.numpy", "cublas.numpy"),
     paper="report 2.2.6 on a CPU",
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Fc
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 
 @lazy_njit
@@ -22,9 +22,6 @@ def _loops(x, w, y, relu):  # type: ignore[no-untyped-def]
 @variant(
     kind="fc",
     family="serial",
-    reads="NC",
-    writes="NC",
-    needs=cpu(),
     paper="report 1: the serial code",
 )
 def loops(x: Any, w: Any, y: Any, problem: Fc) -> None:

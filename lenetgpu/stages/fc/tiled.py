@@ -12,7 +12,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Fc
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _TILE = 32
@@ -29,9 +29,6 @@ def _pack(w: Any, problem: Fc, batch: int) -> Any:
 @variant(
     kind="fc",
     family="tiled",
-    reads="NC",
-    writes="NC",
-    needs=cpu(),
     prepare=_pack,
     paper="report figs 4-6 on a CPU",
 )
@@ -55,9 +52,6 @@ def _kernel(problem: Fc) -> tuple[Kernel, ...]:
 @variant(
     kind="fc",
     family="tiled",
-    reads="NC",
-    writes="NC",
-    needs=cuda(),
     kernels=of_shape(_kernel),
     paper="report figs 4-6: fully_forward_tile",
 )

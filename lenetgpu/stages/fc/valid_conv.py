@@ -15,7 +15,7 @@ from lenetgpu.network import stage
 from lenetgpu.problems import Conv, Fc
 from lenetgpu.stages.conv import fft, unrolled
 from lenetgpu.stages.fc.cublas import RELU, rectify
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 
 def as_conv(problem: Fc) -> Conv:
@@ -32,9 +32,6 @@ def _with_relu(kernels: tuple[Kernel, ...], problem: Fc) -> tuple[Kernel, ...]:
 @variant(
     kind="fc",
     family="unrolled",
-    reads="NC",
-    writes="NC",
-    needs=cuda(),
     kernels=of_shape(lambda problem: _with_relu(unrolled.naive_kernel(as_conv(problem)), problem)),
     paper="report 2.2.1 and figs 4-6: a layer is a valid convolution",
 )
@@ -53,9 +50,6 @@ def _on_cpu(w: Any, problem: Fc, batch: int) -> fft.CpuSpectrum:
 @variant(
     kind="fc",
     family="fft",
-    reads="NC",
-    writes="NC",
-    needs=cpu(),
     prepare=_on_cpu,
     paper="report 2.4 on a CPU: a layer is a valid convolution",
 )
@@ -75,9 +69,6 @@ def _on_gpu(w: Any, problem: Fc, batch: int) -> fft.GpuSpectrum:
 @variant(
     kind="fc",
     family="fft",
-    reads="NC",
-    writes="NC",
-    needs=cuda(),
     prepare=_on_gpu,
     kernels=of_shape(lambda problem: _with_relu(fft.fft_kernels(as_conv(problem)), problem)),
     paper="report 2.4: a layer is a valid convolution",

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import ConvPool
 from lenetgpu.stages.conv.unrolled import TILE, maps_each, product_grid, tile_reuse
 from lenetgpu.stages.defines import conv_defines
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape, variant
 from lenetgpu.stages.sectors import conv_pool_moves
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -37,7 +37,6 @@ def _explain(problem: ConvPool, batch: int, machine: Machine) -> Rows:
     family="block",
     reads=("NCHW", "NHWC"),
     writes=("NCHW", "NHWC"),
-    needs=cuda(),
     kernels=of_shape(_kernel),
     explain=_explain,
     paper="report 3.4.1, which left it unbuilt",

@@ -14,7 +14,7 @@ from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import Conv, Pool
 from lenetgpu.stages.conv.fft import fft_kernels, fft_plan, fft_size
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _CPU_WORKSPACE_BYTES = 32 << 20
@@ -51,9 +51,6 @@ def _prepare_cpu(w: None, problem: Pool, batch: int) -> _CpuBox:
 @variant(
     kind="pool",
     family="fft",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     prepare=_prepare_cpu,
     paper="report 2.4 and 3.2 on a CPU: a mean is a box filter",
 )
@@ -114,7 +111,6 @@ def _prepare_gpu(w: None, problem: Pool, batch: int) -> _GpuBox:
     family="fft",
     reads=_MAPS,
     writes=_MAPS,
-    needs=cuda(),
     prepare=_prepare_gpu,
     kernels=of_shape(_kernels),
     paper="report 2.4 and 3.2: a mean is a box filter",

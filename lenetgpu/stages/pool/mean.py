@@ -13,7 +13,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import NONE, WARP, Cells, Counted, counted, efficiency_rows, gather
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -78,7 +78,6 @@ def _rectified(w: None, problem: Pool, batch: int) -> Any:
     family="basic",
     reads=_MAPS,
     writes=_MAPS,
-    needs=cuda(),
     prepare=_rectified,
     kernels=of_shape(_two_passes),
     paper="after report 3.1.1 and 3.2.1: threads along the output",
@@ -94,9 +93,6 @@ def two_passes(x: Any, rectified: Any, y: Any, problem: Pool) -> None:
 @variant(
     kind="pool",
     family="fused",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     paper="report 3.2.2 on a CPU",
 )
 def rows(x: Any, y: Any, problem: Pool) -> None:
@@ -109,7 +105,6 @@ def rows(x: Any, y: Any, problem: Pool) -> None:
     family="fused",
     reads=_MAPS,
     writes=_MAPS,
-    needs=cuda(),
     kernels=of_shape(_one_pass),
     explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="after report 3.1.2 and 3.2.2: threads along the output",
@@ -125,7 +120,6 @@ def relu_in_mean(x: Any, y: Any, problem: Pool) -> None:
     family="layout",
     reads="QUAD",
     writes=_MAPS,
-    needs=cuda(),
     kernels=of_shape(_one_pass),
     explain=lambda problem, batch, machine: efficiency_rows(*access_counts(problem)),
     paper="after report 3.2.4, fig. 5: threads along the output",

@@ -7,7 +7,7 @@ from typing import Any
 from lenetgpu.arrays import np
 from lenetgpu.cpu.jit import lazy_njit
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 
 @lazy_njit
@@ -37,9 +37,6 @@ def _prepare(w: None, problem: Pool, batch: int) -> Any:
 @variant(
     kind="pool",
     family="serial",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     prepare=_prepare,
     paper="report 3.1 and 3.2, tables 9 and 11: the serial code",
 )

@@ -11,7 +11,7 @@ from lenetgpu.cpu.threads import parallel_ranges
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Pool
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -38,9 +38,6 @@ def _lines_in(x, y, lo, hi):  # type: ignore[no-untyped-def]
 @variant(
     kind="pool",
     family="tiled",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     paper="report 3.2.3 on a CPU: the tile is a line of the output, in cache",
 )
 def lines(x: Any, y: Any, problem: Pool) -> None:
@@ -85,7 +82,6 @@ def _keeps_layout(problem: Pool) -> str | None:
     family="tiled",
     reads=("NHWC", "NCHW"),
     writes=("NHWC", "NCHW"),
-    needs=cuda(),
     kernels=of_shape(_kernel),
     supports=_keeps_layout,
     default=True,

@@ -19,7 +19,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.gpu.workspace import images_within
 from lenetgpu.problems import FLOAT_BYTES, Pool
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import cuda, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -60,9 +60,6 @@ def _prepare_cpu(w: None, problem: Pool, batch: int) -> _Rows:
 @variant(
     kind="pool",
     family="unrolled",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     also="cublas.blas",
     prepare=_prepare_cpu,
     paper="report 2.2 and 3.2 on a CPU: a pool is a product too",

@@ -12,7 +12,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.layouts import MAP_LAYOUTS, from_nhwc, to_nhwc
 from lenetgpu.problems import Relayout
 from lenetgpu.stages.defines import map_defines
-from lenetgpu.stages.registry import cpu, cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _THREADS = 256
@@ -29,7 +29,6 @@ def _quad_needs_even(problem: Relayout) -> str | None:
     family="numpy",
     reads=MAP_LAYOUTS,
     writes=MAP_LAYOUTS,
-    needs=cpu(),
     supports=_quad_needs_even,
 )
 def copy(x: Any, y: Any, problem: Relayout) -> None:
@@ -48,7 +47,6 @@ def _kernel(problem: Relayout) -> tuple[Kernel, ...]:
     family="cuda",
     reads=MAP_LAYOUTS,
     writes=MAP_LAYOUTS,
-    needs=cuda(),
     kernels=of_shape(_kernel),
     supports=_quad_needs_even,
 )

@@ -10,7 +10,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
 from lenetgpu.problems import Scale
-from lenetgpu.stages.registry import cpu, cuda, variant
+from lenetgpu.stages.registry import variant
 
 _THREADS = 256
 _KERNEL = Kernel(
@@ -27,9 +27,6 @@ def _pixels_only(problem: Scale) -> str | None:
 @variant(
     kind="scale",
     family="numpy",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cpu(),
     supports=_pixels_only,
 )
 def divide(x: Any, y: Any, problem: Scale) -> None:
@@ -40,9 +37,6 @@ def divide(x: Any, y: Any, problem: Scale) -> None:
 @variant(
     kind="scale",
     family="cuda",
-    reads="NHWC",
-    writes="NHWC",
-    needs=cuda(),
     kernels=lambda problem, batch: (_KERNEL,),
     supports=_pixels_only,
 )

@@ -211,7 +211,6 @@ def _prepare_table(w: Any, problem: Conv, batch: int) -> Innermost:
     family="convnet2",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     prepare=_prepare_table,
     kernels=INDEX_TABLE.kernels,
     supports=indexable,

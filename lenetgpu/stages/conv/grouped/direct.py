@@ -10,7 +10,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import MAPS, map_defines
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 from lenetgpu.stages.sectors import reuse
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -35,7 +35,6 @@ def _kernels(problem: Conv) -> tuple[Kernel, ...]:
     family="direct",
     reads=MAPS,
     writes=MAPS,
-    needs=cuda(),
     takes="strides pads dilation groups bias relu fp16 bf16",
     kernels=of_shape(_kernels),
     explain=lambda problem, batch, machine: reuse(1),

@@ -15,7 +15,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.explain import explain_multi
 from lenetgpu.stages.conv.prefetch.multi_plan import MultiTile, flat, multi_tile
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -104,7 +104,6 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: MultiTile) -> None:
     family="prefetch",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     prepare=_prepare,
     kernels=of_shape(_kernels),
     supports=_supports,

@@ -13,7 +13,7 @@ from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.prefetch.explain import explain_single
 from lenetgpu.stages.conv.prefetch.single_plan import SingleTile, single_tile
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -76,7 +76,6 @@ def launch_tile(x: Any, w: Any, y: Any, problem: Conv, tile: SingleTile) -> None
     family="prefetch",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     kernels=of_shape(_kernels),
     supports=_supports,
     explain=explain_single,

@@ -13,7 +13,7 @@ from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.tuned.clocks import cheapest
 from lenetgpu.stages.conv.tuned.product import Product, Workspace
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _MOST_INPUTS = 1 << 31  # of an image, whose offsets are 32-bit
 
@@ -64,7 +64,6 @@ def kernels(problem: Conv, batch: int) -> tuple[Kernel, ...]:
     family="direct",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     prepare=prepare,
     kernels=kernels,
     supports=refusal,

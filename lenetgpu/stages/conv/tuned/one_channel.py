@@ -13,7 +13,7 @@ from lenetgpu.gpu.machines import Machine, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.problems import Conv
 from lenetgpu.stages.defines import conv_kernel
-from lenetgpu.stages.registry import Rows, cuda, of_shape, variant
+from lenetgpu.stages.registry import Rows, of_shape, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 
@@ -142,7 +142,6 @@ def pack(w: Any, problem: Conv, batch: int) -> Any:
     family="direct",
     reads="NCHW",
     writes="NCHW",
-    needs=cuda(),
     prepare=pack,
     kernels=of_shape(_kernels),
     supports=_supported,

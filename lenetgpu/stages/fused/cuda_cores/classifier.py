@@ -12,7 +12,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
-from lenetgpu.stages.registry import cuda, variant
+from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
 _HIDDEN = 128
@@ -68,8 +68,6 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     family="cuda_cores_fp32",
     also="plain.classifier",
     reads="F32",
-    writes="N",
-    needs=cuda(75),
     prepare=_prepare,
     kernels=lambda problem, batch: tuple(kernel(size) for size in TUNINGS),
 )

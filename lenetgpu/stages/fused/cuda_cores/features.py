@@ -9,7 +9,7 @@ from lenetgpu.arrays import cupy
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores import conv1, conv2
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, tuning
-from lenetgpu.stages.registry import cuda, of_shape, variant
+from lenetgpu.stages.registry import of_shape, variant
 
 if TYPE_CHECKING:
     from lenetgpu.gpu.nvrtc import Kernel
@@ -48,12 +48,9 @@ def _kernels(problem: Features) -> tuple[Kernel, ...]:
     kind=FEATURES,
     family="cuda_cores_fp32",
     also="plain.features",
-    reads="NHWC",
     writes="F32",
-    needs=cuda(75),
     prepare=_prepare,
     kernels=of_shape(_kernels),
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 by Winograd F(4,5) along x, conv2 by F(4x4,5x5), ReLU and mean, on CUDA cores."""

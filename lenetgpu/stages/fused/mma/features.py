@@ -120,13 +120,11 @@ def _run(x: Any, w: Filters, y: Any, parts: int) -> None:
     kind=FEATURES,
     family="mma_fp16",
     also="mma.features",
-    reads="NHWC",
     writes="F16",
     needs=_NEEDS,
     precision="fp16",
     prepare=lambda w, problem, batch: filters(pack(w, 1)),
     kernels=lambda problem, batch: kernels(1),
-    raw_images=True,
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, fp16 operands, fp32 sums."""
@@ -137,13 +135,11 @@ def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     kind=FEATURES,
     family="mma_fp16x3",
     also="mma_split.features",
-    reads="NHWC",
     writes="F16X2",
     needs=_NEEDS,
     precision="fp16x3",
     prepare=lambda w, problem, batch: filters(pack(w, 2)),
     kernels=lambda problem, batch: kernels(2),
-    raw_images=True,
 )
 def features_(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, operands split into fp16 hi and lo."""

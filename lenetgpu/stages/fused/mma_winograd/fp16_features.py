@@ -87,13 +87,11 @@ def kernel(uint8: bool) -> Kernel:
 @variant(
     kind=FEATURES,
     family="mma_winograd_fp16",
-    reads="NHWC",
     writes="F16",
     needs=cuda(80),
     precision="fp16w",
     prepare=_prepare,
     kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, conv2 by Winograd, fp16 operands."""

@@ -54,7 +54,6 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     family="wgmma_fp16",
     also="fused.classifier",
     reads="F16",
-    writes="N",
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,

@@ -93,13 +93,11 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     kind=FEATURES,
     family="wgmma_fp16",
     also="fused.features",
-    reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="fp16",
     prepare=_prepare,
     kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""

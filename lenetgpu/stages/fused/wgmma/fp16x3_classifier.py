@@ -56,7 +56,6 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Weights:
     family="wgmma_fp16x3",
     also="split.classifier",
     reads="F16X2",
-    writes="N",
     needs=hopper(),
     precision="fp16x3",
     prepare=_prepare,

@@ -41,13 +41,11 @@ def kernel(uint8: bool) -> Kernel:
     kind=FEATURES,
     family="wgmma_fp16x3",
     also="split.features",
-    reads="NHWC",
     writes="F16X2",
     needs=hopper(),
     precision="fp16x3",
     prepare=lambda w, problem, batch: filters(pack(w)),
     kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
-    raw_images=True,
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, operands split into fp16 hi and lo."""

@@ -63,13 +63,11 @@ def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     kind=FEATURES,
     family="wgmma_int8",
     also="int8.features",
-    reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="int8",
     prepare=lambda w, problem, batch: packed(w[0], w[1], pack_conv2),
     kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""

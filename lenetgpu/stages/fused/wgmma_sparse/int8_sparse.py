@@ -51,13 +51,11 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
 @variant(
     kind=FEATURES,
     family="wgmma_sparse_int8",
-    reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="int8s",
     prepare=_prepare,
     kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with 2:4 sparse filters."""

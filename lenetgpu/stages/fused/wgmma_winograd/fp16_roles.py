@@ -106,13 +106,11 @@ DESIGN = Design(
     kind=FEATURES,
     family="wgmma_winograd_roles_fp16",
     also="wgmma_winograd_fp16.features",
-    reads="NHWC",
     writes="F16",
     needs=hopper(),
     precision="fp16w",
     prepare=pack,
     kernels=DESIGN.kernels,
-    raw_images=True,
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one kernel on wgmma whose warpgroups have roles, conv2 by Winograd."""

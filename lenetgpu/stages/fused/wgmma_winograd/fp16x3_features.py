@@ -51,8 +51,6 @@ def _kernels(problem: Features, batch: int) -> tuple[Kernel, ...]:
     family="wgmma_winograd_fp16x3",
     kind=FEATURES,
     precision="fp16x3",
-    reads="NHWC",
-    raw_images=True,
     writes="F16X2",
     prepare=_prepare,
     kernels=_kernels,

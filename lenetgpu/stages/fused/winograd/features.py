@@ -10,7 +10,7 @@ from lenetgpu.arrays import np
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.conv.winograd import Rooms, filters_at_points
 from lenetgpu.stages.emitted import addresses, native
-from lenetgpu.stages.registry import cpu, variant
+from lenetgpu.stages.registry import variant
 
 if TYPE_CHECKING:
     from lenetgpu.cpu.native import Native
@@ -37,11 +37,8 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
 @variant(
     kind=FEATURES,
     family="winograd",
-    reads="NHWC",
     writes="NC",
-    needs=cpu(),
     prepare=_prepare,
-    raw_images=True,
     paper="report 3.4.1 on a CPU, as far as its cache holds",
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
