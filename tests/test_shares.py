@@ -290,7 +290,7 @@ def test_a_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
     assert "needs 245,760 bytes" in refusal(problem, swept["5"])
-    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_tiles.kernels(problem, 1)))
+    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_tiles.tile_kernels(problem, 1)))
 
 
 def _tiles_of(kernels):

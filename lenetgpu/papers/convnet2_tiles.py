@@ -83,7 +83,7 @@ def step_of(tile: Tile) -> Step:
     return replace(UNROLLED, tile=lambda problem, images: tile)
 
 
-def kernels(problem: Conv, batch: int) -> list[Kernel]:
+def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
     """What `measure_tiles` launches, besides relayouts."""
     swept = [tile for _, tile in tiles(problem) if refusal(problem, tile) is None]
     return [step_of(tile).kernel(problem, batch) for tile in swept]
@@ -139,7 +139,7 @@ def measure_tiles(
 
     problem, batch, rows = field.problem, field.batch, []
     runs: dict[str, Callable[[], None]] = {}
-    compile_together(kernels(problem, batch), current_arch())
+    compile_together(tile_kernels(problem, batch), current_arch())
     for number, (figure, tile) in enumerate(tiles(problem)):
         row, step = predicted(problem, batch, figure, tile), step_of(tile)
         rows.append(row)

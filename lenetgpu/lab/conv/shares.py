@@ -199,7 +199,7 @@ def _compile(shapes: list[Shape], say: Say) -> None:
     wanted = [kernel for one in instructions.INSTRUCTIONS for kernel in one.kernels()]
     for shape in shapes:
         wanted += convnet2_shares.kernels(shape.problem, shape.batch)
-        wanted += convnet2_tiles.kernels(shape.problem, shape.batch)
+        wanted += convnet2_tiles.tile_kernels(shape.problem, shape.batch)
     say(f"compiling {len(wanted)} kernels")
     compile_together(wanted, gpu_device.current_arch())
 
