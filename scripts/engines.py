@@ -15,18 +15,16 @@ from lenetgpu.lab.conv.engines import rounded as figure
 from lenetgpu.lab.conv.shares import of_the_plain_kernel
 from lenetgpu.lab.render import Table
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_claims import (
+from lenetgpu.papers.convnet2_engines import (
+    CHANGED,
     CLAIMS,
     MOST_APART,
+    STEPS,
     WITHIN,
     agrees,
     claim_rows,
-    own_total,
-)
-from lenetgpu.papers.convnet2_engines import (
-    CHANGED,
-    STEPS,
     line_means,
+    own_total,
     resident,
     step_rows,
 )

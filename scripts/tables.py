@@ -46,7 +46,7 @@ from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.net.streaming.schedule import EVEN
 from lenetgpu.network import STAGE_NAMES, STAGES
 from lenetgpu.papers.contents import KINDS, Citation, Item, Text, cited, texts
-from lenetgpu.papers.course_counted import counted_rows
+from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import SAME, step_rows
 from lenetgpu.papers.shapes import SUITES, Suite
 from lenetgpu.plan import NAMED, resolve

@@ -30,7 +30,7 @@ from lenetgpu.lab.conv.given import (
     taken,
 )
 from lenetgpu.lab.conv.request import ConvRequest, command_of
-from lenetgpu.papers.networks import layers as networks
+from lenetgpu.papers import networks
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.problems import Conv, outputs
 from lenetgpu.stages.reference import conv_reference as reference

@@ -25,8 +25,8 @@ from lenetgpu.measure.counters import document
 from lenetgpu.measure.counters.work import Images, Work
 from lenetgpu.measure.outcome import Request
 from lenetgpu.papers.course import LADDERS, MEAN, RELU
-from lenetgpu.papers.course_counted import NVVP
 from lenetgpu.papers.course_counters import (
+    NVVP,
     PASSES,
     PASSES_OF,
     described,

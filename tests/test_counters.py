@@ -37,8 +37,8 @@ from lenetgpu.measure.counters.metrics import (
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Place, Work, as_json, from_json
 from lenetgpu.network import stage
-from lenetgpu.papers.course_counted import NVVP
 from lenetgpu.papers.course_counters import (
+    NVVP,
     PASSES_OF,
     places,
 )

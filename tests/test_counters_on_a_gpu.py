@@ -13,8 +13,7 @@ from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.measure.counters import ncu, read
 from lenetgpu.measure.counters.ncu import NoCounters
 from lenetgpu.measure.counters.work import Images, Work
-from lenetgpu.papers.course_counted import NVVP
-from lenetgpu.papers.course_counters import PASSES, PASSES_OF, places
+from lenetgpu.papers.course_counters import NVVP, PASSES, PASSES_OF, places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 POINTS = 0.03

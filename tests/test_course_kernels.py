@@ -34,7 +34,7 @@ from lenetgpu.layouts import MAP_LAYOUTS, dtype_of, from_nhwc, physical_shape, t
 from lenetgpu.network import stage
 from lenetgpu.papers import course_passes
 from lenetgpu.papers.course import MEAN, RELU
-from lenetgpu.papers.course_counted import NVVP, counted_rows
+from lenetgpu.papers.course_counters import NVVP, counted_rows
 from lenetgpu.problems import Conv, Fc, Pool
 from lenetgpu.stages.conv import direct
 from lenetgpu.stages.conv.course import counts, grid, image, maps

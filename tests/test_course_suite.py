@@ -10,7 +10,7 @@ from lenetgpu.errors import LenetError
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.net import streaming
 from lenetgpu.network import stage
-from lenetgpu.papers import course_ladder, course_merged, course_moves
+from lenetgpu.papers import course_ladder, course_passes
 from lenetgpu.papers.course import (
     APART,
     FIGURES,
@@ -22,10 +22,10 @@ from lenetgpu.papers.course import (
     RESIDENT,
     STREAMS,
     UNTIMED,
+    layouts_of,
     streamed,
 )
 from lenetgpu.papers.course_ladder import CourseRun, step_rows
-from lenetgpu.papers.course_layouts import layouts_of
 from lenetgpu.pipeline import build_steps
 from lenetgpu.plan import resolve
 from lenetgpu.problems import Conv, Fc, Pool
@@ -46,8 +46,8 @@ def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
     w = w.astype(np.float64)
     mean = reference("pool", x, None, pool).reshape(3, *after.in_shape)
     apart = reference(kind, mean, w, after)
-    one = course_merged.merged_problem(pool, after)
-    weights = course_merged.merged_weights(pool, after, w)
+    one = course_passes.merged_problem(pool, after)
+    weights = course_passes.merged_weights(pool, after, w)
     assert weights.shape == one.weight_shape
     merged = reference(kind, x.reshape(3, *one.in_shape), weights, one)
     np.testing.assert_allclose(merged, apart, rtol=1e-12, atol=1e-12)
@@ -55,28 +55,12 @@ def test_a_mean_and_what_is_behind_it_are_one_linear_stage(pool, after, rng):
 
 def test_merging_behind_a_mean_takes_four_times_the_products():
     """By hand: 8*8*64 outputs of 100*32 products, not of 25*32 and 24*24*32 additions."""
-    found = course_merged.count(stage("pool1").problem, stage("conv2").problem)
+    found = course_passes.count(stage("pool1").problem, stage("conv2").problem)
     assert found.merged == 8 * 8 * 64 * 100 * 32
     assert found.apart == 8 * 8 * 64 * 25 * 32 + 24 * 24 * 32
     assert "13.11 M" in str(found) and "3.98x" in str(found)
-    found = course_merged.count(stage("pool2").problem, stage("fc1").problem)
+    found = course_passes.count(stage("pool2").problem, stage("fc1").problem)
     assert found.merged == 4096 * 128 and found.apart == 1024 * 128 + 4096
-
-
-def test_without_the_relu_between_merging_would_pay(rng):
-    """The mean of four 5x5 windows is one 6x6 window: 36 products for 100."""
-    conv = Conv(10, 8, 2, 3, 5, 5)
-    x, w = random_input("conv", conv, 2, rng)
-    y = reference("conv", x, w, conv)
-    apart = y.reshape(2, 3, 2, 2, 2, 3).mean(axis=(2, 4))
-    wide = np.zeros((6, 6, 2, 3))
-    for r, s in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        wide[r : r + 5, s : s + 5] += w / 4
-    one = Conv(10, 8, 2, 3, 6, 6, stride=2)
-    np.testing.assert_allclose(reference("conv", x, wide, one), apart, rtol=1e-5, atol=1e-5)
-    found = course_merged.before_a_mean(stage("conv1").problem)
-    assert found.merged == 12 * 12 * 32 * 36
-    assert found.apart == 24 * 24 * 32 * 26
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +80,8 @@ def test_merged_stages_are_checked_and_timed(run, span, name):
 
 @pytest.mark.parametrize("span", ["pool1+conv2", "pool2+fc1"])
 def test_wrongly_merged_weights_get_no_time(run, span, monkeypatch):
-    right = course_merged.merged_weights
-    monkeypatch.setattr(course_merged, "merged_weights", lambda *about: right(*about)[::-1].copy())
+    right = course_passes.merged_weights
+    monkeypatch.setattr(course_passes, "merged_weights", lambda *about: right(*about)[::-1].copy())
     row = run._one(span, MERGED)
     assert row["status"] == "wrong" and "median_ms" not in row
 
@@ -107,10 +91,10 @@ def test_what_crosses_the_bus_between_stages():
     plan = resolve("course", "cuda")
     outputs = [24 * 24 * 32, 12 * 12 * 32, 8 * 8 * 64, 1024, 128, 10]
     by_host = build_steps(plan, "float32", "host")
-    assert course_moves.crossed_bytes(by_host, n) == 2 * 4 * n * sum(outputs)
+    assert course_passes.crossed_bytes(by_host, n) == 2 * 4 * n * sum(outputs)
     resident = build_steps(plan, "float32")
-    assert course_moves.crossed_bytes(resident, n) == 0
-    together, least = course_moves.activation_bytes(resident, n)
+    assert course_passes.crossed_bytes(resident, n) == 0
+    together, least = course_passes.activation_bytes(resident, n)
     assert together == 4 * n * (sum(outputs) + 1)
     assert least == 4 * n * (outputs[0] + outputs[1])
 
@@ -134,12 +118,12 @@ def test_streams_share_the_images_and_wrong_labels_end_it(shape, monkeypatch):
         streaming, "host_results", lambda n, with_scores: (np.empty(n, np.int32), None)
     )
     images, expected = np.zeros((10, 28, 28, 1), np.uint8), np.full(10, 7)
-    lanes = course_moves.Streamed(None, None, images, shape, expected)
+    lanes = course_passes.Streamed(None, None, images, shape, expected)
     assert FakeStreamer.last.made == (-(-10 // shape[1]), shape[0])
     assert lanes.sample() >= 0
     expected[3] = 6
     with pytest.raises(LenetError, match="found 1 others"):
-        course_moves.Streamed(None, None, images, shape, expected)
+        course_passes.Streamed(None, None, images, shape, expected)
 
 
 def test_every_row_of_a_section_is_run_by_what_it_names(run, monkeypatch):
@@ -234,7 +218,7 @@ def test_transfers_with_other_labels_get_no_time(checked, monkeypatch, wrong):
         def sample(self):
             return 3.0
 
-    monkeypatch.setattr(course_moves, "Transfers", Moves)
+    monkeypatch.setattr(course_passes, "Transfers", Moves)
     row = checked._one("all", HOST)
     assert row["status"] == ("wrong" if wrong else "right")
     assert row.get("median_ms") == (None if wrong else 3.0)

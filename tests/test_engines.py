@@ -16,21 +16,19 @@ from hypothesis import strategies as st
 from lenetgpu.cli import main
 from lenetgpu.papers import warps
 from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, STEPS, TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_claims import (
+from lenetgpu.papers.convnet2_engines import (
+    CHANGED,
     CLAIMS,
     LATENCIES,
     WITHIN,
     agrees,
     claim_rows,
-    own_total,
-    would_be,
-)
-from lenetgpu.papers.convnet2_engines import (
-    CHANGED,
     line_means,
+    own_total,
     resident,
     results,
     simulate,
+    would_be,
 )
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.papers.convnet2_listings import (

@@ -29,9 +29,9 @@ from lenetgpu.papers.course import (
     SERIAL_RELU,
     TOTAL,
     UNTIMED,
+    layout_rows,
 )
 from lenetgpu.papers.course_ladder import PASSES_OF, step_rows
-from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.plan import resolve
 from lenetgpu.stages import find, variants
 from lenetgpu.stages.registry import cpu, make_variant

@@ -35,25 +35,23 @@ from lenetgpu.lab.conv import shares as command
 from lenetgpu.lab.conv import shares as shown
 from lenetgpu.lab.conv.shares import instruction_rows, latency_row
 from lenetgpu.measure.timing import summarise
-from lenetgpu.papers import convnet2_shares, convnet2_tiles
+from lenetgpu.papers import convnet2_shares
 from lenetgpu.papers.convnet2 import SHAPES, STEPS, TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_shares import (
     NOT_PARTED,
     PARTS,
     SHOWN,
+    STATIC_BYTES,
     clocked,
     parted,
-    shares,
-    warps_of,
-)
-from lenetgpu.papers.convnet2_tiles import (
-    STATIC_BYTES,
     predicted,
     refusal,
+    shares,
     step_of,
     table_1_tile,
     tile_bytes,
     tiles,
+    warps_of,
     whole_filter_bytes,
 )
 from lenetgpu.problems import Conv
@@ -290,7 +288,7 @@ def test_a_tile_that_does_not_fit_is_refused():
     problem = SHAPES["table 1, filters as printed"][0]
     swept = dict(tiles(problem)[:1])
     assert "needs 245,760 bytes" in refusal(problem, swept["5"])
-    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_tiles.tile_kernels(problem, 1)))
+    assert all(tile != swept["5"] for tile in _tiles_of(convnet2_shares.tile_kernels(problem, 1)))
 
 
 def _tiles_of(kernels):
@@ -303,7 +301,7 @@ def test_what_was_compiled_gives_occupancy_and_waves():
     assert row["blocks"] == 120 and row["tile_bytes"] == 3_840 and row["whole_bytes"] == 24_000
     if nvrtc_missing() is None:
         kernel = step_of(table_1_tile(TABLE_1)).kernel(TABLE_1, 128)
-        found = convnet2_tiles.compiled(kernel, row, "sm_90a", H200)
+        found = convnet2_shares.compiled(kernel, row, "sm_90a", H200)
         assert found["shared_bytes"] == 3_840 and 1 <= found["blocks_per_sm"] <= 32
         at_once = found["blocks_per_sm"] * H200.multiprocessors
         assert found["waves"] == pytest.approx(120 / at_once)
@@ -523,14 +521,13 @@ def made_up_times(monkeypatch):
         full=lambda *a: np.full(*a).view(Host), empty=np.empty, int64=np.int64
     )
     monkeypatch.setitem(sys.modules, "cupy", arrays)
-    monkeypatch.setattr("lenetgpu.gpu.device.current_arch", lambda: "sm_90a")
-    for module in (convnet2_shares, convnet2_tiles):
-        monkeypatch.setattr(module, "compile_together", lambda *_: None)
-        monkeypatch.setattr(
-            module,
-            "times",
-            lambda runs: {n: summarise([1.5 if "clocks" in n else 1.0]) for n in runs},
-        )
+    monkeypatch.setattr(convnet2_shares, "current_arch", lambda: "sm_90a")
+    monkeypatch.setattr(convnet2_shares, "compile_together", lambda *_: None)
+    monkeypatch.setattr(
+        convnet2_shares,
+        "times",
+        lambda runs: {n: summarise([1.5 if "clocks" in n else 1.0]) for n in runs},
+    )
 
 
 def test_rows_of_kernels(made_up_times):
@@ -550,10 +547,10 @@ def test_rows_of_kernels(made_up_times):
 
 @compiles
 def test_rows_of_tiles(made_up_times):
-    rows = convnet2_tiles.measure_tiles(MadeUp(), H200)
+    rows = convnet2_shares.measure_tiles(MadeUp(), H200)
     assert {row["status"] for row in rows} == {"right"} and len(rows) == len(tiles(TABLE_1))
     assert {(row["median_us"], row["ratio"]) for row in rows} == {(1e3, 1.0)}
-    wrong = convnet2_tiles.measure_tiles(MadeUp({"conv_unrolled"}), H200)
+    wrong = convnet2_shares.measure_tiles(MadeUp({"conv_unrolled"}), H200)
     assert {(row["status"], row["median_us"], row["ratio"]) for row in wrong} == {
         ("wrong", None, None)
     }
@@ -580,7 +577,7 @@ GPU_CASES = [(TABLE_1, 128), (TABLE_1, 1), (ODD, 9), (ODD, 67), (Conv(7, 5, 19, 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("problem", "batch"), GPU_CASES)
 def test_clocked_kernels_are_right_and_their_shares_sum_to_1(problem, batch, on_gpu):
-    from lenetgpu.papers.convnet2_field import Field
+    from lenetgpu.papers.convnet2_shares import Field
 
     rows = convnet2_shares.measure_shares(Field(problem, batch), gpu=on_gpu)
     for row in rows:
@@ -600,7 +597,7 @@ def test_rolled_sums_take_more_of_the_time_than_unrolled_ones(on_gpu):
 @pytest.mark.gpu
 def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
     """Outputs of an earlier kernel are not taken for those of one that writes none."""
-    from lenetgpu.papers.convnet2_field import Field
+    from lenetgpu.papers.convnet2_shares import Field
 
     class Silent(ladder.Step):
         def convolve(self, *_):
@@ -616,9 +613,9 @@ def test_a_kernel_that_does_not_write_is_no_times_base(on_gpu):
 @pytest.mark.parametrize(("problem", "batch"), [(TABLE_1, 128), (ODD, 9)])
 def test_every_tile_is_right(problem, batch, on_gpu):
     from lenetgpu.gpu import machines
-    from lenetgpu.papers.convnet2_field import Field
+    from lenetgpu.papers.convnet2_shares import Field
 
-    rows = convnet2_tiles.measure_tiles(Field(problem, batch), machines.current())
+    rows = convnet2_shares.measure_tiles(Field(problem, batch), machines.current())
     assert len(rows) == len(tiles(problem)) > 20
     assert {row["status"] for row in rows} == {"right"}
     assert all(row["shared_bytes"] == row["tile_bytes"] for row in rows)

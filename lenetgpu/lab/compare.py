@@ -65,10 +65,9 @@ from lenetgpu.measure.roofline import Ceilings, ceilings
 from lenetgpu.measure.rounds import Effort, Say, compare
 from lenetgpu.measure.statistics import LEAST, MARGIN, SYSTEMATIC
 from lenetgpu.measure.timing import profile
-from lenetgpu.papers.course import IMAGES
-from lenetgpu.papers.course_counted import counted_rows
+from lenetgpu.papers.course import IMAGES, layout_rows
+from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import NAMES, CourseRun, step_rows
-from lenetgpu.papers.course_layouts import layout_rows
 from lenetgpu.plan import choose_device
 
 LONGEST_S = 1e9

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
 from lenetgpu.check.judge import Verdict, judge
 from lenetgpu.check.truth import random_input, reference
-from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.graph import Graph
-from lenetgpu.gpu.nvrtc import Kernel, compile_kernel
-from lenetgpu.measure.rounds import Entry, interleave
-from lenetgpu.measure.timing import CALLS, Replays, summarise
+from lenetgpu.gpu.device import Gpu, current_arch
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
+from lenetgpu.measure.timing import CALLS
 from lenetgpu.papers.convnet2 import STEPS, PaperStep
+from lenetgpu.papers.convnet2_shares import times
 from lenetgpu.problems import Conv
 from lenetgpu.stages import Variant, find
 from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
@@ -58,7 +56,7 @@ def instruction_count(data: bytes, entry: str) -> int:
 
 _NOP = 0x918
 _ENGINE = "convnet2.index_engine"
-_REPLAYS, _LEAST_REPLAYS, _SPANS = 20, 3, 5
+_SPANS = 5
 _BUDGET_MS = 200
 _CHECKED_IMAGES = 3
 
@@ -128,13 +126,6 @@ def _bench(step: PaperStep, variant: Variant, x: Any, w: Any, y: Any, problem: C
     )
 
 
-def _replays(run: Callable[[], None]) -> Replays:
-    run()
-    replays = Replays(Graph(run, CALLS))
-    replays.once()
-    return replays
-
-
 def _step_row(step: PaperStep, problem: Conv, batch: int) -> dict[str, Any]:
     return {
         "step": step.name,
@@ -176,7 +167,6 @@ def _measure_cycles(bench: _Bench, row: dict[str, Any]) -> None:
 
 
 def _static_facts(bench: _Bench, row: dict[str, Any]) -> None:
-    from lenetgpu.gpu.device import current_arch
     from lenetgpu.gpu.launch import record
 
     with record() as launches:
@@ -226,10 +216,11 @@ def measure_ladder(
     x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
     y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
     rows = [_step_row(step, problem, batch) for step in STEPS]
-    graphs: dict[str, tuple[Replays, Replays]] = {}
-    held = []  # what the graphs read and write
+    benches: dict[str, _Bench] = {}
     chosen = list(_not_refused(rows, problem, gpu))
-    _compile_together([step for step, _, _ in chosen], problem, batch)
+    compile_together(
+        [k for one, *_ in chosen for k in step_kernels(one, problem, batch)], current_arch()
+    )
     for step, variant, row in chosen:
         say(step.name)
         bench = _bench(step, variant, x, w, y, problem)
@@ -240,11 +231,10 @@ def measure_ladder(
             "precision": variant.precision,
         }
         if verdict.passed:
-            held.append(bench)
+            benches[step.name] = bench
             _static_facts(bench, row)
             _measure_cycles(bench, row)
-            graphs[step.name] = _replays(bench.alone_unclocked), _replays(bench.whole)
-    _time_interleaved(rows, graphs)
+    _add_times(rows, benches)
     _add_ratios(rows)
     return rows
 
@@ -264,15 +254,6 @@ def _not_refused(
             row |= {"status": "refused", "note": refusal}
 
 
-def _compile_together(steps: list[PaperStep], problem: Conv, batch: int) -> None:
-    from lenetgpu.gpu.device import current_arch
-
-    arch = current_arch()
-    kernels = [kernel for step in steps for kernel in step_kernels(step, problem, batch)]
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda kernel: compile_kernel(kernel, arch), kernels))
-
-
 def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str) -> Verdict:
     """The whole variant into a poisoned output, `checked` images judged; finite everywhere."""
     y.fill(cupy.nan)
@@ -282,27 +263,18 @@ def _check(bench: _Bench, y: Any, checked: list[int], truth: Any, precision: str
     return judge(y.get()[checked], truth, precision)
 
 
-def _time_interleaved(
-    rows: list[dict[str, Any]], graphs: dict[str, tuple[Replays, Replays]]
-) -> None:
-    alone: dict[str, list[float]] = {name: [] for name in graphs}
-    whole: dict[str, list[float]] = {name: [] for name in graphs}
-    entries: list[Entry] = []
-    for name, (kernel, variant) in graphs.items():
-        entries += [(kernel.sample, alone[name]), (variant.sample, whole[name])]
-
-    def enough(samples: list[float]) -> bool:
-        return len(samples) >= _LEAST_REPLAYS and CALLS * sum(samples) > _BUDGET_MS
-
-    interleave(entries, _REPLAYS, enough=enough)
+def _add_times(rows: list[dict[str, Any]], benches: dict[str, _Bench]) -> None:
+    runs = {name: bench.alone_unclocked for name, bench in benches.items()}
+    runs |= {f"{name}, whole": bench.whole for name, bench in benches.items()}
+    found = times(runs, CALLS, _BUDGET_MS)
     for row in rows:
-        if row["step"] in graphs:
-            times = summarise(alone[row["step"]])
+        if row["step"] in benches:
+            alone, whole = found[row["step"]], found[f"{row['step']}, whole"]
             row |= {
-                "median_us": 1e3 * times.median,
-                "p05_us": 1e3 * times.p05,
-                "p95_us": 1e3 * times.p95,
-                "whole_us": 1e3 * summarise(whole[row["step"]]).median,
+                "median_us": 1e3 * alone.median,
+                "p05_us": 1e3 * alone.p05,
+                "p95_us": 1e3 * alone.p95,
+                "whole_us": 1e3 * whole.median,
             }
 
 

@@ -8,26 +8,32 @@ one behind the sums with these, as the timing model does. Writing is handing the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from lenetgpu.arrays import cupy
-from lenetgpu.check.judge import Verdict
+from lenetgpu.arrays import cupy, np
+from lenetgpu.check.judge import Verdict, judge
+from lenetgpu.check.truth import random_input, reference
 from lenetgpu.errors import LenetError
-from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.nvrtc import Kernel, compile_together
-from lenetgpu.measure.timing import Summary
+from lenetgpu.gpu.device import Gpu, current_arch
+from lenetgpu.gpu.graph import Graph
+from lenetgpu.gpu.machines import Machine
+from lenetgpu.gpu.nvrtc import Kernel, compile_kernel, compile_together
+from lenetgpu.gpu.occupancy import Demand, Waves, residency
+from lenetgpu.measure.rounds import Entry, interleave
+from lenetgpu.measure.timing import Replays, Summary, summarise
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
 from lenetgpu.papers.convnet2_engines import STEPS as SIMULATED
 from lenetgpu.papers.convnet2_engines import simulate
-from lenetgpu.papers.convnet2_field import Field, times
 from lenetgpu.papers.convnet2_listings import COMPUTE, CONVERSION, FILTERS, IMAGES, WRITE
-from lenetgpu.problems import Conv
+from lenetgpu.problems import FLOAT_BYTES, Conv
 from lenetgpu.stages import find
 from lenetgpu.stages.conv.convnet2.engines import INNER_PRODUCT, OUTER_PRODUCT
 from lenetgpu.stages.conv.convnet2.ladder import (
+    CHANNELS,
     HOISTED_CHECKS,
     INDEX_TABLE,
     ROLLED,
@@ -35,7 +41,219 @@ from lenetgpu.stages.conv.convnet2.ladder import (
     UNROLLED,
     Loads,
     Step,
+    Tile,
 )
+from lenetgpu.stages.conv.convnet2.layout import run_innermost
+from lenetgpu.stages.mounted import Mounted
+
+STATIC_BYTES = 48 << 10
+"""Shared memory that a kernel may declare for itself."""
+_X, _Y, _EACH, _CACHED = 16, 4, 4, 4
+_THREADS = ((8, 8), (32, 2), (16, 8), (32, 4), (32, 8))
+_OUTPUTS = (1, 2, 4, 8)
+_CHUNKS = (1, 2, 4, 8, 16)
+
+
+def table_1_tile(problem: Conv) -> Tile:
+    """Table 1's parameters; of more than 8 channels a chunk holds 8."""
+    return Tile(_X, _Y, _EACH, _EACH, _CACHED, min(problem.C, CHANNELS))
+
+
+def tiles(problem: Conv) -> list[tuple[str, Tile]]:
+    """(figure, tile) of the sweep, each tile once, Table 1's among figure 7's."""
+    return list({tile: (figure, tile) for figure, tile in _swept(problem)}.values())
+
+
+def _swept(problem: Conv) -> Iterator[tuple[str, Tile]]:
+    base, pixels = table_1_tile(problem), problem.R * problem.S
+    single = replace(base, images_per_thread=1, filters_per_thread=1)
+    yield "5", replace(single, cached_pixels=pixels)
+    for cached in _CHUNKS:
+        if cached < pixels:
+            yield "6", replace(single, cached_pixels=cached)
+    for images in _OUTPUTS:
+        for filters in _OUTPUTS:
+            if images * filters > 1:
+                yield "7", replace(base, images_per_thread=images, filters_per_thread=filters)
+    for cached in _CHUNKS:
+        if cached != base.cached_pixels and cached < pixels:
+            yield "7", replace(base, cached_pixels=cached)
+    for x, y in _THREADS:
+        yield "4", replace(base, threads_x=x, threads_y=y)
+
+
+def whole_filter_bytes(problem: Conv, tile: Tile) -> int:
+    """SharedMem_original: figure 5's two arrays with the tile's threads, outputs and channels."""
+    rows = problem.R * problem.S * tile.cached_channels
+    return FLOAT_BYTES * rows * (tile.images + tile.filters)
+
+
+def tile_bytes(problem: Conv, tile: Tile) -> int:
+    """Equation (1): SharedMem_tile = cached_pixels / filter_size^2 x SharedMem_original."""
+    part = Fraction(tile.cached_pixels, problem.R * problem.S)
+    return int(part * whole_filter_bytes(problem, tile))
+
+
+def refusal(problem: Conv, tile: Tile) -> str | None:
+    """The sentence that refuses a tile, None where the kernel takes it."""
+    needed = tile_bytes(problem, tile)
+    if needed > STATIC_BYTES:
+        return (
+            f"needs {needed:,} bytes of shared memory, a kernel declares {STATIC_BYTES:,} at most"
+        )
+    return None
+
+
+def step_of(tile: Tile) -> Step:
+    """The kernel with `tile`, whatever the shape."""
+    return replace(UNROLLED, tile=lambda problem, images: tile)
+
+
+def tile_kernels(problem: Conv, batch: int) -> list[Kernel]:
+    """What `measure_tiles` launches, besides relayouts."""
+    swept = [tile for _, tile in tiles(problem) if refusal(problem, tile) is None]
+    return [step_of(tile).kernel(problem, batch) for tile in swept]
+
+
+def predicted(problem: Conv, batch: int, figure: str, tile: Tile) -> dict[str, Any]:
+    """A row of the sweep before anything has run: the parameters, equations (1) and (5)."""
+    return {
+        "figure": figure,
+        **vars(tile),
+        "tile_bytes": tile_bytes(problem, tile),
+        "whole_bytes": whole_filter_bytes(problem, tile),
+        "blocks": tile.blocks(problem, batch),
+        "table_1": tile == table_1_tile(problem),
+        "status": "waiting",
+        "shared_bytes": None,
+        "registers": None,
+        "local_bytes": None,
+        "blocks_per_sm": None,
+        "limited_by": None,
+        "waves": None,
+        "median_us": None,
+        "ratio": None,
+        "relative_error": None,
+        "note": "",
+    }
+
+
+def compiled(kernel: Kernel, row: dict[str, Any], arch: str, machine: Machine) -> dict[str, Any]:
+    """What ptxas says of a row's kernel; equations (2) to (4) of it, and waves on `machine`."""
+    used = compile_kernel(kernel, arch).resources
+    demand = Demand(used.registers, row["threads_x"] * row["threads_y"], used.shared_bytes)
+    held = residency(demand, machine.limits)
+    return {
+        "shared_bytes": used.shared_bytes,
+        "registers": used.registers,
+        "local_bytes": used.stack_bytes,
+        "blocks_per_sm": held.blocks,
+        "limited_by": held.limit,
+        "waves": Waves(row["blocks"], held.blocks * machine.multiprocessors).waves,
+    }
+
+
+def measure_tiles(
+    field: Field, machine: Machine, say: Callable[[str], None] = lambda _: None
+) -> list[dict[str, Any]]:
+    """A row a tile: predicted shared bytes and blocks, what was compiled, and the time.
+
+    Each is checked against float64 before any is timed; a wrong one gets no time, one that does not
+    fit its sentence in `note`. `ratio` is the time of Table 1's tile over the row's.
+    """
+    problem, batch, rows = field.problem, field.batch, []
+    runs: dict[str, Callable[[], None]] = {}
+    compile_together(tile_kernels(problem, batch), current_arch())
+    for number, (figure, tile) in enumerate(tiles(problem)):
+        row, step = predicted(problem, batch, figure, tile), step_of(tile)
+        rows.append(row)
+        refused = refusal(problem, tile)
+        if refused is not None:
+            row |= {"status": "refused", "note": refused}
+            continue
+        say(f"tile {number + 1}")
+        row |= compiled(step.kernel(problem, batch), row, current_arch(), machine)
+        verdict = field.verdict(step, "fp32")
+        row |= {"status": "right" if verdict.passed else "wrong", "relative_error": verdict.error}
+        if verdict.passed:
+            runs[str(number)] = partial(field.convolve, step)
+    found = times(runs)
+    for number, row in enumerate(rows):
+        if str(number) in found:
+            row["median_us"] = 1e3 * found[str(number)].median
+    base = next((row["median_us"] for row in rows if row["table_1"]), None)
+    for row in rows:
+        if base and row["median_us"]:
+            row["ratio"] = base / row["median_us"]
+    return rows
+
+
+_WITH_A_TABLE = "convnet2.index_table"
+"""The variant whose prepared state every kernel on images innermost can read."""
+_CHECKED_IMAGES = 3
+_REPLAYS, _LEAST_REPLAYS = 20, 3
+
+
+class Field:
+    """`batch` random images of `problem`, their filters, a float64 truth and workspaces.
+
+    `problem`'s layouts are ignored: NCHW in and out. The truth is of the first and the last images.
+    Needs a GPU with CuPy; raises MemoryError where the workspaces do not hold all images.
+    """
+
+    def __init__(self, problem: Conv, batch: int) -> None:
+        self.problem, self.batch = replace(problem, reads="NCHW", writes="NCHW"), batch
+        host, w = random_input("conv", self.problem, batch, np.random.default_rng())
+        self._which = sorted({*range(batch)[:_CHECKED_IMAGES], *range(batch)[-_CHECKED_IMAGES:]})
+        truth = reference("conv", host[self._which], w, self.problem)
+        self._truth = truth.transpose(0, 3, 1, 2)
+        self._x = cupy.asarray(host.transpose(0, 3, 1, 2), order="C")
+        self._y = cupy.empty((batch, problem.M, problem.OH, problem.OW), cupy.float32)
+        variant = find("conv", _WITH_A_TABLE, "cuda")
+        self._state = Mounted(variant, self.problem, [w], batch).state
+        if self._state.chunk < batch:
+            raise MemoryError(f"workspace for {batch} images of {problem}")
+
+    def verdict(self, step: Step, precision: str, spans: Any = None) -> Verdict:
+        """`step` with its relayouts into poisoned outputs, judged; the others must be finite."""
+        self._y.fill(cupy.nan)
+        self._state.outputs.fill(cupy.nan)
+
+        def convolve(images: Any, outputs: Any, n: int) -> None:
+            step.convolve(images, self._state, outputs, n, self.problem, spans)
+
+        run_innermost(convolve, self._x, self._state, self._y, self.problem)
+        found = self._y.get()[self._which]
+        whole = bool(cupy.isfinite(self._y).all())
+        return judge(found if whole else found * float("nan"), self._truth, precision)
+
+    def convolve(self, step: Step, spans: Any = None) -> None:
+        """The convolution alone; after `verdict`, whose images it reads."""
+        images, outputs = self._x, self._y
+        if self.batch > 1:
+            images, outputs = self._state.images, self._state.outputs
+        step.convolve(images, self._state, outputs, self.batch, self.problem, spans)
+
+
+def times(
+    runs: dict[str, Callable[[], None]], calls: int = 5, budget_ms: float = 60
+) -> dict[str, Summary]:
+    """Milliseconds a call of each of `runs` by its name: replays of CUDA graphs, interleaved."""
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    entries: list[Entry] = []
+    for name, run in runs.items():
+        run()
+        replays = Replays(Graph(run, calls), calls)
+        replays.once()
+        entries.append((replays.sample, samples[name]))
+
+    def enough(found: list[float]) -> bool:
+        return len(found) >= _LEAST_REPLAYS and calls * sum(found) > budget_ms
+
+    if entries:
+        interleave(entries, _REPLAYS, enough=enough)
+    return {name: summarise(found) for name, found in samples.items()}
+
 
 PARTS = ("image load", "filter load", "compute", "write")
 """The parts as the paper's figures have them."""
@@ -222,8 +440,6 @@ def measure_shares(
     paper, `model` the timing model's shares, both at Table 1 only. A build that is wrong against
     float64 has the status "wrong" and no shares.
     """
-    from lenetgpu.gpu.device import current_arch
-
     compile_together(kernels(field.problem, field.batch), current_arch())
     here = replace(field.problem, reads="NCHW", writes="NCHW"), field.batch
     at_table_1 = here == (TABLE_1, TABLE_1_BATCH)

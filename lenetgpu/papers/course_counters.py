@@ -1,17 +1,110 @@
-"""Counters of the course's variants, each alone: what its figures 4 to 6 say of a GPU of today."""
+"""NVVP's efficiencies (course report, figures 4 to 6): the report's, the same counted, and today's.
+
+Counted from the addresses that the report's kernels ask for (`lenetgpu.stages.sectors`): with its
+blocks, its threads and its layouts they come out as its profiler measured them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.measure.bench import stage_of
 from lenetgpu.measure.counters.work import Place
 from lenetgpu.network import SPANS, STAGES
-from lenetgpu.papers.course import AFTER, BEYOND, FIGURES, MEAN, RELU, UNTIMED
+from lenetgpu.network import stage as stage_named
+from lenetgpu.papers.course import AFTER, BEYOND, FIGURES, MEAN, RELU, TABLE_10, UNTIMED, layouts_of
 from lenetgpu.papers.course_ladder import PASSES_OF
-from lenetgpu.papers.course_layouts import layouts_of
 from lenetgpu.stages import variants
+from lenetgpu.stages.argmax import scan
+from lenetgpu.stages.conv.course import counts
+from lenetgpu.stages.fc import apart
+from lenetgpu.stages.pool import looped
+from lenetgpu.stages.sectors import Counted
+
+Count = Callable[[Any], tuple[Counted, Counted]]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """One line of a figure: loads and stores in % as NVVP has them, and the count of `variant`.
+
+    `later`: after the layout transformation. `note` says why the two differ, or what is counted
+    that our variant does not do.
+    """
+
+    figure: str
+    stage: str
+    variant: str
+    loads: float
+    stores: float
+    count: Count
+    later: bool = False
+    note: str = ""
+
+    def counted(self) -> tuple[Counted, Counted]:
+        """Loads and stores of the variant on its stage."""
+        problem = stage_named(self.stage).problem
+        if self.later:
+            reads, writes = TABLE_10[self.stage]
+            problem = replace(problem, reads=reads, writes=writes)
+        return self.count(problem)
+
+
+def _direct(tile: int, block: tuple[int, int], maps: tuple[int, int]) -> Count:
+    return lambda problem: counts.direct_counts(problem, (tile, tile), block, maps)
+
+
+def _image(each: int, transposed: bool | None) -> Count:
+    return lambda problem: counts.image_counts(problem, (each, each), transposed)
+
+
+_UNTRANSPOSED = "21.5% is what W' counts that is read from global memory, not transposed"
+_FROM_GLOBAL = (
+    "loads are counted with the filters in global memory, as NVVP's figure has them; "
+    "`direct.shared_constant` holds them in constant memory, and its own loads count 100%"
+)
+_PAST = "91.4% is what loads count that run past the matrix's end"
+NVVP: tuple[Profiled, ...] = (
+    Profiled("4", "conv1", "direct.shared_constant", 26.3, 12.5, _direct(24, (28, 28), (1, 1)),
+             note=_FROM_GLOBAL),
+    Profiled("4", "pool1", "basic.in_place", 12.5, 12.5, looped.access_counts),
+    Profiled("4", "conv2", "direct.shared_constant", 12.5, 12.5, _direct(8, (12, 12), (1, 1))),
+    Profiled("4", "pool2", "basic.in_place", 12.5, 12.5, looped.access_counts),
+    Profiled("4", "fc1", "tiled.relu_apart", 100, 100, apart.access_counts),
+    Profiled("4", "fc2", "tiled.relu_apart", 91.4, 62.5, apart.access_counts, note=_PAST),
+    Profiled("4", "argmax", "thread.wide_blocks", 12.5, 100, scan.access_counts),
+    Profiled("5", "conv1", "direct.tight", 65.7, 12.5,
+             lambda problem: counts.map_counts(problem, (24, 24))),
+    Profiled("5", "conv2", "direct.two_maps", 17.6, 25, _direct(8, (16, 12), (2, 1))),
+    Profiled("6", "conv1", "unrolled.constant_layout", 21.5, 75, _image(1, None), True,
+             _UNTRANSPOSED),
+    Profiled("6", "pool1", "layout.quad_looped", 70.6, 100, looped.access_counts, True),
+    Profiled("6", "conv2", "unrolled.image_layout", 78.1, 100, _image(2, True), True),
+    Profiled("6", "pool2", "layout.quad_looped", 50, 12.5, looped.access_counts, True),
+)  # fmt: skip
+
+
+def counted_rows() -> list[dict[str, Any]]:
+    """A row a line of the figures: NVVP's efficiencies in %, and those counted."""
+    rows = []
+    for line in NVVP:
+        loads, stores = line.counted()
+        rows.append(
+            {
+                "figure": line.figure,
+                "stage": line.stage,
+                "variant": line.variant,
+                "report_loads": line.loads,
+                "loads": 100 * loads.efficiency,
+                "report_stores": line.stores,
+                "stores": 100 * stores.efficiency,
+                "note": line.note,
+            }
+        )
+    return rows
+
 
 Key = tuple[str, str]
 PASSES = {RELU: "relu_in_place", MEAN: "looped_mean"}

@@ -34,9 +34,9 @@ from lenetgpu.papers.course import (
     STREAMS,
     TOTAL,
     UNTIMED,
+    layouts_of,
     streamed,
 )
-from lenetgpu.papers.course_layouts import layouts_of
 from lenetgpu.papers.course_passes import (
     GPU_BUDGET_S,
     MOST,
@@ -203,7 +203,7 @@ class CourseRun:
         return row
 
     def _transfers(self, name: str) -> dict[str, Any]:
-        from lenetgpu.papers.course_moves import Transfers
+        from lenetgpu.papers.course_passes import Transfers
 
         moves = Transfers(self._plan(), self._facts.weights, self._images, name)
         bench, row = self._checked(moves.pipeline, name)
@@ -216,7 +216,7 @@ class CourseRun:
         return row
 
     def _streams(self, count: int, chunks: int) -> dict[str, Any]:
-        from lenetgpu.papers.course_moves import Streamed
+        from lenetgpu.papers.course_passes import Streamed
 
         plan, weights, images = self._plan(), self._facts.weights, self._images
         pipeline = Pipeline(plan, weights, len(images), str(images.dtype))
@@ -232,7 +232,7 @@ class CourseRun:
         return row
 
     def _linear(self, stage: str, name: str) -> dict[str, Any]:
-        from lenetgpu.papers.course_merged import Linear
+        from lenetgpu.papers.course_passes import Linear
 
         few = len(self._images) if self._device == "cuda" else min(len(self._images), CPU_LINEAR)
         linear = Linear(stage, name, few, self._device, self._facts)

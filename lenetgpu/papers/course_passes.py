@@ -1,19 +1,251 @@
-"""What the course report times that is no stage of ours: passes of a stage, alone."""
+"""What the course report times that is no stage of ours.
+
+Passes of a stage alone; a mean and the linear stage behind it merged into one (section 3.1), whose
+filters have twice the side; and what goes over the bus between stages, and streams (3.4, 3.5).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lenetgpu.arrays import cupy, np
-from lenetgpu.check.judge import judge
+from lenetgpu.check.judge import Verdict, judge
+from lenetgpu.check.truth import Truth, reference
 from lenetgpu.cpu.threads import cpu_name
+from lenetgpu.errors import LenetError
+from lenetgpu.files.weights import Weights
 from lenetgpu.measure.bench import StageBench, stage_of
 from lenetgpu.measure.document import rates_json, times_json
 from lenetgpu.measure.roofline import Ceilings
 from lenetgpu.measure.timing import cpu_ms, gpu_ms, repeat, summarise
-from lenetgpu.papers.course import RELU, SERIAL_RELU
-from lenetgpu.problems import Pool
+from lenetgpu.network import STAGES, Stage, stage
+from lenetgpu.papers.course import HOST, MERGED, RELU, SERIAL_RELU
+from lenetgpu.pipeline import Pipeline, Step
+from lenetgpu.plan import Plan
+from lenetgpu.problems import Conv, Fc, Pool
+from lenetgpu.stages import find
+from lenetgpu.stages.mounted import Mounted
+
+
+def crossed_bytes(steps: list[Step], images: int) -> int:
+    """Bytes that copies between stages take over the bus, both ways, for `images`."""
+    copies = [step for step in steps if step.variant is None]
+    return sum(4 * images * _items(step.writes[1]) for step in copies)
+
+
+def _items(shape: tuple[int, ...]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def activation_bytes(steps: list[Step], images: int) -> tuple[int, int]:
+    """(all stages' outputs together, the largest one with the input it is made of), in bytes.
+
+    What would lie on the device if nothing were freed, and what has to at least (section 3.4).
+    """
+    made = [step for step in steps if step.variant is not None]
+    written = [4 * images * _items(step.writes[1]) for step in made]
+    read = [4 * images * _items(step.reads[1]) for step in made]
+    return sum(written), max(map(sum, zip(read, written, strict=True)))
+
+
+class Transfers:
+    """`plan` with every stage's output taken to the host and back (HOST), or left where it is."""
+
+    def __init__(self, plan: Plan, weights: Weights, images: Any, where: str) -> None:
+        from lenetgpu.net.streaming import pinned_copy
+
+        way = "host" if where == HOST else "device"
+        n = len(images)
+        self.pipeline = Pipeline(plan, weights, n, str(images.dtype), n, way)
+        self._host, self._held = pinned_copy(images), cupy.empty(images.shape, images.dtype)
+
+    @property
+    def explanation(self) -> str:
+        """Bytes between stages, and of the activations."""
+        steps, n = self.pipeline.steps, self.pipeline.batch
+        together, least = activation_bytes(steps, n)
+        crossed = crossed_bytes(steps, n)
+        return (
+            f"{crossed / 1e9:.2f} GB over the bus between stages, "
+            f"{together / 1e9:.2f} GB of activations if none were freed, {least / 1e9:.2f} GB "
+            "where each lies until the next is made"
+        )
+
+    def once(self) -> Any:
+        """Images to the device, all stages, labels (n,) int32 on the host."""
+        self._held.set(self._host)
+        return self.pipeline.run(self._held).get()
+
+    def sample(self) -> float:
+        """Milliseconds by the host's clock."""
+        return cpu_ms(self.once)
+
+
+class Streamed:
+    """`plan` over (streams, chunks) of the images in turn; `expected`: their labels.
+
+    Raises LenetError where a run gives other labels.
+    """
+
+    def __init__(
+        self, plan: Plan, weights: Weights, images: Any, shape: tuple[int, int], expected: Any
+    ) -> None:
+        from lenetgpu.net.streaming import Streamer, host_results, pinned_copy
+
+        n, dtype = len(images), str(images.dtype)
+        count, chunks = shape
+
+        def make(size: int) -> Pipeline:
+            made = Pipeline(plan, weights, size, dtype, size)
+            made.with_scores = False
+            return made
+
+        self._streamer = Streamer(make, -(-n // chunks), count)
+        self._host = pinned_copy(images)
+        self._labels, _ = host_results(n, with_scores=False)
+        for _ in range(2):
+            self._labels[:] = -1
+            self._run()
+            wrong = int((self._labels != expected).sum())
+            if wrong:
+                raise LenetError(
+                    f"{count} streams: expected the labels of one pass, found {wrong} others"
+                )
+
+    def _run(self) -> None:
+        self._streamer.run(self._host, self._labels)
+
+    def sample(self) -> float:
+        """Milliseconds by the host's clock."""
+        return cpu_ms(self._run)
+
+
+# of each device: what runs the mean, the convolution, the fully connected layer
+VARIANTS = {
+    "cuda": {"pool": "fused.maps_looped", "conv": "unrolled.image_tiled", "fc": "tiled.shared"},
+    "cpu": {"pool": "fused.rows", "conv": "tiled.blocked", "fc": "tiled.blocked"},
+}
+
+
+def merged_problem(pool: Pool, after: Conv | Fc) -> Conv | Fc:
+    """The one linear stage from `pool`'s rectified input to `after`'s output."""
+    if isinstance(after, Fc):
+        return replace(after, K=pool.H * pool.W * pool.C)
+    wide = replace(after, H=pool.H, W=pool.W, R=2 * after.R, S=2 * after.S)
+    return replace(wide, stride=2 * after.stride, pad=2 * after.pad)
+
+
+def merged_weights(pool: Pool, after: Conv | Fc, w: Any) -> Any:
+    """Its weights: a quarter of each of `w`, at each of the four places of its window."""
+    quarter = w * w.dtype.type(0.25)
+    if isinstance(after, Conv):
+        return quarter.repeat(2, axis=0).repeat(2, axis=1)
+    maps = quarter.reshape(pool.H // 2, pool.W // 2, pool.C, after.M)
+    return maps.repeat(2, axis=0).repeat(2, axis=1).reshape(-1, after.M)
+
+
+@dataclass(frozen=True)
+class Count:
+    """Multiply-adds of an image, of the mean one an input, and MB that its stages move."""
+
+    apart: int
+    merged: int
+    apart_mb: float
+    merged_mb: float
+
+    def __str__(self) -> str:
+        times = self.merged / self.apart
+        return (
+            f"{self.merged / 1e6:.2f} M multiply-adds an image merged, {self.apart / 1e6:.2f} M "
+            f"apart ({times:.2f}x)"
+        )
+
+
+def count(pool: Pool, after: Conv | Fc) -> Count:
+    """Of `pool`'s mean and `after`, apart and merged."""
+    one = merged_problem(pool, after)
+    mean = pool.H * pool.W * pool.C
+    return Count(
+        mean + after.flop(1) // 2,
+        one.flop(1) // 2,
+        (pool.bytes(1) + after.bytes(1)) / 1e6,
+        one.bytes(1) / 1e6,
+    )
+
+
+class Linear:
+    """A pool and the linear stage behind it, apart or merged, on the float64 chain's activations.
+
+    `name` is MERGED or the other. The ReLU is done before either: what is timed is linear.
+    """
+
+    def __init__(self, span: str, name: str, images: int, device: str, facts: Truth) -> None:
+        first, second = (stage(part) for part in span.split("+"))
+        pool, after = first.problem, second.problem
+        assert isinstance(pool, Pool) and isinstance(after, Conv | Fc) and second.weight
+        self.count, self._device, self._name = count(pool, after), device, name
+        w = facts.weights[second.weight]
+        before = [one.name for one in STAGES].index(first.name) - 1
+        few = np.maximum(facts.stages[STAGES[before].name], 0).astype(np.float32)
+        x = np.resize(few, (images, *pool.in_shape))
+        self._few = min(len(few), images)
+        mean = reference("pool", few[: self._few], None, pool)
+        self._expected = reference(second.kind, mean.reshape(self._few, *after.in_shape), w, after)
+        self._steps = self._mount(first, second, w, images)
+        self._buffers = [self._steps[0].input(self._held(x))]
+        self._buffers += [step.output(images) for step in self._steps]
+
+    def _held(self, x: Any) -> Any:
+        flat = self._steps[0].problem.reads == "NC"
+        return x.reshape(len(x), -1) if flat else x
+
+    def _mount(self, first: Stage, second: Stage, w: Any, images: int) -> list[Mounted]:
+        names = VARIANTS[self._device]
+        pool, after = first.problem, second.problem
+        assert isinstance(pool, Pool) and isinstance(after, Conv | Fc)
+        linear = find(second.kind, names[second.kind], self._device)
+        if self._name == MERGED:
+            one = merged_problem(pool, after)
+            return [Mounted(linear, _plain(one), [merged_weights(pool, after, w)], images)]
+        mean = find("pool", names["pool"], self._device)
+        return [Mounted(mean, pool, [], images), Mounted(linear, _plain(after), [w], images)]
+
+    @property
+    def variants(self) -> str:
+        """What runs it."""
+        return " + ".join(step.variant.full_name for step in self._steps)
+
+    def run(self) -> None:
+        """All images once, input to output."""
+        x = self._buffers[0]
+        for step, y in zip(self._steps, self._buffers[1:], strict=True):
+            shape = x.shape if step.problem.reads != "NC" else (len(x), *step.problem.in_shape)
+            step.run(x.reshape(shape), y)
+            x = y
+
+    def check(self) -> Verdict:
+        """The first images' output against the mean and the stage behind it in float64."""
+        for step, y in zip(self._steps, self._buffers[1:], strict=True):
+            step.poison(y)
+        self.run()
+        found = self._steps[-1].found(self._buffers[-1][: self._few])
+        return judge(found.reshape(self._expected.shape), self._expected, "fp32")
+
+    def sample(self) -> float:
+        """Milliseconds for all images."""
+        return gpu_ms(self.run) if self._device == "cuda" else cpu_ms(self.run)
+
+
+def _plain(problem: Conv | Fc) -> Conv | Fc:
+    """`problem` in the files' own layouts."""
+    layout = "NC" if isinstance(problem, Fc) else "NHWC"
+    return replace(problem, reads=layout, writes=layout)
+
 
 GPU_BUDGET_S, CPU_BUDGET_S = 0.15, 0.5
 _LEAST, MOST = 5, 50

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from lenetgpu.files.convs.described import Given
 from lenetgpu.network import STAGES
+from lenetgpu.papers import networks
 from lenetgpu.papers.convnet2 import PAPER_TOTAL_NOTE, SHAPES, TABLE_1_NOTE
-from lenetgpu.papers.networks import layers as networks
 from lenetgpu.problems import Conv
 
 KERNEL_SIDES = (1, 3, 5)

@@ -30,10 +30,10 @@ from lenetgpu.lab.rows import (
 )
 from lenetgpu.measure.document import head
 from lenetgpu.measure.rounds import Say
-from lenetgpu.papers import convnet2_shares, convnet2_tiles
+from lenetgpu.papers import convnet2_shares
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
-from lenetgpu.papers.convnet2_field import Field
 from lenetgpu.papers.convnet2_listings import FIGURE_9, FIGURE_13, line_cycles
+from lenetgpu.papers.convnet2_shares import Field
 from lenetgpu.papers.shapes import Shape
 from lenetgpu.plan import choose_device
 from lenetgpu.stages.conv.convnet2.layout import indexable
@@ -199,7 +199,7 @@ def _compile(shapes: list[Shape], say: Say) -> None:
     wanted = [kernel for one in instructions.INSTRUCTIONS for kernel in one.kernels()]
     for shape in shapes:
         wanted += convnet2_shares.kernels(shape.problem, shape.batch)
-        wanted += convnet2_tiles.tile_kernels(shape.problem, shape.batch)
+        wanted += convnet2_shares.tile_kernels(shape.problem, shape.batch)
     say(f"compiling {len(wanted)} kernels")
     compile_together(wanted, gpu_device.current_arch())
 
@@ -214,7 +214,7 @@ def _case(shape: Shape, gpu: Gpu, say: Say) -> dict[str, Any]:
         "shape": shape_text(shape.problem),
         "images": shape.batch,
         "kernels": convnet2_shares.measure_shares(field, gpu=gpu, say=about),
-        "tiles": convnet2_tiles.measure_tiles(field, machines.current(), about),
+        "tiles": convnet2_shares.measure_tiles(field, machines.current(), about),
     }
 
 

@@ -8,11 +8,11 @@ _FOLDER = "stages/conv/convnet2/"
 _LADDER, _TILE, _LOADS = f"{_FOLDER}ladder.cu", f"{_FOLDER}ladder.py:Tile", f"{_FOLDER}loads.cuh"
 _ENGINES, _IM2COL = f"{_FOLDER}engines.cu", f"{_FOLDER}im2col.cu"
 _STEPS, _PAGE = "papers/convnet2.py:STEPS", "docs/convnet2.md"
-_CLAIMS, _LISTINGS = "papers/convnet2_claims.py:CLAIMS", "papers/convnet2_listings.py"
+_CLAIMS, _LISTINGS = "papers/convnet2_engines.py:CLAIMS", "papers/convnet2_listings.py"
 _SIMULATED = "docs/engines.md#beside-the-paper-and-beside-what-an-h200-does"
 _OCCUPANCY = "gpu/occupancy.py:residency"
 _TIME = ("papers/convnet2_shares.py:SHOWN", f"{_PAGE}#where-the-time-goes", _CLAIMS, _SIMULATED)
-_TILES, _INSTRUCTIONS = "papers/convnet2_tiles.py", "gpu/instructions.py:INSTRUCTIONS"
+_TILES, _INSTRUCTIONS = "papers/convnet2_shares.py", "gpu/instructions.py:INSTRUCTIONS"
 _DRAWN = "the paper draws it only: no figure to compare with"
 _LINES = "latencies an instruction, by chains of each; a GPU counts none a line"
 

@@ -6,13 +6,13 @@ from lenetgpu.papers.contents import FIGURE, SECTION, TABLE, Item, Text
 
 _HEADING = "a heading"
 _COUNTED = (
-    "papers/course_counted.py",
+    "papers/course_counters.py",
     "docs/measured.md#its-figures-4-to-6-counted",
     "papers/course_counters.py:MORE",
     "docs/measured.md#its-figures-4-to-6-counted",
 )
 _TIMES, _STEPS = "papers/course.py:FIGURES", "docs/measured.md#the-courses-steps-today"
-_ROWS, _MOVES = "docs/measured.md#the-courses-figures", "papers/course_moves.py"
+_ROWS, _MOVES = "docs/measured.md#the-courses-figures", "papers/course_passes.py"
 _QUADRANTS = (
     ("direct.whole_warps", "conv1's block of one map whose warps are whole is not built"),
     ("direct.quadrants", "conv2's block of four maps in quadrants is not built"),
@@ -56,7 +56,7 @@ TEXT = Text(
         Item(SECTION, "2.3", "Forward path against unroll", ("papers/course.py:LADDERS", _STEPS)),
         Item(SECTION, "2.4", "FFT"),
         Item(SECTION, "3", "Optimization of other functions", why=_HEADING),
-        Item(SECTION, "3.1", "Relu4 and relu2", ("papers/course_merged.py",)),
+        Item(SECTION, "3.1", "Relu4 and relu2", ("papers/course_passes.py",)),
         Item(SECTION, "3.1.1", "Normal optimization", gaps=_IN_PLACE),
         Item(SECTION, "3.1.2", "Embedded into other function"),
         Item(SECTION, "3.1.3", "Analysis", (_TIMES, _ROWS)),

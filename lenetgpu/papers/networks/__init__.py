@@ -1,1 +1,0 @@
-"""Networks whose convolutions are suites of `lenetgpu conv`."""
