@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from measured import GPU, Document, how_sure, load, there, where
+from measured import GPU, Document, how_sure, lines, load, md, there, where
 
 from lenetgpu.papers import course_ladder
 from lenetgpu.papers.convnet2 import STEPS
@@ -330,35 +330,26 @@ def _times(ratio: float) -> str:
 
 
 @cache
-def _document(*parts: str) -> Document | None:
-    return load(GPU, *parts) if there(GPU, *parts) else None
+def _document(*parts: str) -> Document:
+    return load(GPU, *parts) if there(GPU, *parts) else {"rows": [], "cases": []}
 
 
 @cache
-def _counters() -> dict[tuple[str, str], dict[str, Any]]:
-    """Of each (stage, variant), what Nsight Compute or a count of addresses says."""
-    document = _document("counters.json")
-    return {(row["stage"], row["variant"]): row for row in document["rows"]} if document else {}
-
-
-def _of_many(found: list[tuple[float, dict[str, Any], dict[str, Any]]], why: str) -> Gain | None:
-    return Gain(tuple(ratio for ratio, _, _ in found), why) if found else None
+def _rows(file: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of course.json or counters.json by stage and variant."""
+    return {(row["stage"], row["variant"]): row for row in _document(file)["rows"]}
 
 
 def _course_ms(stage: str, name: str) -> float | None:
     """A row's time; `name` may begin with a stage of its own."""
     own, _, rest = name.partition(" ")
-    if own in ("conv1", "conv2", "pool1", "pool2") and rest:
-        stage, name = own, rest
-    document = _document("course.json")
-    for row in document["rows"] if document else ():
-        if (row["stage"], row["variant"]) == (stage, name) and row["status"] == "right":
-            return row.get("median_ms")
-    return None
+    key = (own, rest) if own in ("conv1", "conv2", "pool1", "pool2") and rest else (stage, name)
+    row = _rows("course.json").get(key, {})
+    return row.get("median_ms") if row.get("status") == "right" else None
 
 
 def _counted(stage: str, name: str, key: str) -> str | None:
-    row = _counters().get((stage, name), {})
+    row = _rows("counters.json").get((stage, name), {})
     if key == STALL:
         cause, share = row.get("top_stall"), row.get("top_stall_share")
         return f"{cause} {100 * share:.0f} %" if cause and share is not None else None
@@ -368,102 +359,77 @@ def _counted(stage: str, name: str, key: str) -> str | None:
     return _NAMES[key][1].format(100 * value if key in _SHARES else value)
 
 
-def _explanation(stage: str, name: str) -> str | None:
-    document = _document("course.json")
-    for row in document["rows"] if document else ():
-        if (row["stage"], row["variant"]) == (stage, name):
-            return row.get("explanation")
-    return None
-
-
 def _step_why(step: Step) -> str:
-    before, after = step.before[-1], step.after[-1]
+    names = step.before[-1], step.after[-1]
     said = []
     for key in step.explains:
-        old, new = (_counted(step.stage, name, key) for name in (before, after))
+        old, new = (_counted(step.stage, name, key) for name in names)
         if old and new:
             said.append(f"{'stalled by' if key == STALL else _NAMES[key][0]} {old} -> {new}")
     if said:
         return ", ".join(said)
-    old, new = (_explanation(step.stage, name) or "" for name in (before, after))
+    rows = (_rows("course.json").get((step.stage, name), {}) for name in names)
+    old, new = ((row.get("explanation") or "").split(", ") for row in rows)
     if step.told:
-        return new or "-"
-    return " -> ".join(filter(None, [_without(old, new), _without(new, old)])) or "-"
+        return ", ".join(new) or "-"
+    sides = ([clause for clause in one if clause not in other]
+             for one, other in ((old, new), (new, old)))  # fmt: skip
+    return " -> ".join(filter(None, map(", ".join, sides))) or "-"
 
 
-def _without(words: str, others: str) -> str:
-    """The clauses of `words` that are not among those of `others`."""
-    known = others.split(", ")
-    return ", ".join(clause for clause in words.split(", ") if clause not in known)
+Pair = tuple[float, dict[str, Any], dict[str, Any]]
 
 
-def _step(step: Step) -> Gain | None:
-    before = [_course_ms(step.stage, name) for name in step.before]
-    after = [_course_ms(step.stage, name) for name in step.after]
-    if not all(before) or not all(after):
-        return None
-    ratio = sum(filter(None, before)) / sum(filter(None, after))
-    return Gain((ratio,), _step_why(step))
-
-
-def _rung(rung: Rung) -> Gain | None:
-    document = _document("conv", "convnet2.json")
-    found = []
-    for case in document["cases"] if document else ():
-        rows = {row["step"]: row for row in case.get("ladder", ())}
-        row = rows.get(rung.step, {})
-        if row.get("ratio") and "as printed" not in case["label"]:
-            found.append((row["ratio"], rows[row["before"]], row))
-    changes = []
-    for key, name in (("local_bytes", "local bytes"), ("registers", "registers"),
-                      ("instructions", "instructions")):  # fmt: skip
-        sides = [[pair[side][key] for pair in found if pair[side].get(key) is not None]
-                 for side in (1, 2)]  # fmt: skip
-        if all(sides) and sides[0] != sides[1]:
-            changes.append(f"{name} {fmean(sides[0]):,.0f} -> {fmean(sides[1]):,.0f}")
-    return _of_many(found, ", ".join(changes) or "-")
-
-
-def _over(over: Over) -> Gain | None:
-    document = _document("ablation", f"{over.suite}.json")
-    found = []
-    for case in document["cases"] if document else ():
-        rows = {entry["name"]: entry for entry in case["candidates"]}
-        pair = rows.get(over.before, {}), rows.get(over.after, {})
-        if all(row.get("median_ms") for row in pair):
-            found.append((pair[0]["median_ms"] / pair[1]["median_ms"], *pair))
-    sides = [[pair[side]["roofline"] for pair in found if pair[side].get("roofline")]
-             for side in (1, 2)]  # fmt: skip
-    why = " -> ".join(f"{fmean(side):.0%}" for side in sides) if all(sides) else ""
-    return _of_many(found, f"of the roof {why}" if why else "-")
-
-
-def _tile(tile: Tile) -> Gain | None:
-    document = _document("shares.json")
-    found = []
-    for case in document["cases"] if document else ():
-        if "as printed" in case["label"]:
+def _pairs(case: Rung | Over | Tile) -> Iterator[Pair]:
+    """The ratio of times and both rows on every shape that has them, but the printed size."""
+    files = {Rung: ("conv", "convnet2.json"), Tile: ("shares.json",)}
+    parts = ("ablation", f"{case.suite}.json") if isinstance(case, Over) else files[type(case)]
+    for one in _document(*parts)["cases"]:
+        if isinstance(case, Over):
+            rows = {entry["name"]: entry for entry in one["candidates"]}
+            old, new = rows.get(case.before, {}), rows.get(case.after, {})
+            if old.get("median_ms") and new.get("median_ms"):
+                yield old["median_ms"] / new["median_ms"], old, new
+        elif "as printed" in one["label"]:
             continue
-        rows = [_swept(case["tiles"], asked) for asked in (tile.before, tile.after)]
-        if all(rows):
-            found.append((rows[0]["median_us"] / rows[1]["median_us"], *rows))
-    changes = []
-    for key in ("shared_bytes", "registers", "blocks"):
-        sides = [fmean(pair[side][key] for pair in found) for side in (1, 2)] if found else [0, 0]
-        if sides[0] != sides[1]:
-            changes.append(f"{key.replace('_', ' ')} {sides[0]:,.0f} -> {sides[1]:,.0f}")
-    return _of_many(found, ", ".join(changes) or "-")
+        elif isinstance(case, Rung):
+            rows = {row["step"]: row for row in one.get("ladder", ())}
+            row = rows.get(case.step, {})
+            if row.get("ratio"):
+                yield row["ratio"], rows[row["before"]], row
+        else:
+            old, new = (_swept(one["tiles"], asked) for asked in (case.before, case.after))
+            if old and new:
+                yield old["median_us"] / new["median_us"], old, new
+
+
+_CHANGES: dict[type, tuple[str, ...]] = {
+    Rung: ("local_bytes", "registers", "instructions"),
+    Over: ("roofline",),
+    Tile: ("shared_bytes", "registers", "blocks"),
+}
+
+
+def _changes(case: Rung | Over | Tile, pairs: list[Pair]) -> str:
+    """What else changed between both sides, means over the shapes."""
+    said = []
+    for key in _CHANGES[type(case)]:
+        sides = [[p[side][key] for p in pairs if p[side].get(key) is not None] for side in (1, 2)]
+        if all(sides) and sides[0] != sides[1]:
+            form = "{:.0%} -> {:.0%}" if key == "roofline" else "{:,.0f} -> {:,.0f}"
+            name = "of the roof" if key == "roofline" else key.replace("_", " ")
+            said.append(f"{name} {form.format(*map(fmean, sides))}")
+    return ", ".join(said) or "-"
 
 
 def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None]) -> dict[str, Any]:
     """The right tile that was asked for, of most pixels where it says None; {} where none is."""
-    figure, images, filters, pixels = asked
+    named = ("figure", "images_per_thread", "filters_per_thread")
     found = [
         row
         for row in tiles
-        if (row["figure"], row["images_per_thread"], row["filters_per_thread"])
-        == (figure, images, filters)
-        and pixels in (None, row["cached_pixels"])
+        if tuple(row[name] for name in named) == asked[:3]
+        and asked[3] in (None, row["cached_pixels"])
         and row["status"] == "right"
     ]
     return max(found, key=lambda row: row["cached_pixels"], default={})
@@ -471,11 +437,15 @@ def _swept(tiles: list[dict[str, Any]], asked: tuple[str, int, int, int | None])
 
 def gain(case: Case) -> Gain | None:
     """What a case gains today; None where no file has both sides."""
-    if isinstance(case, Step):
-        return _step(case)
-    if isinstance(case, Rung):
-        return _rung(case)
-    return _over(case) if isinstance(case, Over) else _tile(case)
+    if not isinstance(case, Step):
+        pairs = list(_pairs(case))
+        return Gain(tuple(ratio for ratio, *_ in pairs), _changes(case, pairs)) if pairs else None
+    before, after = (
+        [_course_ms(case.stage, n) for n in side] for side in (case.before, case.after)
+    )
+    if None in before or None in after:
+        return None
+    return Gain((sum(before) / sum(after),), _step_why(case))  # type: ignore[arg-type]
 
 
 def _label(case: Case, idea: Idea) -> str:
@@ -497,76 +467,61 @@ def verdict(idea: Idea) -> str:
     words = [seen.verdict if seen else OPEN for _, seen in found]
     if len(set(words)) == 1:
         return words[0]
-    each = (f"{_label(case, idea).rstrip(': ')} {word}"
-            for (case, _), word in zip(found, words, strict=True))  # fmt: skip
-    return ", ".join(each)
+    labels = (_label(case, idea).rstrip(": ") for case in idea.cases)
+    return ", ".join(f"{label} {word}" for label, word in zip(labels, words, strict=True))
 
 
-def _gain_then(idea: Idea) -> str:
-    figures = [f"{_label(case, idea)}{_times(case.then)}" for case in idea.cases if case.then]
-    return "; ".join(figures) or ("ours" if idea.ours else idea.said or "no figure")
+def row(idea: Idea) -> tuple[str, ...]:
+    """The cells of an idea."""
+    labels = {case: _label(case, idea) for case in idea.cases}
+    then = [f"{label}{_times(case.then)}" for case, label in labels.items() if case.then]
+    seen = {case: gain(case) for case in idea.cases}
+    today = (f"{labels[case]}{found or OPEN}" for case, found in seen.items())
+    why = dict.fromkeys(f"{labels[case]}{found.why}" for case, found in seen.items() if found)
+    return (
+        idea.section, idea.words,
+        "; ".join(then) or ("ours" if idea.ours else idea.said or "no figure"),
+        "; ".join(today), "; ".join([*why, *filter(None, [idea.note])]) or "-", verdict(idea),
+    )  # fmt: skip
 
 
-def _row(idea: Idea) -> str:
-    seen = [(case, gain(case)) for case in idea.cases]
-    today = "; ".join(f"{_label(case, idea)}{found or OPEN}" for case, found in seen)
-    why = dict.fromkeys(f"{_label(case, idea)}{found.why}" for case, found in seen if found)
-    said = "; ".join([*why, *filter(None, [idea.note])]) or "-"
-    cells = (idea.section, idea.words, _gain_then(idea), today, said, verdict(idea))
-    return f"| {' | '.join(cells)} |"
-
-
-def _documents(ideas: Iterable[Idea]) -> Iterator[tuple[Document, list[int]]]:
-    kinds = {type(case) for idea in ideas for case in idea.cases}
-    if Step in kinds and (document := _document("course.json")):
-        yield document, [len(r["samples_ms"]) for r in document["rows"] if "samples_ms" in r]
-        if counters := _document("counters.json"):
-            yield counters, []
-    if Rung in kinds and (document := _document("conv", "convnet2.json")):
-        yield document, []
-    if Tile in kinds and (document := _document("shares.json")):
-        yield document, []
-    suites = {c.suite for idea in ideas for c in idea.cases if isinstance(c, Over)}
-    for suite in sorted(suites):
-        if document := _document("ablation", f"{suite}.json"):
-            yield document, [case["rounds"] for case in document["cases"] if "rounds" in case]
+def _documents(ideas: Iterable[Idea]) -> Iterator[Document]:
+    cases = [case for idea in ideas for case in idea.cases]
+    kinds = {type(case) for case in cases}
+    wanted = [("course.json",), ("counters.json",)] if Step in kinds else []
+    wanted += [("conv", "convnet2.json")] if Rung in kinds else []
+    wanted += [("shares.json",)] if Tile in kinds else []
+    suites = sorted({case.suite for case in cases if isinstance(case, Over)})
+    for parts in (*wanted, *(("ablation", f"{suite}.json") for suite in suites)):
+        if there(GPU, *parts):
+            yield _document(*parts)
 
 
 def table(ideas: tuple[Idea, ...]) -> str:
     """A row an idea of one text."""
-    documents = list(_documents(ideas))
-    if not documents:
+    every = list(_documents(ideas))
+    if not every:
         return "Not measured yet: `python scripts/measure.py --only course,conv,ablation`."
-    every = [document for document, _ in documents]
-    counts = [count for _, found in documents for count in found]
-    lines = [
-        f"{where(*every)}. {how_sure(counts, *every)}",
-        "",
-        "| section | idea | gain then | gain today | what explains it | verdict |",
-        "|---|---|---|---|---|---|",
-    ]
-    return "\n".join([*lines, *map(_row, ideas)])
+    timed = [one for one in every if one["command"] == "compare"]
+    counts = [len(r["samples_ms"]) for one in timed for r in one["rows"] if "samples_ms" in r]
+    swept = [one for one in every if one.get("suite") in {o.suite for i in ideas for o in i.cases
+             if isinstance(o, Over)}]  # fmt: skip
+    counts += [case["rounds"] for one in swept for case in one["cases"] if "rounds" in case]
+    heads = "section | idea | gain then | gain today | what explains it | verdict"
+    return lines(f"{where(*every)}. {how_sure(counts, *every)}", md(heads, map(row, ideas)))
 
 
 def summary() -> str:
     """How many ideas hold, are gone, have turned, text by text."""
-    lines = [
-        "| text | ideas | hold | gone | turned | by the stage or shape |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for title, ideas in TEXTS:
         words = [verdict(idea) for idea in ideas if not idea.ours]
         counts = [words.count(word) for word in ("holds", "gone", "turned")]
-        rest = len(words) - sum(counts)
-        lines.append(f"| {title} | {len(words)} | {' | '.join(map(str, [*counts, rest]))} |")
-    return "\n".join(lines)
-
-
-def _names(title: str) -> str:
-    return f"ideas-{title.lower().replace(' ', '-')}"
+        rows.append([title, len(words), *counts, len(words) - sum(counts)])
+    return md("text | ideas> | hold> | gone> | turned> | by the stage or shape>", rows)
 
 
 def sections() -> dict[str, Callable[[], str]]:
     """Return the parts of docs/old-ideas.md: the summary, and a table a text."""
-    found: dict[str, Callable[[], str]] = {"ideas": summary}
-    return found | {_names(title): partial(table, ideas) for title, ideas in TEXTS}
+    names = {title: f"ideas-{title.lower().replace(' ', '-')}" for title, _ in TEXTS}
+    return {"ideas": summary} | {names[title]: partial(table, ideas) for title, ideas in TEXTS}

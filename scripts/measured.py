@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from lenetgpu.lab.conv.given import taken
 from lenetgpu.lab.page.blocks import changed
 from lenetgpu.lab.page.blocks import device_name as device_name
 from lenetgpu.lab.page.blocks import where as where
+from lenetgpu.lab.render import Table
+from lenetgpu.lab.rows import Column
 from lenetgpu.measure.roofline import FMA_RATE
 from lenetgpu.network import SPANS, STAGES
 from lenetgpu.papers.convnet2 import TABLE_1, TABLE_1_BATCH
@@ -194,3 +196,19 @@ def filled(page: str, text: str, name: str, content: str) -> str:
     if text.count(begin) != 1 or rest.count(end) != 1:
         raise click.ClickException(f"{page}: expected {begin} and {end} once each")
     return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
+    """Return a Markdown table; a head that ends in > stands over numbers. None is a dash."""
+    named = [head.strip() for head in heads.split("|")]
+    columns = [
+        Column(head.removesuffix(">"), str(at), numeric=head.endswith(">"), empty="-")
+        for at, head in enumerate(named)
+    ]
+    held = [{str(at): value for at, value in enumerate(row)} for row in rows]
+    return Table(columns, held).markdown().rstrip()
+
+
+def lines(*parts: str) -> str:
+    """Return the parts that hold something, an empty line between each."""
+    return "\n\n".join(filter(None, parts))

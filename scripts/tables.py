@@ -32,15 +32,15 @@ from measured import (
     filled,
     how_sure,
     kernels_line,
+    lines,
     load,
+    md,
     said_of,
     there,
     where,
 )
 
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.lab.render import Table
-from lenetgpu.lab.rows import Column
 from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.net.streaming.schedule import EVEN
@@ -61,22 +61,6 @@ COURSE_MS = 270.0
 IMAGES = 10_000
 Among = Callable[[Variant], bool]
 """The variants that a page is written of."""
-
-
-def md(heads: str, rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table; a head that ends in > stands over numbers. None is a dash."""
-    named = [head.strip() for head in heads.split("|")]
-    columns = [
-        Column(head.removesuffix(">"), str(at), numeric=head.endswith(">"), empty="-")
-        for at, head in enumerate(named)
-    ]
-    held = [{str(at): value for at, value in enumerate(row)} for row in rows]
-    return Table(columns, held).markdown().rstrip()
-
-
-def lines(*parts: str) -> str:
-    """Return the parts that hold something, an empty line between each."""
-    return "\n\n".join(filter(None, parts))
 
 
 def spread(row: Document, digits: int = 4) -> str:
