@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from measured import GPU, how_sure, load, there, where
+from measured import GPU, how_sure, lines, load, md, there, where
 
 from lenetgpu.lab.conv.engines import STEP_COLUMNS
 from lenetgpu.lab.conv.engines import rounded as figure
@@ -39,8 +39,6 @@ from lenetgpu.papers.convnet2_listings import (
     sides_told,
 )
 from lenetgpu.stages.conv.convnet2.ladder import ladder_tile
-
-NONE = "-"
 
 
 def ladder() -> list[dict[str, Any]]:
@@ -126,8 +124,7 @@ def core_table() -> str:
          "a line of its cache"),
         ("instructions held", core.fetched, f"2 KiB, {configured}"),
     ]  # fmt: skip
-    lines = ["| what | cycles or count | where from |", "|---|---:|---|"]
-    return "\n".join([*lines, *(f"| {what} | {value} | {why} |" for what, value, why in rows)])
+    return md("what | cycles or count> | where from", rows)
 
 
 def filter_sentence() -> str:
@@ -152,71 +149,51 @@ def steps_table() -> str:
 
 def lines_table() -> str:
     """Figures 9 and 13 by sorts of lines, beside the model's means."""
-    lines = ["| figure | line | the paper, cycles | model |", "|---|---|---:|---:|"]
-    kernels = [step.kernel for step in STEPS[:2]]
-    for name, seen, sorts, kernel in zip(
-        ("9", "13"), (FIGURE_9, FIGURE_13), (SORTS_9, SORTS_13), kernels, strict=True
-    ):
-        means = line_means(kernel, TABLE_1, TABLE_1_BATCH)
+    rows = []
+    figures = (("9", FIGURE_9, SORTS_9), ("13", FIGURE_13, SORTS_13))
+    for (name, seen, sorts), step in zip(figures, STEPS, strict=False):
+        means = line_means(step.kernel, TABLE_1, TABLE_1_BATCH)
         for sort in filter(None, dict.fromkeys(sorts)):
-            pairs = zip(line_cycles(seen), sorts, strict=True)
-            values = [cycles for cycles, one in pairs if one == sort]
-            low, high = f"{min(values):.1f}", f"{max(values):.1f}"
-            told = low if low == high else f"{low} to {high}"
-            lines.append(f"| {name} | {sort} | {told} | {means[sort]:.1f} |")
-    return "\n".join(lines)
-
-
-def _clocked_said() -> str:
-    """Where the computation's shares come from."""
-    if not there(GPU, "shares.json"):
-        return ""
-    document = load(GPU, "shares.json")
-    return f"What is of the computation: warps' clocks, {where(document)}. "
+            values = [c for c, one in zip(line_cycles(seen), sorts, strict=True) if one == sort]
+            ends = dict.fromkeys(f"{end:.1f}" for end in (min(values), max(values)))
+            rows.append([name, sort, " to ".join(ends), f"{means[sort]:.1f}"])
+    return md("figure | line | the paper, cycles> | model>", rows)
 
 
 def figures_table() -> str:
     """The paper's figures, the model's, an H200's."""
     document = load(GPU, "conv", "convnet2.json")
-    here = measured()
-    lines = [
-        f"H200: {where(document)}; {how_sure([], document, of='a step')} {_clocked_said()}Within "
+    here, clocked = measured(), ""
+    if there(GPU, "shares.json"):
+        clocked = f"What is of the computation: warps' clocks, {where(load(GPU, 'shares.json'))}. "
+    said = (
+        f"H200: {where(document)}; {how_sure([], document, of='a step')} {clocked}Within "
         f"{WITHIN['cycles']:.0%} of cycles and times, {WITHIN['share']:.0%} and {MOST_APART} of a "
-        "share: agrees.",
-        "",
-        "| section | figure | the paper | model | agrees | H200 | remark |",
-        "|---|---|---:|---:|---|---:|---|",
-    ]
-    for row in claim_rows(TABLE_1, TABLE_1_BATCH):
-        told = NONE if row["paper"] is None else figure(row["paper"])
-        agree = NONE if row["agrees"] is None else "yes" if row["agrees"] else "no"
-        lines.append(
-            f"| {row['section']} | {row['figure']} | {told} | {figure(row['model'])} | {agree} "
-            f"| {here.get(row['figure'], 'not measured')} | {row['remark'] or NONE} |"
-        )
-    return "\n".join(lines)
+        "share: agrees."
+    )
+    rows = [
+        [row["section"], row["figure"], None if row["paper"] is None else figure(row["paper"]),
+         figure(row["model"]), {None: None, True: "yes", False: "no"}[row["agrees"]],
+         here.get(row["figure"], "not measured"), row["remark"] or None]
+        for row in claim_rows(TABLE_1, TABLE_1_BATCH)
+    ]  # fmt: skip
+    heads = "section | figure | the paper> | model> | agrees | H200> | remark"
+    return lines(said, md(heads, rows))
 
 
 def changes_table() -> str:
     """The model's figures with one assumption changed; those that agree with the paper in bold."""
-    names = [change.name for change in CHANGED]
-    lines = [
-        "| figure | the paper | as stated | " + " | ".join(names) + " |",
-        "|---|---:|---:|" + "---:|" * len(names),
-    ]
+    names, rows = [change.name for change in CHANGED], []
     claims = {claim.name: claim for claim in CLAIMS}
     for row in claim_rows(TABLE_1, TABLE_1_BATCH):
-        claim = claims[row["figure"]]
-
-        def cell(value: float, claim: Any = claim) -> str:
-            near = claim.told is not None and agrees(claim, value)
-            return f"**{figure(value)}**" if near else figure(value)
-
-        told = NONE if row["paper"] is None else figure(row["paper"])
+        claim, told = claims[row["figure"]], row["paper"]
         found = [row["model"], *(row["changed"][name] for name in names)]
-        lines.append(f"| {row['figure']} | {told} | " + " | ".join(map(cell, found)) + " |")
-    said = [f"- {change.name}: {change.what}" for change in CHANGED]
-    return "\n".join([*lines, "", *said])
+        marks = ["**" if claim.told is not None and agrees(claim, v) else "" for v in found]
+        cells = (f"{m}{figure(v)}{m}" for m, v in zip(marks, found, strict=True))
+        rows.append([row["figure"], None if told is None else figure(told), *cells])
+    heads = ["figure", "the paper>", "as stated>", *(f"{name}>" for name in names)]
+    said = "\n".join(f"- {change.name}: {change.what}" for change in CHANGED)
+    return lines(md(" | ".join(heads), rows), said)
 
 
 def total_sentence() -> str:

@@ -99,8 +99,6 @@ def jobs_of(device: str, quick: bool) -> Iterator[Job]:
         yield Job("ablation", f"ablation/{name}.json", f"conv {words}", 60)
     words = f"--suite convnet2 --batch 64 --only {_BY_BEST} {on} --watch 0 --seconds {seconds / 4}"
     yield Job("conv", "again/convnet2-64.json", f"conv {words}", 20)
-    words = "--seconds 0.02 --quick" if quick else f"--seconds {seconds / 2}"
-    yield Job("winners", "winners.json", f"scripts/winners.py {words}", 600)
     yield Job("course", "course.json", f"compare --suite course {on} --plot {{picture}}", 60)
     words = "" if quick else "--suite convnet2"
     yield Job("shares", "shares.json", f"conv --shares {words} {on} --plot {{picture}}", 40)

@@ -143,7 +143,7 @@ def _paths(document: Document) -> Iterator[Path]:
         yield from (kernel.source for one in INSTRUCTIONS for kernel in one.kernels())
         yield from (kernel.source for kernel in LOAD_LATENCY if "latency" in document)
     else:
-        conv = command in ("conv", "winners")
+        conv = command == "conv"
         kinds = ("conv",) if conv else (_KINDS.get(document.get("what"), ""), "scale", "relayout")
         yield from _ran(document["cases"] if conv else document, device, kinds)
 

@@ -33,6 +33,8 @@ from lenetgpu.gpu.software import software
 from lenetgpu.network import IMAGE_SHAPE
 from lenetgpu.store import json_text, write_atomically
 
+FILES = 4
+
 
 def make(folder: Path, images: int, files: int) -> None:
     """`files` files of `images` digits in all."""
@@ -54,10 +56,10 @@ def place(images: int) -> Path | None:
     return None
 
 
-def command(read: Path, out: Path, workers: int, shard: int, device: str, *more: str) -> list[str]:
+def command(read: Path, out: Path, workers: int, shard: int, device: str) -> list[str]:
     """The words of a job."""
     words = ["classify", str(read), "--out", str(out), "--shard", str(shard), "--no-progress"]
-    words += ["--device", device, "--json", "-", *more]
+    words += ["--device", device, "--json", "-", "--precision", "fp32"]
     if workers:
         words += ["--workers", "cuda" if device == "cuda" else str(workers)]
     return [sys.executable, "-m", "lenetgpu", *words]
@@ -93,86 +95,48 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]
 
 @click.command(help=__doc__)
 @click.option("--images", default=200_000, show_default=True)
-@click.option("--files", default=4, show_default=True)
 @click.option("--workers", default="0,1,2", show_default=True, callback=numbers)
 @click.option("--shards", default="10000,100000", show_default=True, callback=numbers)
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--device", default="cpu", show_default=True, type=click.Choice(["cpu", "cuda"]))
-@click.option("--plan", default="auto", show_default=True)
-@click.option("--precision", default="fp32", show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path), help="Where files are made.")
 @click.option("--json", "target", type=click.Path(path_type=Path))
 def main(
-    images: int,
-    files: int,
-    workers: list[int],
-    shards: list[int],
-    rounds: int,
-    device: str,
-    plan: str,
-    precision: str,
-    folder: Path | None,
+    images: int, workers: list[int], shards: list[int], rounds: int, device: str,
     target: Path | None,
-) -> None:
-    more = ("--plan", plan, "--precision", precision)
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=folder or place(images)) as name:
-        here = Path(name)
+) -> None:  # fmt: skip
+    cells = [(count, shard) for shard in shards for count in workers]
+    samples: dict[tuple[int, int], list[dict[str, Any]]] = {cell: [] for cell in cells}
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-scale-", dir=place(images)) as name:
+        here, seen = Path(name), set()
         (here / "read").mkdir()
-        make(here / "read", images, files)
-        cells = [(count, shard) for shard in shards for count in workers]
-        samples: dict[tuple[int, int], list[tuple[float, float]]] = {cell: [] for cell in cells}
-        seen = set()
-        machine: dict[str, Any] = {}
+        make(here / "read", images, FILES)
         for _ in range(rounds):
             for count, shard in cells:
                 out = here / "out"
-                found = run(command(here / "read", out, count, shard, device, *more), count, device)
-                this = found["this_run"]
-                samples[count, shard].append((this["images_per_second"], this["ready_seconds"]))
+                found = run(command(here / "read", out, count, shard, device), count, device)
+                samples[count, shard].append(found["this_run"])
                 seen.add(digest(out))
-                machine, plan = found["device"], found["plan"]
                 shutil.rmtree(out)
         if len(seen) != 1:
             raise click.ClickException(f"expected the same labels of all jobs, found {len(seen)}")
-        predicted = {
-            (count, shard): run(
-                command(here / "read", here / "none", count, shard, device, "--predict", *more),
-                count,
-                device,
-            )
-            for count, shard in cells
-        }
-    rows = [
-        {
-            "workers": count,
-            "shard": shard,
-            "images_per_second": median(rate for rate, _ in jobs),
-            "samples": [rate for rate, _ in jobs],
-            "ready_seconds": median(ready for _, ready in jobs),
-        }
-        for (count, shard), jobs in samples.items()
-    ]
+        predicted = []
+        for count, shard in cells:
+            words = command(here / "read", here / "none", count, shard, device)
+            made = run([*words, "--predict"], count, device)
+            predicted.append({"workers": count, "shard": shard, "costs": made["costs"],
+                              "rows": made["predicted"]})  # fmt: skip
+    rows = []
+    for (count, shard), jobs in samples.items():
+        rates = [job["images_per_second"] for job in jobs]
+        ready = median(job["ready_seconds"] for job in jobs)
+        rows.append({"workers": count, "shard": shard, "images_per_second": median(rates),
+                     "samples": rates, "ready_seconds": ready})  # fmt: skip
+        click.echo(f"{count:3} workers, shards of {shard:9,}: {median(rates):13,.0f} images/s")
     document = {
-        "schema": 1,
-        "command": "scale",
-        "date": datetime.date.today().isoformat(),
-        **software(None),
-        "images": images,
-        "files": files,
-        "rounds": rounds,
-        "plan": plan,
-        "device": machine,
-        "rows": rows,
-        "predicted": [
-            {"workers": count, "shard": shard, "costs": made["costs"], "rows": made["predicted"]}
-            for (count, shard), made in predicted.items()
-        ],
-    }
-    for row in rows:
-        click.echo(
-            f"{row['workers']:3} workers, shards of {row['shard']:9,}: "
-            f"{row['images_per_second']:13,.0f} images/s"
-        )
+        "schema": 1, "command": "scale", "date": datetime.date.today().isoformat(),
+        **software(None), "images": images, "files": FILES, "rounds": rounds,
+        "plan": found["plan"], "device": found["device"], "rows": rows, "predicted": predicted,
+    }  # fmt: skip
     if target is not None:
         write_atomically(target, (json_text(document, indent=1) + "\n").encode())
 

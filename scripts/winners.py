@@ -1,7 +1,7 @@
-"""Which algorithm is the fastest by images and channels, 3x3 maps: measured on a GPU, and drawn.
+"""Which algorithm is the fastest by images and channels, 3x3 maps: measured or by the model, drawn.
 
-    python scripts/winners.py --json FILE    # times every cell on the current GPU (measure.py does)
-    python scripts/winners.py                # draws docs/winners.png, needs no GPU
+    python scripts/winners.py            # draws docs/winners.png, needs no GPU
+    python scripts/winners.py --lines    # the cells, for `lenetgpu conv --lines` on a GPU
 
 The picture takes cells from docs/measured/nvidia-h200/winners.json where that is there and the
 model's, paler, elsewhere; rings are convolutions that the table of measured ones has. Its file
@@ -12,29 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import click
 from conv_choices import machine_of, timed
 from measured import GPU, ROOT, Document, load, there
 
-from lenetgpu.dispatch.algorithms import ALGORITHMS
 from lenetgpu.dispatch.choose import choices
 from lenetgpu.dispatch.measured import shipped
-from lenetgpu.errors import LenetError
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab import charts
-from lenetgpu.lab.conv.compared import run_conv
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.lab.conv.request import ConvRequest
-from lenetgpu.measure.document import head
-from lenetgpu.plan import choose_device
 from lenetgpu.problems import Conv
 
 PICTURE = ROOT / "docs" / "winners.png"
@@ -44,11 +35,6 @@ CHANNELS = (16, 32, 64, 128, 256, 512)
 IMAGES = tuple(1 << power for power in range(8))
 MOST_VALUES = 1 << 25
 """Of the input: larger cells are the model's, their float64 truth takes longer than all others."""
-_KEPT = (
-    "name", "status", "note", "precision", "relative_error", "images", "median_ms", "p05_ms",
-    "p95_ms", "reads", "writes", "speedup", "same_images", "launched", "block",
-)  # fmt: skip
-
 COLOURS = {
     "direct.tuned": "#2563eb",
     "winograd.f2": "#0d9488",
@@ -89,38 +75,6 @@ def grid() -> Iterator[tuple[Conv, int]]:
     for size, channels, images in product(MAPS, CHANNELS, IMAGES):
         if size * size * channels * images <= MOST_VALUES:
             yield problem_of(size, channels), images
-
-
-def measure(seconds: float, few: bool) -> Document:
-    """Every cell through best's algorithms, PyTorch beside them; LenetError without a GPU."""
-    gpu, why = choose_device("auto")
-    if gpu is None:
-        raise LenetError(f"winners: expected a GPU, found device cpu ({why})")
-    cells = [*grid()][:: 40 if few else 1]
-    words = [f"mb{images}ic{p.C}ih{p.H}oc{p.M}kh{p.R}ph{p.pad}" for p, images in cells]
-    with tempfile.TemporaryDirectory(prefix="lenetgpu-winners-") as folder:
-        lines = Path(folder) / "lines"
-        lines.write_text("\n".join(words) + "\n")
-        asked = ConvRequest(lines=lines, only=",".join(ALGORITHMS), seconds=seconds, watch=0.0)
-        outcome = run_conv(asked, lambda *told: None)
-    for sentence in outcome.sentences():
-        click.echo(sentence, err=True)
-    found = outcome.document
-    cases = [short(case) for case in found["cases"]]
-    return head("winners", gpu) | {
-        "ceilings": found["ceilings"],
-        "peer": found["peer"],
-        "reference": found["reference"],
-        "interrupted": found["interrupted"],
-        "cases": cases,
-    }
-
-
-def short(case: dict[str, Any]) -> dict[str, Any]:
-    """A case without what neither the picture nor the table of choices reads."""
-    kept = {key: case[key] for key in ("label", "shape", "images", "gflop", "rounds")}
-    candidates = [{k: e[k] for k in _KEPT if k in e} for e in case["candidates"]]
-    return kept | {"candidates": candidates}
 
 
 def by_time(times: Mapping[str, float]) -> tuple[str, float]:
@@ -223,34 +177,15 @@ def draw(path: Path, document: Document | None) -> None:
 
 
 @click.command()
-@click.option("--json", "target", type=click.Path(path_type=Path), help="measure into this file")
-@click.option("--seconds", default=0.1, show_default=True, help="of each candidate's rounds")
-@click.option("--quick", is_flag=True, help="a cell of forty")
-@click.option("--picture", type=click.Path(path_type=Path), default=PICTURE, show_default=False)
-def main(target: Path | None, seconds: float, quick: bool, picture: Path) -> None:
-    """Measure the cells on the current GPU, or draw what was measured."""
-    try:
-        if target is None:
-            draw(picture, measured_here())
-            click.echo(f"{picture.name} written")
-            return
-        document = measure(seconds, quick)
-        target.write_text(json.dumps(document) + "\n")
-    except LenetError as error:
-        click.echo(f"winners: error: {error}", err=True)
-        sys.exit(2)
-    print_counts(document)
-
-
-def print_counts(document: Document) -> None:
-    """How often each algorithm won."""
-    wins: dict[str, int] = {}
-    for case in document["cases"]:
-        if times := timed(case, machine_of(document)):
-            name = by_time(times)[0]
-            wins[name] = wins.get(name, 0) + 1
-    for name in sorted(wins, key=lambda name: -wins[name]):
-        click.echo(f"{name}: {wins[name]} of {len(document['cases'])}")
+@click.option("--lines", is_flag=True, help="print the cells, a line of benchdnn's each")
+def main(lines: bool) -> None:
+    """Draw docs/winners.png."""
+    if lines:
+        for p, images in grid():
+            click.echo(f"mb{images}ic{p.C}ih{p.H}oc{p.M}kh{p.R}ph{p.pad}")
+        return
+    draw(PICTURE, measured_here())
+    click.echo(f"{PICTURE.name} written")
 
 
 if __name__ == "__main__":

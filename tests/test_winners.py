@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.conv.given import taken
 
 MAPS = {"reads": "NCHW", "writes": "NCHW"}
@@ -124,41 +121,14 @@ def test_cells_that_take_too_long_are_not_measured(winners):
     assert (winners.problem_of(56, 64), 64) in cells
 
 
-def test_measuring_asks_the_command_for_every_cell(winners, monkeypatch, tmp_path):
-    asked = []
-
-    def run_conv(request, say):
-        asked.append((request, [taken(line) for line in request.lines.read_text().splitlines()]))
-        held = case("16,7,7,16,3,1,1", 1, SLOW, gflop=1.0, rounds=9, explanation="long")
-        found = {"ceilings": {}, "peer": "x", "reference": "y", "interrupted": False}
-        return SimpleNamespace(document=found | {"cases": [held]}, sentences=lambda: ["WRONG: a"])
-
-    gpu = Gpu(0, "Some GPU", 90)
-    monkeypatch.setattr(winners, "choose_device", lambda wanted: (gpu, ""))
-    monkeypatch.setattr(winners, "run_conv", run_conv)
-    target = tmp_path / "winners.json"
-    result = CliRunner().invoke(winners.main, ["--json", str(target), "--seconds", "0.3"])
-    assert result.exit_code == 0, result.output
-    assert "WRONG: a" in result.output and "texture.split: 1 of 1" in result.output
-    (request, shapes), found = asked[0], json.loads(target.read_text())
-    problems = [(replace(shape.problem, **MAPS), shape.batch) for shape in shapes]
-    assert problems == [*winners.grid()]
-    assert set(request.only.split(",")) == {*winners.ALGORITHMS} and request.seconds == 0.3
-    assert (found["command"], found["device"]["name"]) == ("winners", "Some GPU")
-    assert "explanation" not in found["cases"][0]
-    assert cells_of(winners, found)["7x7", 1, 16].winner == "texture.split"
-
-
-def test_measuring_without_a_gpu_is_one_sentence(winners, tmp_path, monkeypatch):
-    monkeypatch.setattr(winners, "choose_device", lambda wanted: (None, "none found"))
-    target = tmp_path / "winners.json"
-    result = CliRunner().invoke(winners.main, ["--json", str(target)])
-    assert result.exit_code == 2 and not target.exists()
-    assert "winners: expected a GPU, found device cpu (none found)" in result.output
+def test_the_lines_are_the_cells(winners):
+    done = CliRunner().invoke(winners.main, ["--lines"])
+    shapes = [taken(line) for line in done.output.splitlines()]
+    assert [(replace(s.problem, **MAPS), s.batch) for s in shapes] == [*winners.grid()]
 
 
 def test_the_kernels_of_a_measured_picture_are_known(script):
-    kernels = script("measured").kernels_of(PLANTED | {"command": "winners"})
+    kernels = script("measured").kernels_of(PLANTED | {"command": "conv"})
     names = {name.rpartition("/")[2] for name in kernels}
     assert names == {"direct.cu", "winograd.cu", "texture.cu"}
 
