@@ -180,7 +180,7 @@ REFUSED = {
     "ragged lists": ([[1, 2], [3]], "all rows of a length, found others"),
     "lists of large numbers": ([[256] * 28] * 28, "in lists from 0 to 255, found 256 to 256"),
     "a mask": (np.ma.masked_equal(np.zeros((28, 28), np.uint8), 0), "mask, found a masked one"),
-    "a mask in lists": ([[[np.ma.masked] + [0.5] * 27] * 28], "found a masked one"),
+    "a list of masks": ([np.ma.array(np.zeros((28, 28), np.uint8))], "found a masked one"),
     "another device": (OnTheGpu(), "expected them in host memory or on the net's device, cpu, "
                        "found them on cuda:1"),
     "no GPU": (OnAnFpga(), "host memory or on an NVIDIA GPU, found DLPack device 99"),

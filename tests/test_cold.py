@@ -145,8 +145,10 @@ def test_a_short_process_does_not_look_for_garbage(monkeypatch, collecting, word
 @pytest.mark.parametrize("looked", [True, False])
 def test_garbage_is_looked_for_from_when_images_are_computed(monkeypatch, collecting, looked):
     frozen, states = gc.get_freeze_count(), []
-    compute = infer._ran
-    monkeypatch.setattr(infer, "_ran", lambda job: states.append(gc.isenabled()) or compute(job))
+    whole = infer._Run.whole
+    monkeypatch.setattr(
+        infer._Run, "whole", lambda run: states.append(gc.isenabled()) or whole(run)
+    )
     if not looked:
         gc.disable()
     infer.infer(Request(device="cpu", plan="serial", limit=2))

@@ -30,7 +30,8 @@ from lenetgpu.store import json_text, known_by, sizes, write_atomically
 
 MANIFEST = "manifest.json"
 _LOCK = ".lenetgpu.lock"
-_MOST_BYTES, _HEAD = 1 << 30, 256
+_MOST_BYTES, _HEAD, _LONGEST = 1 << 30, 256, 1 << 17
+"""Bytes of a manifest, where its first line has the job's id, and of another line, at most."""
 
 
 @dataclass(frozen=True)
@@ -174,23 +175,11 @@ def append(folder: Path, *entries: Entry, job: Job | None = None) -> None:
 
 def _cut(file: IO[bytes]) -> None:
     """Go to the end of the last whole line; what somebody who was killed left behind it goes."""
-    end = file.seek(0, os.SEEK_END)
-    if not end:
-        return
-    file.seek(end - 1)
-    if file.read(1) == b"\n":
-        return
-    step, at = 1 << 15, end
-    while at > 0:
-        lo = max(0, at - step)
-        file.seek(lo)
-        last = file.read(at - lo).rfind(b"\n")
-        if last >= 0:
-            at = lo + last + 1
-            break
-        at = lo
-    file.truncate(at)
-    file.seek(at)
+    lo = max(0, file.seek(0, os.SEEK_END) - _LONGEST)
+    file.seek(lo)
+    end = lo + file.read().rfind(b"\n") + 1
+    file.truncate(end)
+    file.seek(end)
 
 
 def read(folder: Path) -> Manifest | None:
@@ -369,20 +358,14 @@ def alone(folder: Path) -> Iterator[None]:
             f"{folder}: expected a folder to write into, found: {error.strerror}"
         ) from error
     try:
-        _hold(lock, folder)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        wanted = "file system that locks files", error.strerror
+        if isinstance(error, BlockingIOError):
+            wanted = "folder that no other job is writing to", "one that does"
+        raise LenetError(f"{folder}: expected a {wanted[0]}, found {wanted[1]}") from error
+    try:
         yield
     finally:
         os.close(lock)
-
-
-def _hold(lock: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise LenetError(
-            f"{folder}: expected a folder that no other job is writing to, found one that does"
-        ) from error
-    except OSError as error:
-        raise LenetError(
-            f"{folder}: expected a file system that locks files, found: {error.strerror}"
-        ) from error

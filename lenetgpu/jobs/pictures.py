@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import zip_longest
@@ -31,12 +30,11 @@ AT_ONCE = 64
 """Pictures that are prepared between two looks at whether the job is to end."""
 FIRST = 3
 """Pictures without a label whose sentence a shard's line has."""
-_STEP = 1 << 22
 Record = tuple[int, int, str]
 """A picture's bytes, its time of change in ns, its path."""
 
 
-def digest(listed: bytes) -> str:
+def digest(listed: Any) -> str:
     """What a list is known by."""
     return hashlib.sha256(listed).hexdigest()[:32]
 
@@ -121,42 +119,33 @@ def require_same(folder: Path, known: str, listed: bytes) -> None:
 
 
 class Listing:
-    """A list in a file, of which only what is asked for is in memory.
+    """A list in a file, of which only what is asked for is in memory, and where each record ends.
 
     LenetError where it is not the one that is known by `known`.
     """
 
     def __init__(self, path: Path, known: str) -> None:
-        self.path = path
-        self._numbers, self._starts = [0], [0]
-        found, count, at = hashlib.sha256(), 0, 0
-        try:
-            with open(path, "rb", buffering=0) as file:
-                while block := file.read(_STEP):
-                    found.update(block)
-                    if b"\0" in block:
-                        self._numbers.append(count + 1)
-                        self._starts.append(at + block.index(b"\0") + 1)
-                    count, at = count + block.count(b"\0"), at + len(block)
-        except OSError as error:
-            raise self._damaged(str(error.strerror)) from error
-        if found.hexdigest()[:32] != known:
-            raise self._damaged("another one")
+        import numpy as np
 
-    def _damaged(self, found: str) -> LenetError:
-        return LenetError(
-            f"{self.path}: expected the list that the job was begun with, found: {found}"
-        )
+        self.path, found = path, ""
+        try:
+            self._listed = np.memmap(path, np.uint8, "r")
+        except OSError as error:
+            found = str(error.strerror)
+        except ValueError:  # nothing to map
+            found = "an empty one"
+        if not found and digest(self._listed) != known:
+            found = "another one"
+        if found:
+            raise LenetError(
+                f"{path}: expected the list that the job was begun with, found: {found}"
+            )
+        self._ends = np.flatnonzero(self._listed == 0) + 1
 
     def records(self, lo: int, hi: int) -> list[Record]:
         """Those of pictures `lo` to `hi`."""
-        block = bisect_right(self._numbers, lo) - 1
-        first, part = self._numbers[block], b""
-        with open(self.path, "rb", buffering=0) as file:
-            file.seek(self._starts[block])
-            while part.count(b"\0") < hi - first and (more := file.read(_STEP)):
-                part += more
-        return [_record(text) for text in part.split(b"\0")[lo - first : hi - first]]
+        first = self._ends[lo - 1] if lo else 0
+        return list(records(self._listed[first : self._ends[hi - 1]].tobytes()))
 
 
 @lru_cache(1)

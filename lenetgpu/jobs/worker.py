@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,10 +107,8 @@ class Worker:
 
     def _begin(self, shard: Shard, writer: ThreadPoolExecutor) -> Row | Future[Row]:
         """Compute a shard and have it written; its line where who did it died before saying so."""
-        try:
+        with _stopping():
             found = self._lines.row(shard)
-        except LenetError as error:
-            raise StopError(str(error)) from error
         if found is not None:
             return found
         try:
@@ -125,40 +124,59 @@ class Worker:
         begun, source = clock(), self._open.part(shard)
         runner = self.ready(source.dtype)
         runner.first = shard.lo
-        found = _Labelled(shard, begun, source)
-        found.written = _Written(self.folder / shard.name, shard, self.job.scores, source)
+        found = _Labelled(self.folder, shard, self.job.scores, source, begun)
         try:
             runner.run_source(source, found.add)
             require_known(shard)  # nobody wrote into it meanwhile
         except BaseException:
-            found.written.abandon()
+            found.writer.abandon()
             raise
         return found
 
     def _end(self, labelled: _Labelled) -> Row:
         """Name a shard's file and append its line; StopError where the disk takes no more."""
         try:
-            row = labelled.row(self.name)
-            require_begun(self.folder, self.job)
-            labelled.written.close()
-            append(self.folder, row, job=self.job)
-        except LenetError as error:
-            labelled.written.abandon()
-            raise StopError(str(error)) from error
+            with _stopping():
+                row = labelled.row(self.name)
+                require_begun(self.folder, self.job)
+                labelled.writer.close()
+                append(self.folder, row, job=self.job)
+        except StopError:
+            labelled.writer.abandon()
+            raise
         return row
 
 
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """A block whose LenetError is about the job's folder, and stops the job."""
+    try:
+        yield
+    except LenetError as error:
+        raise StopError(str(error)) from error
+
+
 class _Labelled:
-    """A shard on its way: what its labels come to while they are written."""
+    """A shard on its way: its file, and what its labels come to while they are written."""
 
-    written: _Written
-
-    def __init__(self, shard: Shard, begun: float, source: Source) -> None:
+    def __init__(
+        self, folder: Path, shard: Shard, with_scores: bool, source: Source, begun: float
+    ) -> None:
         import numpy as np
 
         self.shard, self.begun, self.truth = shard, begun, source.labels
         self.pictures = source if isinstance(source, PictureSource) else None
         self.counts, self.right, self.at = np.zeros(CLASSES, np.int64), 0, 0
+        first: Numbers = shard.lo
+        path, names, lacking = folder / shard.name, None, None
+        if self.pictures is not None:
+            names, lacking = self.pictures.names, self.pictures.lacking
+        elif shard.more or path.suffix in (".csv", ".parquet"):
+            names = [one.input.path for one in shard.each for _ in range(len(one))]
+        if shard.more:
+            first = [number for one in shard.each for number in range(len(one))]
+        with _stopping():
+            self.writer = open_labels(path, len(shard), with_scores, first, names, lacking)
 
     def add(self, labels: Any, scores: Any) -> None:
         """The next labels (n,), and scores (n, 10) or None."""
@@ -172,12 +190,13 @@ class _Labelled:
         if self.truth is not None:
             self.right += int((labels == self.truth[self.at : self.at + len(labels)]).sum())
         self.at += len(labels)
-        self.written.add(labels, scores)
+        with _stopping():
+            self.writer.write(labels, scores)
 
     def row(self, worker: str) -> Row:
-        """Its line; StopError where the disk does not take its file."""
+        """Its line, once its file is whole."""
         shard, pictures = self.shard, self.pictures
-        size, digest = self.written.seal()
+        size, digest = self.writer.seal()
         return Row(
             shard.number,
             shard.name,
@@ -196,46 +215,3 @@ class _Labelled:
             len(pictures.lacking) if pictures else 0,
             pictures.said() if pictures else (),
         )
-
-
-class _Written:
-    """A shard's file; that it cannot be written stops the job."""
-
-    def __init__(self, path: Path, shard: Shard, with_scores: bool, source: Source) -> None:
-        first: Numbers
-        names, lacking, first = None, None, shard.lo
-        if isinstance(source, PictureSource):
-            names, lacking = source.names, source.lacking
-        elif shard.more or path.suffix in (".csv", ".parquet"):
-            names = [one.input.path for one in shard.each for _ in range(len(one))]
-        if shard.more:
-            first = [number for one in shard.each for number in range(len(one))]
-        try:
-            self._writer = open_labels(path, len(shard), with_scores, first, names, lacking)
-        except LenetError as error:
-            raise StopError(str(error)) from error
-
-    def add(self, labels: Any, scores: Any) -> None:
-        """The next labels (n,), and scores (n, 10) or None."""
-        try:
-            self._writer.write(labels, scores)
-        except LenetError as error:
-            raise StopError(str(error)) from error
-
-    def seal(self) -> tuple[int, str]:
-        """The file is whole; its bytes and their SHA-256."""
-        try:
-            return self._writer.seal()
-        except LenetError as error:
-            raise StopError(str(error)) from error
-
-    def close(self) -> None:
-        """The file gets its name."""
-        try:
-            self._writer.close()
-        except LenetError as error:
-            raise StopError(str(error)) from error
-
-    def abandon(self) -> None:
-        """Nothing is left of the file."""
-        self._writer.abandon()

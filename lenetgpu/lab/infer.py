@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from lenetgpu.measure.timing import (
     time_compute,
 )
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.runners import CpuRunner, GpuRunner
+from lenetgpu.net.runners import CpuRunner
 from lenetgpu.network import IMAGE_SHAPE
 
 if TYPE_CHECKING:
@@ -42,75 +42,6 @@ _GPU_LEAST, _CPU_LEAST = 10, 5
 _PROFILE_REPEATS = {"cuda": 20, "cpu": 5}
 WHOLE_BYTES = 256 << 20
 """Images of up to so many bytes are read whole before they are computed, more of them meanwhile."""
-
-
-@dataclass
-class _Job:
-    """What a run is given: its images and what runs them; the writer of labels where there is one.
-
-    `images` (N, 28, 28, 1) in host memory, on a GPU page-locked; None where they are read from
-    `source` while they are computed.
-    """
-
-    engine: Engine
-    source: Source
-    tally: Tally
-    runner: CpuRunner | GpuRunner
-    images: Any
-    writer: LabelWriter | Noting | None = None
-
-    @property
-    def request(self) -> Request:
-        return self.engine.request
-
-    @property
-    def later(self) -> int:
-        """Passes after those that are repeated: of the stages, and the traced one."""
-        stages = (_PROFILE_REPEATS[self.engine.device] + 1) * self.request.timing
-        return stages + self.request.trace
-
-    def passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
-        """(budget, least, most) of the passes that are repeated: as many as asked, or none.
-
-        Stages take as many beside them as fit into `budget_s`, with the first pass in it.
-        """
-        asked = self.request.repeat
-        if asked or not self.request.timing:
-            return 0.0, asked, asked
-        return max(0.0, budget_s - pass_s), least, MOST
-
-    def pixels(self) -> Any:
-        """The images (N, 28, 28, 1) as pixels in host memory."""
-        import numpy as np
-
-        held = isinstance(self.images, np.ndarray)
-        return self.images if held else self.source.whole().images
-
-    def run(self, labels: Any) -> None:
-        """A pass over all images whose labels are for nobody."""
-        if self.images is None:
-            self.runner.run_source(self.source, lambda labels, scores: None)
-        else:
-            self.runner.run(self.images, labels)
-
-
-@dataclass
-class _Ran:
-    """What there is of a run, filled as it goes, so that Ctrl-C leaves what was done.
-
-    `labels` (N,) int32 and `scores` (N, 10), of which the first `done` are there; samples of
-    repeated passes in milliseconds.
-    """
-
-    labels: Any = None
-    scores: Any = None
-    done: int = 0
-    compute: list[float] = field(default_factory=list)
-    end_to_end: list[float] = field(default_factory=list)
-    rows: list[StepTiming] = field(default_factory=list)
-    tracer: CpuTracer | GpuTracer | None = None
-    limits: Ceilings | None = None
-    interrupted: bool = False
 
 
 def infer(
@@ -138,7 +69,7 @@ def infer(
         if request.each and len(source) <= FEW:
             engine.request = replace(request, scores=True)
         engine.start(source.dtype, len(source))
-        job = _job(engine, source, progress)
+        run = _Run(engine, source, progress)
         if not gc.isenabled():  # see __main__.py
             gc.freeze()
             gc.enable()
@@ -146,205 +77,244 @@ def infer(
         if output is not None:
             writer = open_labels(output, len(source), request.scores, request.skip)
             stack.enter_context(writer)
-        job.writer = Noting(source, writer) if request.mistakes else writer
-        ran = _ran(job)
-        _write(job, ran)
-        return _outcome(job, ran)
+        run.writer = Noting(source, writer) if request.mistakes else writer
+        run.whole()
+        run.write()
+        return run.outcome()
 
 
-def _job(engine: Engine, source: Source, progress: Progress | None) -> _Job:
-    """Everything made ready, and what is read before it is computed read."""
-    request = engine.request
-    runner = engine.runner(source.dtype, len(source), request.scored)
-    runner.first = source.chosen.start
-    size, images = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4), None
-    if isinstance(source, MemorySource) or size <= WHOLE_BYTES or request.timing or request.trace:
-        with engine.phases.timed("load"):
-            images = runner.whole(source)
-    return _Job(engine, source, Tally(len(source), progress), runner, images)
+class _Run:
+    """What a run is given, and what there is of it, filled as it goes: Ctrl-C leaves what was done.
 
-
-def _ran(job: _Job) -> _Ran:
-    """All passes, or what there is of them when Ctrl-C ended them."""
-    ran, gpu, request = _Ran(), job.engine.gpu, job.request
-    name, device = gpu.name if gpu else cpu_name(), job.engine.device
-    try:
-        if gpu is None:
-            _run_cpu(job, ran)
-        else:
-            _run_gpu(job, gpu, ran)
-        if request.roofline:
-            from lenetgpu.measure.document import stage_rows
-            from lenetgpu.measure.roofline import above, ceilings, confirmed
-
-            ran.limits = ceilings(device, name)
-            if above(stage_rows(ran.rows, len(job.source), ran.limits)):
-                ran.limits = confirmed(device, ran.limits)
-    except KeyboardInterrupt:
-        if not ran.done:
-            raise
-        ran.interrupted = True
-        if request.roofline and ran.limits is None:
-            from lenetgpu.measure.roofline import known
-
-            ran.limits = known(device, name)
-    return ran
-
-
-def _outcome(job: _Job, ran: _Ran) -> Outcome:
-    """Times of the repeated passes, or of the one that labelled where there was no other.
-
-    On a GPU that one has no compute time of its own: its copies lie under its kernels.
+    `images` (N, 28, 28, 1) in host memory, on a GPU page-locked; None where they are read from
+    `source` while they are computed. Of `labels` (N,) int32 and `scores` (N, 10) the first `done`
+    are there; samples of repeated passes are in milliseconds.
     """
-    engine, n, feed = job.engine, ran.done, job.engine.feed(job.source.dtype)
-    on_cpu, first = engine.gpu is None, [engine.phases["first"]]
-    compute = ran.compute or (first if on_cpu and job.images is not None else [])
-    whole = ran.compute if on_cpu and job.images is not None else ran.end_to_end
-    truth = job.source.labels
-    return Outcome(
-        request=job.request,
-        data=job.source.source,
-        truth=None if truth is None else truth[:n],
-        weights=engine.weights,
-        plan=engine.plan,
-        gpu=engine.gpu,
-        why_device=engine.why,
-        labels=ran.labels[:n],
-        scores=ran.scores[:n] if job.request.scores and ran.scores is not None else None,
-        compute=summarise(compute),
-        end_to_end=summarise(whole or first),
-        phases=engine.phases,
-        rows=ran.rows,
-        limits=ran.limits,
-        trace=[] if ran.tracer is None else ran.tracer.events(),
-        asked=len(job.source),
-        interrupted=ran.interrupted,
-        repeated=bool(whole),
-        streams=feed.streams,
-        chunk=job.runner.chunk,
-        zero_copy=feed.zero_copy,
-        model=feed.model,
-        streamed=job.images is None,
-        notes=[*engine.notes, *job.runner.notes],
-        images=job.pixels() if job.request.each and len(job.source) <= FEW else None,
-        mistakes=job.writer.found(n) if isinstance(job.writer, Noting) else None,
-    )
 
+    writer: LabelWriter | Noting | None = None
+    labels: Any = None
+    scores: Any = None
+    tracer: CpuTracer | GpuTracer | None = None
+    limits: Ceilings | None = None
+    done, interrupted = 0, False
 
-def _classify(job: _Job, ran: _Ran) -> float:
-    """The pass that labels, its results into `ran`: its seconds. What is done stays there.
+    def __init__(self, engine: Engine, source: Source, progress: Progress | None) -> None:
+        self.engine, self.request, self.source = engine, engine.request, source
+        self.compute: list[float] = []
+        self.end_to_end: list[float] = []
+        self.rows: list[StepTiming] = []
+        self.tally, request, count = Tally(len(source), progress), engine.request, len(source)
+        self.runner = engine.runner(source.dtype, count, request.scored)
+        self.runner.first = source.chosen.start
+        small = count * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4) <= WHOLE_BYTES
+        self.images = None
+        if isinstance(source, MemorySource) or small or request.timing or request.trace:
+            with engine.phases.timed("load"):
+                self.images = self.runner.whole(source)
+        profiled = (_PROFILE_REPEATS[engine.device] + 1) * request.timing
+        self._later = profiled + request.trace  # passes after those that are repeated
 
-    Images that are read meanwhile have labels written meanwhile; their scores go nowhere else.
-    """
-    scored, phases = job.request.scored and job.images is not None, job.engine.phases
-    ran.labels, ran.scores = job.runner.results(len(job.source), scored)
-
-    def deliver(labels: Any, scores: Any) -> None:
-        ran.labels[ran.done : ran.done + len(labels)] = labels
+    def whole(self) -> None:
+        """All passes, or what there is of them when Ctrl-C ended them."""
+        gpu, request = self.engine.gpu, self.request
+        name, device = gpu.name if gpu else cpu_name(), self.engine.device
         try:
-            if job.writer is not None:
-                job.writer.write(labels, scores if job.writer.with_scores else None)
-            ran.done += len(labels)
+            if gpu is None:
+                self._on_cpu()
+            else:
+                self._on_gpu(gpu)
+            if request.roofline:
+                from lenetgpu.measure.document import stage_rows
+                from lenetgpu.measure.roofline import above, ceilings, confirmed
+
+                self.limits = ceilings(device, name)
+                if above(stage_rows(self.rows, len(self.source), self.limits)):
+                    self.limits = confirmed(device, self.limits)
+        except KeyboardInterrupt:
+            if not self.done:
+                raise
+            self.interrupted = True
+            if request.roofline and self.limits is None:
+                from lenetgpu.measure.roofline import known
+
+                self.limits = known(device, name)
+
+    def write(self) -> None:
+        """The labels that were not written meanwhile, and the file to its place."""
+        if self.writer is None:
+            return
+        left, wanted = slice(self.writer.done, self.done), self.writer.with_scores
+        if left.start < left.stop:
+            self.writer.write(self.labels[left], self.scores[left] if wanted else None)
+        self.writer.close(len(self.source) if self.interrupted else None)
+
+    def outcome(self) -> Outcome:
+        """Times of the repeated passes, or of the one that labelled where there was no other.
+
+        On a GPU that one has no compute time of its own: its copies lie under its kernels.
+        """
+        engine, request, n = self.engine, self.request, self.done
+        feed, truth = engine.feed(self.source.dtype), self.source.labels
+        resident, first = engine.gpu is None and self.images is not None, [engine.phases["first"]]
+        whole = self.compute if resident else self.end_to_end
+        few = request.each and len(self.source) <= FEW
+        return Outcome(
+            request=request,
+            data=self.source.source,
+            truth=None if truth is None else truth[:n],
+            weights=engine.weights,
+            plan=engine.plan,
+            gpu=engine.gpu,
+            why_device=engine.why,
+            labels=self.labels[:n],
+            scores=self.scores[:n] if request.scores and self.scores is not None else None,
+            compute=summarise(self.compute or (first if resident else [])),
+            end_to_end=summarise(whole or first),
+            phases=engine.phases,
+            rows=self.rows,
+            limits=self.limits,
+            trace=[] if self.tracer is None else self.tracer.events(),
+            asked=len(self.source),
+            interrupted=self.interrupted,
+            repeated=bool(whole),
+            streams=feed.streams,
+            chunk=self.runner.chunk,
+            zero_copy=feed.zero_copy,
+            model=feed.model,
+            streamed=self.images is None,
+            notes=[*engine.notes, *self.runner.notes],
+            images=self._pixels() if few else None,
+            mistakes=self.writer.found(n) if isinstance(self.writer, Noting) else None,
+        )
+
+    def _classify(self) -> float:
+        """The pass that labels: its seconds. What is done stays there.
+
+        Images that are read meanwhile have labels written meanwhile; scores go nowhere else.
+        """
+        held, phases = self.images is not None, self.engine.phases
+        self.labels, self.scores = self.runner.results(
+            len(self.source), self.request.scored and held
+        )
+        with phases.timed("first"):
+            if not held:
+                self.runner.run_source(self.source, self._deliver, self.tally.passed)
+            else:
+                try:
+                    self.runner.run(self.images, self.labels, self.scores, self.tally.passed)
+                finally:
+                    self.done = self.runner.done
+        return phases["first"] / 1e3
+
+    def _deliver(self, labels: Any, scores: Any) -> None:
+        self.labels[self.done : self.done + len(labels)] = labels
+        try:
+            if self.writer is not None:
+                self.writer.write(labels, scores if self.writer.with_scores else None)
+            self.done += len(labels)
         finally:  # Ctrl-C: what is in the file is done
-            ran.done = max(ran.done, 0 if job.writer is None else job.writer.done)
+            self.done = max(self.done, 0 if self.writer is None else self.writer.done)
 
-    with phases.timed("first"):
-        if job.images is None:
-            job.runner.run_source(job.source, deliver, job.tally.passed)
-        else:
-            try:
-                job.runner.run(job.images, ran.labels, ran.scores, job.tally.passed)
-            finally:
-                ran.done = job.runner.done
-    return phases["first"] / 1e3
+    def _pixels(self) -> Any:
+        """The images (N, 28, 28, 1) as pixels in host memory."""
+        import numpy as np
 
+        held = isinstance(self.images, np.ndarray)
+        return self.images if held else self.source.whole().images
 
-def _write(job: _Job, ran: _Ran) -> None:
-    """The labels that were not written meanwhile, and the file to its place."""
-    if job.writer is None:
-        return
-    left, wanted = slice(job.writer.done, ran.done), job.writer.with_scores
-    if left.start < left.stop:
-        job.writer.write(ran.labels[left], ran.scores[left] if wanted else None)
-    job.writer.close(len(job.source) if ran.interrupted else None)
+    def _passes(self, pass_s: float, budget_s: float, least: int) -> tuple[float, int, int]:
+        """(budget, least, most) of the passes that are repeated: as many as asked, or none.
 
+        Stages take as many beside them as fit into `budget_s`, with the first pass in it.
+        """
+        asked = self.request.repeat
+        if asked or not self.request.timing:
+            return 0.0, asked, asked
+        return max(0.0, budget_s - pass_s), least, MOST
 
-def _sampled(job: _Job, measure: Callable[[], float]) -> Callable[[], float]:
-    """`measure`, which tells the tally that all images have passed once more."""
+    def _sampled(self, measure: Callable[[], float]) -> Callable[[], float]:
+        """`measure`, which tells the tally that all images have passed once more."""
 
-    def sample() -> float:
-        took = measure()
-        job.tally.passed()
-        return took
+        def sample() -> float:
+            took = measure()
+            self.tally.passed()
+            return took
 
-    return sample
+        return sample
 
+    def _again(self, spare: Any) -> Callable[[], float]:
+        """A timed pass over all images whose labels are for nobody."""
 
-def _run_cpu(job: _Job, ran: _Ran) -> None:
-    import numpy as np
+        def run() -> None:
+            if self.images is None:
+                self.runner.run_source(self.source, lambda labels, scores: None)
+            else:
+                self.runner.run(self.images, spare)
 
-    assert isinstance(job.runner, CpuRunner)
-    pipeline, spare = job.runner.pipeline, np.empty(len(job.source), np.int32)
-    _, least, _ = job.passes(0.0, 0.0, _CPU_LEAST)
-    job.tally.expect(1 + least + job.later)
-    first_s = _classify(job, ran)
-    budget_s, least, most = job.passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
-    if most:
-        job.tally.expect(expected(first_s, budget_s, least, most) + job.later)
-    if job.images is None:
-        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
-        repeat(whole, budget_s, least, most, ran.end_to_end)
-        return
-    compute = _sampled(job, lambda: time_compute(pipeline, job.images))
-    repeat(compute, budget_s, least, most, ran.compute)
-    job.tally.expect(job.later)
-    if job.request.timing:
-        profile(pipeline, job.images, _PROFILE_REPEATS["cpu"], ran.rows, job.tally.passed)
-    if job.request.trace:
-        from lenetgpu.measure.trace import CpuTracer
+        return self._sampled(lambda: cpu_ms(run))
 
-        ran.tracer = tracer = CpuTracer()
-        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
+    def _trace(self, tracer: CpuTracer | GpuTracer, spare: Any) -> None:
+        self.tracer = tracer
+        self.runner.run(self.images, spare, on_chunk=self.tally.passed, mark=tracer.mark)
 
+    def _on_cpu(self) -> None:
+        import numpy as np
 
-def _run_gpu(job: _Job, gpu: Gpu, ran: _Ran) -> None:
-    _, least, _ = job.passes(0.0, 0.0, _GPU_LEAST)
-    resident = job.images is not None
-    kinds, warm = 1 + resident, 1 if least and resident else 0
-    job.tally.expect(1 + warm + kinds * least + job.later)
-    first_s = _classify(job, ran)
-    budget_s, least, most = job.passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
-    spare, _ = job.runner.results(len(job.source), False)  # later passes do not write the labels
-    if most:
-        again = expected(first_s, budget_s, least, most)
-        job.tally.expect(warm + kinds * again + job.later)
-        if resident:
-            _compute_on_gpu(job, gpu, ran, (budget_s, least, most))
-        whole = _sampled(job, lambda: cpu_ms(lambda: job.run(spare)))
-        repeat(whole, budget_s, least, most, ran.end_to_end)
-        job.tally.expect(job.request.trace)
-    if job.request.trace:
-        from lenetgpu.measure.trace import GpuTracer
+        assert isinstance(self.runner, CpuRunner)
+        pipeline, spare = self.runner.pipeline, np.empty(len(self.source), np.int32)
+        self.tally.expect(1 + self._passes(0.0, 0.0, _CPU_LEAST)[1] + self._later)
+        first_s = self._classify()
+        budget_s, least, most = self._passes(first_s, _CPU_BUDGET_S, _CPU_LEAST)
+        if most:
+            self.tally.expect(expected(first_s, budget_s, least, most) + self._later)
+        if self.images is None:
+            repeat(self._again(spare), budget_s, least, most, self.end_to_end)
+            return
+        compute = self._sampled(lambda: time_compute(pipeline, self.images))
+        repeat(compute, budget_s, least, most, self.compute)
+        self.tally.expect(self._later)
+        if self.request.timing:
+            repeats = _PROFILE_REPEATS["cpu"]
+            profile(pipeline, self.images, repeats, self.rows, self.tally.passed)
+        if self.request.trace:
+            from lenetgpu.measure.trace import CpuTracer
 
-        ran.tracer = tracer = GpuTracer()
-        job.runner.run(job.images, spare, on_chunk=job.tally.passed, mark=tracer.mark)
+            self._trace(CpuTracer(), spare)
 
+    def _on_gpu(self, gpu: Gpu) -> None:
+        resident = self.images is not None
+        budget_s, least, most = self._passes(0.0, _GPU_BUDGET_S, _GPU_LEAST)
+        kinds, warm = 1 + resident, 1 if least and resident else 0
+        self.tally.expect(1 + warm + kinds * least + self._later)
+        first_s = self._classify()
+        spare, _ = self.runner.results(len(self.source), False)  # later passes write no labels
+        if most:
+            again = expected(first_s, budget_s, least, most)
+            self.tally.expect(warm + kinds * again + self._later)
+            if resident:
+                self._compute_on_gpu(gpu, (budget_s, least, most))
+            repeat(self._again(spare), budget_s, least, most, self.end_to_end)
+            self.tally.expect(self.request.trace)
+        if self.request.trace:
+            from lenetgpu.measure.trace import GpuTracer
 
-def _compute_on_gpu(job: _Job, gpu: Gpu, ran: _Ran, passes: tuple[float, int, int]) -> None:
-    """Passes from images on the GPU to labels there, and where asked stage by stage."""
-    import cupy
+            self._trace(GpuTracer(), spare)
 
-    engine, n = job.engine, len(job.source)
-    with engine.phases.timed("copy"):
-        pipeline = engine.whole_pipeline(job.source.dtype, n)
-        resident = cupy.empty((n, *IMAGE_SHAPE), job.source.dtype)
-        resident.set(job.pixels())
-    compute = _sampled(job, lambda: time_compute(pipeline, resident))
-    compute()
-    repeat(compute, *passes, ran.compute)
-    if job.request.timing:
-        from lenetgpu.measure.power import watch_steps
+    def _compute_on_gpu(self, gpu: Gpu, passes: tuple[float, int, int]) -> None:
+        """Passes from images on the GPU to labels there, and where asked stage by stage."""
+        import cupy
 
-        repeats = _PROFILE_REPEATS["cuda"]
-        profile(pipeline, resident, repeats, ran.rows, job.tally.passed)
-        watch_steps(ran.rows, pipeline, resident, gpu)
+        engine, n = self.engine, len(self.source)
+        with engine.phases.timed("copy"):
+            pipeline = engine.whole_pipeline(self.source.dtype, n)
+            resident = cupy.empty((n, *IMAGE_SHAPE), self.source.dtype)
+            resident.set(self._pixels())
+        compute = self._sampled(lambda: time_compute(pipeline, resident))
+        compute()
+        repeat(compute, *passes, self.compute)
+        if self.request.timing:
+            from lenetgpu.measure.power import watch_steps
+
+            repeats = _PROFILE_REPEATS["cuda"]
+            profile(pipeline, resident, repeats, self.rows, self.tally.passed)
+            watch_steps(self.rows, pipeline, resident, gpu)

@@ -24,7 +24,6 @@ SLACK = 1000
 """Floats may leave 0..1 by one part in so many: who scales pixels rounds."""
 _PLAIN = IMAGE_SHAPE[:2]
 _MANY, _LABEL_BYTES = 1 << 20, 4
-_DEPTH = 2 + len(IMAGE_SHAPE)
 _FLOATS = ("float16", "float32", "float64")
 _SHAPES = "(28, 28), (N, 28, 28), (N, 28, 28, 1) or (N, 1, 28, 28)"
 _TYPES = "uint8 pixels or floats from 0 to 1 (float16, float32, float64)"
@@ -103,16 +102,11 @@ def take(images: Any, device: str) -> Taken:
 
 
 def _require_unmasked(images: Any) -> None:
-    """LenetError for NumPy's masked arrays, in lists too: what lies under a mask is no pixel."""
+    """LenetError for NumPy's masked arrays, alone or in a list: what is masked is no pixel."""
     kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    if kind is None:
-        return
-    level = [images]
-    for _ in range(_DEPTH):
-        if any(isinstance(part, kind) for part in level):
-            raise LenetError("images: expected arrays without a mask, found a masked one")
-        lists = [part for part in level if isinstance(part, list | tuple) and len(part)]
-        level = [item for part in lists if not isinstance(part[0], int | float) for item in part]
+    given = (images, *images) if isinstance(images, list | tuple) else (images,)
+    if kind is not None and any(isinstance(part, kind) for part in given):
+        raise LenetError("images: expected arrays without a mask, found a masked one")
 
 
 def _check_type(images: Any) -> None:
