@@ -45,7 +45,7 @@ from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
 from lenetgpu.measure.torch_peer import NAMES
 from lenetgpu.net.streaming.schedule import EVEN
 from lenetgpu.network import STAGE_NAMES, STAGES
-from lenetgpu.papers.contents import KINDS, Citation, Item, Text, cited, texts
+from lenetgpu.papers.contents import KINDS, TEXTS, Citation, Item, Text, cited
 from lenetgpu.papers.course_counters import counted_rows
 from lenetgpu.papers.course_ladder import SAME, step_rows
 from lenetgpu.papers.shapes import SUITES, Suite
@@ -895,13 +895,13 @@ def link(place: str) -> str:
 
 def papers(among: Among) -> str:
     """Return each part of the four source texts and where it is reproduced, or why not."""
-    parts, known = [], [variant.full_name for variant in filter(among, registered())]
+    parts = []
 
     def row(item: Item, names: list[str]) -> list[str | None]:
         places = "; ".join([*names, *map(link, item.places)])
-        return [item.number, item.title, places or None, item.missing(known) or None]
+        return [item.number, item.title, places or None, item.why or None]
 
-    for text in texts():
+    for text in TEXTS:
         by = citing(text, among)
         parts += [f"## {text.name}", f"{text.title}."]
         for kind in KINDS:

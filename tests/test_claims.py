@@ -11,7 +11,7 @@ from conftest import ROOT
 from lenetgpu.gpu.machines import H200
 from lenetgpu.lab.conv.document import summary_json
 from lenetgpu.network import stage
-from lenetgpu.papers.contents import SECTION, TABLE, cited, course
+from lenetgpu.papers.contents import COURSE, SECTION, TABLE, cited
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.stages import find, variants
 
@@ -105,13 +105,13 @@ def test_figure_4s_conv1_is_said_to_be_counted_with_filters_from_global_memory()
 
 @pytest.mark.parametrize("section", ["4", "4.1", "4.2", "4.3"])
 def test_what_nvvp_showed_is_said_to_be_measured(section):
-    item = course.TEXT.find(SECTION, section)
+    item = COURSE.find(SECTION, section)
     assert item is not None and item.why == ""
     assert "docs/measured.md#its-figures-4-to-6-counted" in item.places
 
 
 def test_a_layer_of_sums_cites_no_table_of_a_convolution():
-    found = {c for one in variants("fc") for c in cited(one.paper or "", course.TEXT)}
+    found = {c for one in variants("fc") for c in cited(one.paper or "", COURSE)}
     assert found and not found & {(TABLE, str(number)) for number in range(1, 9)}
     looped = find("pool", "fused.maps_looped", "cuda").paper or ""
-    assert (SECTION, "3.1.2") in cited(looped, course.TEXT, literal=True)
+    assert (SECTION, "3.1.2") in cited(looped, COURSE, literal=True)

@@ -456,27 +456,6 @@ def test_who_looks_again_knows_the_largest_output_of_each_image(case, on_a_cpu, 
 
 
 @compiled_here
-@cases(ENDED[:2], [ENDED[2], *MORE_ENDED])
-def test_what_was_reached_is_of_sums_without_a_bias_or_relu(case, on_a_cpu, rng):
-    """To the bit what the plain convolution of the same numbers keeps."""
-    x, w = operands(case, rng)
-    filters = w[0] if case.problem.bias else w
-    found = []
-    for one, given, images in ((case, w, x), (case.plain, widened(filters), widened(x))):
-        given, images = (given, images) if one is case else (given.astype("f"), images.astype("f"))
-        state = implicit.prepare(given, case.images, one.product)
-        shape = physical_shape(one.problem.writes, case.images, one.problem.out_shape)
-        implicit.run(
-            np.ascontiguousarray(from_nhwc(images, one.problem.reads)),
-            state,
-            np.zeros(shape, held_as(one.problem)),
-        )
-        found.append(state.images.reached)
-    assert found[1].all()
-    np.testing.assert_array_equal(*found)
-
-
-@compiled_here
 @cases(ENDED_STRIDED)
 def test_a_bias_and_relu_of_what_is_computed_once_more(case, with_second_look, monkeypatch, rng):
     x, w = operands(case, rng)
@@ -537,19 +516,6 @@ def test_relu_of_no_number_is_none_and_of_minus_infinity_nothing(
         values, kept = widened(found), np.isfinite(expected)
         np.testing.assert_array_equal(values[~kept], expected[~kept], spoilt)
         assert kept.any() and judge(found[kept], expected[kept], "fp16x3").passed, spoilt
-
-
-@compiled_here
-@cases([STRIDED])
-def test_only_images_that_need_it_are_computed_once_more(case, with_second_look, monkeypatch, rng):
-    """Filters are replaced for the second look: what it did not touch is not theirs."""
-    x, w = operands(case, rng)
-    x[1, 1, 1] = 1e30
-    look = after.again
-    monkeypatch.setattr(after, "again", lambda layout, x, w, *rest: look(layout, x, 2 * w, *rest))
-    found = computed(case, x, w)
-    assert_each_right(found[[0, 2]], x[[0, 2]], w, case)
-    assert_each_right(found[1:2], x[1:2], 2 * w, case)
 
 
 @compiled_here
@@ -882,15 +848,6 @@ def test_a_grid_smaller_than_the_machine_splits_the_depth():
     assert cheapest(Layout(RESNET[0], 2), 64, H200, mma.TILINGS).split == 1
     assert cheapest(Layout(RESNET[2], 2), 1, H200, mma.TILINGS).split > 1
     assert cheapest(Layout(conv("512,7,7,512,1,1"), 2), 10_000, H200, mma.TILINGS).split == 1
-
-
-def test_blocks_beside_each_other_are_those_that_shared_memory_holds():
-    layout = Layout(RESNET[0], 2)
-    smaller = replace(H200, compute_capability=86)
-    for tiling, fit in ((MIDDLE, 1), (LONG, 1), (SMALL, 2)):
-        found = Product(layout, tiling, 1).clocks(64, smaller)
-        assert found == Product(layout, replace(tiling, resident=fit), 1).clocks(64, smaller)
-        assert found >= Product(layout, tiling, 1).clocks(64, H200)
 
 
 def test_launched_kernels_are_those_that_are_listed(monkeypatch, rng):

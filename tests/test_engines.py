@@ -10,8 +10,6 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lenetgpu.cli import main
 from lenetgpu.papers import warps
@@ -42,14 +40,11 @@ from lenetgpu.papers.convnet2_listings import (
     Sums,
     chunks_of,
     executions,
-    inner_latency,
     line_cycles,
     listing,
-    outer_latency,
     sides_told,
 )
 from lenetgpu.papers.warps import Op
-from lenetgpu.problems import Conv
 from lenetgpu.stages.conv.convnet2.ladder import Loads, Tile, ladder_tile
 
 TILE = ladder_tile(TABLE_1, TABLE_1_BATCH)
@@ -70,22 +65,6 @@ def test_figures_9_and_13_tell_the_filters_side():
     assert max(line_cycles(FIGURE_9, side=32)) < 10  # a local load in under ten cycles, no
 
 
-def test_the_machines_latencies_are_figure_9s():
-    """Within two cycles: the configuration's and the pipeline's, besides the local loads' mean."""
-    for name, field in (("add", "arithmetic"), ("mul", "arithmetic"), ("mad", "mad")):
-        for seen in line_cycles(FIGURE_9, name)[:2]:
-            assert abs(seen - getattr(GTX_480, field)) < 2, name
-    assert min(line_cycles(FIGURE_9, "ld.local")) <= GTX_480.local
-    assert max(line_cycles(FIGURE_9, "ld.local")) >= GTX_480.local
-
-
-def test_figure_9s_lines_are_most_of_the_rolled_runs_time():
-    """A warp's 524 thousand cycles, over 97 % of them there; two lines of it are dots."""
-    warps = executions(True) / (12 * 4 * 7)
-    seen = sum(latency for _, latency in FIGURE_9) / warps
-    assert 0.85 < seen / (0.97 * 524_000) < 1
-
-
 @pytest.mark.parametrize(
     ("seen", "sorts", "step"), [(FIGURE_9, SORTS_9, 0), (FIGURE_13, SORTS_13, 1)], ids=["9", "13"]
 )
@@ -97,26 +76,10 @@ def test_the_lines_of_figures_9_and_13_are_the_models_within_four_cycles(seen, s
             assert abs(means[sort] - cycles) < max(4, 0.02 * cycles), sort
 
 
-def test_means_of_lines_are_the_parts_time():
-    """Weighted by how often they run, they are a warp's time again."""
-    kernel = SIMULATED[2].kernel
-    means, count = line_means(kernel, TABLE_1, TABLE_1_BATCH), Counter()
-    for said in listing(kernel, TILE, 7).program:
-        count[said.part] += 1
-    for part in ("images", "write"):
-        assert means[part] * count[part] == pytest.approx(BASE("inner product engine").parts[part])
-
-
 def test_the_papers_block_and_gpu():
     assert resident(TILE) == 8
     assert TILE.blocks(TABLE_1, TABLE_1_BATCH) == 8 * 15
     assert chunks_of(TABLE_1, TILE) == 7
-
-
-def test_the_engines_latencies():
-    """12 pairs: 24 cycles. A chunk's 48 filter elements and 4 images: 4 + 96 - 2."""
-    assert inner_latency(12) == 24
-    assert outer_latency(4, 48) == 98
 
 
 @pytest.mark.parametrize("sums", Sums)
@@ -243,19 +206,6 @@ def test_more_chunks_than_are_simulated_are_in_proportion():
     assert part.cycles != whole.cycles
     assert part.cycles == pytest.approx(whole.cycles, rel=0.01)
     assert part.total == pytest.approx(whole.total, rel=0.01)
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.integers(1, 5), st.integers(1, 6), st.integers(1, 40), st.integers(1, 4),
-    st.sampled_from(SIMULATED),
-)  # fmt: skip
-def test_more_work_takes_no_less_and_a_longer_latency_neither(channels, side, maps, taps, step):
-    problem = Conv(side, side, channels, maps, taps, taps, pad=2)
-    small, large = (simulate(step.kernel, problem, n, most=2).cycles for n in (16, 1_600))
-    assert large >= small > 0
-    slower = replace(GTX_480, far=2 * GTX_480.far)
-    assert simulate(step.kernel, problem, 16, slower, most=2).cycles > small
 
 
 def test_the_command_prints_the_papers_figures_and_the_models(tmp_path):

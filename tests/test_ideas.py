@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lenetgpu.papers import course
-from lenetgpu.papers.contents import SECTION, SLIDE, texts
+from lenetgpu.papers.contents import SECTION, SLIDE, TEXTS
 from lenetgpu.papers.course_ladder import SAME
 from lenetgpu.papers.shapes import SUITES
 from lenetgpu.stages import variants
@@ -28,7 +28,7 @@ def listed():
 
 
 def test_ideas_stand_where_their_texts_have_them(ideas):
-    contents = {text.name: text for text in texts()}
+    contents = {text.name: text for text in TEXTS}
     for title, rows in ideas.TEXTS:
         items = contents[NAMES.get(title, title)].items
         known = {item.number for item in items if item.kind in (SECTION, SLIDE)}

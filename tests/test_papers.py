@@ -17,15 +17,13 @@ from lenetgpu.papers.contents import (
     SECTION,
     SLIDE,
     TABLE,
-    Item,
-    Text,
     cited,
     references,
-    texts,
 )
+from lenetgpu.papers.contents import TEXTS as ALL
 from lenetgpu.papers.course import BEYOND, FIGURES, ON_CPU
 
-TEXTS = {text.name: text for text in texts()}
+TEXTS = {text.name: text for text in ALL}
 COURSE, PASCAL, CONVNET2 = TEXTS["course"], TEXTS["Pascal"], TEXTS["convnet2"]
 
 
@@ -102,7 +100,7 @@ def test_every_part_is_reproduced_or_says_why_not(name):
     bare = [
         (item.kind, item.number)
         for item in text.items
-        if not (item.places or item.why or item.gaps or named.get((item.kind, item.number)))
+        if not (item.places or item.why or named.get((item.kind, item.number)))
     ]
     assert bare == []
 
@@ -135,12 +133,10 @@ def test_the_suites_rows_cite_parts_that_there_are():
 OF_FOLDER = {
     "stages/conv/convnet2": CONVNET2,
     "papers/convnet2": CONVNET2,
-    "papers/contents/convnet2": CONVNET2,
     "gpu/occupancy": CONVNET2,
     "gpu/instructions": CONVNET2,
     "lab/conv/shares": CONVNET2,
     "stages/conv/prefetch": PASCAL,
-    "papers/contents/pascal": PASCAL,
     "gpu/machines": PASCAL,
 }
 _APART = re.compile(r"the book's Figure [\d.]+")
@@ -165,7 +161,7 @@ def cited_in_prose():
         if path.suffix not in {".py", ".cu", ".cuh"}:
             continue
         name = path.relative_to(package).as_posix()
-        if name == "papers/contents/__init__.py":
+        if name == "papers/contents.py":
             continue  # its examples are of no text
         text = next((t for start, t in OF_FOLDER.items() if name.startswith(start)), COURSE)
         found = set()
@@ -223,28 +219,6 @@ def test_what_follows_a_text_is_not_it():
     paper = "after report 2.2.1: in a row; report 3.1"
     assert cited(paper, COURSE) == {(SECTION, "2.2.1"), (SECTION, "3.1")}
     assert cited(paper, COURSE, literal=True) == {(SECTION, "3.1")}
-
-
-def test_a_gap_is_one_until_its_variant_is_there():
-    item = Item(SECTION, "1", "one", why="why", gaps=(("a.b", "no b"), ("a.c", "no c")))
-    assert item.missing(["x.y"]) == "why; no b; no c"
-    assert item.missing(["a.c"]) == "why; no b"
-    assert Item(SECTION, "1", "one", gaps=(("a.b", "no b"),)).missing(["a.b"]) == ""
-
-
-def test_gaps_name_variants_in_full():
-    gaps = [gap for text in TEXTS.values() for item in text.items for gap in item.gaps]
-    assert gaps and all(re.fullmatch(r"\w+\.\w+", variant) and what for variant, what in gaps)
-
-
-def test_a_slide_goes_by_its_title():
-    found = cited("Tegra X1, per-thread pseudo code", TEXTS["Tegra X1"])
-    assert found == {(SLIDE, "per-thread pseudo code")}
-
-
-def test_a_part_that_is_not_there_is_noticed():
-    text = Text("t", "t", ("t",), (Item(SECTION, "1", "one"),))
-    assert unknown(cited("t 1, 2, fig. 3", text), text) == [(FIGURE, "3"), (SECTION, "2")]
 
 
 def test_the_page_is_current():

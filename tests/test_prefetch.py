@@ -84,17 +84,6 @@ def test_a_small_map_is_loaded_at_once():
     assert not plan.hides
 
 
-def test_many_filters_are_divided():
-    # 28x28, 512 filters, K = 5
-    plan = plan_single(single(28, 512, 5), GTX_1080_TI)
-    assert plan.p_bounds == (1, 5)  # 25 * 19 * 784 / 66048 = 5.6
-    assert plan.d1 == 4 * (25 * 19 + (28 + 4) * 28) == 5484
-    assert plan.d2 == 4 * (25 * 512 + (1 + 4) * 28) == 51_760
-    assert plan.division == 1
-    assert plan.th1 == 25 * 19 * 28 * 28 == 372_400
-    assert plan.hides
-
-
 def test_a_map_too_large_for_shared_memory_is_cut_into_p_pieces():
     # 512x512, 64 filters, K = 3: ceil(64 / 28) = 3 filters, ceil(512 / 28) = 19 lines
     plan = plan_single(single(512, 64, 3), GTX_1080_TI)
@@ -182,17 +171,6 @@ def test_its_64_filters_are_one_too_few_with_segments_of_32_bytes():
     assert (plan.tile.columns, plan.least_filters, violated(plan)) == (256, 33, [])
 
 
-def test_an_h200_asks_for_88_filters():
-    assert H200.n_fma == 700 * 128 * 2 == 179_200
-    for problem in MULTI:
-        plan = strict_plan(problem, H200)
-        assert violated(plan) == [], problem
-        if plan.tile.columns == 128:
-            assert plan.least_filters == 88 <= plan.tile.filters  # 179200 * 4 / (64 * 128) = 87.5
-        else:
-            assert (problem.M, plan.tile.columns, plan.least_filters) == (64, 256, 44)
-
-
 def test_every_shape_of_the_paper_meets_its_constraints_on_its_gpus():
     for machine in (GTX_1080_TI, GTX_TITAN_X):
         assert [p for p in MULTI if violated(strict_plan(p, machine))] == []
@@ -238,13 +216,6 @@ def test_divisions_share_out_what_they_name():
     assert maps.segments(problem) == 1 and maps.columns == 128  # 2 * 56 pixels
     assert maps.tiles(problem) == 27 * -(-256 // maps.filters)  # 54 lines of outputs, two each
     assert strict_plan(problem, GTX_1080_TI).tile.tiles(problem) == 24 * 4  # 3022 pixels by 128
-
-
-def test_filters_are_kept_where_the_paper_says_that_they_can_be():
-    small = Conv(56, 56, 128, 128, 1, 1)  # 65,536 bytes in all: less than 28 x 96 KiB
-    assert strict_plan(small, GTX_1080_TI, "filters").tile.cached
-    large = Conv(28, 28, 512, 512, 5, 5)  # 26 MB
-    assert not strict_plan(large, GTX_1080_TI, "filters").tile.cached
 
 
 def test_the_last_departure_gives_every_block_a_tile():

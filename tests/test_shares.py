@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from compiling import compiles, nvrtc_missing
+from compiling import compiles
 from test_kernels_on_a_cpu import folder, on_a_cpu  # noqa: F401
 from test_kernels_on_a_cpu import version as compiler_version
 
@@ -26,13 +26,12 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.gpu import compiler, instructions, nvrtc
 from lenetgpu.gpu.device import Gpu
-from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED, per_instruction
+from lenetgpu.gpu.instructions import INSTRUCTIONS, NOT_MEASURED
 from lenetgpu.gpu.latency import Latency
 from lenetgpu.gpu.machines import H200
 from lenetgpu.gpu.nvrtc import ARCHITECTURES, Kernel, compile_kernel
 from lenetgpu.lab import charts
 from lenetgpu.lab.conv import shares as command
-from lenetgpu.lab.conv import shares as shown
 from lenetgpu.lab.conv.shares import instruction_rows, latency_row
 from lenetgpu.measure.timing import summarise
 from lenetgpu.papers import convnet2_shares
@@ -226,12 +225,6 @@ def test_clocks_that_cannot_be(noted):
         parted(noted)
 
 
-def test_warps_of_a_launch():
-    """Table 1: 120 blocks of 64 threads."""
-    assert warps_of(UNROLLED, TABLE_1, TABLE_1_BATCH) == 240
-    assert warps_of(UNROLLED, TABLE_1, 1) == 30
-
-
 def test_every_kernel_of_the_ladder_is_parted_or_says_why_not():
     names = {one.variant for one in SHOWN} | set(NOT_PARTED)
     assert names == {step.variant.removeprefix("convnet2.") for step in STEPS}
@@ -296,17 +289,6 @@ def _tiles_of(kernels):
     return [Tile(*(dict(kernel.defines)[name] for name in names)) for kernel in kernels]
 
 
-def test_what_was_compiled_gives_occupancy_and_waves():
-    row = predicted(TABLE_1, 128, "7", table_1_tile(TABLE_1))
-    assert row["blocks"] == 120 and row["tile_bytes"] == 3_840 and row["whole_bytes"] == 24_000
-    if nvrtc_missing() is None:
-        kernel = step_of(table_1_tile(TABLE_1)).kernel(TABLE_1, 128)
-        found = convnet2_shares.compiled(kernel, row, "sm_90a", H200)
-        assert found["shared_bytes"] == 3_840 and 1 <= found["blocks_per_sm"] <= 32
-        at_once = found["blocks_per_sm"] * H200.multiprocessors
-        assert found["waves"] == pytest.approx(120 / at_once)
-
-
 # Instructions
 
 SASS = {"FFMA": FFMA, "IMAD": IMAD, "LDS": LDS, "LDL": LDL, "STS": STS, "STL": STL, "LDC": LDC,
@@ -330,20 +312,6 @@ def test_a_chain_is_made_of_its_instruction(one):
         assert any(0 <= more <= 2 for more in beyond), turns  # the loop may use some too
     else:
         assert one.sass == "IADD"
-
-
-@compiles
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_chains_compile_everywhere(arch):
-    if not nvrtc.supported(arch):
-        pytest.skip(f"this NVRTC does not compile for {arch}")
-    for one in INSTRUCTIONS if arch == "sm_75" else INSTRUCTIONS[::4]:
-        assert compile_kernel(one.kernels()[0], arch).resources.spill_bytes == 0
-
-
-def test_clocks_of_an_instruction():
-    assert per_instruction((10_000, 18_192), 1) == 4.0
-    assert per_instruction((10_000, 18_192), 16) == 0.25
 
 
 def test_rows_of_instructions_have_the_papers_lines():
@@ -443,12 +411,6 @@ def test_the_command_prints_every_table_and_writes_files(pretended, tmp_path):
     assert picture.stat().st_size > 10_000
 
 
-def test_a_suite_has_all_its_shapes(pretended, tmp_path):
-    out = tmp_path / "s.json"
-    assert run("--suite", "convnet2", "--json", out).exit_code == 0
-    assert [case["label"] for case in json.loads(out.read_text())["cases"]] == list(SHAPES)
-
-
 def test_what_is_wrong_ends_with_1(pretended):
     pretended.setattr(command, "_case", lambda shape, gpu, say: made_up_case(wrong=True))
     result = run()
@@ -478,12 +440,6 @@ def test_bars_end_at_a_hundred_and_are_as_wide_as_their_shares(tmp_path):
     assert "the paper: compute 97%" in rows[0]["kernel"]
     with pytest.raises(LenetError, match="found none"):
         charts.parted({"kernels": []}, told=True)
-
-
-def test_markdown_has_a_row_a_kernel_and_a_tile():
-    case = made_up_case()
-    rows = shown.table(made_up(case)).markdown().strip().splitlines()
-    assert len(rows) == 2 + len(case["kernels"]) + len(case["tiles"])
 
 
 # What is measured, on a field of made-up verdicts and times

@@ -52,11 +52,6 @@ def test_independent_instructions_take_a_cycle_each():
     assert cycles(independent(Op.ARITHMETIC, 3)) == 6
 
 
-def test_two_warps_hide_each_other():
-    """Warp 0 issues at 0, 4, 8, warp 1 at 1, 5, 9."""
-    assert cycles(dependent(Op.ARITHMETIC, 3), warps=2) == 13
-
-
 def test_five_warps_are_bound_by_issue():
     """15 instructions of five warps at one a cycle, the last at 14; two schedulers: 9 at most."""
     assert cycles(dependent(Op.ARITHMETIC, 3), warps=5) == 14 + 4
@@ -65,28 +60,11 @@ def test_five_warps_are_bound_by_issue():
     assert cycles(independent(Op.ARITHMETIC, 3), warps=6) == 17 + 4
 
 
-def test_a_pair_of_loads_and_a_product():
-    """Loads at 0 and 1, the second there at 6, the product from 6 to 12, its store at 12."""
-    program = [
-        Instruction(Op.SHARED, at=0),
-        Instruction(Op.SHARED, at=1),
-        Instruction(Op.MAD, (0, 1), 2),
-        Instruction(Op.STORE, (2,), 3),
-    ]
-    assert cycles(program) == 13
-
-
 def test_one_memory_unit_serves_all_schedulers():
     """Three warps' two loads each, a port of 4 cycles: the sixth goes at 20."""
     core = replace(BOUND, schedulers=3, port=4)
     assert cycles(independent(Op.SHARED, 2), core, warps=3) == 20 + 5
     assert cycles(independent(Op.ARITHMETIC, 2), core, warps=3) == 1 + 4
-
-
-def test_a_warp_that_waits_for_memory_lets_another_compute():
-    """Both load at 0 and 1 with a port of 10 (0, 10), and add when theirs is there: 15 + 4."""
-    program = [Instruction(Op.SHARED, at=0), Instruction(Op.ARITHMETIC, (0,), 1)]
-    assert cycles(program, replace(BOUND, port=10), warps=2) == 19
 
 
 def test_lines_from_beyond_the_first_cache_come_one_by_one():
@@ -122,15 +100,6 @@ def test_a_barrier_waits_for_its_own_block_only():
     alone = run(core, program, 1, 2)
     assert alone.cycles == 16 + 4
     assert alone.parts == {"load": 16 + 16, "sum": 8}
-
-
-def test_a_block_does_not_wait_for_another():
-    """Warps 0 and 3 share a scheduler: barriers at 4, 2, 2, 5, left at 6, 5, 6, 7 to add."""
-    program = [Instruction(Op.ARITHMETIC, at=0), Instruction(Op.ARITHMETIC, at=1)]
-    program += [Instruction(Op.BARRIER, at=2, part="wait"), Instruction(Op.ARITHMETIC, at=3)]
-    found = run(replace(BOUND, schedulers=3), program, 2, 2)
-    assert found.parts["wait"] == 2 + 3 + 4 + 2
-    assert found.cycles == 11
 
 
 def test_a_warps_time_is_charged_to_the_instruction_that_it_stood_at():
