@@ -7,8 +7,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -305,26 +303,6 @@ def test_what_a_batch_raises_comes_behind_the_answers_before_it(net, digits, tru
         with pytest.raises(error):
             found.extend(net.stream(batches))
         np.testing.assert_array_equal(np.concatenate(found), truth[1][:8])
-
-
-def test_threads_share_a_net(digits, truth, monkeypatch):
-    """Each has its own images' labels; on a CPU, whose cores one call fills, they take turns."""
-    inside, plain = [], CpuRunner.run
-
-    def run(self, images, labels, *rest):
-        inside.append(threading.get_ident())
-        time.sleep(0.001)
-        plain(self, images, labels, *rest)
-        assert inside[-1] == threading.get_ident()
-
-    with LeNet.load(device="cpu") as shared:
-        monkeypatch.setattr(CpuRunner, "run", run)
-        parts = [slice(lo, lo + 1 + lo % 5) for lo in range(35)]
-        with ThreadPoolExecutor(6) as callers:
-            found = list(callers.map(lambda part: shared(digits[part]), parts))
-        for part, labels in zip(parts, found, strict=True):
-            np.testing.assert_array_equal(labels, truth[1][part])
-        assert len(set(inside)) > 1
 
 
 def test_a_call_that_fails_leaves_the_net_usable(digits, truth, monkeypatch):

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from conftest import ROOT
-from pretended_gpu import PretendedGpu, streamer_on
 
 from lenetgpu.cli import main
 from lenetgpu.cpu import threads
@@ -27,7 +26,6 @@ from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import Source
 from lenetgpu.files.source import open_source
-from lenetgpu.lab import console as progress
 from lenetgpu.lab import infer as job
 from lenetgpu.measure import timing
 from lenetgpu.measure.outcome import Request
@@ -507,24 +505,6 @@ def test_ctrl_c_before_the_first_label_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_of_a_batch_is_counted_and_the_batch_is_the_one_that_was_asked_for():
-    def stop(done, total):
-        if done == 2 * CPU_CHUNK:
-            raise KeyboardInterrupt
-
-    outcome = job.infer(
-        Request(limit=600, batch=500, device="cpu", plan="tiled", min_accuracy=1.0), stop
-    )
-    count = 2 * CPU_CHUNK
-    assert outcome.ended() == {
-        "interrupted": True, "images_asked": 600, "images_done": count, "batch": 500,
-        "repeated": False, "streams": 1, "chunk": None, "zero_copy": False,
-        "model_ms": None, "from": "memory", "notes": [],
-    }  # fmt: skip
-    assert len(outcome.labels) == outcome.done == len(outcome.truth) == count
-    assert outcome.images_per_second == count / (outcome.phases["first"] / 1e3)
-
-
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
     again = DRIVER.replace(
         "main(arg",
@@ -566,31 +546,6 @@ def test_ctrl_c_in_a_profile_keeps_the_passes_that_were_whole(tmp_path, whole, t
         assert document["stages"] == []
         assert document["residual_ms"] is document["hint"] is None
         assert not forms["csv"].exists() and not forms["markdown"].exists()
-
-
-def test_ctrl_c_in_a_gpus_first_pass_keeps_what_was_queued():
-    gpu = PretendedGpu()
-    made, ran = streamer_on(gpu, 4, 2), object.__new__(job._Run)
-    images, labels = gpu.pinned((10, 28, 28, 1), np.uint8), gpu.pinned((10,), np.int32)
-    images[:, 0, 0, 0] = np.arange(10)
-    told = []
-
-    def stop(done, total):
-        told.append((done, total))
-        if len(told) == 2:
-            raise KeyboardInterrupt
-
-    made.results = lambda n, scored: (labels, None)
-    ran.engine, ran.request = SimpleNamespace(phases=timing.Phases()), Request()
-    ran.source, ran.runner, ran.images = range(10), made, images
-    ran.tally = progress.Tally(10, stop)
-    ran.tally.expect(1)
-    with pytest.raises(KeyboardInterrupt):
-        ran._classify()
-    assert ran.done == 8
-    np.testing.assert_array_equal(ran.labels[:8], range(8))
-    assert ran.engine.phases["first"] > 0
-    assert told == [(4, 10), (8, 10)]
 
 
 def stop_at(images):
