@@ -13,7 +13,7 @@ import pytest
 
 from lenetgpu.errors import LenetError
 from lenetgpu.net import images, single
-from lenetgpu.net.homes import Home
+from lenetgpu.net.images import Home
 from lenetgpu.net.single import OneImage, Single, one_image
 from lenetgpu.stages.fused import resident
 

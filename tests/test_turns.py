@@ -16,7 +16,6 @@ from lenetgpu import LeNet, LenetError
 from lenetgpu.cpu.turns import Left, Owned, Turn
 from lenetgpu.files import assets
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.net.homes import home_of
 from lenetgpu.net.images import take
 from lenetgpu.net.runners import CpuRunner, Pool
 from lenetgpu.pipeline import Pipeline
@@ -176,15 +175,11 @@ class Interface:
         self.__cuda_array_interface__ = told
 
 
-@pytest.mark.parametrize(
-    "told", [{}, {"data": None}, {"data": ("x", False)}, {"data": ()}, None, {"data": 7}]
-)
-def test_a_broken_interface_is_refused_in_a_sentence(told, monkeypatch):
+def test_a_broken_interface_is_refused_in_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    with pytest.raises(LenetError, match="expected a __cuda_array_interface__ whose data is"):
-        home_of(Interface(told))
-    with pytest.raises(LenetError, match="images: expected a __cuda_array_interface__"):
-        take(Interface(told), "cuda:0")
+    for told in ({}, {"data": None}, None):
+        with pytest.raises(LenetError, match="images: expected an array that can be read, found I"):
+            take(Interface(told), "cuda:0")
 
 
 def test_an_address_that_no_gpu_knows_is_refused(monkeypatch):

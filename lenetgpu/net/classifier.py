@@ -32,8 +32,7 @@ from lenetgpu.gpu.device import FORKED
 from lenetgpu.gpu.faults import tell, telling
 from lenetgpu.measure.outcome import DEFAULT_BATCH, Request
 from lenetgpu.net.engine import Engine
-from lenetgpu.net.homes import in_order_of
-from lenetgpu.net.images import Taken, take
+from lenetgpu.net.images import Taken, in_order_of, take
 from lenetgpu.net.runners import CpuRunner, DeviceRunner, GpuRunner, Pool
 from lenetgpu.net.single import Single
 from lenetgpu.network import CLASSES, IMAGE_SHAPE

@@ -91,40 +91,30 @@ class Lanes:
     def queue(self, turn: int, chunk: Chunk, mark: Mark | None = None, done: Any = None) -> None:
         """Queue chunk number `turn` of a pass; `done` is then an event after its last copy."""
         device, lane = self._device, self._lanes[turn % len(self._lanes)]
+
+        def tell(stream: Any, name: str | None) -> None:
+            if mark is not None:
+                with device.on(stream):
+                    mark(lane.number, name)
+
         if self._zero_copy and chunk.images.ctypes.data % ALIGNED == 0:
             taken = device.mapped(chunk.images)
-            if mark is not None:
-                with device.on(lane.stream):
-                    mark(lane.number, None)
+            tell(lane.stream, None)
         else:
-            taken = self._copied(lane, chunk.images, mark)
+            if lane.used:
+                device.wait(self._copying, lane.emptied)
+            tell(self._copying, None)
+            if lane.images is None:
+                lane.images = self._images(self.dtype)
+            taken = lane.images[: len(chunk.images)]
+            device.copy(taken, chunk.images, self._copying)
+            tell(self._copying, "images to device")
+            device.record(lane.copied, self._copying)
+            device.wait(lane.stream, lane.copied)
         with device.on(lane.stream):
             self._run(lane, taken, chunk, mark)
         if done is not None:
             device.record(done, lane.stream)
-
-    def _copied(self, lane: Lane, images: Any, mark: Mark | None) -> Any:
-        """Images in the lane's memory, whose stream waits for their copy."""
-        device = self._device
-        if lane.used:
-            device.wait(self._copying, lane.emptied)
-        if mark is not None:
-            with device.on(self._copying):
-                mark(lane.number, None)
-        taken = self._copy(lane, images)
-        if mark is not None:
-            with device.on(self._copying):
-                mark(lane.number, "images to device")
-        device.record(lane.copied, self._copying)
-        device.wait(lane.stream, lane.copied)
-        return taken
-
-    def _copy(self, lane: Lane, images: Any) -> Any:
-        if lane.images is None:
-            lane.images = self._images(self.dtype)
-        buffer = lane.images[: len(images)]
-        self._device.copy(buffer, images, self._copying)
-        return buffer
 
     def _run(self, lane: Lane, buffer: Any, chunk: Chunk, mark: Mark | None) -> None:
         """Kernels, which write the labels to host memory where a kernel writes them at all."""
