@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import early
-from lenetgpu.files.early import read_early
+from lenetgpu.files import source as source_module
 from lenetgpu.files.reading import MemorySource, Source
+from lenetgpu.files.source import read_early
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (9, 28, 28, 1), dtype=np.uint8)
 
@@ -64,10 +64,10 @@ def test_what_goes_wrong_comes_up_where_it_is_read_each_time():
 def test_large_files_and_arrays_are_read_where_they_are_wanted(monkeypatch):
     memory = MemorySource(IMAGES, None, "memory")
     assert read_early(memory) is memory
-    monkeypatch.setattr(early, "MOST_BYTES", IMAGES.nbytes - 1)
+    monkeypatch.setattr(source_module, "EARLY_BYTES", IMAGES.nbytes - 1)
     held = Held()
     assert read_early(held) is held
-    monkeypatch.setattr(early, "MOST_BYTES", IMAGES.nbytes)
+    monkeypatch.setattr(source_module, "EARLY_BYTES", IMAGES.nbytes)
     held.may_read.set()
     read_early(held).close()
     assert held.calls == [(0, 9), "closed"]

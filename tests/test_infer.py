@@ -21,7 +21,7 @@ from conftest import ROOT
 from lenetgpu.cli import main
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import early
+from lenetgpu.files import source as source_module
 from lenetgpu.files.checksums import ATTRIBUTE
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.reading import Source
@@ -227,7 +227,7 @@ N = 330
 def streamed(monkeypatch):
     """Nothing is small enough to be read whole, or before it is asked for."""
     monkeypatch.setattr(job, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(early, "MOST_BYTES", 0)
+    monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lenetgpu.check import mistakes
 from lenetgpu.check.mistakes import Mistakes, confusion, confusions, per_digit
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.files import early
+from lenetgpu.files import source as source_module
 from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.reading import MemorySource
 from lenetgpu.lab import infer as job
@@ -226,7 +226,7 @@ def test_every_form_gives_the_same_mistakes(data, tmp_path, monkeypatch, form, l
         beside.write_bytes(gzip.compress(sizes + labels.astype(np.uint8).tobytes()))
     if large:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
-        monkeypatch.setattr(early, "MOST_BYTES", 0)
+        monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
     outcome = job.infer(asked(path, batch=50))
     assert outcome.streamed is large and outcome.scores is None
     for name in ("index", "label", "predicted", "runner_up"):
@@ -246,7 +246,7 @@ def test_ctrl_c_leaves_what_there_is(data, tmp_path, monkeypatch, large, output)
     whole = job.infer(asked(data)).mistakes.rows
     if large:
         monkeypatch.setattr(job, "WHOLE_BYTES", 0)
-        monkeypatch.setattr(early, "MOST_BYTES", 0)
+        monkeypatch.setattr(source_module, "EARLY_BYTES", 0)
 
     def stop(done, total):
         if done >= 100:

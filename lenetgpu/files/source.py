@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
@@ -12,8 +15,12 @@ from lenetgpu.files.idx import open_idx, open_npy
 from lenetgpu.files.kinds import START, kind_of
 from lenetgpu.files.reading import Dataset, MemorySource, Source
 from lenetgpu.files.regular import GZIP_MAGIC, open_regular
+from lenetgpu.network import IMAGE_SHAPE
 
-__all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source"]
+if TYPE_CHECKING:
+    from lenetgpu.files.reading import Array
+
+__all__ = ["DATA", "Dataset", "MemorySource", "Source", "form_of", "open_source", "read_early"]
 
 _EXPECTED = "images in HDF5, IDX or .npy form"
 DATA: dict[str, Callable[[Path, int, int | None], Source]] = {
@@ -64,3 +71,48 @@ def open_source(path: Path, skip: int = 0, limit: int | None = None) -> Source:
         size = path.stat().st_size
         found = f"{size:,} bytes of another form" if size else "an empty file"
     raise LenetError(f"{path}: expected {_EXPECTED}, found {found}")
+
+
+EARLY_BYTES = 64 << 20
+"""Of images that `read_early` reads; more are read where they are wanted."""
+
+
+def read_early(source: Source) -> Source:
+    """`source`, being read from now on where it is small; what fails is raised where it is read."""
+    size = len(source) * prod(IMAGE_SHAPE) * (1 if source.dtype == "uint8" else 4)
+    if size > EARLY_BYTES or isinstance(source, MemorySource):
+        return source
+    return _EarlySource(source)
+
+
+class _EarlySource(Source):
+    def __init__(self, inner: Source) -> None:
+        super().__init__(inner.source, inner.dtype, inner.labels, inner.chosen)
+        self._inner = inner
+        self._found: Dataset | None = None
+        self._failed: BaseException | None = None
+        self._thread = Thread(target=self._read, name="lenetgpu-early")
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            self._found = self._inner.whole()
+        except BaseException as error:
+            self._failed = error
+
+    def whole(self) -> Dataset:
+        """What the thread read, waited for; what it raised is raised here."""
+        self._thread.join()
+        if self._found is None:
+            assert self._failed is not None
+            raise self._failed
+        return self._found
+
+    def _fill(self, first: int, out: Array) -> None:
+        lo = first - self.chosen.start
+        out[...] = self.whole().images[lo : lo + len(out)]
+
+    def close(self) -> None:
+        """Let go of the file when it is read."""
+        self._thread.join()
+        self._inner.close()

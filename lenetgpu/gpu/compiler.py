@@ -79,7 +79,9 @@ def asked() -> Compiler:
     places = _loaded()
     build = f"{Path(places[0][0]).name} {places[0][1]}" if places else ""
     found = Compiler((int(major), int(minor)), options, build)
-    _remember(found, places)
+    if places:  # it is known which file is loaded
+        facts = asdict(found) | {"library": places[0][0], "places": places}
+        entries.keep("nvrtc", _record(), facts)
     return found
 
 
@@ -135,10 +137,3 @@ def _loaded() -> list[list[Any]] | None:
         return _places(file)
     except (OSError, ValueError):
         return None
-
-
-def _remember(found: Compiler, places: list[list[Any]] | None) -> None:
-    if places:
-        entries.keep(
-            "nvrtc", _record(), asdict(found) | {"library": places[0][0], "places": places}
-        )

@@ -53,7 +53,8 @@ class Graph:
                 for branch in branches:
                     self._order(branch, [self.stream])
             except BaseException as error:
-                self._abandon()
+                with contextlib.suppress(Exception):
+                    self.stream.end_capture()
                 if not isinstance(error, Exception):
                     raise
                 reason = (str(error).splitlines() or [""])[0]
@@ -69,10 +70,6 @@ class Graph:
         event.record(before)
         for stream in streams:
             stream.wait_event(event)
-
-    def _abandon(self) -> None:
-        with contextlib.suppress(Exception):
-            self.stream.end_capture()
 
     def launch(self) -> None:
         """Queue all calls on the current stream."""

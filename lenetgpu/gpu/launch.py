@@ -112,10 +112,13 @@ def _launch_overlapping(
     function: int, grid: Dim, block: Dim, args: tuple[Any, ...], shared: int
 ) -> None:
     import cupy
+    import numpy as np
 
     config = _overlapping(grid, block, shared, cupy.cuda.get_current_stream().ptr)
-    values = [
-        (ctypes.c_uint64(arg.data.ptr) if isinstance(arg, cupy.ndarray) else _plain(arg))
+    values: list[Any] = [
+        ctypes.c_uint64(arg.data.ptr)
+        if isinstance(arg, cupy.ndarray)
+        else np.ctypeslib.as_ctypes_type(arg.dtype)(arg.item())  # the value of the same bytes
         for arg in args
     ]
     addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -130,12 +133,6 @@ def _launch_overlapping(
         if status == OUT_OF_MEMORY:
             raise MemoryError(sentence)
         raise LenetError(lost() if note_lost(status) else sentence)
-
-
-def _plain(scalar: Any) -> Any:
-    import numpy as np
-
-    return np.ctypeslib.as_ctypes_type(scalar.dtype)(scalar.item())
 
 
 def launch(

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.files import assets
-from lenetgpu.files.early import read_early
 from lenetgpu.files.output import LabelWriter, open_labels
-from lenetgpu.files.source import MemorySource, Source, open_source
+from lenetgpu.files.source import MemorySource, Source, open_source, read_early
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.console import Tally
 from lenetgpu.lab.mistakes import Noting

@@ -77,11 +77,9 @@ class Gathered:
         ]
         known = [labels for labels in self.labels if labels is not None]
         truth = np.concatenate(known) if len(known) == len(self.labels) else None
-        return MemorySource(np.concatenate(parts), truth, self._called())
-
-    def _called(self) -> str:
         first, more = self.names[0], len(self.names) - 1
-        return f"{first} and {more:,} more" if more else first
+        called = f"{first} and {more:,} more" if more else first
+        return MemorySource(np.concatenate(parts), truth, called)
 
 
 def meant(arguments: Sequence[str]) -> Meant:

@@ -124,11 +124,15 @@ class Temporary:
 
     def __init__(self, folder: Path) -> None:
         _swept(folder)
+
+        def private(name: str, flags: int) -> int:
+            return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+
         while True:
             self.path = folder / (_PREFIX + os.urandom(8).hex())
             living().add(self.path)
             try:
-                self.file = open(self.path, "x+b", opener=_private)  # noqa: SIM115
+                self.file = open(self.path, "x+b", opener=private)  # noqa: SIM115
             except OSError:
                 living().discard(self.path)
                 raise
@@ -166,10 +170,6 @@ class Temporary:
         with suppress(FileNotFoundError):
             self.path.unlink()
         living().discard(self.path)
-
-
-def _private(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _locked(handle: int) -> bool:

@@ -11,7 +11,7 @@ holds it for ever. So all headers are looked at first.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,21 +51,17 @@ def require_trees(path: Path, file: BinaryIO) -> None:
         few = _ENDS // _PART
         parts = parts[:few] + parts[-few - 1 :]
     look = partial(_first_wrong, held, base)
-    found = look(0) if len(parts) < 2 else _by_threads(look, parts)
+    if len(parts) < 2:
+        found = look(0)
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(min(_THREADS, core_count())) as pool:
+            found = next(filter(None, pool.map(look, parts)), "")
     if found:
         raise LenetError(
             f"{path}: expected B-trees and heaps that {held.size:,} bytes can hold, found {found}"
         )
-
-
-def _by_threads(look: Callable[[int], str], parts: Iterable[int]) -> str:
-    from concurrent.futures import ThreadPoolExecutor
-
-    pool = ThreadPoolExecutor(min(_THREADS, core_count()))
-    try:
-        return next(filter(None, pool.map(look, parts)), "")
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _first_wrong(file: OpenFile, base: int, start: int) -> str:
@@ -147,7 +143,10 @@ def _wrong_heap(data: Any, starts: Any, file: OpenFile, base: int) -> str:
         _, version, _, filters, _, width, first, most, bits, _, _, rows = _HEAP.unpack_from(
             data, at
         )
-        sized = all(_power(n) for n in (width, first, most)) and first <= most <= _MOST_HEAP_BYTES
+        sized = (
+            all(n.bit_count() == 1 for n in (width, first, most))
+            and first <= most <= _MOST_HEAP_BYTES
+        )
         fine = sized and bits <= 64 and rows <= 64 and first.bit_length() <= bits
         if version == 0 and not (fine and filters == 0):
             said = f"{width:,} blocks of {first:,} to {most:,} bytes in {rows:,} rows"
@@ -189,7 +188,3 @@ _CHECKS: dict[int, tuple[tuple[bytes, Callable[..., str]], ...]] = {
     _VIRTUAL[0]: ((_VIRTUAL, _wrong_layout),),
 }
 """By a byte that is looked for first: what it may be of, and what may be wrong with that."""
-
-
-def _power(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0
