@@ -8,17 +8,17 @@ draws the same ones.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import io
-import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+from measured import ROOT, filled, md
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from lenetgpu import LeNet, LenetError
@@ -26,7 +26,6 @@ from lenetgpu.files.assets import default_digits
 from lenetgpu.files.source import open_source
 from lenetgpu.pictures import read_digit
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "pictures.md"
 SEED, OTHERS, DRAWN = 14, 1400, 50
 HANDS = ("strokes", "font", "strokes", "font", "strokes")
@@ -207,15 +206,14 @@ def right(rows: list[dict[str, Any]]) -> int:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a row a picture, the wrong ones in bold, and how many are right."""
-    lines = ["| picture | drawn | found | sure | said |", "|---|---|---:|---:|---|"]
+    cells = []
     for row in rows:
         digit = "none" if row["found"] is None else str(row["found"])
         if row["found"] != row["digit"]:
             digit = f"**{digit}**, is {row['digit']}"
         sure = f"{row['sure']:.0%}" if "sure" in row else ""
-        said = "; ".join(row["notes"])
-        lines.append(f"| `{row['file']}` | {row['what']} | {digit} | {sure} | {said} |")
-    return "\n".join(lines)
+        cells.append([f"`{row['file']}`", row["what"], digit, sure, "; ".join(row["notes"])])
+    return md("picture | drawn | found> | sure> | said", cells)
 
 
 def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:
@@ -226,34 +224,21 @@ def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -
     )
 
 
-def fill(text: str) -> None:
-    """Put `text` in the page's place for it; SystemExit where there is none."""
-    marked = r"(<!-- begin:pictures -->\n).*(\n<!-- end:pictures -->)"
-    page, filled = re.subn(marked, lambda m: m[1] + text + m[2], PAGE.read_text(), flags=re.DOTALL)
-    if filled != 1:
-        raise SystemExit(f"{PAGE}: expected one place for the table, found {filled}")
-    PAGE.write_text(page)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seed", type=int, help="print the table of this seed's pictures")
-    parser.add_argument("--count", type=int, help=f"how many of --seed ({DRAWN})")
-    parser.add_argument("--folder", type=Path, help="keep the pictures here")
-    asked = parser.parse_args()
-    if asked.count is not None and asked.seed is None:
-        parser.error("--count: expected with --seed, found without; the page has its own number")
+@click.command()
+@click.option("--seed", type=int, help="Print the table of this seed's pictures.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Keep the pictures here.")
+def main(seed: int | None, folder: Path | None) -> None:
+    """Draw pictures, classify them, and write the table in docs/pictures.md."""
     with tempfile.TemporaryDirectory() as scratch, LeNet.load(device="cpu") as net:
-        folder = asked.folder or Path(scratch)
+        folder = folder or Path(scratch)
         folder.mkdir(exist_ok=True)
-        if asked.seed is not None:
-            rows = classified(pictures(asked.seed, asked.count or DRAWN), folder, net)
-            print(table(rows), f"\n{right(rows)} of {len(rows)} are right")
+        rows = classified(pictures(SEED if seed is None else seed), folder, net)
+        if seed is not None:
+            click.echo(f"{table(rows)}\n{right(rows)} of {len(rows)} are right")
             return
-        rows = classified(pictures(SEED), folder, net)
         other = classified(pictures(OTHERS, 20 * DRAWN), folder, net)
-    fill(f"{counts(SEED, rows, other)}\n\n{table(rows)}")
-    print(f"{right(rows)} of {len(rows)} and {right(other)} of {len(other)} are right")
+    text = f"{counts(SEED, rows, other)}\n\n{table(rows)}"
+    PAGE.write_text(filled(PAGE.name, PAGE.read_text(), "pictures", text))
 
 
 if __name__ == "__main__":

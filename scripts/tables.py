@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from statistics import geometric_mean
@@ -1009,40 +1009,6 @@ def main(check: bool) -> None:
     for page in stale:
         click.echo(f"{page} is stale: run scripts/tables.py" if check else f"{page} written")
     sys.exit(bool(check and stale))
-
-
-# --- figures without a file behind them (tests/test_docs.py)
-
-_EXCUSE = re.compile(
-    r"Figures (?:in this section|on this page)(?: outside generated tables)? were seen during"
-    r" development on an? [^;]+, \d{4}-\d{2}-\d{2}; no file records them\."
-)
-_BLOCK = re.compile(r"<!-- begin:([\w-]+) -->.*?<!-- end:\1 -->", re.DOTALL)
-_UNITS = r"ms|us|ns|s|%|TFLOP/s|GFLOP/s|T?GB/s|TB/s|images/s|GHz|MHz|W"
-_FIGURE = re.compile(rf"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:\s?(?:{_UNITS})|x)(?![\w/])")
-_DEFINED = re.compile(r"95\s%\s(?:confidence\s)?interval")
-
-
-def _sections(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the parts of a page from heading to heading, and whether a line excuses its figures."""
-    excused = [False] * 7
-    for part in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
-        marks = re.match(r"#*", part)
-        level = len(marks[0]) if marks else 0
-        here = _EXCUSE.search(" ".join(part.split())) is not None
-        excused[level:] = [here] * (7 - level)
-        yield part, any(excused[: level + 1])
-
-
-def unbacked(text: str) -> list[str]:
-    """Return the figures of a page that are in no generated part and that no line owns up to."""
-    left = _QUOTE.sub("", _BLOCK.sub("", text))
-    return [
-        figure
-        for part, excused in _sections(left)
-        if not excused
-        for figure in _FIGURE.findall(_DEFINED.sub("", part))
-    ]
 
 
 if __name__ == "__main__":

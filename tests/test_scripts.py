@@ -217,31 +217,6 @@ def test_a_quoted_figure_is_what_the_files_say(script):
         tables.quoted("<!-- figure:nobody -->1<!-- end -->")
 
 
-EXCUSE = (
-    "Figures in this section were seen during development on an NVIDIA H200, 2026-11-20; no file "
-    "records them."
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("# A\n\nIt takes 4.5 ms, 12x, 96 %.\n", ["4.5 ms", "12x", "96 %"]),
-        ("a 4x4 tile, 5x5 filters, m64n144, F(2x2,5x5), 16 x 4 threads, sm_90, 10,000 images", []),
-        (f"# A\n\n## B\n\n{EXCUSE}\n\n### C\n\n5 ms\n", []),
-        (f"# A\n\n## B\n\n{EXCUSE}\n\n## C\n\n5 ms\n", ["5 ms"]),
-        (f"# A\n\n{EXCUSE.replace('; no file records them', '')}\n\n5 ms\n", ["5 ms"]),
-        (
-            "<!-- begin:x -->\n5 ms\n<!-- end:x -->\n<!-- figure:x -->7 ms<!-- end --> 6 ms",
-            ["6 ms"],
-        ),
-        ("the 95 % confidence interval", []),
-    ],
-)
-def test_what_counts_as_a_figure(script, text, left):
-    assert script("tables").unbacked(text) == left
-
-
 def test_every_shape_of_a_suite_is_of_one_class(script):
     tables = script("tables")
     found = {
