@@ -84,7 +84,6 @@ def all_groups(count: int) -> tuple[Any, list[Group]]:
 
 
 def run(plan: Plan, weights: Weights, images: Any, gpu: Gpu | None) -> tuple[Any, Any]:
-    """Scores (N, 10) and labels (N,) of `images`, poisoned before."""
     chunk = min(len(images), default_chunk(plan.device))
     pipeline = Pipeline(plan, weights, len(images), "uint8", chunk)
     pipeline.poison()

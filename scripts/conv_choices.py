@@ -119,7 +119,6 @@ def told(case: dict[str, Any], machine: Machine) -> tuple[dict[str, float], tupl
 
 
 def timed(case: dict[str, Any], machine: Machine) -> dict[str, float]:
-    """Microseconds of those of best's algorithms that count, in NCHW."""
     return told(case, machine)[0]
 
 
@@ -150,7 +149,6 @@ def table(root: Path = MEASURED) -> dict[str, Any]:
 
 
 def text(root: Path = MEASURED) -> str:
-    """The table's file: a line a row."""
     made = table(root)
     lines = ",\n".join(f"  {json.dumps(row)}" for row in made["rows"])
     return f'{{"schema": {made["schema"]}, "rows": [\n{lines}\n]}}\n'

@@ -41,7 +41,6 @@ def chosen(gpu: Gpu, images: int) -> dict[str, Plan]:
 
 
 def measured(gpu: Gpu, plans: Mapping[str, Plan], images: int) -> dict[str, Any]:
-    """The document; LenetError without Nsight Compute."""
     keys, own = suite_keys(), places(suite_keys())
     works = [Work("suite", tuple(own.values())), *map(Work.of, plans.values())]
     asked = Images(assets.default_digits(), assets.default_weights(), images)

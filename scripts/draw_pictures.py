@@ -200,7 +200,6 @@ def classified(drawn: list[Drawn], folder: Path, net: LeNet) -> list[dict[str, A
 
 
 def right(rows: list[dict[str, Any]]) -> int:
-    """How many rows have their digit."""
     return sum(row["found"] == row["digit"] for row in rows)
 
 
@@ -217,7 +216,6 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def counts(seed: int, rows: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:
-    """The sentence over the table."""
     return (
         f"{right(rows)} of {len(rows)} are right (seed {seed}); of {len(other)} others (seed "
         f"{OTHERS}) {right(other)}. On a CPU, with the weights that ship."

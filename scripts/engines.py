@@ -143,12 +143,10 @@ def filter_sentence() -> str:
 
 
 def steps_table() -> str:
-    """Cycles of each step, and where a warp's go."""
     return Table(STEP_COLUMNS, step_rows(TABLE_1, TABLE_1_BATCH)).markdown().rstrip()
 
 
 def lines_table() -> str:
-    """Figures 9 and 13 by sorts of lines, beside the model's means."""
     rows = []
     figures = (("9", FIGURE_9, SORTS_9), ("13", FIGURE_13, SORTS_13))
     for (name, seen, sorts), step in zip(figures, STEPS, strict=False):
@@ -182,7 +180,6 @@ def figures_table() -> str:
 
 
 def changes_table() -> str:
-    """The model's figures with one assumption changed; those that agree with the paper in bold."""
     names, rows = [change.name for change in CHANGED], []
     claims = {claim.name: claim for claim in CLAIMS}
     for row in claim_rows(TABLE_1, TABLE_1_BATCH):

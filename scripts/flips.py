@@ -147,7 +147,6 @@ def flipped(path: Path, bit: int) -> Iterator[None]:
 
 
 def same(found: list[Any], expected: list[Any]) -> bool:
-    """To the bit, type and shape too."""
     pairs = zip(map(np.asarray, found), map(np.asarray, expected), strict=True)
     facts = [(a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()) for a, b in pairs]
     return all(facts)

@@ -65,7 +65,6 @@ class Options:
 
 
 def digest(data: bytes) -> str:
-    """Return what a file is called by."""
     return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -185,7 +184,6 @@ class Child:
 
 
 def alone(form: Format, data: bytes, valid: set[str], limit: float) -> tuple[str, str]:
-    """Return how one file ends in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         child = Child(form, Path(folder), [data], valid)
         while not child.over(limit):
@@ -221,7 +219,6 @@ class Fuzzer:
             raise click.ClickException(f"{self.form.name}: expected a valid file to be read")
 
     def start(self, folder: Path) -> Child:
-        """Start a child on a batch of damaged files."""
         chosen = Random(self.random.getrandbits(64))
         mutated = (
             self.form.mutate(chosen, chosen.choice(self.corpus), self.corpus)
@@ -284,7 +281,6 @@ def fuzz(forms: Iterable[Format], options: Options) -> dict[str, Fuzzer]:
 
 
 def _planted(path: Path) -> str:
-    """Do the harm that a file names."""
     what = path.read_text()
     if what == "signal":
         os.kill(os.getpid(), signal.SIGSEGV)

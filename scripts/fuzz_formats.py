@@ -239,39 +239,6 @@ def sums_made_right(made: bytearray, entry: Entry) -> None:
             made[hi : hi + 4] = struct.pack("<I", int(lookup3(bytes(made[lo:hi]), [hi - lo])[0]))
 
 
-def of_png(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
-    """Damage, double, rename or add a chunk, its CRC right; or change what is deflated."""
-    chunks, at = [], 8
-    while at + 12 <= len(entry.data):
-        length = int.from_bytes(entry.data[at : at + 4], "big")
-        chunks.append((entry.data[at + 4 : at + 8], entry.data[at + 8 : at + 8 + length]))
-        at += 12 + length
-    if not chunks or rng.random() < 0.2:
-        return of_bytes(rng, entry, others)
-    at = rng.randrange(len(chunks))
-    (name, data), kind = chunks[at], rng.randrange(6)
-    bomb = zlib.compress(bytes(rng.choice((10, _BOMB))), 1)
-    if kind < 2:
-        chunks[at] = name, damage(rng, data)
-    elif kind == 2 and name == b"IDAT":
-        chunks[at] = name, rng.choice((bomb, zlib.compress(b""), data[: len(data) // 2]))
-    elif kind == 3 and name == b"IHDR":
-        size = rng.choice((0, 1, 9, 1 << 14, 1 << 20, (1 << 31) - 1, 1 << 31))
-        chunks[at] = name, struct.pack(">I", size) + data[4:]
-    elif kind == 4:
-        added = rng.choice(((b"zTXt", b"a\0\0" + bomb), (b"iCCP", b"a\0\0" + bomb), chunks[at],
-                            (b"iTXt", b"a\0\1\0\0\0" + bomb), (b"eXIf", rng.randbytes(40)),
-                            (b"tRNS", rng.randbytes(9)), (b"PLTE", rng.randbytes(30)),
-                            (b"acTL", rng.randbytes(8)), (b"fcTL", rng.randbytes(26))))  # fmt: skip
-        chunks.insert(rng.randrange(len(chunks) + 1), added)
-    else:
-        chunks[at] = bytes([name[0] ^ 32, *name[1:]]), data
-    return entry.data[:8] + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        for name, data in chunks
-    )
-
-
 def of_safetensors(rng: Random, entry: Entry, others: Sequence[Entry]) -> bytes:
     """Damage the header as JSON, its length right or not, at times without its checksums."""
     length = int.from_bytes(entry.data[:8], "little")
@@ -412,7 +379,6 @@ def read_picture(path: Path) -> str:
 
 
 def read_line(path: Path) -> str:
-    """Read a convolution of benchdnn's or MIOpenDriver's line."""
     line = path.read_bytes().decode("latin-1")
     given = (miopen if "MIOpen" in line else benchdnn).read(line, True)
     return f"{given} {given.asked and given.asked.conv}"
@@ -478,14 +444,12 @@ def image_files() -> list[Entry]:
 
 
 def weight_files() -> list[Entry]:
-    """Make files contiguous and compressed, of both generations of HDF5."""
     zipped = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": True}
     latest = {"libver": "latest"}
     return hdf5_files((TENSORS, {}, {}), (TENSORS, zipped, {}), (TENSORS, zipped, latest))
 
 
 def model_files(form: str) -> list[Entry]:
-    """Make a file of weights in another's form."""
     data = forms.written(Path("w"), form, TENSORS, {"who": "the fuzzer", "seed": 1})
     spans = [(at, at + t.nbytes) for t in TENSORS.values() if (at := data.find(t.tobytes())) >= 0]
     edges = [0, *(edge for span in sorted(spans) for edge in span), len(data)]
@@ -574,9 +538,8 @@ def _formats() -> Iterator[Format]:
     yield Format("npy", "x.npy", npy_files, of_npy, read_images)
     yield Format("against", "a.json", earlier_files, of_json, read_earlier)
     for form in ("PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP", "PPM"):
-        mutate = of_png if form == "PNG" else of_bytes
-        yield Format(f"picture-{form.lower()}", "x", partial(picture_files, form), mutate,
-                     read_picture)  # fmt: skip
+        seeds = partial(picture_files, form)
+        yield Format(f"picture-{form.lower()}", "x", seeds, of_bytes, read_picture)
     for form, mutate in ((forms.SAFETENSORS, of_safetensors), (forms.NPZ, of_npz),
                          (forms.ONNX, of_onnx)):  # fmt: skip
         yield Format(f"weights-{form.strip('.').lower()}", "w", partial(model_files, form), mutate,

@@ -302,7 +302,6 @@ class Gain:
 
     @property
     def ratio(self) -> float:
-        """The geometric mean."""
         return geometric_mean(self.ratios)
 
     def _shapes(self, word: str) -> int:
@@ -472,7 +471,6 @@ def verdict(idea: Idea) -> str:
 
 
 def row(idea: Idea) -> tuple[str, ...]:
-    """The cells of an idea."""
     labels = {case: _label(case, idea) for case in idea.cases}
     then = [f"{label}{_times(case.then)}" for case, label in labels.items() if case.then]
     seen = {case: gain(case) for case in idea.cases}
@@ -512,7 +510,6 @@ def table(ideas: tuple[Idea, ...]) -> str:
 
 
 def summary() -> str:
-    """How many ideas hold, are gone, have turned, text by text."""
     rows = []
     for title, ideas in TEXTS:
         words = [verdict(idea) for idea in ideas if not idea.ours]

@@ -138,7 +138,6 @@ def _default_signals() -> None:
 
 
 def start(command: Command, folder: Path) -> subprocess.Popen[str]:
-    """The command in a process of its own, in `folder`."""
     return subprocess.Popen(
         [sys.executable, "-m", "lenetgpu", *command.words],
         stdout=subprocess.PIPE,
@@ -168,7 +167,6 @@ def wait_for(what: Callable[[Any], object], of: Any, child: subprocess.Popen[str
 
 
 def left_in(folder: Path) -> list[str]:
-    """Temporary files there."""
     return [path.name for path in folder.rglob(".lenetgpu.*")]
 
 
@@ -315,7 +313,6 @@ class Jobs:
         self.whole = self.labels(self.end(self.start(folder / "whole")))
 
     def start(self, out: Path, workers: int = 0) -> tuple[Path, subprocess.Popen[bytes]]:
-        """A job's processes, in a group of their own."""
         words = ["classify", self.sources, "--out", out, "--shard", self.shard, "--device", "cpu"]
         words += ["--threads", 1, "--plan", "fp32", "--no-progress"]
         words += ["--workers", workers] if workers else []
@@ -324,7 +321,6 @@ class Jobs:
         return out, subprocess.Popen(command, start_new_session=True, stdout=pipe, stderr=pipe)
 
     def end(self, started: tuple[Path, subprocess.Popen[bytes]]) -> Path:
-        """Wait for a job, which must come to its end."""
         out, process = started
         _, said = process.communicate(timeout=_SLOW_S)
         if process.returncode:
@@ -332,7 +328,6 @@ class Jobs:
         return out
 
     def labels(self, out: Path) -> bytes:
-        """All labels in the order of the shards' names."""
         return b"".join(np.load(path).tobytes() for path in sorted(out.glob("part-*.npy")))
 
     def wait(self, out: Path, process: subprocess.Popen[bytes]) -> bool:

@@ -60,13 +60,11 @@ Document = dict[str, Any]
 
 
 def load(*parts: str) -> Document:
-    """The document at docs/measured/PARTS."""
     document: Document = json.loads(MEASURED.joinpath(*parts).read_text())
     return document
 
 
 def there(*parts: str) -> bool:
-    """Whether docs/measured/PARTS has been measured."""
     return MEASURED.joinpath(*parts).is_file()
 
 
@@ -183,7 +181,6 @@ def how_sure(counts: Iterable[int], *documents: Document, of: str = "a row") -> 
 
 
 def said_of(document: Document) -> str:
-    """Return device, date and commit of a run beside peers, and the peers' versions."""
     quick = "A quick run, not to be quoted. " if document.get("quick") else ""
     return f"{quick}{where(document)}; PyTorch {document.get('torch') or 'not installed'}"
 

@@ -150,7 +150,6 @@ def tests_of(file: str) -> list[str]:
 
 
 def judged(mutant: dict[str, Any]) -> str:
-    """Return what became of a mutant whose tests pass without it."""
     found = outcome(mutant, mutant["tests"])
     if found == "killed":
         unbroken = outcome(None, mutant["tests"])

@@ -191,7 +191,6 @@ IMAGES: dict[str, Any] = {}
 
 
 def _ones(name: str, maker: str, precision: str, label: Callable[[Any], int]) -> Contestant:
-    """Return a contestant that is called with one digit after the other."""
     few = IMAGES["all"][:ONES]
 
     def labels() -> Any:
@@ -247,7 +246,6 @@ def our_contestants(images: Any, weights: Path, where: str, say: Say) -> Iterato
 
 
 def _bare_copy(images: Any, where: str) -> Contestant:
-    """Return one copy of the images to the device, from call to end."""
     import cupy
 
     there = cupy.empty(images.shape, images.dtype)

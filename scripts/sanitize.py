@@ -66,11 +66,9 @@ class Row:
 
     @property
     def clean(self) -> bool:
-        """Nothing was found, and every variant was looked at."""
         return not (self.errors or self.wrong or self.died or self.never)
 
     def sentence(self) -> str:
-        """A line for people."""
         words = [f"{self.tool}: {self.cases} cases, {self.errors} errors, {self.seconds:.0f} s"]
         for what, found in (("wrong", self.wrong), ("died", self.died), ("never", self.never)):
             words += [f"{what}: {', '.join(found)}"] if found else []
@@ -142,7 +140,6 @@ def logged(words: list[str], seconds: float) -> tuple[str, int | None]:
 
 
 def found_errors(log: str) -> int | None:
-    """The number of the tool's last words; None where it had none."""
     counts = [int(first or second) for first, second in _SUMMARY.findall(log)]
     return counts[-1] if counts else None
 
@@ -221,7 +218,6 @@ def watch(tool: str | None, cases: list[str], jobs: int, seconds: float, only: s
 
 
 def owners(cases: Iterable[str]) -> set[str]:
-    """The variants and plans that cases are of."""
     return {case.partition(" | ")[0] for case in cases}
 
 
@@ -236,7 +232,6 @@ def listed(only: str = "") -> list[str]:
 
 
 def version() -> str:
-    """What compute-sanitizer calls itself."""
     log, _ = logged([SANITIZER, "--version"], _PLANTED_S)
     found = re.search(r"Version (\S+)|version (\S+)", log)
     return (found[1] or found[2]) if found else "unknown"
@@ -245,7 +240,6 @@ def version() -> str:
 def document(
     gpu: Gpu, planted: Any, cases: list[str], rows: list[Row], only: str
 ) -> dict[str, Any]:
-    """What is kept of a run."""
     found = head("sanitize", gpu) | {
         "sanitizer": version(),
         "planted": planted,

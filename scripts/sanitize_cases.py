@@ -61,7 +61,6 @@ def with_line_numbers() -> None:
 
 
 def right(variant: Variant, problem: Any, n: int) -> bool:
-    """Whether `variant` is right on `n` random images of `problem`."""
     x, w = random_input(variant.kind, problem, n, np.random.default_rng(n))
     if variant.kind == "conv":
         expected = conv_reference(x, w, problem)
@@ -123,7 +122,6 @@ def of_names(cases: list[Case], only: str) -> list[Case]:
 
 
 def in_order(cases: list[Case]) -> list[Case]:
-    """Everybody's first case before anybody's second."""
     return sorted(cases, key=lambda case: case.rank)
 
 

@@ -37,7 +37,6 @@ FILES = 4
 
 
 def make(folder: Path, images: int, files: int) -> None:
-    """`files` files of `images` digits in all."""
     digits = load_dataset(default_digits()).images[..., 0]
     each = images // files
     for number in range(files):
@@ -57,7 +56,6 @@ def place(images: int) -> Path | None:
 
 
 def command(read: Path, out: Path, workers: int, shard: int, device: str) -> list[str]:
-    """The words of a job."""
     words = ["classify", str(read), "--out", str(out), "--shard", str(shard), "--no-progress"]
     words += ["--device", device, "--json", "-", "--precision", "fp32"]
     if workers:
@@ -66,7 +64,6 @@ def command(read: Path, out: Path, workers: int, shard: int, device: str) -> lis
 
 
 def run(words: list[str], workers: int, device: str) -> dict[str, Any]:
-    """The job's JSON; an exception where it fails."""
     env = dict(os.environ)
     if device == "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(max(1, workers))))
@@ -78,7 +75,6 @@ def run(words: list[str], workers: int, device: str) -> dict[str, Any]:
 
 
 def digest(out: Path) -> str:
-    """Of all labels, in the order of the shards."""
     found = hashlib.sha256()
     for path in sorted(out.glob("part-*.npy")):
         found.update(np.load(path).tobytes())
@@ -86,7 +82,6 @@ def digest(out: Path) -> str:
 
 
 def numbers(ctx: click.Context, param: click.Parameter, value: str) -> list[int]:
-    """Whole numbers with commas between."""
     try:
         return [int(word) for word in value.split(",")]
     except ValueError as error:

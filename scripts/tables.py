@@ -64,7 +64,6 @@ Among = Callable[[Variant], bool]
 
 
 def spread(row: Document, digits: int = 4) -> str:
-    """Return a median with its 5th to 95th percentile."""
     return (
         f"**{row['median_ms']:.{digits}f}** ({row['p05_ms']:.{digits}f} to "
         f"{row['p95_ms']:.{digits}f})"
@@ -72,7 +71,6 @@ def spread(row: Document, digits: int = 4) -> str:
 
 
 def times(ratio: float | None) -> str | None:
-    """Return a ratio of times."""
     return None if ratio is None else f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.2f}x"
 
 
@@ -84,7 +82,6 @@ def spanned(ratios: Sequence[float]) -> str | None:
 
 
 def missing(part: str) -> str:
-    """Return what stands where nothing was measured."""
     return f"Not measured on this device yet (`python scripts/measure.py --only {part}`)."
 
 
@@ -119,7 +116,6 @@ def _absent(document: Document) -> str:
 
 
 def everybody(folder: str) -> str:
-    """Return a table of every contestant of a device."""
     if not there(folder, "peers.json"):
         return missing("peers")
     document = load(folder, "peers.json")
@@ -138,7 +134,6 @@ def everybody(folder: str) -> str:
 
 
 def plans() -> list[Document]:
-    """Return the results of `infer --json`, a file a plan, in the plans' order."""
     found = {path.stem for path in (MEASURED / GPU / "plans").glob("*.json")}
     return [load(GPU, "plans", f"{n}.json") | {"plan_name": n} for n in NAMED if n in found]
 
@@ -161,7 +156,6 @@ def _other_variants(documents: list[Document]) -> str:
 
 
 def gpu_plans() -> str:
-    """Return plans on the GPU: compute, host to host, against the course's figure."""
     found = plans()
     rows = [
         (f"`{d['plan_name']}`", f"{_compute(d)['median']:.2f}",
@@ -181,7 +175,6 @@ def gpu_plans() -> str:
 
 
 def stage_times() -> str:
-    """Return milliseconds of each stage, by plan."""
     found = plans()
 
     def cell(document: Document, name: str) -> str | None:
@@ -199,7 +192,6 @@ def stage_times() -> str:
 
 
 def infer_output() -> str:
-    """Return what `make infer` printed, and where."""
     document = load(CPU, "infer.json")
     text = (MEASURED / CPU / "infer.txt").read_text().rstrip()
     said = f"What `make infer` prints without a GPU ({where(document)}):"
@@ -244,7 +236,6 @@ def streams() -> str:
 
 
 def course_steps() -> str:
-    """Return which of the course's steps still gain something."""
     document = load(GPU, "course.json")
     counts = [len(row["samples_ms"]) for row in document["rows"] if "samples_ms" in row]
     rows = [
@@ -273,7 +264,6 @@ def course_counted() -> str:
 
 
 def rounds(document: Document) -> list[int]:
-    """Return how many rounds each case had."""
     return [case["rounds"] for case in document["cases"] if "rounds" in case]
 
 
@@ -617,7 +607,6 @@ def shares_instructions() -> str:
 
 
 def latency_said(document: Document) -> str:
-    """Return the load's latency and N_FMA that were measured, beside what planners take."""
     if "latency" not in document:
         return "This run did not record the load's latency that N_FMA hides."
     row = document["latency"]
@@ -669,7 +658,6 @@ def weights(folder: str) -> str:
 
 
 def scale() -> str:
-    """Return images a second over workers and shards, and the model's, a table a device."""
     return lines(*(_scale(load(f, "scale.json")) for f in (*GPUS, CPU) if there(f, "scale.json")))
 
 
@@ -723,7 +711,6 @@ def instrument() -> str:
 
 
 def sanitize() -> str:
-    """Return what compute-sanitizer found last, a row a tool."""
     document = load(GPU, "sanitize.json")
     rows = [
         [row["tool"], f"{row['cases']:,}", row["errors"], sum(row["allowed"].values()),
@@ -838,7 +825,6 @@ def ladder(stage: str, among: Among) -> str:
 
 
 def ladder_runs() -> str:
-    """Return the two runs that the ladder is of."""
     conv, course = load(GPU, "conv", "lenet.json"), load(GPU, "course.json")
     return (
         f"- `conv`: {where(conv)}; `lenetgpu conv --suite lenet`. {how_sure(rounds(conv), conv)}\n"
@@ -848,7 +834,6 @@ def ladder_runs() -> str:
 
 
 def ladder_cpu(among: Among) -> str:
-    """Return the convolutions that run on a CPU."""
     return "\n".join(f"- {linked(v)}: {v.summary}" for v in filter(among, variants("conv", "cpu")))
 
 
@@ -856,7 +841,6 @@ def ladder_cpu(among: Among) -> str:
 
 
 def registered() -> list[Variant]:
-    """Return every variant, each name and device once."""
     kinds = (*STAGE_KINDS, *SPAN_KINDS)
     return list(
         {(v.kind, v.full_name, v.needs.device): v for k in kinds for v in variants(k)}.values()
@@ -885,7 +869,6 @@ def resolved(place: str) -> tuple[Path, str]:
 
 
 def link(place: str) -> str:
-    """Return a place as a link from the page."""
     path, rest = resolved(place)
     shown = str(path.relative_to(ROOT)).removeprefix("lenetgpu/")
     if path.is_relative_to(ROOT / "docs"):
@@ -915,7 +898,6 @@ def papers(among: Among) -> str:
 
 
 def _right() -> str:
-    """Return how many of MNIST's test images the shipped weights label right, by plan `fp32`."""
     rows = load(GPU, "peers.json")["rows"]
     return f"{next(r['correct'] for r in rows if r['name'].startswith('lenetgpu fp32')):,}"
 
@@ -936,12 +918,10 @@ def quoted(text: str) -> str:
 
 
 def anchor(heading: str) -> str:
-    """Return the fragment that a heading is reached by."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def contents(text: str) -> str:
-    """Return a table of contents of a page, code left out."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     found = re.findall(r"^(##+) (.+)$", text, flags=re.MULTILINE)
     return "\n".join(f"{'  ' * (len(m) - 2)}- [{w}](#{anchor(w)})" for m, w in found)

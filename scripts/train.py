@@ -94,7 +94,6 @@ class Split:
 
 
 def read_idx(directory: Path, name: str) -> NDArray[np.uint8]:
-    """One IDX file of unsigned bytes, plain or gzipped."""
     plain, packed = directory / name, directory / f"{name}.gz"
     data = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
     rank = data[3]
@@ -103,7 +102,6 @@ def read_idx(directory: Path, name: str) -> NDArray[np.uint8]:
 
 
 def uniform(n: int, limit: float, device: torch.device) -> Tensor:
-    """n samples of U(-limit, limit)."""
     return torch.empty(n, device=device).uniform_(-limit, limit)
 
 
@@ -194,7 +192,6 @@ def fit(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, split: Split, batch: int = 5_000) -> tuple[float, float]:
-    """Accuracy and mean negative log-likelihood."""
     model.eval()
     logits = torch.cat([model(x) for x in split.x.split(batch)]).float()
     accuracy = (logits.argmax(1) == split.y).double().mean().item()
@@ -217,8 +214,6 @@ def ensemble(
 
 
 def smoothed(amount: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """One-hot labels with label smoothing as a target for ``fit``."""
-
     def target(_: Tensor, y: Tensor) -> Tensor:
         return F.one_hot(y, CLASSES).float() * (1 - amount) + amount / CLASSES
 

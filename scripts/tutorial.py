@@ -43,12 +43,10 @@ class Run:
     timed: bool = True
 
     def command(self, device: str) -> str:
-        """Return what is typed on `device` (cpu, gpu)."""
         return f"lenetgpu {self.words}" + (f" {EFFORT[device]}" if self.timed else "")
 
     @property
     def digest(self) -> str:
-        """Return what tells versions of its files apart."""
         sources = [ROOT / f"{file}{end}" for file in self.files for end in (".py", ".cu")]
         return hashlib.sha256(b"\0".join(p.read_bytes() for p in sources)).hexdigest()[:10]
 
@@ -98,7 +96,6 @@ def output(run: Run, device: str, folder: Path) -> str:
 
 
 def part(text: str, name: str) -> str:
-    """Return a generated part of the page."""
     return text.partition(f"<!-- begin:{name} -->\n")[2].partition(f"<!-- end:{name} -->")[0]
 
 

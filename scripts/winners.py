@@ -66,7 +66,6 @@ class Cell:
 
 
 def problem_of(size: int, channels: int, pad: int = 1) -> Conv:
-    """The picture's convolution: 3x3, as many maps as channels."""
     return Conv(size, size, channels, channels, 3, 3, 1, pad, reads="NCHW", writes="NCHW")
 
 
@@ -116,14 +115,12 @@ def title(document: Document | None, cells: dict[str, list[Cell]]) -> str:
 
 
 def digest(document: Document | None) -> str:
-    """What the picture shows, in a word."""
     cells = panes(document)
     told = [title(document, cells), {k: [asdict(c) for c in pane] for k, pane in cells.items()}]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def measured_here() -> Document | None:
-    """What was measured, None where nothing was."""
     return load(GPU, FILE) if there(GPU, FILE) else None
 
 
