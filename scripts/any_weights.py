@@ -31,8 +31,7 @@ from lenetgpu.plan import Plan, choose_device, resolve, runnable_plans
 from lenetgpu.store import write_atomically
 
 SEED, NOISE = 20_261_122, 64
-SLOW = {"serial": 70}
-"""Images that a plan gets at most."""
+SLOW = {"serial": 70}  # images that a plan gets at most
 Tensors = dict[str, np.ndarray]
 
 

@@ -5,21 +5,18 @@ images of which one run timed at least two algorithms that `best.fp32` may take:
 which was the fastest. What was wrong, or erred more than fp32 on the same data (`counted`), is
 named as dropped; Winograd that was not compared on the same images by what it errs by the model.
 Times of another kernel than its variant would launch now on that GPU are left out. Of several runs
-the one that timed most of them counts, of those the newest. `--check` writes nothing and exits with
-1 where the table is not what it would write.
+the one that timed most of them counts, of those the newest.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 from measured import MEASURED, Document
 
 from lenetgpu.dispatch.algorithms import KINDS, PRICED, TENSOR, TILED
@@ -154,19 +151,5 @@ def text(root: Path = MEASURED) -> str:
     return f'{{"schema": {made["schema"]}, "rows": [\n{lines}\n]}}\n'
 
 
-@click.command()
-@click.option("--check", is_flag=True, help="exit with 1 where the table is stale")
-def main(check: bool) -> None:
-    """Write the table of measured convolutions that ships."""
-    new = text()
-    stale = not TABLE.is_file() or TABLE.read_text() != new
-    if stale and not check:
-        TABLE.write_text(new)
-    if stale:
-        said = "is stale: run scripts/conv_choices.py" if check else "written"
-        click.echo(f"{TABLE.name} {said}, {new.count(chr(10)) - 2} rows")
-    sys.exit(1 if check and stale else 0)
-
-
 if __name__ == "__main__":
-    main()
+    TABLE.write_text(text())

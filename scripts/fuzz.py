@@ -41,8 +41,7 @@ from fuzz_formats import FORMATS, Entry, Format
 import lenetgpu
 from lenetgpu.errors import LenetError
 
-MEMORY = 200 << 20
-"""Bytes that a process may grow by as it reads a file."""
+MEMORY = 200 << 20  # bytes that a process may grow by as it reads a file
 _ADDRESSES, _M_PERTURB = 4 << 30, -6
 PACKAGE = str(Path(lenetgpu.__file__).parent) + os.sep
 ENDS = ("read", "refused")

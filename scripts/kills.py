@@ -23,14 +23,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +43,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 OLD = b"old"
 CPU = ("--device", "cpu")
 _SLOW_S = 120.0
-_ENDING_S = 0.1
-"""A process that is being taken down by the system takes no signal any more."""
+_ENDING_S = 0.1  # a process that is being taken down by the system takes no signal any more
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ def writers(limit: int) -> list[Command]:
     ]
 
 
-def commands(limit: int, mirror: str) -> list[Command]:
+def commands(limit: int) -> list[Command]:
     """Every command that takes longer than to say so."""
     some, seconds = ("--limit", str(limit), *CPU), ("--seconds", "1", *CPU)
     forms = ("--json", "r.json", "--csv", "r.csv")
@@ -105,30 +102,7 @@ def commands(limit: int, mirror: str) -> list[Command]:
         Command(("doctor",), ()),
         Command(("weights", "verify", str(default_weights())), ()),
         Command(("data", "info"), ()),
-        Command(("data", "fetch-mnist", "mnist", "--mirror", mirror), ()),
     ]
-
-
-@contextmanager
-def silent_mirror() -> Iterator[str]:
-    """The address of a server that takes half a second to answer that it has nothing."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            time.sleep(0.5)
-            with suppress(OSError):  # who asked is gone
-                self.send_error(404)
-
-        def log_message(self, *_: object) -> None:
-            """It is nobody's business."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _default_signals() -> None:
@@ -291,8 +265,7 @@ def stop(command: Command, moments: int, folder: Path) -> Row:
 # jobs of `lenetgpu classify`
 
 _SIZES = (700, 2_500, 1_300, 400, 3_100)
-_LITTLE, _FEW = 160, 3
-"""Files of so many images, which share files of labels."""
+_LITTLE, _FEW = 160, 3  # files of so many images, which share files of labels
 _PICTURES = 600
 
 
@@ -445,14 +418,14 @@ def main() -> int:
     parser.add_argument("--only", default="", help="commands whose name holds this")
     asked = parser.parse_args()
     wrong = 0
-    with silent_mirror() as mirror, tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as made:
+    with tempfile.TemporaryDirectory(prefix="lenetgpu-kills-") as made:
         after = writers(asked.limit)[-1]
         killed = [c for c in writers(asked.limit) if asked.only in c.name]
         todo: list[Callable[[Path], Row]] = []
         for number, command in enumerate(killed if asked.kills else ()):
             moments = len(range(number, asked.kills, len(killed)))
             todo.append(partial(kill, command, moments, after=after))
-        for command in commands(asked.limit, mirror) if asked.signals else ():
+        for command in commands(asked.limit) if asked.signals else ():
             if asked.only in command.name:
                 todo.append(partial(stop, command, asked.signals))
         if asked.jobs:

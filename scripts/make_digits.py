@@ -111,11 +111,6 @@ def training_part(count: int = 5_000) -> tuple[U8, U8]:
     return _balanced(*_originals(TRAIN_START, None), count, np.random.default_rng(SEED + 1))
 
 
-def content_digest(x: U8, y: U8) -> str:
-    """SHA-256 of the image bytes followed by the label bytes."""
-    return hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()
-
-
 def write(path: Path, x: U8, y: U8) -> None:
     """Write /x and /y with their checksums, without timestamps."""
     buffer = io.BytesIO()
@@ -142,7 +137,7 @@ def main(out: Path) -> None:
     write(out, x, y)
     click.echo(f"{out}: {len(x)} images, {out.stat().st_size} bytes")
     click.echo(f"file    sha256 {hashlib.sha256(out.read_bytes()).hexdigest()}")
-    click.echo(f"content sha256 {content_digest(x, y)}")
+    click.echo(f"content sha256 {hashlib.sha256(x.tobytes() + y.tobytes()).hexdigest()}")
 
 
 if __name__ == "__main__":

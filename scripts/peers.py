@@ -20,6 +20,7 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -425,22 +426,14 @@ def main(
             f"{row['where']:8} {row['name']:44} {row['median_ms']:9.4f} ms ({row['p05_ms']:.4f} to "
             f"{row['p95_ms']:.4f})  flips {row.get('flips', '-')}  {copy}  {peer}"
         )
+    torch = importlib.util.find_spec("torch") is not None or None
     if target is not None:
         document = head("peers", gpu) | {
             "images": len(IMAGES["all"]), "data": Path(dataset.source).name,
             "weights": Path(weights.source).name, "quick": quick, "public": True,
-            "torch": _version("torch"), "rows": rows, "not_measured": absent,
+            "torch": torch and version("torch"), "rows": rows, "not_measured": absent,
         }  # fmt: skip
         write_atomically(target, (json.dumps(document, indent=1) + "\n").encode())
-
-
-def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

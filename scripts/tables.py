@@ -28,7 +28,6 @@ from measured import (
     ROOT,
     SOURCES,
     Document,
-    device_name,
     filled,
     how_sure,
     kernels_line,
@@ -41,9 +40,7 @@ from measured import (
 )
 
 from lenetgpu.lab.conv.given import taken
-from lenetgpu.measure.statistics import MARGIN, SYSTEMATIC
 from lenetgpu.measure.torch_peer import NAMES
-from lenetgpu.net.streaming.schedule import EVEN
 from lenetgpu.network import STAGE_NAMES, STAGES
 from lenetgpu.papers.contents import KINDS, TEXTS, Citation, Item, Text, cited
 from lenetgpu.papers.course_counters import counted_rows
@@ -59,8 +56,7 @@ from lenetgpu.stages.registry import SPAN_KINDS
 OURS, SHIPS = "lenetgpu", "best.fp32"
 COURSE_MS = 270.0
 IMAGES = 10_000
-Among = Callable[[Variant], bool]
-"""The variants that a page is written of."""
+Among = Callable[[Variant], bool]  # the variants that a page is written of
 
 
 def spread(row: Document, digits: int = 4) -> str:
@@ -198,40 +194,6 @@ def infer_output() -> str:
     return f"{said}\n\n```\n{text}\n```"
 
 
-def _schedule(row: Document) -> str:
-    if row.get("zero_copy"):
-        return f"{row['median_ms']:.3f} (zero-copy)"
-    taper = row.get("taper", EVEN)
-    by = f", {'rising' if taper > EVEN else 'falling'} by {max(taper, 1 / taper):.0f}"
-    shape = by if taper != EVEN else ""
-    return f"{row['median_ms']:.3f} ({row['streams']} x {row['chunk']:,}{shape})"
-
-
-def streams() -> str:
-    """Return a row a plan and type of pixels: copy, kernels, one stream, the best, the default."""
-    document = load(GPU, "streams.json")
-    rows = []
-    for sweep in document["sweeps"]:
-        ways = {row["way"]: row for row in sweep["rows"]}
-        grid = [row for row in sweep["rows"] if row["way"] == "schedule"]
-        best = min(grid, key=lambda row: float(row["median_ms"]))
-        one = max((r for r in grid if r["streams"] == 1), key=lambda row: int(row["chunk"]))
-        copy, auto = ways["bare copy"]["median_ms"], ways["auto"]
-        kernels = ways.get("kernels", {}).get("median_ms")
-        rows.append(
-            (f"`{sweep['plan']}`", sweep["dtype"], f"{sweep['images']:,}", f"{copy:.3f}",
-             kernels and f"{kernels:.3f}", _schedule(one), _schedule(best), _schedule(auto),
-             f"{auto['median_ms'] / max(copy, kernels or 0.0):.2f}x")
-        )  # fmt: skip
-    counts = [row["samples"] for sweep in document["sweeps"] for row in sweep["rows"]]
-    heads = "plan | pixels | images> | bare copy> | kernels> | one stream> | best of the sweep> "
-    said = (
-        f"{where(document)}; page-locked images to labels on the host, ms (streams x images a "
-        f"chunk). {how_sure(counts, document)}"
-    )
-    return lines(said, md(f"{heads}| by default> | that over the longer of both>", rows))
-
-
 # --- the course report: measured.md
 
 
@@ -282,13 +244,9 @@ def _fastest(case: Document, names: tuple[str, ...]) -> Document:
 def literal_of(suite: str) -> Document:
     """Return the document that timed the paper's own kernels of a suite."""
     document = load(GPU, "conv", f"{suite}.json")
-    if any(_fastest(case, SUITES[suite].literal) for case in document["cases"]):
-        return document
-    return (
-        load(GPU, "ablation", f"{suite}.json")
-        if there(GPU, "ablation", f"{suite}.json")
-        else document
-    )
+    timed = any(_fastest(case, SUITES[suite].literal) for case in document["cases"])
+    own = GPU, "ablation", f"{suite}.json"
+    return load(*own) if not timed and there(*own) else document
 
 
 def _four(suite: Suite, case: Document, literal: Document) -> list[Document]:
@@ -363,15 +321,8 @@ def paper_variants() -> str:
             found = {c["label"]: named(c, name)["speedup"] for c in source["cases"]
                      if "speedup" in named(c, name)}  # fmt: skip
             claim = SUITES[suite].claim
-            rows.append(
-                [
-                    f"`{name}`",
-                    suite,
-                    len(found),
-                    *_ends(found),
-                    f"{claim[0]}x" if claim and literal else None,
-                ]
-            )
+            says = f"{claim[0]}x" if claim and literal else None
+            rows.append([f"`{name}`", suite, len(found), *_ends(found), says])
     heads = "variant | suite | shapes> | geometric mean over cuDNN> | least> | most> | the paper>"
     return lines(f"{where(*every)}.", md(heads, rows))
 
@@ -467,8 +418,7 @@ def suites() -> str:
         sure = how_sure([n for d in held for n in rounds(d)], *held, of="a shape")
         heads = (
             f"suite | images | shapes> | `{SHIPS}` over cuDNN's best plan, geometric mean> "
-            "| least> "
-            "| its time over the fastest of ours, at most> "
+            "| least> | its time over the fastest of ours, at most> "
             "| its rms error over cuDNN's, at most (how often no more)>"
         )
         parts += [f"{where(*held)}. {sure}", md(heads, filter(None, rows))]
@@ -633,7 +583,7 @@ def conditionals() -> str:
     return lines(f"{where(document)}; time before over time after.", md(heads, rows))
 
 
-# --- weights.md, scale.md, and what the instrument and the sanitizers found
+# --- weights.md, scale.md, and what the sanitizers found
 
 
 def weights(folder: str) -> str:
@@ -684,30 +634,6 @@ def _scale(document: Document) -> str:
     )
     heads = "images of a shard> | Dask's workers | images/s> | of the command alone> | the model>"
     return lines(about, md(heads, rows))
-
-
-def instrument() -> str:
-    """Return a row a machine: false calls, slow-downs found, second runs inside the interval."""
-    rows = []
-    runs = ((CPU, "instrument.json"), (CPU, "instrument-loaded.json"), (GPU, "instrument.json"))
-    for document in (load(*parts) for parts in runs if there(*parts)):
-        counts, busy = document["counts"], document["busy_processes"]
-        rows.append(
-            [device_name(document) + (f", {busy} other busy processes" if busy else ""),
-             document["date"], counts["runs"],
-             f"{counts['same_called_different']} + {counts['control_called_different']}",
-             counts["slow_down_found"], f"{counts['second_run_inside']} of {counts['pairs']}"]
-        )  # fmt: skip
-    said = (
-        "Each run compares a plan with itself under another name, with the control, with itself "
-        f"held up by 3 %, and with two other plans. Intervals hold at least {SYSTEMATIC:.0%} for "
-        f"what differs between processes; `same` is within {MARGIN:.0%} of 1."
-    )
-    heads = (
-        "machine | date | runs> | the same called faster or slower: other name + control> "
-        "| 3 % slower found> | second run inside the first's interval>"
-    )
-    return lines(said, md(heads, rows))
 
 
 def sanitize() -> str:
@@ -933,11 +859,11 @@ def sections(among: Among = lambda variant: True) -> dict[str, dict[str, Callabl
         "README.md": {"infer": infer_output, "peers": front},
         "docs/measured.md": {
             "contestants": partial(everybody, GPUS[0]), "gpu": gpu_plans, "stages": stage_times,
-            "cpu": partial(everybody, CPU), "streams": streams, "course-steps": course_steps,
+            "cpu": partial(everybody, CPU), "course-steps": course_steps,
             "course-counted": course_counted, "conv": conv_overview,
             **{f"conv-{name}": partial(conv_suite, name) for name in SUITES
                if there(GPU, "conv", f"{name}.json")},
-            "instrument": instrument, "sanitize": sanitize,
+            "sanitize": sanitize,
         },
         "docs/scale.md": {"scale": scale},
         "docs/weights.md": {"weights": partial(weights, GPU), "weights-cpu": partial(weights, CPU)},

@@ -8,7 +8,6 @@ and digits-10k are evaluated once, for the chosen student.
 from __future__ import annotations
 
 import datetime
-import gzip
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lenetgpu.files.convert import write_weights
+from lenetgpu.files.dataset import load_dataset
 
 ROOT = Path(__file__).resolve().parent.parent
 VALIDATION = 5_000
@@ -93,12 +93,10 @@ class Split:
         return cls(images, torch.from_numpy(y.copy()).to(device).long())
 
 
-def read_idx(directory: Path, name: str) -> NDArray[np.uint8]:
-    plain, packed = directory / name, directory / f"{name}.gz"
-    data = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
-    rank = data[3]
-    shape = np.frombuffer(data, ">u4", rank, 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
+def read(folder: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images (n, 28, 28) and labels (n,) of MNIST's IDX files, plain or gzipped."""
+    found = load_dataset(next(iter(sorted(folder.glob(f"{part}-images-idx3-ubyte*")))))
+    return found.images[..., 0], found.labels.astype(np.uint8)
 
 
 def uniform(n: int, limit: float, device: torch.device) -> Tensor:
@@ -236,7 +234,7 @@ def main(mnist: Path, out: Path, device: str, seed: int, limit: int | None, epoc
     where = torch.device(device)
     torch.manual_seed(seed)
     torch.set_float32_matmul_precision("high")
-    x, y = (read_idx(mnist, f"train-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
+    x, y = read(mnist, "train")
     uci_x, uci_y = training_part(limit or 5_000)
     x_fit, y_fit = x[:-VALIDATION][:limit], y[:-VALIDATION][:limit]
     train = Split.of(np.concatenate((x_fit, uci_x)), np.concatenate((y_fit, uci_y)), where)
@@ -257,8 +255,7 @@ def main(mnist: Path, out: Path, device: str, seed: int, limit: int | None, epoc
     held_out_cpu = Split.of(*held_out, cpu)
     scores = [evaluate(model.cpu(), held_out_cpu) for model in small]
     best = max(range(STUDENTS), key=lambda i: (scores[i][0], -scores[i][1]))
-    names = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-    test = Split.of(*(read_idx(mnist, name)[:limit] for name in names), cpu)
+    test = Split.of(*(part[:limit] for part in read(mnist, "t10k")), cpu)
     with h5py.File(ROOT / "data" / "digits-10k.h5") as file:  # evaluated only, never trained on
         uci = Split.of(file["x"][:limit], file["y"][:limit], cpu)
     provenance: dict[str, str | int | float] = {

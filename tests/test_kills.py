@@ -19,11 +19,10 @@ def test_a_killed_run_leaves_old_or_whole_files(script, tmp_path, index):
 
 def test_a_signal_at_any_moment_has_its_code(script, tmp_path):
     kills = script("kills")
-    with kills.silent_mirror() as mirror:
-        asked = kills.commands(400, mirror)
-        for command in (asked[1], asked[-4], asked[-1]):
-            row = kills.stop(command, 1, tmp_path)
-            assert row.wrong == []
+    asked = kills.commands(400)
+    for command in (asked[1], asked[-3]):
+        row = kills.stop(command, 1, tmp_path)
+        assert row.wrong == []
 
 
 def test_what_is_neither_old_nor_whole_is_told(script, tmp_path):
