@@ -23,9 +23,9 @@ import json, os, signal, sys
 import h5py, numpy
 import lenetgpu.lab.listing, lenetgpu.files.convert
 from lenetgpu.cli import main
-from lenetgpu.files.hdf5 import new
+from lenetgpu.files import hdf5
 
-places = new.__file__, os.path.dirname(h5py.__file__)
+places = hdf5.__file__, os.path.dirname(h5py.__file__)
 folder, log, moments, arguments = *sys.argv[1:3], int(sys.argv[3]), sys.argv[4:]
 begun, passed = False, 0
 

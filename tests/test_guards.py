@@ -18,9 +18,8 @@ from lenetgpu.check.truth import reference_scores
 from lenetgpu.check.verify import plan_key
 from lenetgpu.cpu import threads
 from lenetgpu.errors import LenetError
-from lenetgpu.files import assets, reading
+from lenetgpu.files import assets, hdf5, reading
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import stored
 from lenetgpu.files.weights import load_weights
 from lenetgpu.gpu import nvrtc
 from lenetgpu.gpu.device import Gpu
@@ -43,9 +42,9 @@ def test_images_may_have_as_many_bytes_as_is_said(tmp_path, monkeypatch):
 
 
 def test_weights_may_have_as_many_bytes_as_is_said(weight_file, monkeypatch):
-    monkeypatch.setattr(stored, "MAX_DATASET_BYTES", 4 * 1024 * 128)
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 1024 * 128)
     load_weights(weight_file)
-    monkeypatch.setattr(stored, "MAX_DATASET_BYTES", 4 * 1024 * 128 - 1)
+    monkeypatch.setattr(hdf5, "MAX_DATASET_BYTES", 4 * 1024 * 128 - 1)
     with pytest.raises(LenetError, match="/fc1 .*found 524,288 bytes, more than 524,287"):
         load_weights(weight_file)
 

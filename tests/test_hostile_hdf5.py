@@ -22,9 +22,9 @@ from stored import idx_file, npy
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5, regular
+from lenetgpu.files import hdf5_trees as trees
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import opened, trees
-from lenetgpu.files.hdf5.trees import require_trees
+from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.weights import load_weights
 
 # A child for each file, which says how long it took on a core (s), what memory it had at most
@@ -251,11 +251,11 @@ def test_a_fifo_or_device_is_not_opened(tmp_path, monkeypatch, load):
 
 def test_another_file_in_its_place_is_not_read(tmp_path, monkeypatch, weight_file):
     """Where the system has no way to open the very file that was looked at."""
-    monkeypatch.setattr(opened, "_OWN_FILES", str(tmp_path / "nothing"))
+    monkeypatch.setattr(hdf5, "_OWN_FILES", str(tmp_path / "nothing"))
     load_weights(weight_file)
-    other, look = tmp_path / "other.h5", opened.require_trees
+    other, look = tmp_path / "other.h5", hdf5.require_trees
     shutil.copy(weight_file, other)
-    monkeypatch.setattr(opened, "require_trees", lambda *a: (look(*a), other.replace(weight_file)))
+    monkeypatch.setattr(hdf5, "require_trees", lambda *a: (look(*a), other.replace(weight_file)))
     with pytest.raises(LenetError, match="expected one file, found another in its place"):
         load_weights(weight_file)
 

@@ -278,7 +278,7 @@ def test_no_temporary_file_is_left(tmp_path, name, where):
 @pytest.mark.parametrize("name", ["TERM", "HUP"])
 def test_hdf5_is_let_finish_what_it_does(tmp_path, name):
     np.save(tmp_path / "x.npy", np.zeros((2_500, 28, 28), np.uint8))
-    code = "import lenetgpu.files.hdf5.new as hdf5; before(hdf5._Patient, 'write')"
+    code = "import lenetgpu.files.hdf5 as hdf5; before(hdf5._Patient, 'write')"
     done = ended(name, code, "data", "convert", "x.npy", "x.h5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (CODES[name], INTERRUPTED)
     assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
@@ -290,7 +290,7 @@ def test_hdf5_is_let_tell_its_names(name, words):
     """Python is called from C there, which no frame shows."""
     code = """
 def trace(frame, *_):
-    if frame.f_code.co_name == "note" and frame.f_code.co_filename.endswith("opened.py"):
+    if frame.f_code.co_name == "note" and frame.f_code.co_filename.endswith("hdf5.py"):
         sys.settrace(None)
         kill()
 sys.settrace(trace)
@@ -300,7 +300,7 @@ sys.settrace(trace)
 
 
 def test_what_waits_for_hdf5_is_lost_by_none():
-    from lenetgpu.files.hdf5.new import later
+    from lenetgpu.files.hdf5 import later
 
     came = []
     numbers = signal.SIGALRM, signal.SIGINT, signal.SIGTERM

@@ -17,10 +17,9 @@ from conftest import ROOT
 from stored import COUNT, DEFLATE, MAKERS, as_read, direct, h5, idx_file, in_any_order, npy, parts
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5_source, idx
+from lenetgpu.files import disk, hdf5, hdf5_source, idx
 from lenetgpu.files.dataset import load_dataset
 from lenetgpu.files.disk import RawSource
-from lenetgpu.files.hdf5 import stored
 from lenetgpu.files.hdf5_source import ChunkedSource
 from lenetgpu.files.source import open_source
 
@@ -174,8 +173,8 @@ def test_of_a_huge_file_only_what_is_asked_for_is_read(tmp_path, bytes_read, mak
 
 
 def test_of_chunks_only_those_that_are_wanted_are_read_and_each_once(tmp_path, monkeypatch, digits):
-    asked, raw = [], stored._raw
-    monkeypatch.setattr(stored, "_raw", lambda item, at: asked.append(at) or raw(item, at))
+    asked, raw = [], hdf5._raw
+    monkeypatch.setattr(hdf5, "_raw", lambda item, at: asked.append(at) or raw(item, at))
     path = h5(tmp_path / "x.h5", digits, chunks=(7, 28, 28))
     with open_source(path, 8, 20) as source:  # 8..28
         parts(source, [3])

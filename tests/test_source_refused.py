@@ -12,10 +12,9 @@ import pytest
 from stored import COUNT, MAKERS, as_read, h5, idx_file, npy, parts
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files import disk, hdf5_source, reading
+from lenetgpu.files import disk, hdf5, hdf5_source, reading
 from lenetgpu.files.dataset import load_dataset
-from lenetgpu.files.hdf5 import stored
-from lenetgpu.files.hdf5.stored import fletcher32
+from lenetgpu.files.hdf5 import fletcher32
 from lenetgpu.files.source import open_source
 from lenetgpu.files.weights import load_weights
 
@@ -93,7 +92,7 @@ def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, mon
     """HDF5 fills with zeros what lies past a file's end."""
     path = tmp_path / "x.h5"
     h5(path, np.ones((9, 28, 28), np.uint8), np.full(9, 3))
-    find = hdf5_source.hdf5.find
+    find = hdf5.find
 
     def shrink(file, name, *arguments):
         item = find(file, name, *arguments)
@@ -101,8 +100,7 @@ def test_labels_and_weights_that_shrink_are_not_zeros(tmp_path, weight_file, mon
             os.truncate(file.path, os.path.getsize(file.path) - 40)
         return item
 
-    for module in (hdf5_source.hdf5, stored):
-        monkeypatch.setattr(module, "find", shrink)
+    monkeypatch.setattr(hdf5, "find", shrink)
     for load, target in ((open_source, path), (load_weights, weight_file)):
         with pytest.raises(LenetError, match="the file became shorter while it was read"):
             load(target)
@@ -132,10 +130,10 @@ def test_which_filters_are_taken(filters, said):
     """Not a shuffle by another width than an element's, as a damaged header may say."""
     plist = SimpleNamespace(get_nfilters=lambda: len(filters), get_filter=filters.__getitem__)
     if said is None:
-        assert list(stored._filters(plist, 4, LenetError)) == [2, 1, 3]
+        assert list(hdf5._filters(plist, 4, LenetError)) == [2, 1, 3]
         return
     with pytest.raises(LenetError, match=said):
-        list(stored._filters(plist, 4, LenetError))
+        list(hdf5._filters(plist, 4, LenetError))
 
 
 @pytest.mark.parametrize(("length", "value"), [(3, None), (200_001, None), (783, 0), (784, 255)])

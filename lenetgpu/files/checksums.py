@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import hdf5
-from lenetgpu.files.hdf5.opened import MAX_TEXT_BYTES
+from lenetgpu.files.hdf5 import MAX_TEXT_BYTES
 from lenetgpu.files.reading import spans
 
 if TYPE_CHECKING:

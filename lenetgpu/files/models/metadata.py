@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums
-from lenetgpu.files.hdf5.opened import MAX_ATTRIBUTES, MAX_TEXT_BYTES
+from lenetgpu.files.hdf5 import MAX_ATTRIBUTES, MAX_TEXT_BYTES
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,30 +1,63 @@
-"""Data sets of an untrusted HDF5 file: judged before anything is read, then read as they lie.
+"""The one place that opens HDF5 files, which are untrusted input, and that writes new ones.
 
-Where a data set is not in one piece, its chunks are decoded without HDF5's lock. What a chunk's
-filters make of it must have the chunk's declared size, to the byte: one that inflates to more or
-to less is refused, and nothing of it is used.
+HDF5 finds things; it reads no data but those of some bytes in an object's header. It follows a soft
+link into other files, loads a plugin for a filter that it does not know, and copies text of
+variable length by a length that the file gives twice. None of this is asked of it. What is there
+is looked at first, then its bytes are read where they lie, chunks without HDF5's lock: what a
+chunk's filters make of it must have the chunk's declared size, to the byte.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from lenetgpu.errors import LenetError, first_line
-from lenetgpu.files.hdf5.new import later
-from lenetgpu.files.hdf5.opened import CLASSES, Untrusted, linked, readable
+from lenetgpu.errors import ENDING, LenetError, first_line
+from lenetgpu.files.disk import OpenFile
+from lenetgpu.files.hdf5_trees import MAGIC as MAGIC
+from lenetgpu.files.hdf5_trees import require_trees
 from lenetgpu.files.reading import require_room
-from lenetgpu.files.regular import MOST_RATIO, broken, inflated
+from lenetgpu.files.regular import MOST_RATIO, broken, inflated, open_regular
 
 if TYPE_CHECKING:
+    from typing import Self
+
+    import h5py
     import numpy as np
 
     Array = np.ndarray[Any, Any]
 
+MAX_TEXT_BYTES = 64_000
+"""Of an attribute."""
+MAX_ATTRIBUTES = 256
+"""Names that are listed of one object."""
+CLASSES = {
+    2: "times",
+    3: "text",
+    4: "bits",
+    5: "opaque bytes",
+    6: "a compound type",
+    7: "references",
+    8: "an enumeration",
+    9: "data of variable length",
+    10: "an array type",
+    11: "complex numbers",
+}
+"""HDF5's classes of types that are no numbers, as messages name them."""
+_NUMBER_BYTES = 16
+_MAX_NAME = 256
+_OWN_FILES = "/proc/self/fd"
 MAX_DATASET_BYTES = 64 << 30
 """What is read whole may have so many."""
 MAX_CHUNK_BYTES = 1 << 30
@@ -38,6 +71,357 @@ _CHECKSUM_BYTES = 4
 Refuse = Callable[[str], LenetError]
 Corner = tuple[int, ...]
 Slices = tuple[slice, ...]
+
+
+def library() -> Any:
+    """The module h5py, which is left no folder to look for plugins in for the rest of the process.
+
+    While it is imported it asks for all that `uname` says, for which Python would run a program.
+    """
+    said = vars(platform.uname())
+    primed = "h5py" not in sys.modules and "processor" not in said
+    if primed:
+        said["processor"] = ""
+    try:
+        import h5py
+    finally:
+        if primed:
+            said.pop("processor", None)
+    for index in reversed(range(h5py.h5pl.size())):
+        h5py.h5pl.remove(index)
+    return h5py
+
+
+@contextmanager
+def later() -> Iterator[Callable[[], None]]:
+    """Ctrl-C, TERM, HUP and alarms wait until what is yielded is called, or for the block's end.
+
+    HDF5 cannot close a file of which a read or write has raised, and dies as the process ends; of a
+    name that it tells, h5py makes a SystemError.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None  # nothing is raised here
+        return
+    numbers = [getattr(signal, name) for name in (*ENDING, "SIGALRM") if hasattr(signal, name)]
+    found = ((number, signal.getsignal(number)) for number in numbers)
+    handlers = {number: handler for number, handler in found if callable(handler)}
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if number not in came:
+            came.append(number)
+
+    def interrupt() -> None:
+        while came:
+            handlers[came[0]](came.pop(0), sys._getframe())
+
+    try:
+        for number in handlers:
+            signal.signal(number, note)
+        yield interrupt
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        interrupt()
+
+
+class _Patient:
+    """A file open for writing that takes everything; the first error is kept for later.
+
+    HDF5 2.0 dies of a signal when it closes a file on a disk that is full.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def check(self) -> None:
+        """Raise what the disk had to say."""
+        if self.error is not None:
+            raise self.error
+
+    def _tried(self, call: Callable[..., Any], otherwise: Any, *arguments: Any) -> Any:
+        if self.error is not None:
+            return otherwise
+        try:
+            return call(*arguments)
+        except OSError as error:
+            self.error = error
+            return otherwise
+
+    def tell(self) -> int:
+        return int(self._tried(self._file.tell, 0))
+
+    def seek(self, at: int, whence: int = 0) -> int:
+        return int(self._tried(self._file.seek, 0, at, whence))
+
+    def read(self, size: int) -> bytes:
+        return bytes(self._tried(self._file.read, bytes(size), size))
+
+    def write(self, data: Any) -> int:
+        return int(self._tried(self._file.write, len(data), data))
+
+    def truncate(self, size: int) -> int:
+        return int(self._tried(self._file.truncate, size, size))
+
+    def flush(self) -> None:
+        self._tried(self._file.flush, None)
+
+
+@contextmanager
+def new_hdf5(target: IO[bytes]) -> Iterator[tuple[h5py.File, Callable[[], None]]]:
+    """A new HDF5 file in `target`, which is open for reading and writing, and a check.
+
+    The check raises OSError where the disk has not taken what was written so far, and what a Ctrl-C
+    raises that came since; so does the end. Whatever ends the block, HDF5 is done with `target`.
+    """
+    h5py = library()
+    target.truncate(0)
+    patient = _Patient(target)
+    with later() as interrupt:
+
+        def check() -> None:
+            interrupt()
+            patient.check()
+
+        with h5py.File(patient, "w") as file:
+            yield file, check
+    patient.check()
+    target.flush()
+
+
+def set_text(holder: Any, name: str, text: str) -> None:
+    """Give a file or dataset being written the attribute `name`, of fixed length, in UTF-8.
+
+    What h5py makes of a str has variable length, which `attribute` does not read.
+    """
+    import h5py
+    import numpy as np
+
+    data = text.encode()
+    kind = h5py.string_dtype("utf-8", max(1, len(data)))
+    holder.attrs.create(name, np.array(data, kind), dtype=kind)
+
+
+class Untrusted:
+    """An HDF5 file open for reading, of which `find` and `attribute` hand out what is checked."""
+
+    where = ""
+
+    def __init__(self, path: Path, file: h5py.File) -> None:
+        self.path, self._file = path, file
+        self._handle: int = file.id.get_vfd_handle()
+        self.size: int = file.id.get_filesize()
+        """Bytes, when it was opened."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def id(self) -> Any:
+        """HDF5's handle of the root group, through which links are followed unless looked at."""
+        return self._file.id
+
+    def refuse(self, name: str, expected: str, found: str) -> LenetError:
+        """What is said of a dataset that is not as expected."""
+        return LenetError(f"{self.path}: expected dataset /{name} to be {expected}, found {found}")
+
+    def holds(self, name: str) -> bool:
+        """Whether there is something under that name; LenetError for a link that is not hard."""
+        expected = "a dataset of this file"
+        return linked(self.id, name, lambda f: self.refuse(name, expected, f)) is not None
+
+    def holds_attribute(self, name: str) -> bool:
+        """Whether the root group has an attribute of that name."""
+        import h5py
+
+        return bool(h5py.h5a.exists(self.id, name.encode()))
+
+    def names(self, most: int) -> list[str]:
+        """The first names in the root group; a byte that is no UTF-8 is a lone surrogate."""
+        found: list[str] = []
+
+        def note(name: bytes) -> bool | None:
+            found.append(name.decode("utf-8", "surrogateescape"))
+            return True if len(found) >= most else None
+
+        with later():
+            self.id.links.iterate(note)
+        return found
+
+    def check_size(self) -> None:
+        """LenetError where the file became shorter, past whose end HDF5 reads zeros; no lock."""
+        found = os.fstat(self._handle).st_size
+        if found < self.size:
+            raise LenetError(
+                f"{self.path}: expected a file of {self.size:,} bytes, "
+                f"found {found:,}: the file became shorter while it was read"
+            )
+
+    def bytes(self) -> OpenFile:
+        """The very file that HDF5 has open, which another of its name may have replaced."""
+        handle: BinaryIO = os.fdopen(os.dup(self._handle), "rb", buffering=0)
+        return OpenFile(self.path, handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def begins_later(file: BinaryIO) -> bool:
+    """Whether HDF5 begins behind a block of the user's: at 512, 1,024, 2,048..."""
+    at = 512
+    while file.seek(at) and (found := file.read(len(MAGIC))):
+        if found == MAGIC:
+            return True
+        at *= 2
+    return False
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Untrusted]:
+    """Open `path` for reading; LenetError where it is missing or not HDF5."""
+    with open_file(path) as file, readable(path):
+        yield file
+        file.check_size()
+
+
+def open_file(path: Path) -> Untrusted:
+    """`path` opened for reading, for the caller to close; LenetError as `open_hdf5`."""
+    with open_regular(path, "an HDF5 file") as looked_at:
+        require_trees(path, looked_at)
+        file = _h5file(path, looked_at)
+        try:
+            own, found = os.fstat(looked_at.fileno()), os.fstat(file.id.get_vfd_handle())
+            if not os.path.samestat(own, found):
+                raise LenetError(f"{path}: expected one file, found another in its place")
+            return Untrusted(path, file)
+        except BaseException:
+            file.close()
+            raise
+
+
+def _h5file(path: Path, looked_at: BinaryIO) -> h5py.File:
+    """The open file as HDF5 opens it: by its handle where the system can, else by its name."""
+    h5py = library()
+    own = f"{_OWN_FILES}/{looked_at.fileno()}"
+    try:
+        return h5py.File(own if os.path.exists(own) else path, "r", driver="sec2")
+    except OSError as error:
+        size = os.fstat(looked_at.fileno()).st_size
+        kind = "an empty file" if size == 0 else f"{size} bytes that HDF5 cannot open"
+        if isinstance(error, BlockingIOError):
+            kind = "one that another process has locked for writing"
+        raise LenetError(f"{path}: expected an HDF5 file, found {kind}") from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """LenetError for whatever HDF5 raises within, which is a damaged file."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+        reason = first_line(error)
+        raise LenetError(
+            f"{path}: expected a readable HDF5 file, found a damaged one ({reason})"
+        ) from error
+
+
+def attributes(path: Path) -> dict[str, str | None]:
+    """Attributes of the root group as text; None for those not to be read: of variable length."""
+    found: dict[str, str | None] = {}
+    with open_hdf5(path) as file:
+        for name in attribute_names(file):
+            found[name] = None
+            with suppress(LenetError):
+                found[name] = str(attribute(file, name))
+    return found
+
+
+def linked(group: Any, name: str, refuse: Callable[[str], LenetError]) -> tuple[Any, bytes] | None:
+    """The group that holds `name`'s last component, and that; None where there is no such thing.
+
+    Nothing but hard links is followed, of which this raises what `refuse` makes.
+    """
+    import h5py
+
+    parts = [part.encode() for part in name.split("/") if part]
+    walked = b""
+    for number, part in enumerate(parts, 1):
+        walked += b"/" + part
+        if not group.links.exists(part):
+            return None
+        kind = group.links.get_info(part).type
+        if kind != h5py.h5l.TYPE_HARD:
+            said = {h5py.h5l.TYPE_SOFT: "a soft link", h5py.h5l.TYPE_EXTERNAL: "an external link"}
+            raise refuse(f"{said.get(kind, 'a link of an unknown kind')} at {walked.decode()}")
+        if number == len(parts):
+            return group, part
+        if h5py.h5o.get_info(group, part).type != h5py.h5o.TYPE_GROUP:
+            return None
+        group = h5py.h5g.open(group, part)
+    return None
+
+
+def attribute_names(holder: Any) -> list[str]:
+    """Names of at most MAX_ATTRIBUTES attributes, none of which is read."""
+    import h5py
+
+    found: list[str] = []
+
+    def note(name: bytes) -> bool | None:
+        found.append(name[:_MAX_NAME].decode("utf-8", "replace"))
+        return True if len(found) == MAX_ATTRIBUTES else None
+
+    with later():
+        h5py.h5a.iterate(holder.id, note)
+    return found
+
+
+def attribute(holder: Untrusted | Stored, name: str) -> str | int | float | None:
+    """Attribute `name` of a file or a dataset; None where there is none.
+
+    It is one number, or text of fixed length of at most MAX_TEXT_BYTES; LenetError for all else,
+    unread: text of variable length (what h5py makes of a str, `set_text` does not) as well.
+    """
+    import h5py
+    import numpy as np
+
+    def refuse(found: str) -> LenetError:
+        of = f" of {holder.where}" if holder.where else ""
+        return LenetError(
+            f"{holder.path}: expected attribute {name}{of} to be one number or text of fixed "
+            f"length, found {found}"
+        )
+
+    if not h5py.h5a.exists(holder.id, name.encode()):
+        return None
+    opened = h5py.h5a.open(holder.id, name.encode())
+    kind = opened.get_type()
+    code, size = kind.get_class(), kind.get_size()
+    text = code == h5py.h5t.STRING
+    if text and kind.is_variable_str():
+        raise refuse("text of variable length")
+    if not text and code not in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+        raise refuse(CLASSES.get(code, "an unknown type"))
+    space = opened.get_space()
+    items = space.get_simple_extent_npoints()
+    if space.get_simple_extent_type() == h5py.h5s.NULL or items != 1:
+        raise refuse(f"{items:,} items")
+    most = MAX_TEXT_BYTES if text else _NUMBER_BYTES
+    if size > most or opened.get_storage_size() != size:
+        raise refuse(f"{max(size, opened.get_storage_size()):,} bytes, more than {most:,}")
+    if text:
+        raw = np.zeros((), f"S{size}")
+        opened.read(raw, mtype=kind)
+        return raw.tobytes().split(b"\0")[0].decode("utf-8", "replace")
+    number = np.zeros((), kind.dtype)
+    opened.read(number)
+    value: int | float = number.item()
+    return value
 
 
 @dataclass(frozen=True)
@@ -157,7 +541,7 @@ def find(
     if place is None:
         held = ", ".join(f"/{key}" for key in file.names(8)) or "nothing"
         raise refuse(f"no such dataset (the file holds {held})")
-    item, plist = _opened(*place, refuse)
+    item, plist = _dataset(*place, refuse)
     space, kind = item.get_space(), item.get_type()
     shape = item.shape if space.is_simple() else None
     if shape is None or not accepts(shape):
@@ -183,7 +567,7 @@ def find(
     return found
 
 
-def _opened(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
+def _dataset(group: Any, name: bytes, refuse: Refuse) -> tuple[Any, Any]:
     """Return HDF5's handles of a data set of numbers and of how it was made.
 
     Neither shape nor data were asked for. The order matters: HDF5 opens other files to say the

@@ -25,7 +25,8 @@ _HEAP = struct.Struct("<4sBHHB100xHQQHHQH")
 _NAMES = struct.Struct("<4sB3xQQQ")
 _FREE = struct.Struct("<QQ")
 _LAST_FREE, _MOST_FREE = 1, 4_096
-_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+MAGIC = b"\x89HDF\r\n\x1a\n"
+"""How HDF5 begins."""
 _WIDTHS = (2, 4, 8, 16, 32)
 _VIRTUAL = b"\x04\x03"
 _ADDRESS_BYTES = 8
@@ -109,7 +110,7 @@ def _begin(path: Path, file: BinaryIO, size: int) -> int:
     while at < size:
         file.seek(at)
         head = file.read(64)
-        if head.startswith(_SIGNATURE):
+        if head.startswith(MAGIC):
             widths = head[9:11] if head[8:9] >= b"\x02" else head[13:15]
             known = all(width in _WIDTHS for width in widths)
             if known and widths != b"\x08\x08":
