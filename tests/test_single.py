@@ -107,7 +107,8 @@ def test_a_late_label_is_waited_for_also_behind_a_pass_that_ctrl_c_left(gpu, mon
         with pytest.raises(KeyboardInterrupt):
             one.label(image(5))
     assert one._graph.stream.pending
-    assert one.label(image(2)) == 2
+    before = one._graph.stream.waits
+    assert one.label(image(2)) == 2 and one._graph.stream.waits == before + 2
     one._graph.work = lambda: None
     with pytest.raises(LenetError, match="expected a label from the GPU, found none"):
         one.label(image(1))

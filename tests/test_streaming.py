@@ -148,20 +148,6 @@ def test_ctrl_c_beside_a_replay_has_all_labels():
     assert_right(images, labels)
 
 
-def test_a_second_ctrl_c_while_lanes_are_waited_for_counts_no_label():
-    gpu = PretendedGpu()
-    streamer = streamer_on(gpu, 4, 2)
-    images, (labels, _) = pinned(gpu, pixels(30)), results(gpu, 30)
-
-    def impatient():
-        raise KeyboardInterrupt
-
-    gpu.step = impatient
-    with pytest.raises(KeyboardInterrupt):
-        streamer.run(images, labels, on_chunk=Interrupts(at=3))
-    assert streamer.done == 0
-
-
 @pytest.mark.parametrize("room", [16, 9, 8, 2])
 def test_lanes_that_do_not_fit_are_made_smaller(room):
     gpu = PretendedGpu(room=room)
@@ -416,22 +402,6 @@ def test_ctrl_c_inside_a_delivery_is_the_last_of_them(small_slots):
     with pytest.raises(KeyboardInterrupt):
         streamer.run_source(Source(pixels(161)), deliver)
     assert streamer.done == 4 and len(calls) == 2 and gpu.pending == [] and readers() == []
-
-
-def test_ctrl_c_does_not_wait_for_what_was_not_begun(small_slots, monkeypatch):
-    """Only the read under way is waited for."""
-    begun, gpu = [], PretendedGpu()
-    monkeypatch.setattr(ring_module, "core_count", lambda: 1)
-
-    def slow(lo):
-        begun.append(lo)
-        time.sleep(0.05)
-
-    with pytest.raises(KeyboardInterrupt):
-        streamer_on(gpu, 9, 2).run_source(
-            Source(pixels(4_000), slow), Delivered(), Interrupts(at=1)
-        )
-    assert len(begun) <= 2
 
 
 def test_a_source_that_runs_out_of_memory_goes_on_in_smaller_chunks(small_slots):
