@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import ROOT
@@ -46,29 +44,3 @@ def in_terminal(width, *arguments, code=0, **environment):
 
 def without_escapes(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
-
-
-def type_into(shell, environment, keys, within_s=60):
-    """What a shell in a terminal shows for each (typed, awaited); each has to come."""
-    pty = pytest.importorskip("pty")
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execvpe(shell[0], shell, environment)
-    shown = []
-    try:
-        for typed, awaited in keys:
-            os.write(terminal, typed.encode())
-            shown.append(_until(terminal, awaited, within_s))
-            assert awaited in shown[-1], (typed, shown)
-    finally:
-        os.close(terminal)
-        os.waitpid(process, 0)
-    return shown
-
-
-def _until(terminal, awaited, within_s):
-    text, end = "", time.monotonic() + within_s
-    while awaited not in text and time.monotonic() < end:
-        if select.select([terminal], [], [], 0.2)[0]:
-            text = without_escapes(text + os.read(terminal, 65536).decode(errors="replace"))
-    return text

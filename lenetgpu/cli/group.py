@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -20,14 +19,6 @@ STARTED = time.perf_counter()
 
 class Group(Commands):
     """Prints bad input and usage as one sentence and exits with code 2; with 130 on Ctrl-C."""
-
-    def main(self, *words: Any, **more: Any) -> Any:
-        """Run what the command line says, or complete it for a shell."""
-        if COMPLETE in os.environ:
-            from lenetgpu.cli import shells
-
-            shells.register()
-        return super().main(*words, **more)
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
         """The context of a command line; --help, --version and bad options end like a command."""

@@ -126,7 +126,9 @@ def completion(ctx: click.Context, /, shell: str) -> None:
     zsh:  eval "$(lenetgpu completion zsh)"
     fish: lenetgpu completion fish | source
     """
-    from lenetgpu.cli.shells import SHELLS
+    from click.shell_completion import get_completion_class
 
-    script = SHELLS[shell](ctx.find_root().command, {}, "lenetgpu", COMPLETE).source()
+    completes = get_completion_class(shell)
+    assert completes is not None
+    script = completes(ctx.find_root().command, {}, "lenetgpu", COMPLETE).source()
     click.echo(script.rstrip("\n"))
