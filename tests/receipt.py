@@ -1,13 +1,9 @@
 """The receipt of a GPU run: what was run, on what, and whether the sources are still those.
 
 Covered are the kernels, each with the headers it includes, and the Python that packs, plans and
-launches: every file that speaks to a GPU (it lies in gpu/ or stages/, or imports CuPy or CUDA's
-bindings) and everything of the package that these import, directly or not. Only cli/, lab/page/
-and the modules of lab/ that print, `_TALKERS`, are left out whoever imports them: they change no
-result.
-
-Of a kernel every byte counts. Of Python the syntax tree without docstrings does, so that prose,
-comments and layout void nothing.
+launches: the package without the folders of `_APART`, which only ask for results or show them. Of
+a kernel every byte counts, of Python the syntax tree without docstrings, so that prose, comments
+and layout void nothing.
 
     python tests/receipt.py                                says whether the receipt holds
     python tests/receipt.py --unrun "reason" FILES...      lists changed files as not run since
@@ -32,12 +28,8 @@ from lenetgpu.gpu.nvrtc import source_files, source_hash
 
 ROOT = Path(__file__).resolve().parent.parent
 RECEIPT = ROOT / "tests" / "gpu-receipt.json"
-_SPEAKS = {"cupy", "cupyx", "cuda"}
-_SPEAKERS = {"gpu", "stages", "dispatch"}
-_TALKERS = {
-    "cli", "lab/page", "lab/rows", "lab/render", "lab/console", "lab/charts", "lab/summary",
-    "lab/listing",
-}  # fmt: skip
+SHOWN = 20  # changed files that are named
+_APART = {"cli", "lab", "jobs", "pictures", "__main__.py"}
 _OF_NO_EFFECT = {"ctx", "kind", "type_comment"}
 
 
@@ -47,43 +39,11 @@ def kernel_hashes(root: Path = ROOT) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): source_hash(path) for path in sources}
 
 
-def _imports(path: Path) -> Iterator[str]:
-    """Modules that a file imports, wherever in it; of `from a import b` both a and a.b."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _with_parents(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
 def covered(root: Path = ROOT) -> list[Path]:
     """The Python files that a result on a GPU depends on."""
-    files: dict[str, Path] = {}
-    for path in sorted((root / "lenetgpu").rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        if not _TALKERS & {parts[1], "/".join(parts[1:3])}:
-            files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    wanted = {module: set(_imports(path)) for module, path in files.items()}
-    found: set[str] = set()
-    todo = [
-        module
-        for module, imported in wanted.items()
-        if set(module.split(".")[1:2]) & _SPEAKERS
-        or {name.split(".")[0] for name in imported} & _SPEAKS
-    ]
-    while todo:
-        module = todo.pop()
-        if module not in found and module in files:
-            found.add(module)
-            for name in (module, *wanted[module]):
-                todo += _with_parents(name)
-    return sorted(files[module] for module in found)
+    package = root / "lenetgpu"
+    found = sorted(package.rglob("*.py"))
+    return [path for path in found if path.relative_to(package).parts[0] not in _APART]
 
 
 def _plain(node: Any) -> Any:
@@ -170,7 +130,9 @@ def sentences(receipt: dict[str, Any] | None, root: Path = ROOT) -> tuple[bool, 
     where = f"{receipt['device']}, driver {receipt['driver']}, {receipt['date']}"
     if state.changed:
         return False, [
-            f"Changed since the run on {where}: {', '.join(state.changed)}",
+            f"{len(state.changed)} files changed since the run on {where}:",
+            *(f"  {path}" for path in state.changed[:SHOWN]),
+            *(["  ..."] if len(state.changed) > SHOWN else []),
             "Run `make test-gpu` on a GPU and commit tests/gpu-receipt.json, or say why not: "
             'python tests/receipt.py --unrun "reason" FILES...',
         ]
