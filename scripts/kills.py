@@ -60,8 +60,6 @@ class Command:
 
 @dataclass
 class Row:
-    """What came of a command's moments; `wrong` are sentences."""
-
     name: str
     moments: int = 0
     counts: Counter[str] = field(default_factory=Counter)

@@ -1,9 +1,15 @@
-"""What is built is whole: the wheel, made from the sdist, runs in an environment of its own."""
+"""What is built is whole: the wheel, made from the sdist, runs in an environment of its own.
+
+Every Python that is promised and is here reads the sources and lists the variants; its own
+libraries are not asked for. The whole suite runs on another Python by `make test PYTHON=python3.10
+VENV=.venv-3.10`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -74,3 +80,59 @@ def test_the_wheel_of_the_sdist_is_whole_and_runs(tmp_path):
     assert Path(document["weights"]) == site / "lenetgpu/_shipped/weights/lenet-mnist.h5"
     assert document["commit"] is None
     assert "direct.basic" in run(command, "variants", "conv", cwd=elsewhere)
+
+
+PROMISED = ("3.10", "3.11", "3.12", "3.13", "3.14")
+READ = """
+import sys
+from pathlib import Path
+for folder in ("lenetgpu", "scripts", "tests"):
+    for path in Path(folder).rglob("*.py"):
+        compile(path.read_text(), str(path), "exec", dont_inherit=True)
+"""
+LIST = """
+import sys
+sys.path.append({libraries!r})
+from lenetgpu.cli import main
+main(["variants", "--json"])
+"""
+
+
+def interpreter(version):
+    """A Python of this version that starts: on PATH, or one of pyenv's; None where there is none.
+
+    pyenv puts a shim on PATH for versions that it would not run.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+    tell = "import sys; print('%d.%d' % sys.version_info[:2])"
+    for path in filter(None, found):
+        done = subprocess.run([path, "-c", tell], capture_output=True, text=True)
+        if done.returncode == 0 and done.stdout.strip() == version:
+            return path
+    return None
+
+
+def read_by(python, code):
+    done = subprocess.run([python, "-I", "-c", f"import sys; sys.path.insert(0, '.'){code}"],
+                          capture_output=True, text=True, cwd=ROOT)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("version", PROMISED)
+def test_a_promised_python(version):
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"no Python {version} on PATH or of pyenv's")
+    read_by(python, READ)
+    code = LIST.format(libraries=sysconfig.get_path("purelib"))
+    found, here = (json.loads(read_by(each, code)) for each in (python, sys.executable))
+    assert found["python"].startswith(f"{version}.")
+    assert found["variants"] == here["variants"]
+
+
+def test_the_oldest_promise_is_the_one_declared():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = ">={PROMISED[0]}"' in text
+    assert 'target-version = "py310"' in text

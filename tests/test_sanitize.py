@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 from click import ClickException
@@ -66,8 +65,6 @@ for case in cases[index::parts]:
     print("case", case, flush=True)
     if way == "dies" and case == "pool-b | shape 0":
         os._exit(7)
-    if way == "hangs" and case == "plan c | shape 1":
-        time.sleep(60)
     if way == "slow":
         time.sleep(0.6)
     if way == "raises" and case == "conv-a | shape 1":
@@ -99,6 +96,9 @@ def asked(module, *words):
 
 def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
     target = tmp_path / "sanitize.json"
+    assert asked(sanitize, "--only", "none").exit_code == 1
+    done = asked(sanitize, "--only", "conv,pool-b", "--json", str(target))
+    assert done.exit_code == 0 and json.loads(target.read_text())["cases"] == 6
     done = asked(sanitize, "--json", str(target))
     assert done.exit_code == 0, done.output
     found = json.loads(target.read_text())
@@ -107,16 +107,6 @@ def test_every_case_is_watched_by_every_tool(sanitize, tmp_path):
     assert [(row["tool"], row["cases"], row["errors"]) for row in found["rows"]] == [
         ("memcheck", 9, 0), ("racecheck", 9, 0),
     ]  # fmt: skip
-
-
-def test_some_are_watched_alone(sanitize, tmp_path):
-    target = tmp_path / "some.json"
-    done = asked(sanitize, "--only", "conv,pool-b", "--json", str(target))
-    assert done.exit_code == 0, done.output
-    found = json.loads(target.read_text())
-    assert (found["cases"], found["variants"], found["only"]) == (6, 2, "conv,pool-b")
-    assert [row["cases"] for row in found["rows"]] == [6, 6]
-    assert asked(sanitize, "--only", "none").exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -163,13 +153,6 @@ def test_cases_that_time_did_not_suffice_for_are_said(sanitize, monkeypatch):
     row = sanitize.watch(None, sanitize.listed(), 1, 1.0)
     assert 0 < row.cases < 9 and row.cases + len(row.not_reached) == 9
     assert f"{len(row.not_reached)} cases not reached" in row.sentence()
-
-
-def test_a_case_that_hangs_is_ended_and_said(sanitize, monkeypatch):
-    monkeypatch.setenv("WORKER", "hangs")
-    row = sanitize.watch(None, sanitize.listed(), 3, 2.0)
-    assert "plan c | shape 1 (was not through)" in row.not_reached and row.cases == 7
-    assert row.never == []  # shape 0 was through
 
 
 def test_a_variant_without_a_case_is_a_failure(sanitize, monkeypatch):
@@ -243,12 +226,3 @@ def test_names_that_nothing_has_end_it_and_those_of_some_are_in_the_table(script
     for only in ("conv,", ",", "conv,pol"):
         with pytest.raises(ClickException, match="expected a part of a plan's or variant's name"):
             names(only)
-
-
-def test_without_a_tool_or_a_gpu_it_says_so(script, monkeypatch):
-    module = script("sanitize")
-    monkeypatch.setattr(module, "require_gpu", lambda index: Gpu(0, "A GPU", 90))
-    monkeypatch.setattr(module, "SANITIZER", "no-such-sanitizer")
-    done = CliRunner().invoke(module.main, [])
-    assert done.exit_code == 2 and "expected it on PATH" in done.output
-    assert Path(module.WORKER).is_file()

@@ -11,9 +11,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT
 
-from lenetgpu.gpu.device import driver_gpus
 from lenetgpu.gpu.nvrtc import source_hash
-from lenetgpu.papers.shapes import SUITES
 
 LEARNING = ("train", "make_digits")  # need extras
 SCRIPTS = [path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem not in LEARNING]
@@ -142,12 +140,6 @@ def test_planar_weights_are_the_same_network(script, shipped_weights):
     np.testing.assert_array_equal(planar["fc1"], shipped_weights["fc1"][channels_first])
 
 
-@pytest.mark.skipif(bool(driver_gpus()), reason="a GPU is there")
-def test_without_a_gpu_it_is_said(script):
-    done = CliRunner().invoke(script("peers").main, ["--device", "cuda"])
-    assert done.exit_code == 2 and "expected an NVIDIA GPU" in done.output
-
-
 @pytest.mark.parametrize(
     ("commit", "said"),
     [(None, "commit not recorded"), ("a" * 40 + "+", "commit " + "a" * 10 + "+")],
@@ -207,39 +199,3 @@ def test_a_stale_page_is_noticed_and_a_new_variant_makes_none_stale(script, monk
     more = [*tables.variants("conv", "cuda"), SimpleNamespace(full_name="mine.new")]
     monkeypatch.setattr(tables, "variants", lambda *kinds: more if kinds[1:] == ("cuda",) else [])
     assert "mine.new" not in tables.updated("docs/ladder.md", ladder, named_only=True)
-
-
-def test_a_quoted_figure_is_what_the_files_say(script):
-    tables = script("tables")
-    wrong = "<!-- figure:course-total -->207 ms<!-- end -->"
-    assert tables.quoted(wrong) == wrong.replace("207", "270")
-    with pytest.raises(KeyError):
-        tables.quoted("<!-- figure:nobody -->1<!-- end -->")
-
-
-def test_every_shape_of_a_suite_is_of_one_class(script):
-    tables = script("tables")
-    found = {
-        (name, shape.label): tables.class_of(shape.problem, shape.batch)
-        for name, suite in SUITES.items()
-        for shape in suite.shapes
-    }
-    assert found["pascal-multi", "7x512 K1"] == "1x1, maps up to 16x16"
-    assert found["overfeat", "layer 1"] == "a few channels (an RGB image)"
-    assert found["lenet", "conv2, 10,000 images"] == "3x3 and 5x5, many images"
-    assert {*found.values()} == {words for words, _ in tables.CLASSES}
-
-
-def test_best_stands_beside_cudnn_by_time_and_error(script):
-    tables = script("tables")
-
-    def entry(name, ms, rms):
-        return {"name": name, "median_ms": ms, "same_images": {"rms": rms}}
-
-    case = {
-        "candidates": [entry("best.fp32", 2.0, 1e-7), entry(tables.NAMES["cuda"], 5.0, 2e-7),
-                       entry("exact", 1.6, 2e-7), entry("wild", 0.5, 9e-7)]
-    }  # fmt: skip
-    assert tables._suite_row("s", [case, case], "1") == [
-        "s", "1", 2, "**2.50x**", "2.50x", "1.25x", "0.50 (2 of 2)",
-    ]  # fmt: skip

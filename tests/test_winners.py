@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
-from conftest import ROOT
 
 from lenetgpu.lab.conv.given import taken
 
@@ -84,41 +83,12 @@ def test_the_title_says_what_was_not_measured(winners):
     assert len({winners.digest(found) for found in (None, PLANTED, every)}) == 3
 
 
-def pixels(image, path, colour, alpha=1.0):
-    levels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    wanted = [255 - alpha * (255 - level) for level in levels]
-    with image.open(path) as picture:
-        counts = picture.convert("RGB").getcolors(1 << 24)
-    return sum(
-        count
-        for count, found in counts
-        if all(abs(a - b) < 2 for a, b in zip(found, wanted, strict=True))
-    )
-
-
-def test_the_picture_is_pale_where_nothing_was_measured(winners, tmp_path):
+def test_it_is_drawn_and_says_of_what(winners, tmp_path):
     pytest.importorskip("vl_convert")
     image = pytest.importorskip("PIL.Image")
-    paths = {}
-    for name, found in (("none", None), ("one", PLANTED)):
-        paths[name] = tmp_path / f"{name}.png"
-        winners.draw(paths[name], found)
-        with image.open(paths[name]) as picture:
-            assert picture.info["Comment"] == winners.digest(found)
-    pink, blue = winners.COLOURS["texture.split"], winners.COLOURS["direct.tuned"]
-    a_cell, a_key = 1_000, 700
-    assert pixels(image, paths["none"], pink) == 0
-    assert pixels(image, paths["one"], pink) > a_cell
-    for path in paths.values():
-        assert 0 < pixels(image, path, blue) < a_key
-        assert pixels(image, path, blue, winners._PALE) > 50 * a_cell
-
-
-def test_cells_that_take_too_long_are_not_measured(winners):
-    cells = [*winners.grid()]
-    assert 200 < len(cells) < 240 and len({*cells}) == len(cells)
-    assert max(p.H * p.W * p.C * n for p, n in cells) <= winners.MOST_VALUES
-    assert (winners.problem_of(56, 64), 64) in cells
+    winners.draw(tmp_path / "w.png", PLANTED)
+    with image.open(tmp_path / "w.png") as picture:
+        assert picture.info["Comment"] == winners.digest(PLANTED)
 
 
 def test_the_lines_are_the_cells(winners):
@@ -131,7 +101,3 @@ def test_the_kernels_of_a_measured_picture_are_known(script):
     kernels = script("measured").kernels_of(PLANTED | {"command": "conv"})
     names = {name.rpartition("/")[2] for name in kernels}
     assert names == {"direct.cu", "winograd.cu", "texture.cu"}
-
-
-def test_the_page_shows_the_picture():
-    assert "](winners.png)" in (ROOT / "docs" / "convolutions.md").read_text()
