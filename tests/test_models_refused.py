@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from lenetgpu import LenetError
 from lenetgpu.cli import main
-from lenetgpu.files.models import forms, metadata
+from lenetgpu.files.models import forms
 from lenetgpu.files.weights import about, load_weights
 from lenetgpu.network import weight_shapes
 
@@ -217,7 +217,7 @@ def test_mutations_are_refused_or_harmless(tmp_path, tensors, ending):
 @pytest.mark.parametrize("changed", ["dropped", "renamed", "of one", "all"])
 def test_sums_that_are_not_of_these_tensors(tmp_path, tensors, changed):
     stored = model_files.planar(tensors)
-    sums = metadata.stated(stored, {"who": "a test"})
+    sums = forms.stated(stored, {"who": "a test"})
     if changed == "dropped":
         del sums["lenetgpu.sha256.fc1"]
     elif changed == "renamed":
@@ -236,7 +236,7 @@ def test_sums_that_are_not_of_these_tensors(tmp_path, tensors, changed):
 
 def test_a_tensor_is_compared_with_its_sum(tmp_path, tensors):
     stored = model_files.planar(tensors)
-    sums = metadata.stated(stored, {})
+    sums = forms.stated(stored, {})
     stored["conv2"][0, 0, 0, 0] += 1
     data = model_files.safetensors(stored, lambda header: header.update(__metadata__=sums))
     refused(tmp_path / "x", data, "expected tensor conv2 to have the SHA-256")

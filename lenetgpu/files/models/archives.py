@@ -22,7 +22,7 @@ import numpy as np
 from lenetgpu.errors import LenetError, require_extra
 from lenetgpu.files.checksums import Sums
 from lenetgpu.files.idx import npy_header
-from lenetgpu.files.models import layouts, metadata
+from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_BYTES, NPZ, TORCH, ZIP, Model, damaged
 
 Array = np.ndarray[Any, Any]
@@ -105,8 +105,8 @@ def read_npz(path: Path, data: bytes) -> Model:
         stored[name] = _array(path, name, raw, matching)
         matching.add(name, stored[name])
     entries = _entries(path, comment)
-    sums = metadata.compared(path, stored, entries)
-    return Model(matching.done(), sums, *metadata.facts_of(entries))
+    sums = forms.compared(path, stored, entries)
+    return Model(matching.done(), sums, *forms.facts_of(entries))
 
 
 def write_npz(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
@@ -116,7 +116,7 @@ def write_npz(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, obje
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, tensor.astype("<f4"), (1, 0), allow_pickle=False)
         files[name + _ENDING] = buffer.getvalue()
-    comment = json.dumps(metadata.stated(tensors, facts)).encode()
+    comment = json.dumps(forms.stated(tensors, facts)).encode()
     if len(comment) > _MOST_COMMENT:
         raise LenetError(
             f"{path}: expected provenance that a {NPZ} file's comment of {_MOST_COMMENT:,} "
@@ -143,7 +143,7 @@ def _entries(path: Path, comment: bytes) -> dict[str, str]:
     try:
         found = json.loads(comment)
     except (ValueError, RecursionError) as error:
-        if comment.lstrip().startswith(b"{") or metadata.WHOLE.encode() in comment:
+        if comment.lstrip().startswith(b"{") or forms.WHOLE.encode() in comment:
             raise damaged(path, NPZ, f"its comment: {error}") from error
         return {}
     pairs = found.items() if isinstance(found, dict) else ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError, require_extra
-from lenetgpu.files.models import layouts, metadata, onnx_parse
+from lenetgpu.files.models import forms, layouts, onnx_parse
 from lenetgpu.files.models.forms import ONNX, Model, damaged
 from lenetgpu.files.models.onnx_parse import (
     BFLOAT16,
@@ -110,8 +110,8 @@ def read(path: Path, data: bytes) -> Model:
         if len(entries) < len(model.metadata_props):
             raise damaged(path, ONNX, "metadata of one name twice")
         summed = any(name.startswith("lenetgpu.") for name in entries)
-        sums = metadata.compared(path, walk.initializers() if summed else {}, entries)
-        return Model(tensors, sums, *metadata.facts_of(entries))
+        sums = forms.compared(path, walk.initializers() if summed else {}, entries)
+        return Model(tensors, sums, *forms.facts_of(entries))
     except LenetError:
         raise
     except Exception as error:  # of fields of other types, and what ONNX raises of its own
@@ -373,5 +373,5 @@ def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object
         model.graph.initializer.append(numpy_helper.from_array(tensor.astype("<f4"), name))
     model.producer_name, model.producer_version = "lenetgpu", __version__
     model.doc_string = _SAYS
-    helper.set_model_props(model, metadata.stated(stored, facts))
+    helper.set_model_props(model, forms.stated(stored, facts))
     return bytes(model.SerializeToString(deterministic=True))

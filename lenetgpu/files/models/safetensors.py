@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lenetgpu.errors import LenetError
-from lenetgpu.files.models import layouts, metadata
+from lenetgpu.files.models import forms, layouts
 from lenetgpu.files.models.forms import MOST_HEADER, SAFETENSORS, Model, damaged
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def read(path: Path, data: bytes) -> Model:
         matching.place(name, tuple(header[name]["shape"]))
         stored[name] = _tensor(path, name, header[name], body[start:end])
         matching.add(name, stored[name])
-    sums = metadata.compared(path, stored, entries)
-    return Model(matching.done(), sums, *metadata.facts_of(entries, _FRAMEWORK))
+    sums = forms.compared(path, stored, entries)
+    return Model(matching.done(), sums, *forms.facts_of(entries, _FRAMEWORK))
 
 
 def _header(path: Path, data: bytes) -> tuple[dict[str, Any], memoryview]:
@@ -108,7 +108,7 @@ def _tensor(path: Path, name: str, entry: dict[str, Any], raw: memoryview) -> Ar
 def written(path: Path, tensors: Mapping[str, Array], facts: Mapping[str, object]) -> bytes:
     """Return a file of float32 tensors in PyTorch's layout, with checksums."""
     stored = layouts.to_torch(tensors)
-    header: dict[str, Any] = {_METADATA: metadata.stated(stored, {**facts, **_FRAMEWORK})}
+    header: dict[str, Any] = {_METADATA: forms.stated(stored, {**facts, **_FRAMEWORK})}
     at = 0
     for name, tensor in stored.items():
         span = [at, at + tensor.nbytes]
