@@ -9,7 +9,7 @@ from conftest import ROOT
 
 from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
-from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.files.output import LabelWriter, write_labels
 from lenetgpu.lab.charts import check_plot
 from lenetgpu.lab.mistakes import check_errors
 from lenetgpu.lab.report import ReportRequest
@@ -36,7 +36,7 @@ def test_a_report_in_upper_case_and_how_many_files_it_is_from(tmp_path):
 
 def test_a_name_is_no_formula_of_a_spreadsheet(tmp_path):
     names = ["=cmd|calc.png", "+1.png", "-x.png", "@a.png", "a=b.png"]
-    writer = open_labels(tmp_path / "l.csv", 5, False, names=names)
+    writer = LabelWriter(tmp_path / "l.csv", 5, False, names=names)
     writer.write(np.arange(5, dtype=np.int32), None)
     writer.close(None)
     found = (tmp_path / "l.csv").read_text().splitlines()[1:]

@@ -20,7 +20,7 @@ from lenetgpu.cli import main
 from lenetgpu.errors import LenetError
 from lenetgpu.files import checksums, output
 from lenetgpu.files.convert import convert_data
-from lenetgpu.files.output import open_labels, write_labels
+from lenetgpu.files.output import LabelWriter, write_labels
 from lenetgpu.files.reading import Source
 
 ENDINGS = [".npy", ".csv", ".json", ".h5"]
@@ -82,7 +82,7 @@ def test_parts_make_the_bytes_of_the_whole(tmp_path, made, ending, count, with_s
     parts, at_once = tmp_path / f"parts{ending}", tmp_path / f"whole{ending}"
     write_labels(at_once, labels, scores, asked)
     assert held(at_once) == expected
-    with open_labels(parts, asked or count, with_scores) as writer:
+    with LabelWriter(parts, asked or count, with_scores) as writer:
         lo = 0
         for size in (1, 700, 0, 39_000, 299):
             part = None if scores is None else scores[lo : lo + size]
@@ -107,10 +107,10 @@ def test_what_is_abandoned_leaves_the_old_file_and_no_other(tmp_path, made, endi
     labels, scores = made
     path = tmp_path / f"x{ending}"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), open_labels(path, 40_000, True) as writer:
+    with pytest.raises(KeyboardInterrupt), LabelWriter(path, 40_000, True) as writer:
         writer.write(labels[:9], scores[:9])
         raise KeyboardInterrupt
-    writer = open_labels(path, 40_000, False)
+    writer = LabelWriter(path, 40_000, False)
     writer.write(labels)
     writer.abandon()
     writer.close()
@@ -122,11 +122,11 @@ def test_what_is_abandoned_leaves_the_old_file_and_no_other(tmp_path, made, endi
 def test_too_few_or_too_many_labels_are_no_file(tmp_path, made, ending):
     path = tmp_path / f"x{ending}"
     announced = "3 labels announced, 2 written"
-    with pytest.raises(ValueError, match=announced), open_labels(path, 3, False) as writer:
+    with pytest.raises(ValueError, match=announced), LabelWriter(path, 3, False) as writer:
         writer.write(made[0][:2])
     for labels, scores in ((made[0][:4], None), (made[0][:1], made[1][:1])):
         announced = "not the labels announced"
-        with pytest.raises(ValueError, match=announced), open_labels(path, 3, False) as writer:
+        with pytest.raises(ValueError, match=announced), LabelWriter(path, 3, False) as writer:
             writer.write(labels, scores)
     assert list(tmp_path.iterdir()) == []
 
@@ -156,7 +156,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, made, small_fi
 def test_a_part_that_finds_no_room_ends_it(tmp_path, made, small_files, ending):
     """Whoever holds the writer need not abandon it; .h5 is as long as it will be from the start."""
     with pytest.raises(LenetError, match="found: File too large"):
-        writer = open_labels(tmp_path / f"x{ending}", 40_000, False)
+        writer = LabelWriter(tmp_path / f"x{ending}", 40_000, False)
         writer.write(made[0][:9_000])
         writer.write(made[0][9_000:])
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +185,7 @@ def test_a_disk_that_fills_at_the_very_end(tmp_path, made, ending, monkeypatch):
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(LenetError, match="expected a place to write to, found: No such file"):
-        open_labels(tmp_path / "none" / "x.npy", 3, False)
+        LabelWriter(tmp_path / "none" / "x.npy", 3, False)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -281,10 +281,10 @@ MEASURED = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from lenetgpu.files.output import open_labels
+from lenetgpu.files.output import LabelWriter
 labels, scores = np.zeros(20_000, np.int32), np.zeros((20_000, 10), np.float32)
 def write(count):
-    with open_labels(Path(sys.argv[1]), count * 2, True) as writer:
+    with LabelWriter(Path(sys.argv[1]), count * 2, True) as writer:
         for lo in range(0, count, 20_000):
             writer.write(labels, scores)
         writer.close(count * 2)

@@ -169,13 +169,25 @@ def _no_place(path: Path, error: Exception) -> LenetError:
 
 
 class LabelWriter:
-    """Labels on their way to `path`: in a temporary file beside it until `close`.
+    """`count` labels on their way to `path`: in a temporary file beside it until `close`.
 
-    Leaving a `with` block closes it, an exception in the block abandons it.
+    `first` is the number that the first image has in its data set, or those of all; `names`
+    (count,) are those of the files that the images are of, where they are of several; `lacking`
+    says why labels that are NO_LABEL are, where some may be. Leaving a `with` block closes it, an
+    exception in the block abandons it. LenetError where none can be written.
     """
 
-    def __init__(self, path: Path, told: Announced) -> None:
-        self.path, self.count, self.with_scores = path, told.count, told.with_scores
+    def __init__(
+        self,
+        path: Path,
+        count: int,
+        with_scores: bool,
+        first: Numbers = 0,
+        names: Names = None,
+        lacking: Lacking = None,
+    ) -> None:
+        told = Announced(count, with_scores, first, names, lacking)
+        self.path, self.count, self.with_scores = path, count, with_scores
         self._ended = self._sealed = False
         try:
             self._made = _temporary(path)
@@ -267,29 +279,12 @@ class LabelWriter:
         self._made.drop()
 
 
-def open_labels(
-    path: Path,
-    count: int,
-    with_scores: bool,
-    first: Numbers = 0,
-    names: Names = None,
-    lacking: Lacking = None,
-) -> LabelWriter:
-    """A writer of `count` labels in the format of `path`'s ending; LenetError where none can be.
-
-    `first` is the number that the first image has in its data set, or those of all; `names`
-    (count,) are those of the files that the images are of, where they are of several; `lacking`
-    says why labels that are NO_LABEL are, where some may be.
-    """
-    return LabelWriter(path, Announced(count, with_scores, first, names, lacking))
-
-
 def write_labels(path: Path, labels: Any, scores: Any = None, asked: int | None = None) -> None:
     """Write labels (N,) int32, and scores (N, 10) where given, in the format of `path`'s ending.
 
     Of a run that was interrupted, `asked` images were to be labelled: .json and .h5 say so, the
     other two have no place for it and are only shorter.
     """
-    with open_labels(path, len(labels), scores is not None) as writer:
+    with LabelWriter(path, len(labels), scores is not None) as writer:
         writer.write(labels, scores)
         writer.close(asked)

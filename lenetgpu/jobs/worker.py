@@ -14,7 +14,7 @@ from typing import Any
 from lenetgpu import __version__
 from lenetgpu.errors import LenetError
 from lenetgpu.files.forms import NO_LABEL, Numbers
-from lenetgpu.files.output import open_labels
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.reading import Source
 from lenetgpu.gpu.faults import loses_context, telling
 from lenetgpu.jobs.job import Job, Shard
@@ -176,7 +176,7 @@ class _Labelled:
         if shard.more:
             first = [number for one in shard.each for number in range(len(one))]
         with _stopping():
-            self.writer = open_labels(path, len(shard), with_scores, first, names, lacking)
+            self.writer = LabelWriter(path, len(shard), with_scores, first, names, lacking)
 
     def add(self, labels: Any, scores: Any) -> None:
         """The next labels (n,), and scores (n, 10) or None."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.cpu.threads import cpu_name, set_threads
 from lenetgpu.files import assets
-from lenetgpu.files.output import LabelWriter, open_labels
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.files.source import MemorySource, Source, open_source, read_early
 from lenetgpu.gpu.device import Gpu
 from lenetgpu.lab.console import Tally
@@ -74,7 +74,7 @@ def infer(
             gc.enable()
         writer = None
         if output is not None:
-            writer = open_labels(output, len(source), request.scores, request.skip)
+            writer = LabelWriter(output, len(source), request.scores, request.skip)
             stack.enter_context(writer)
         run.writer = Noting(source, writer) if request.mistakes else writer
         run.whole()

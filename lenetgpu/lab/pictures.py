@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lenetgpu.check.probability import probabilities
 from lenetgpu.errors import LenetError, one_line
-from lenetgpu.files.output import open_labels
+from lenetgpu.files.output import LabelWriter
 from lenetgpu.lab.infer import infer
 from lenetgpu.lab.mistakes import probability
 from lenetgpu.measure.outcome import FEW, Outcome, Progress, Request
@@ -109,7 +109,7 @@ def classify(
     outcome.phases["load"] = outcome.phases.get("load", 0.0) + found.took_ms
     if output is not None:
         count, scores = outcome.done, outcome.scores if request.scores else None
-        with open_labels(output, count, request.scores, request.skip, found.names) as writer:
+        with LabelWriter(output, count, request.scores, request.skip, found.names) as writer:
             writer.write(outcome.labels, scores)
             writer.close(outcome.asked if outcome.interrupted else None)
     return Classified(outcome, found, source.images, probabilities(outcome.scores))
