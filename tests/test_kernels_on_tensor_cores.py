@@ -162,8 +162,8 @@ def test_features_are_those_of_the_packed_operands(library, name, uint8, n, grid
         images = rng.random((n, 28, 28, 1), np.float32)
     tiled = hasattr(module, "TILING")
     parts = 2 if module is split else 1
-    threads = split.THREADS if parts == 2 else (module.TILING if tiled else module.DESIGN).threads
-    run = library((module.DESIGN if hasattr(module, "DESIGN") else module).kernel(uint8))
+    threads = module.TILING.threads if tiled else module.THREADS
+    run = library(module.kernel(uint8))
     conv1, *others = pack(*tensors)
     packed = (conv1[int(uint8)], *others)
     found = launched(run, images, packed, grid, threads, int(rng.integers(1 << 30)), parts)

@@ -9,12 +9,15 @@ fp16. A scale is named by its exponent: `k` stands for 2**k.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from lenetgpu.arrays import Array, cupy, np
+from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import PIXEL_SCALE
+from lenetgpu.stages.registry import Kernels
 
 
 def output_args(y: tuple[Any, Any]) -> tuple[Any, Any, Any]:
@@ -23,6 +26,7 @@ def output_args(y: tuple[Any, Any]) -> tuple[Any, Any, Any]:
     return labels, np.uint64(0) if scores is None else scores, np.int32(len(labels))
 
 
+Prepare = Callable[[Any, Any, int], Any]
 PIXEL_BOUND = 4.0
 FLOAT_PIXEL_EXPONENT = 8
 _HALF_EXPONENT = 15
@@ -51,6 +55,35 @@ class Packed:
     fc1: Array
     fc2: Array
     factors: Factors
+
+
+def on_device(**held: Any) -> SimpleNamespace:
+    """What a kernel reads, by name: host arrays on the device, numbers as they are."""
+    return SimpleNamespace(
+        **{name: cupy.asarray(it) if it.ndim else it for name, it in held.items()}
+    )
+
+
+@dataclass(frozen=True)
+class Halves:
+    """fp16 filters on the device: conv1's for floats in 0..1 and for bytes, and conv2's."""
+
+    conv1: Any
+    conv2: Any
+
+    def args(self, x: Any, y: Any) -> tuple[Any, ...]:
+        """What a kernel takes for images `x` (n, ...), uint8 or float32, and features `y`."""
+        return (x, self.conv1[int(x.dtype == "uint8")], self.conv2, y, np.int32(len(x)))
+
+
+def in_halves(conv1: Callable[[Any], Array], conv2: Callable[[Any], Array]) -> Prepare:
+    """`Variant.prepare` of what packs the two convolutions' filters."""
+    return lambda w, problem, batch: Halves(cupy.asarray(conv1(w[0])), cupy.asarray(conv2(w[1])))
+
+
+def of_pixels(kernel: Callable[[bool], Kernel]) -> Kernels:
+    """`Variant.kernels` of one for uint8 pixels (divided by 255) and one for floats in 0..1."""
+    return lambda problem, batch: (kernel(True), kernel(False))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, Classifier
 from lenetgpu.stages.fused.cuda_cores.tuning import TUNINGS, Tuning, tuning
+from lenetgpu.stages.fused.split import on_device
 from lenetgpu.stages.registry import variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -43,24 +43,16 @@ def kernel(size: Tuning) -> Kernel:
     )
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Weights on the device (`pack`), and room for scores nobody asked for."""
-
-    fc1: Any
-    fc2: Any
-    scores: Any
-
-
 def pack(fc1: Array, fc2: Array) -> tuple[Array, Array]:
     """fc1 (1024, 128) with pool2's 1/4 as it is, fc2 (128, 10) as (10, 128); both float32."""
     quarter = np.asarray(fc1, np.float64) / 4
     return quarter.astype(np.float32), np.ascontiguousarray(np.asarray(fc2).T, np.float32)
 
 
-def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
+def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     fc1, fc2 = pack(w[2], w[3])
-    return Packed(cupy.asarray(fc1), cupy.asarray(fc2), cupy.empty((batch, CLASSES), cupy.float32))
+    scores = cupy.empty((batch, CLASSES), cupy.float32)  # for those that nobody asked for
+    return on_device(fc1=fc1, fc2=fc2, scores=scores)
 
 
 @variant(
@@ -71,7 +63,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     prepare=_prepare,
     kernels=lambda problem, batch: tuple(kernel(size) for size in TUNINGS),
 )
-def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
+def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel, register tiles of images x hidden units."""
     labels, scores = y
     size = tuning()

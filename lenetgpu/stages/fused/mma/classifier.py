@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
 from lenetgpu.stages.fused.mma.pack import pack
-from lenetgpu.stages.fused.split import output_args
+from lenetgpu.stages.fused.split import on_device, output_args
 from lenetgpu.stages.registry import cuda, variant
 
 _SOURCE = Path(__file__).with_suffix(".cu").resolve()
@@ -36,27 +35,13 @@ def kernel(parts: int) -> Kernel:
     )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Operands on the device, and the factors that undo their scales."""
-
-    fc1: Any
-    fc2: Any
-    scale1: Any
-    scale2: Any
-
-
-def _prepare(w: Any, parts: int) -> Weights:
+def _prepare(w: Any, parts: int) -> Any:
     packed = pack(w, parts)
-    return Weights(
-        cupy.asarray(packed.fc1),
-        cupy.asarray(packed.fc2),
-        np.float32(packed.factors.fc1),
-        np.float32(packed.factors.fc2),
-    )
+    scale1, scale2 = np.float32(packed.factors.fc1), np.float32(packed.factors.fc2)
+    return on_device(fc1=packed.fc1, fc2=packed.fc2, scale1=scale1, scale2=scale2)
 
 
-def _run(x: Any, w: Weights, y: Any, parts: int) -> None:
+def _run(x: Any, w: Any, y: Any, parts: int) -> None:
     labels, scores, count = output_args(y)
     launch(
         kernel(parts),
@@ -77,7 +62,7 @@ def _run(x: Any, w: Weights, y: Any, parts: int) -> None:
     prepare=lambda w, problem, batch: _prepare(w, 1),
     kernels=lambda problem, batch: (kernel(1),),
 )
-def classifier(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
+def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, fp16 operands, fp32 sums."""
     _run(x, w, y, 1)
 
@@ -92,6 +77,6 @@ def classifier(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
     prepare=lambda w, problem, batch: _prepare(w, 2),
     kernels=lambda problem, batch: (kernel(2),),
 )
-def classifier_(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
+def classifier_(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on mma.sync, operands split into fp16 hi and lo."""
     _run(x, w, y, 2)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import Array, cupy, np
+from lenetgpu.arrays import Array, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import WARP, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
 from lenetgpu.stages.fused.mma.pack import fragments
+from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma_winograd import fp16_pack
 from lenetgpu.stages.registry import cuda, variant
 
@@ -66,18 +66,6 @@ SHARED_BYTES = IMAGES * (_MAP_BYTES + _CELL_BYTES)
 """Transformed maps, a cell between images; pixels lie where maps will."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Filters on the device: conv1 (2, 4, 32, 2, 2, 4) fp16, conv2 (8, 5, 8, 32, 2, 4) fp16."""
-
-    conv1: Any
-    conv2: Any
-
-
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
-
-
 def kernel(uint8: bool) -> Kernel:
     """The kernel for uint8 pixels (divided by 255) or float32 ones in 0..1."""
     defines = (("UINT8_PIXELS", int(uint8)), ("SHARED_BYTES", SHARED_BYTES))
@@ -90,16 +78,15 @@ def kernel(uint8: bool) -> Kernel:
     writes="F16",
     needs=cuda(80),
     precision="fp16w",
-    prepare=_prepare,
-    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
+    prepare=in_halves(pack_conv1, pack_conv2),
+    kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: Halves, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on mma.sync, conv2 by Winograd, fp16 operands."""
-    uint8 = bool(x.dtype == "uint8")
     launch(
-        kernel(uint8),
+        kernel(bool(x.dtype == "uint8")),
         (min(multiprocessors(), blocks_for(len(x), IMAGES)),),
         (THREADS,),
-        (x, w.conv1[int(uint8)], w.conv2, y, np.int32(len(x))),
+        w.args(x, y),
         shared=SHARED_BYTES,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import cupy
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSES, CLASSIFIER, FEATURE_COUNT, Classifier
-from lenetgpu.stages.fused.split import output_args
+from lenetgpu.stages.fused.split import on_device, output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import HIDDEN, pack_fc1, pack_fc2
 from lenetgpu.stages.registry import hopper, variant
@@ -28,14 +26,6 @@ _BARRIER_BYTES = 8 * (_SLICES + 2 * _STAGES + 1)
 _SHARED_BYTES = _FILTER_BYTES + _RING_BYTES + _SCORE_BYTES + _BARRIER_BYTES
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Weights on the device: fc1 (2, 64, 2, 64, 8) fp16, fc2 (8, 32, 8) fp16."""
-
-    fc1: Any
-    fc2: Any
-
-
 def kernel() -> Kernel:
     """The kernel from features to labels; a block finishes 80 images."""
     return Kernel(
@@ -45,10 +35,6 @@ def kernel() -> Kernel:
     )
 
 
-def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
-    return Packed(cupy.asarray(pack_fc1(w[2])), cupy.asarray(pack_fc2(w[3])))
-
-
 @variant(
     kind=CLASSIFIER,
     family="wgmma_fp16",
@@ -56,10 +42,10 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Packed:
     reads="F16",
     needs=hopper(),
     precision="fp16",
-    prepare=_prepare,
+    prepare=lambda w, problem, batch: on_device(fc1=pack_fc1(w[2]), fc2=pack_fc2(w[3])),
     kernels=lambda problem, batch: (kernel(),),
 )
-def classifier(x: Any, w: Packed, y: Any, problem: Classifier) -> None:
+def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, fp16 operands, fp32 sums."""
     labels, scores, count = output_args(y)
     launch(

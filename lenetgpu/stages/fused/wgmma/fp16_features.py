@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.fused.split import Halves, in_halves, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack_conv1, pack_conv2
 from lenetgpu.stages.registry import hopper, variant
 
@@ -20,10 +20,6 @@ _FILTER1_BYTES = 32 * 64 * 2
 _IMAGE_BYTES = 28 * 28 * 2
 _BARRIER_BYTES = 8
 TILE_IMAGES = 80
-
-
-PIXELS = (False, True)
-"""How images come: float32 in 0..1, or uint8, which are divided by 255."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +50,6 @@ class Tiling:
 TILING = Tiling()
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Filters on the device: conv1 (2, 2, 2, 64, 8) fp16, conv2 (50, 2, 64, 8) fp16."""
-
-    conv1: Any
-    conv2: Any
-
-
 def defines(uint8: bool, tiling: Tiling) -> tuple[tuple[str, int], ...]:
     """What the kernels of conv2.cuh are compiled with."""
     return (
@@ -85,10 +73,6 @@ def blocks(n: int) -> int:
     return blocks_for(n, TILE_IMAGES) * TILE_IMAGES // TILING.images
 
 
-def _prepare(w: Any, problem: Features, batch: int) -> Packed:
-    return Packed(cupy.asarray(pack_conv1(w[0])), cupy.asarray(pack_conv2(w[1])))
-
-
 @variant(
     kind=FEATURES,
     family="wgmma_fp16",
@@ -96,17 +80,16 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     writes="F16",
     needs=hopper(),
     precision="fp16",
-    prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
+    prepare=in_halves(pack_conv1, pack_conv2),
+    kernels=of_pixels(kernel),
 )
-def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
+def features(x: Any, w: Halves, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, fp16 operands, fp32 sums."""
-    uint8 = x.dtype == "uint8"
     launch(
-        kernel(uint8),
+        kernel(x.dtype == "uint8"),
         (min(multiprocessors(), blocks(len(x))),),
         (TILING.threads,),
-        (x, w.conv1[int(uint8)], w.conv2, y, np.int32(len(x))),
+        w.args(x, y),
         shared=TILING.shared_bytes,
         overlap=True,
     )

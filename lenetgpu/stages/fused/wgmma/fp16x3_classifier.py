@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lenetgpu.arrays import cupy, np
+from lenetgpu.arrays import np
 from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import CLASSIFIER, Classifier
-from lenetgpu.stages.fused.split import output_args
+from lenetgpu.stages.fused.split import on_device, output_args
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import CELLS, pack
 from lenetgpu.stages.registry import hopper, variant
@@ -35,20 +34,10 @@ def kernel() -> Kernel:
     )
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights on the device, and the factor that undoes the scales of fc1."""
-
-    fc1: Any
-    fc2: Any
-    scale1: Any
-
-
-def _prepare(w: Any, problem: Classifier, batch: int) -> Weights:
+def _prepare(w: Any, problem: Classifier, batch: int) -> Any:
     packed = pack(w)
-    return Weights(
-        cupy.asarray(packed.fc1), cupy.asarray(packed.fc2), np.float32(packed.factors.fc1)
-    )
+    scale1 = np.float32(packed.factors.fc1)
+    return on_device(fc1=packed.fc1, fc2=packed.fc2, scale1=scale1)
 
 
 @variant(
@@ -61,7 +50,7 @@ def _prepare(w: Any, problem: Classifier, batch: int) -> Weights:
     prepare=_prepare,
     kernels=lambda problem, batch: (kernel(),),
 )
-def classifier(x: Any, w: Weights, y: Any, problem: Classifier) -> None:
+def classifier(x: Any, w: Any, y: Any, problem: Classifier) -> None:
     """fc1, ReLU, fc2 and argmax in one kernel on wgmma, operands split into fp16 hi and lo."""
     labels, scores, count = output_args(y)
     launch(

@@ -9,7 +9,7 @@ from lenetgpu.gpu.launch import blocks_for, launch
 from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
-from lenetgpu.stages.fused.split import Filters, filters
+from lenetgpu.stages.fused.split import Filters, filters, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma.fp16_pack import pack
 from lenetgpu.stages.registry import hopper, variant
@@ -45,7 +45,7 @@ def kernel(uint8: bool) -> Kernel:
     needs=hopper(),
     precision="fp16x3",
     prepare=lambda w, problem, batch: filters(pack(w)),
-    kernels=lambda problem, batch: (kernel(uint8=True), kernel(uint8=False)),
+    kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, operands split into fp16 hi and lo."""

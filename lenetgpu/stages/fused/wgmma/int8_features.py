@@ -12,8 +12,8 @@ from lenetgpu.gpu.launch import launch
 from lenetgpu.gpu.machines import multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.fused.split import of_pixels
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.fp16_features import PIXELS
 from lenetgpu.stages.fused.wgmma.int8_pack import pack_conv1, pack_conv2, quantize, ranges
 from lenetgpu.stages.registry import hopper, variant
 
@@ -67,7 +67,7 @@ def run(made: Kernel, tiling: fp16.Tiling, x: Any, w: Packed, y: Any) -> None:
     needs=hopper(),
     precision="int8",
     prepare=lambda w, problem, batch: packed(w[0], w[1], pack_conv2),
-    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
+    kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with int32 sums."""

@@ -9,8 +9,8 @@ from typing import Any
 from lenetgpu.arrays import cupy
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
+from lenetgpu.stages.fused.split import of_pixels
 from lenetgpu.stages.fused.wgmma import fp16_features as fp16
-from lenetgpu.stages.fused.wgmma.fp16_features import PIXELS
 from lenetgpu.stages.fused.wgmma.int8_features import Packed, run
 from lenetgpu.stages.fused.wgmma_sparse.pack import pack
 from lenetgpu.stages.fused.wgmma_sparse.prune import pruned
@@ -55,7 +55,7 @@ def _prepare(w: Any, problem: Features, batch: int) -> Packed:
     needs=hopper(),
     precision="int8s",
     prepare=_prepare,
-    kernels=lambda problem, batch: tuple(map(kernel, PIXELS)),
+    kernels=of_pixels(kernel),
 )
 def features(x: Any, w: Packed, y: Any, problem: Features) -> None:
     """conv1 to pool2 in one persistent kernel on wgmma, conv2 in bytes with 2:4 sparse filters."""

@@ -10,7 +10,7 @@ from lenetgpu.gpu.machines import SM_90_BLOCK_BYTES, multiprocessors
 from lenetgpu.gpu.nvrtc import Kernel
 from lenetgpu.network import FEATURES, Features
 from lenetgpu.stages.fused.cuda_cores.tuning import POINTS
-from lenetgpu.stages.fused.split import Filters, filters
+from lenetgpu.stages.fused.split import Filters, filters, of_pixels
 from lenetgpu.stages.fused.wgmma.fp16_features import TILE_IMAGES
 from lenetgpu.stages.fused.wgmma_winograd.fp16_pack import pack
 from lenetgpu.stages.fused.wgmma_winograd.fp16_roles import BATCH, FILTER_BYTES, MAP_BYTES
@@ -39,21 +39,13 @@ def kernel(uint8: bool) -> Kernel:
     return Kernel(_SOURCE, "split_features", (*forms.items(), *room.items()))
 
 
-def _prepare(w: Any, problem: Features, batch: int) -> Filters:
-    return filters(pack(w))
-
-
-def _kernels(problem: Features, batch: int) -> tuple[Kernel, ...]:
-    return kernel(uint8=True), kernel(uint8=False)
-
-
 @variant(
     family="wgmma_winograd_fp16x3",
     kind=FEATURES,
     precision="fp16x3",
     writes="F16X2",
-    prepare=_prepare,
-    kernels=_kernels,
+    prepare=lambda w, problem, batch: filters(pack(w)),
+    kernels=of_pixels(kernel),
     needs=hopper(),
 )
 def features(x: Any, w: Filters, y: Any, problem: Features) -> None:
